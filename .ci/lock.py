@@ -1,4 +1,5 @@
-"""`make lock`: requirements/<group>.txt, all resolved together through dev; --upgrade takes the newest that is allowed.
+"""`make lock`: requirements/<group>.txt, all resolved together through dev; --upgrade takes the
+newest that is allowed.
 
 Names, versions, hashes; no addresses.
 """
@@ -8,19 +9,46 @@ import sys
 
 from bootstrap import ROOT, find_uv
 
-COMMON = ("--quiet", "--universal", "--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11")
+COMMON = (
+    "--quiet",
+    "--universal",
+    "--generate-hashes",
+    "--no-header",
+    "--no-annotate",
+    "--python-version",
+    "3.11",
+)
 
 
 def main() -> None:
-    command = [find_uv(), "pip", "compile", *COMMON, *(["--upgrade"] if "--upgrade" in sys.argv[1:] else [])]
+    command = [
+        find_uv(),
+        "pip",
+        "compile",
+        *COMMON,
+        *(["--upgrade"] if "--upgrade" in sys.argv[1:] else []),
+    ]
     sources: dict[str, list[str]] = {}
     for group in ("dev", "infra", "train", "serve", "monitor"):
-        sources[group] = ["--group", group, *([] if group == "dev" else ["-c", "requirements/dev.txt"])]
+        sources[group] = [
+            "--group",
+            group,
+            *([] if group == "dev" else ["-c", "requirements/dev.txt"]),
+        ]
     # Tools whose pins contradict ours live in environments of their own.
     for source in sorted((ROOT / "requirements").glob("*.in")):
         sources[source.stem] = [f"requirements/{source.name}"]
     for name, words in sources.items():
-        subprocess.run([*command, *words, "-o", f"requirements/{name}.txt"], cwd=ROOT, check=True)
+        subprocess.run(
+            [
+                *command,
+                *words,
+                "-o",
+                f"requirements/{name}.txt",
+            ],
+            cwd=ROOT,
+            check=True,
+        )
 
 
 if __name__ == "__main__":

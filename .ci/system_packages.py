@@ -1,4 +1,6 @@
-"""`make system-packages`: what the tests need from Debian. Elsewhere it says what to install and goes on."""
+"""`make system-packages`: what the tests need from Debian. Elsewhere it says what to install and
+goes on.
+"""
 
 import argparse
 import importlib.util
@@ -8,7 +10,12 @@ import subprocess
 import sys
 
 # package -> the command that shows it is there
-PACKAGES = {"chromium": "chromium", "prometheus": "promtool", "git": "git", "build-essential": "cc"}
+PACKAGES = {
+    "chromium": "chromium",
+    "prometheus": "promtool",
+    "git": "git",
+    "build-essential": "cc",
+}
 
 
 def main() -> int:
@@ -19,11 +26,23 @@ def main() -> int:
     if not missing:
         return 0
     if not shutil.which("apt-get") or os.geteuid() != 0:
-        print(f"system-packages: install by hand (Debian names): {' '.join(missing)}", file=sys.stderr)
+        print(
+            f"system-packages: install by hand (Debian names): {' '.join(missing)}", file=sys.stderr
+        )
         return 0
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-qq"], check=True, env=env)
-    return subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], env=env).returncode
+    return subprocess.run(
+        [
+            "apt-get",
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            *missing,
+        ],
+        env=env,
+    ).returncode
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""`make template OUT=DIR [ENV=NAME]`: the repository that a team keeps, with the library as a pinned wheel."""
+"""`make template OUT=DIR [ENV=NAME]`: the repository that a team keeps, with the library as a
+pinned wheel.
+"""
 
 import argparse
 import fnmatch
@@ -11,36 +13,77 @@ from pathlib import Path
 
 from bootstrap import ROOT, refuse
 
-# Not of the platform: the library and its tests, its figures and pages, and how releases of this repository are made.
+# Not of the platform: the library and its tests, its figures and pages, and how releases of this
+# repository are made.
 LEFT_OUT = (
     "workloads/library/*",
-    ".ci/release.py", ".ci/site/*", ".ci/template*", ".ci/wheel.py", ".ci/lock.py",
-    ".github/CHANGELOG.md", ".github/CONTRIBUTING.md", ".github/demo.png", ".github/pictures/*",
-    ".github/workflows/locks.yml", ".github/workflows/release.yml", ".github/workflows/tiers.yml",
-    ".pre-commit-hooks.yaml", "AGENTS.md", "README.md",
-    "infra/environments/dev.py", "infra/environments/prod.py", "workloads/rendered/dev/*", "workloads/rendered/prod/*",
-    "tests/snapshots/plan/dev/*", "tests/snapshots/plan/prod/*",
+    ".ci/release.py",
+    ".ci/site/*",
+    ".ci/template*",
+    ".ci/wheel.py",
+    ".ci/lock.py",
+    ".github/CHANGELOG.md",
+    ".github/CONTRIBUTING.md",
+    ".github/demo.png",
+    ".github/pictures/*",
+    ".github/workflows/locks.yml",
+    ".github/workflows/release.yml",
+    ".github/workflows/tiers.yml",
+    ".pre-commit-hooks.yaml",
+    "AGENTS.md",
+    "README.md",
+    "infra/environments/dev.py",
+    "infra/environments/prod.py",
+    "workloads/rendered/dev/*",
+    "workloads/rendered/prod/*",
+    "tests/snapshots/plan/dev/*",
+    "tests/snapshots/plan/prod/*",
     "infra/decisions/*",  # but those that a kept file cites
-    "requirements/checkpoint-rivals.txt", "requirements/docs.*", "requirements/frameworks.txt",
-    "requirements/litserve.*", "requirements/torchft.*",
-    "tests/NOT_PROVEN.md", "tests/SLOWEST.md", "tests/decision_index.py", "tests/test_decisions.py",
-    "tests/test_figures.py", "tests/test_options.py", "tests/test_pages.py",
-    "tests/test_readme.py", "tests/test_release.py", "tests/test_stderr.py", "tests/test_tiers.py",
-    "tests/check_words.py", "tests/test_template.py", "tests/test_words.py", "tests/test_commands.py", "tests/plan/test_fork.py",
-    "tests/plan/test_upgrade.py", "tests/plan/test_first_week.py",
+    "requirements/checkpoint-rivals.txt",
+    "requirements/docs.*",
+    "requirements/frameworks.txt",
+    "requirements/litserve.*",
+    "requirements/torchft.*",
+    "tests/NOT_PROVEN.md",
+    "tests/SLOWEST.md",
+    "tests/decision_index.py",
+    "tests/test_decisions.py",
+    "tests/test_figures.py",
+    "tests/test_options.py",
+    "tests/test_pages.py",
+    "tests/test_readme.py",
+    "tests/test_release.py",
+    "tests/test_stderr.py",
+    "tests/test_tiers.py",
+    "tests/check_words.py",
+    "tests/test_template.py",
+    "tests/test_words.py",
+    "tests/test_commands.py",
+    "tests/plan/test_fork.py",
+    "tests/plan/test_upgrade.py",
+    "tests/plan/test_first_week.py",
     # About environments that this repository ships to show a strict and a small one.
-    "tests/infra/ops/test_check.py", "tests/infra/ops/test_prove*", "tests/infra/test_runs_apart.py",
-    "tests/infra/bucket_access.py", "tests/monitoring/test_stack.py", "tests/plan/test_apply.py",
-    "tests/plan/test_checkov.py", "tests/plan/test_replay.py",
-    "tests/tools/gcsemulator/*", "tests/tools/k6/*", "tests/tools/frameworks.py",
-)  # fmt: skip
+    "tests/infra/ops/test_check.py",
+    "tests/infra/ops/test_prove*",
+    "tests/infra/test_runs_apart.py",
+    "tests/infra/bucket_access.py",
+    "tests/monitoring/test_stack.py",
+    "tests/plan/test_apply.py",
+    "tests/plan/test_checkov.py",
+    "tests/plan/test_replay.py",
+    "tests/tools/gcsemulator/*",
+    "tests/tools/k6/*",
+    "tests/tools/frameworks.py",
+)
 CITATION = re.compile(r"\bdecisions?[/ ](\d{4})")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--env", default="", help="an environment of your own, in addition to the example")
+    parser.add_argument(
+        "--env", default="", help="an environment of your own, in addition to the example"
+    )
     given = parser.parse_args()
     out: Path = given.out.resolve()
     if out.exists():
@@ -66,11 +109,17 @@ def main() -> None:
 
 def kept() -> list[str]:
     """Tracked files that belong to the platform."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
+    listed = subprocess.run(
+        ["git", "ls-files"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
     there = [name for name in listed if name and (ROOT / name).is_file()]
-    names = [name for name in there if not any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)]
+    names = [
+        name for name in there if not any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
+    ]
     return names + cited(names, [name for name in there if name.startswith("infra/decisions/")])
 
 
@@ -78,7 +127,11 @@ def cited(names: list[str], decisions: list[str]) -> list[str]:
     """Decisions that these files cite, and those that the decisions cite."""
     found: list[str] = []
     while names:
-        numbers = {each for name in names for each in CITATION.findall((ROOT / name).read_text(errors="ignore"))}
+        numbers = {
+            each
+            for name in names
+            for each in CITATION.findall((ROOT / name).read_text(errors="ignore"))
+        }
         names = [name for name in decisions if Path(name).name[:4] in numbers and name not in found]
         found += names
     return found
@@ -98,23 +151,30 @@ def pin(folder: Path) -> None:
     lock.write_text(f"{lock.read_text().rstrip()}\n./vendor/{wheel.name} --hash=sha256:{digest}\n")
 
 
-# What names the library's sources, or how this repository words its pages, in files that both repositories have.
+# What names the library's sources, or how this repository words its pages, in files that both
+# repositories have.
 REWRITTEN = {
     "pyproject.toml": {
         'src = [".", "workloads/library"]': 'src = ["."]',
         'extraPaths = ["workloads/library"]\n': "",
-        'exclude = ["workloads/library/tests", "**/__pycache__"]\n': 'exclude = ["**/__pycache__"]\n',
+        'exclude = ["workloads/library/tests", "**/__pycache__"]\n': (
+            'exclude = ["**/__pycache__"]\n'
+        ),
         'testpaths = ["tests", "workloads/library/tests"]': 'testpaths = ["tests"]',
     },
     "Makefile": {
-        "check: setup ## Format, lint, types, workflow files, wording\n": "check: setup ## Format, lint, types, workflow files\n",
+        "check: setup ## Format, lint, types, workflow files, wording\n": (
+            "check: setup ## Format, lint, types, workflow files\n"
+        ),
         "\t@$(PY) -m tests.check_words\n": "",
     },
     ".gitignore": {"/vendor/\n": ""},
     "monitoring/README.md": {"[library](../workloads/library/README.md)": "library"},
     "tests/README.md": {
         "; those of the library are in `workloads/library/tests`": "",
-        "[SLOWEST.md](SLOWEST.md) lists the slowest tests, [NOT_PROVEN.md](NOT_PROVEN.md) what no test shows. ": "",
+        "[SLOWEST.md](SLOWEST.md) lists the slowest tests, [NOT_PROVEN.md](NOT_PROVEN.md) what no test shows. ": (
+            ""
+        ),
     },
 }
 
@@ -125,7 +185,12 @@ def rewrite(folder: Path) -> None:
         text = path.read_text()
         for old, new in changes.items():
             if old not in text:
-                refuse(name, f"no {old.strip()}", "the lines that a template changes", "follow it in .ci/template.py")
+                refuse(
+                    name,
+                    f"no {old.strip()}",
+                    "the lines that a template changes",
+                    "follow it in .ci/template.py",
+                )
             text = text.replace(old, new)
         path.write_text(text)
 
@@ -133,7 +198,13 @@ def rewrite(folder: Path) -> None:
 def add_environment(folder: Path, name: str) -> None:
     """By the commands that a team would use itself, with the packages of this repository."""
     for words in (["-m", "infra", "new", name], ["-m", "workloads", "render", name]):
-        done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             print(done.stderr, file=sys.stderr, end="")
             sys.exit(done.returncode)

@@ -1,6 +1,9 @@
-"""Commands of the platform: `python -m infra VERB`. Bodies import what they need, so that --help is quick."""
+"""Commands of the platform: `python -m infra VERB`. Bodies import what they need, so that --help is
+quick.
+"""
 
-from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
+# first: all below needs what `make setup` installs
+from infra.contract import interpreter as interpreter
 
 # isort: split
 from pathlib import Path
@@ -19,7 +22,9 @@ app = new_app("The platform: environments, plan, rules, deployment.")
 if TYPE_CHECKING:
     from infra.environments import Environment
 
-Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
+Env = Annotated[
+    str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
@@ -40,27 +45,38 @@ def loaded(env: str) -> "Environment":
 )
 def plan(
     env: Env,
-    full: Annotated[bool, typer.Option("--full", help="Show every address, not only the counts.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show every address, not only the counts.")
+    ] = False,
     synth: Annotated[
-        bool, typer.Option("--synth", help="Only write the stacks as Terraform JSON to out/synth/ENV.")
+        bool,
+        typer.Option("--synth", help="Only write the stacks as Terraform JSON to out/synth/ENV."),
     ] = False,
     merge: Annotated[
         str,
-        typer.Option(metavar="REF", help="Show what a merge of this commit would destroy, replace, change and create."),
+        typer.Option(
+            metavar="REF",
+            help="Show what a merge of this commit would destroy, replace, change and create.",
+        ),
     ] = "",
     adopt: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write import blocks for a cluster that is there, as `gcloud container clusters describe "
-            "--format=json` printed it, and show what the next apply changes.",
+            help=(
+                "Write import blocks for a cluster that is there, as `gcloud container clusters"
+                " describe "
+                "--format=json` printed it, and show what the next apply changes."
+            ),
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Plan with the real provider, without credentials or network, and check the result against the rules.
+    """Plan with the real provider, without credentials or network, and check the result against the
+    rules.
 
-    Exit 1 if a rule is broken; with --merge, if the merge would destroy anything."""
+    Exit 1 if a rule is broken; with --merge, if the merge would destroy anything.
+    """
     import json
 
     from infra.ops import adopt as adoption
@@ -98,11 +114,18 @@ def plan(
 
 @app.command(epilog=examples("python -m infra check example", "python -m infra check --rules"))
 def check(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments; none with --rules.")] = "",
-    rules: Annotated[bool, typer.Option("--rules", help="List all rules with reason and source instead.")] = False,
+    env: Annotated[
+        str,
+        typer.Argument(metavar="ENV", help="A module of infra/environments; none with --rules."),
+    ] = "",
+    rules: Annotated[
+        bool, typer.Option("--rules", help="List all rules with reason and source instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check an environment against the rules, without Terraform. Exit 1 also while a field is CHANGE-ME."""
+    """Check an environment against the rules, without Terraform. Exit 1 also while a field is
+    CHANGE-ME.
+    """
     from infra.ops import show
 
     if rules:
@@ -127,7 +150,9 @@ def doctor(env: Env, as_json: Json = False) -> None:
     from infra.ops import doctor as examination
 
     with working(f"examine {env}"):
-        found = list(checks.examine(loaded(env), (*examination.ON_THIS_MACHINE, *examination.OF_THE_PROJECT)))
+        found = list(
+            checks.examine(loaded(env), (*examination.ON_THIS_MACHINE, *examination.OF_THE_PROJECT))
+        )
     raise typer.Exit(checks.show(found, as_json=as_json))
 
 
@@ -143,22 +168,35 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 
 
 @app.command(
-    epilog=examples("python -m infra leftovers example", "python -m infra leftovers example --run RUN --remove")
+    epilog=examples(
+        "python -m infra leftovers example", "python -m infra leftovers example --run RUN --remove"
+    )
 )
 def leftovers(
     env: Env,
-    run: Annotated[str, typer.Option(help="Show resources with the label of this proof run instead.")] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="With --run: delete them and their data.")] = False,
+    run: Annotated[
+        str, typer.Option(help="Show resources with the label of this proof run instead.")
+    ] = "",
+    remove: Annotated[
+        bool, typer.Option("--remove", help="With --run: delete them and their data.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """List resources that GKE or an interrupted proof left in the project. Exit 1 if any of them costs money."""
+    """List resources that GKE or an interrupted proof left in the project. Exit 1 if any of them
+    costs money.
+    """
     from infra.ops import leftovers as rest
     from infra.ops import show
 
     environment = loaded(env)
     if remove and not run:
         fix = "add --run RUN, or run the printed commands"
-        raise InputError("--remove needs --run", got="--remove", allowed="--run RUN --remove", fix=fix)
+        raise InputError(
+            "--remove needs --run",
+            got="--remove",
+            allowed="--run RUN --remove",
+            fix=fix,
+        )
     with working(f"look for leftovers of {env}"):
         found = rest.find(environment, run)
     if remove:
@@ -180,7 +218,9 @@ def deploy(env: Env, yes: Yes = False) -> None:
 
 @app.command(epilog=examples("python -m infra outputs example"))
 def outputs(env: Env, as_json: Json = False) -> None:
-    """Show how to reach the cluster, buckets, images, dashboards and accounts, and the node pools. Reads no cloud."""
+    """Show how to reach the cluster, buckets, images, dashboards and accounts, and the node pools.
+    Reads no cloud.
+    """
     from infra.ops import show
 
     show.outputs(loaded(env), as_json)
@@ -189,10 +229,14 @@ def outputs(env: Env, as_json: Json = False) -> None:
 @app.command(epilog=examples("python -m infra diff example", "python -m infra diff example --json"))
 def diff(
     env: Env,
-    full: Annotated[bool, typer.Option("--full", help="Show every attribute that changes.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show every attribute that changes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a deployment would change. Read-only, uses the real state, takes no lock. Exit 1 on any change."""
+    """Show what a deployment would change. Read-only, uses the real state, takes no lock. Exit 1 on
+    any change.
+    """
     from infra.ops import drift
     from infra.ops.deploy import require_no_placeholders
 
@@ -206,16 +250,23 @@ def diff(
 
 
 @app.command(
-    epilog=examples("python -m infra destroy example", "python -m infra destroy example --yes --confirm example")
+    epilog=examples(
+        "python -m infra destroy example", "python -m infra destroy example --yes --confirm example"
+    )
 )
 def destroy(
     env: Env,
     yes: Yes = False,
     confirm: Annotated[
-        str, typer.Option("--confirm", metavar="ENV", help="Repeat the name to destroy protected resources too.")
+        str,
+        typer.Option(
+            "--confirm", metavar="ENV", help="Repeat the name to destroy protected resources too."
+        ),
     ] = "",
 ) -> None:
-    """Destroy the stacks of ENV. Stops at protected resources unless you confirm with the environment's name."""
+    """Destroy the stacks of ENV. Stops at protected resources unless you confirm with the
+    environment's name.
+    """
     from infra.ops import deploy as path
 
     raise typer.Exit(path.destroy(loaded(env), yes=yes, confirm=confirm))
@@ -225,11 +276,14 @@ def destroy(
 def prove(
     env: Env,
     max_usd: Annotated[
-        float, typer.Option("--max-usd", min=0.01, help="Do not start if the estimated cost is higher.")
+        float,
+        typer.Option("--max-usd", min=0.01, help="Do not start if the estimated cost is higher."),
     ],
     yes: Yes = False,
 ) -> None:
-    """Deploy ENV, run jobs on Spot, preempt their machines, check the results, destroy. Costs money."""
+    """Deploy ENV, run jobs on Spot, preempt their machines, check the results, destroy. Costs
+    money.
+    """
     from infra.ops import prove as proof
 
     raise typer.Exit(proof.prove(loaded(env), max_usd=max_usd, yes=yes))
@@ -237,7 +291,8 @@ def prove(
 
 @app.command(epilog=examples("python -m infra bootstrap example --dry-run"))
 def bootstrap(
-    env: Env, dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands only.")] = False
+    env: Env,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands only.")] = False,
 ) -> None:
     """Create the bucket for Terraform's state."""
     from infra.ops import deploy as path

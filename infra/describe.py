@@ -1,4 +1,6 @@
-"""`python -m infra describe ENV`: an environment as the document that everything outside infra reads."""
+"""`python -m infra describe ENV`: an environment as the document that everything outside infra
+reads.
+"""
 
 import json
 import re
@@ -11,7 +13,16 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import PRIORITIES
 from holdfast.contract.roles import DATABASE_ROLES, DEFAULT_TEAM, KSA_NAMESPACES, ROLES
 from holdfast.platform import Platform
-from holdfast.platform.document import Database, Network, Prices, Run, Security, Serving, Team, Versions
+from holdfast.platform.document import (
+    Database,
+    Network,
+    Prices,
+    Run,
+    Security,
+    Serving,
+    Team,
+    Versions,
+)
 from infra.contract.names import BUCKETS
 from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
 from infra.environments import Environment, load, names
@@ -34,13 +45,21 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         region=environment.region,
         zones=environment.zones,
         cluster=environment.cluster_name,
-        versions=Versions(gke=environment.cluster.min_version, jobset=JOBSET_VERSION, kueue=KUEUE_VERSION),
+        versions=Versions(
+            gke=environment.cluster.min_version,
+            jobset=JOBSET_VERSION,
+            kueue=KUEUE_VERSION,
+        ),
         prices=Prices(region=environment.region),
         pools=environment.pools(),
-        auto_provisioning={cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators},
+        auto_provisioning={
+            cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators
+        },
         quotas={source: environment.quota_gpus(source) for source in sources},
         namespaces=KSA_NAMESPACES,
-        queues={c.value: queue for c, queue in QUEUES.items() if c is not Capacity.RESERVED or reserves},
+        queues={
+            c.value: queue for c, queue in QUEUES.items() if c is not Capacity.RESERVED or reserves
+        },
         priorities={name: priority.value for name, priority in PRIORITIES.items()},
         accounts={role: environment.service_account_email(role) for role in ROLES},
         workload_pool=environment.workload_pool,
@@ -53,7 +72,8 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         runs=tuple(_taken(Run, run) for run in environment.storage.runs),
         default_run=environment.storage.default_run,
         teams=_teams(environment),
-        serving=environment.serving and _taken(Serving, environment.serving, promise=str(environment.serving)),
+        serving=environment.serving
+        and _taken(Serving, environment.serving, promise=str(environment.serving)),
         network=_taken(Network, environment.network),
         security=_taken(
             Security,
@@ -67,19 +87,26 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
 
 def _taken(kind: type[T], section: object, **other: Any) -> T:
     """What the document and a section of the environment call the same, and `other`."""
-    same = {field.name: getattr(section, field.name) for field in fields(kind) if field.name not in other}
+    same = {}
+    for field in fields(kind):
+        if field.name not in other:
+            same[field.name] = getattr(section, field.name)
     return kind(**same, **other)
 
 
 def described(name: str) -> Platform:
-    """The platform of the environment `name`. Raises InputError, also where two environments describe one cluster."""
+    """The platform of the environment `name`. Raises InputError, also where two environments
+    describe one cluster.
+    """
     found = platform(load(name))
     for other in (each for each in names() if each != name):
         if platform(load(other), {}).identity == found.identity:
             raise InputError(
-                    "two environments describe one cluster", got=f"{name} and {other}: {found.cluster}",
-                    allowed="a cluster of its own for each environment", fix="change name or name_prefix of one of them",
-                )  # fmt: skip
+                "two environments describe one cluster",
+                got=f"{name} and {other}: {found.cluster}",
+                allowed="a cluster of its own for each environment",
+                fix="change name or name_prefix of one of them",
+            )
     return found
 
 
@@ -88,7 +115,8 @@ def digests(name: str) -> dict[str, str]:
     try:
         known: Any = json.loads(DIGESTS.read_text(encoding="utf-8"))
         mine: dict[str, str] = known.get(name, {})
-        # Anything else would be rendered as it is, and only the nodes would find that they cannot pull it.
+        # Anything else would be rendered as it is, and only the nodes would find that they cannot
+        # pull it.
         wrong = [role for role, digest in mine.items() if not _HEX.fullmatch(digest)]
     except FileNotFoundError:
         return {}
@@ -103,7 +131,12 @@ def _damaged(name: str, why: object) -> InputError:
     file = "/".join(DIGESTS.parts[-3:])
     allowed = "environment -> role -> 64 hex digits, as `make images` writes it"
     fix = f"git checkout {file}, or make images ENV={name}"
-    return InputError("file of image digests", got=f"{file}: {why}", allowed=allowed, fix=fix)
+    return InputError(
+        "file of image digests",
+        got=f"{file}: {why}",
+        allowed=allowed,
+        fix=fix,
+    )
 
 
 def _database(environment: Environment) -> Database | None:
@@ -117,7 +150,12 @@ def _teams(environment: Environment) -> tuple[Team, ...]:
     return (
         Team(name=DEFAULT_TEAM, namespaces=tuple(dict.fromkeys(KSA_NAMESPACES.values()))),
         *(
-            _taken(Team, team, namespaces=team.spaces, quotas={quota.source: quota.gpus for quota in team.quotas})
+            _taken(
+                Team,
+                team,
+                namespaces=team.spaces,
+                quotas={quota.source: quota.gpus for quota in team.quotas},
+            )
             for team in environment.teams
         ),
     )

@@ -1,8 +1,9 @@
 """Composition root: names every stack. The `app` of cdktf.json.
 
-HOLDFAST_ENV names the environment, or several with commas. HOLDFAST_STATE=local keeps state in out/state
-whatever the environment says, for plans without a project. HOLDFAST_UNPROTECTED names the environment that is about
-to be destroyed, on purpose. HOLDFAST_RUN labels everything with the run of a proof. CDKTF_OUTDIR is the CDK's own variable.
+HOLDFAST_ENV names the environment, or several with commas. HOLDFAST_STATE=local keeps state in
+out/state whatever the environment says, for plans without a project. HOLDFAST_UNPROTECTED names the
+environment that is about to be destroyed, on purpose. HOLDFAST_RUN labels everything with the run
+of a proof. CDKTF_OUTDIR is the CDK's own variable.
 """
 
 import json
@@ -27,7 +28,8 @@ LOCK = Path(__file__).with_name("provider.lock.hcl")
 def build(app: cdk.App, environment: Environment, *, local_state: bool) -> None:
     """The stacks of one environment, in the order in which they are deployed."""
     require_clean(environment)
-    shown, before = outputs(environment), None
+    shown = outputs(environment)
+    before = None
     for area, specs in {**AREAS, "monitoring": monitoring}.items():
         made = stack(app, area, environment, specs(environment), local_state=local_state)
         if before is not None:
@@ -44,9 +46,11 @@ def main() -> None:
     if not chosen:
         # Of all, `cdktf deploy '*'` would deploy the example too.
         raise InputError(
-            "no environment is chosen", got="no HOLDFAST_ENV", allowed=", ".join(environment_names()),
+            "no environment is chosen",
+            got="no HOLDFAST_ENV",
+            allowed=", ".join(environment_names()),
             fix="HOLDFAST_ENV=NAME before the command",
-        )  # fmt: skip
+        )
     local_state = os.environ.get("HOLDFAST_STATE") == "local"
     outdir = os.environ.get("CDKTF_OUTDIR", "cdktf.out")
     Path(outdir).mkdir(parents=True, exist_ok=True)
@@ -55,7 +59,8 @@ def main() -> None:
         environment = load(name)
         if name == os.environ.get("HOLDFAST_UNPROTECTED"):
             environment = environment.unprotected()
-        if run := os.environ.get("HOLDFAST_RUN"):
+        run = os.environ.get("HOLDFAST_RUN")
+        if run:
             environment = environment.of_run(run)
         build(app, environment, local_state=local_state)
     app.synth()

@@ -1,6 +1,9 @@
-"""The command line of monitoring: `python -m monitoring alerts`. Bodies import; this module stays light."""
+"""The command line of monitoring: `python -m monitoring alerts`. Bodies import; this module stays
+light.
+"""
 
-from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
+# first: all below needs what `make setup` installs
+from infra.contract import interpreter as interpreter
 
 # isort: split
 from typing import Annotated
@@ -23,7 +26,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.command(epilog=examples("python -m monitoring alerts"))
 def alerts(
-    write: Annotated[bool, typer.Option("--write", help="Update the table in monitoring/alerting/runbook.md.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Update the table in monitoring/alerting/runbook.md.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List all alerts with severity, source and reason."""

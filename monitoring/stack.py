@@ -37,28 +37,39 @@ def limits_of(environment: Environment) -> Values:
 
 def resources(environment: Environment) -> list[Resource]:
     emails = {f"email-{number}": email for number, email in enumerate(environment.alerts.emails)}
-    channels = [f"${{google_monitoring_notification_channel.{id}.name}}" for id in emails]  # Google gives the names
+    # Google gives the names
+    channels = [f"${{google_monitoring_notification_channel.{id}.name}}" for id in emails]
     channels += environment.alerts.channels
     base_url = environment.alerts.runbook_base_url or runbook.remote_url()
     limits = limits_of(environment)
-    policies = {
-        alert.slug: policy(alert, environment, channels, base_url)
-        for alert in alerts(limits, environment.alerts.modules)
-        if alert.source is not AlertSource.BUDGET
-    }
+    policies = {}
+    for alert in alerts(limits, environment.alerts.modules):
+        if alert.source is not AlertSource.BUDGET:
+            policies[alert.slug] = policy(alert, environment, channels, base_url)
     # A dashboard's own variables look like Terraform's.
     screens = {
-        id: {"dashboard_json": text.replace("${", "$${")} for id, text in _dashboards(environment, limits).items()
+        id: {"dashboard_json": text.replace("${", "$${")}
+        for id, text in _dashboards(environment, limits).items()
     }
     budgets = {"month": budget(environment, channels)} if environment.budget else {}
-    budgets |= {f"month-{t.name}": budget(environment, channels, t) for t in environment.teams if t.budget_usd}
+    budgets |= {
+        f"month-{t.name}": budget(environment, channels, t)
+        for t in environment.teams
+        if t.budget_usd
+    }
     made: dict[str, Mapping[str, Mapping[str, object]]] = {
-        "google_monitoring_notification_channel": {id: _channel(environment, email) for id, email in emails.items()},
+        "google_monitoring_notification_channel": {
+            id: _channel(environment, email) for id, email in emails.items()
+        },
         "google_monitoring_alert_policy": policies,
         "google_monitoring_dashboard": screens,
         "google_billing_budget": budgets,
     }
-    return [Resource(kind=kind, id=id, arguments=given) for kind, of in made.items() for id, given in of.items()]
+    return [
+        Resource(kind=kind, id=id, arguments=given)
+        for kind, of in made.items()
+        for id, given in of.items()
+    ]
 
 
 def _channel(environment: Environment, email: str) -> dict[str, object]:
@@ -76,16 +87,30 @@ def _dashboards(environment: Environment, limits: Values) -> dict[str, str]:
     usd = money.usd_by_pool(environment.pools(), environment.region)
     screens = {
         "on-call": dashboard.render("$cluster: on call", dashboard.on_call(usd), labels, limits),
-        "job": dashboard.render("$cluster: job", dashboard.charts("job"), labels, limits, choose="job"),
+        "job": dashboard.render(
+            "$cluster: job", dashboard.charts("job"), labels, limits, choose="job"
+        ),
     }
-    if served := environment.serving:
-        charts, shown = dashboard.charts("serving"), {"failed_share": BURN * ERROR_BUDGET}
-        shown |= {"inflight_target": served.inflight_target, "promised_per_s": served.promised_per_s}
-        screens["serving"] = dashboard.render("$cluster: serving", charts, labels, {**limits, **shown})
+    served = environment.serving
+    if served:
+        charts = dashboard.charts("serving")
+        shown = {"failed_share": BURN * ERROR_BUDGET}
+        shown |= {
+            "inflight_target": served.inflight_target,
+            "promised_per_s": served.promised_per_s,
+        }
+        screens["serving"] = dashboard.render(
+            "$cluster: serving", charts, labels, {**limits, **shown}
+        )
     return screens
 
 
-def policy(alert: Alert, environment: Environment, channels: Sequence[str], base_url: str) -> dict[str, object]:
+def policy(
+    alert: Alert,
+    environment: Environment,
+    channels: Sequence[str],
+    base_url: str,
+) -> dict[str, object]:
     text = runbook.documentation(alert, base_url)
     links = [{"display_name": "Runbook", "url": text.url}] if text.url else []
     strategy: dict[str, object] = {"auto_close": CLOSE_AFTER}
@@ -98,7 +123,8 @@ def policy(alert: Alert, environment: Environment, channels: Sequence[str], base
         "severity": alert.severity.level,
         "conditions": [{"display_name": alert.why[:MAX_CONDITION_NAME], **condition(alert)}],
         "documentation": {
-            "content": text.content.replace("${", "$${"),  # the shell's variables look like Terraform's
+            # the shell's variables look like Terraform's
+            "content": text.content.replace("${", "$${"),
             "mime_type": "text/markdown",
             "subject": text.subject,
             **({"links": links} if links else {}),
@@ -125,8 +151,12 @@ def condition(alert: Alert) -> dict[str, object]:
     }
 
 
-def budget(environment: Environment, channels: Sequence[str], team: Team | None = None) -> dict[str, object]:
-    """Of the project, or of what a team's namespace costs in it: GKE's cost allocation gives costs the label."""
+def budget(
+    environment: Environment, channels: Sequence[str], team: Team | None = None
+) -> dict[str, object]:
+    """Of the project, or of what a team's namespace costs in it: GKE's cost allocation gives costs
+    the label.
+    """
     plan = environment.budget
     assert plan
     return {
@@ -144,7 +174,10 @@ def budget(environment: Environment, channels: Sequence[str], team: Team | None 
                 "units": str(team.budget_usd if team else plan.monthly_usd),
             }
         },
-        "threshold_rules": [{"threshold_percent": share, "spend_basis": "CURRENT_SPEND"} for share in BUDGET_WARNS_AT],
+        "threshold_rules": [
+            {"threshold_percent": share, "spend_basis": "CURRENT_SPEND"}
+            for share in BUDGET_WARNS_AT
+        ],
         "all_updates_rule": {
             "monitoring_notification_channels": list(channels)[:5],
             "disable_default_iam_recipients": False,

@@ -1,1 +1,3 @@
-"""Tests mirror the tree; tiers that cost more are directories: plan/ cluster/ node/ gpu/ cloud/ bench/."""
+"""Tests mirror the tree; tiers that cost more are directories: plan/ cluster/ node/ gpu/ cloud/
+bench/.
+"""

@@ -1,4 +1,5 @@
-"""`python -m tests.check_workflows [FOLDER]`: actionlint and zizmor over the workflow files; part of `make check`.
+"""`python -m tests.check_workflows [FOLDER]`: actionlint and zizmor over the workflow files; part
+of `make check`.
 
 Neither reaches the network: zizmor's online audits stay off.
 """
@@ -17,8 +18,19 @@ def check(folder: Path = WORKFLOWS) -> int:
     """The worst exit code of both; what they find goes to the terminal."""
     files = [str(file) for file in sorted(folder.glob("*.yml"))]
     # What shellcheck and pyflakes of this machine say would differ on the next.
-    actionlint = [str(build.build(build.TOOLS["actionlint"])), "-shellcheck=", "-pyflakes=", *files]
-    zizmor = [str(environment("workflows") / "bin" / "zizmor"), "--offline", "--no-progress", "--quiet", *files]
+    actionlint = [
+        str(build.build(build.TOOLS["actionlint"])),
+        "-shellcheck=",
+        "-pyflakes=",
+        *files,
+    ]
+    zizmor = [
+        str(environment("workflows") / "bin" / "zizmor"),
+        "--offline",
+        "--no-progress",
+        "--quiet",
+        *files,
+    ]
     return max(subprocess.run(command, check=False).returncode for command in (actionlint, zizmor))
 
 

@@ -11,7 +11,12 @@ from infra.__main__ import app as infra
 from monitoring.__main__ import app as monitoring
 from workloads.__main__ import app as workloads
 
-APPS = {"holdfast": holdfast, "infra": infra, "workloads": workloads, "monitoring": monitoring}
+APPS = {
+    "holdfast": holdfast,
+    "infra": infra,
+    "workloads": workloads,
+    "monitoring": monitoring,
+}
 build = cache(get_command)
 
 
@@ -23,13 +28,18 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield from _walk(below, (*path, name))
 
 
-COMMANDS: dict[str, Any] = {name: command for app in APPS for name, command in _walk(build(APPS[app]), (app,))}
+COMMANDS: dict[str, Any] = {
+    name: command for app in APPS for name, command in _walk(build(APPS[app]), (app,))
+}
 
 
 def named(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """The command that the words begin with, and the words after its name. Raises LookupError where none is so called."""
+    """The command that the words begin with, and the words after its name. Raises LookupError where
+    none is so called.
+    """
     for depth in range(1, 4):
-        if command := COMMANDS.get(" ".join(words[:depth])):
+        command = COMMANDS.get(" ".join(words[:depth]))
+        if command:
             return command, [*words[depth:]]
     raise LookupError(f"no command {' '.join(words[:3])}")
 

@@ -1,4 +1,6 @@
-"""`python -m tests.decision_index`: write the lists of infra/decisions/README.md from the decisions."""
+"""`python -m tests.decision_index`: write the lists of infra/decisions/README.md from the
+decisions.
+"""
 
 import re
 from collections import defaultdict
@@ -31,7 +33,11 @@ def index() -> str:
     blocks = [introduction.rstrip() + "\n"]
     for name in TOPS:
         blocks.append(f"## {name}\n")
-        blocks += [f"### `{each}/`\n\n{''.join(lines[each])}" for each in sorted(lines) if top(each) == name]
+        blocks += [
+            f"### `{each}/`\n\n{''.join(lines[each])}"
+            for each in sorted(lines)
+            if top(each) == name
+        ]
     return "\n".join(blocks)
 
 

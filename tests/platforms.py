@@ -28,7 +28,9 @@ def names() -> list[str]:
 
 
 def with_images(name: str, *roles: str) -> Platform:
-    """After `make images` and `make operators-pin`; `roles`: those that were pushed, by default all."""
+    """After `make images` and `make operators-pin`; `roles`: those that were pushed, by default
+    all.
+    """
     pushed = roles or (*ROLES, *OF_OTHERS)
     return replace(load(name), images=dict.fromkeys(pushed, "a" * 64))
 
@@ -56,6 +58,11 @@ def publish(api: Api, platform: Platform) -> None:
     """Into a cluster of its own for a test."""
     metadata = {"name": NAMESPACE_MONITORING}
     api.apply(
-        f"/api/v1/namespaces/{NAMESPACE_MONITORING}", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        f"/api/v1/namespaces/{NAMESPACE_MONITORING}",
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": metadata,
+        },
     )
     api.apply(PATH, published(platform))

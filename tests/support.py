@@ -16,11 +16,20 @@ ROOT = Path(__file__).parents[1]
 
 
 def ran(
-    words: Sequence[str | Path], folder: Path = ROOT, variables: Mapping[str, str] = os.environ, timeout_s: float = 600
+    words: Sequence[str | Path],
+    folder: Path = ROOT,
+    variables: Mapping[str, str] = os.environ,
+    timeout_s: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """A command with what it printed, whatever it ended with."""
     return subprocess.run(
-        words, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout_s, check=False
+        words,
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
 
 
@@ -33,7 +42,9 @@ def program(path: Path, text: str) -> Path:
 
 
 def require(condition: object, reason: str) -> None:
-    """Skip on a laptop that lacks something; fail where CI is set, so that no tier disappears unseen."""
+    """Skip on a laptop that lacks something; fail where CI is set, so that no tier disappears
+    unseen.
+    """
     if not condition:
         unavailable(reason)
 
@@ -69,5 +80,7 @@ def bootstrap() -> ModuleType:
 
 
 def commits(folder: Path) -> list[Path]:
-    """Of a storage that others write and clean meanwhile: Path.rglob ends where a folder goes while it is read."""
+    """Of a storage that others write and clean meanwhile: Path.rglob ends where a folder goes while
+    it is read.
+    """
     return [Path(at, "COMMIT.json") for at, _, files in os.walk(folder) if "COMMIT.json" in files]

@@ -42,9 +42,13 @@ def test_help_tells_the_exit_codes_and_imports_nothing_heavy(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS[1:])
 @pytest.mark.process
 def test_a_python_that_was_not_set_up_is_told_the_way_out(name: str) -> None:
-    done = ran([sys.executable, "-S", "-m", name, "--help"])  # without the packages of its environment
+    # without the packages of its environment
+    done = ran([sys.executable, "-S", "-m", name, "--help"])
     assert (done.returncode, done.stdout) == (2, "")
-    assert "without typer" in done.stderr and "fix:     make setup && source .venv/bin/activate" in done.stderr
+    assert (
+        "without typer" in done.stderr
+        and "fix:     make setup && source .venv/bin/activate" in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -61,7 +65,9 @@ def start(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_bug_is_no_finding(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_no_finding(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Python's own exit code of a traceback is 1, and 1 means findings."""
 
     def bug(*_: object, **__: object) -> None:
@@ -84,7 +90,9 @@ RUNS = {
     target: [
         re.sub(r" \$\([^ ]*", "", found)
         for found in re.findall(
-            r"\$\(PY\) -m ((?:holdfast|infra|workloads|monitoring)(?: (?:--)?[a-z-]+| \$\((?:NAMED_)?ENV\))+)", recipe
+            r"\$\(PY\) -m ((?:holdfast|infra|workloads|monitoring)(?: (?:--)?[a-z-]+|"
+            r" \$\((?:NAMED_)?ENV\))+)",
+            recipe,
         )
     ]
     for target, recipe in re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
@@ -93,21 +101,40 @@ WITHOUT_ENVIRONMENT = {"demo", "drill", "lint", "render", "rules"}
 CLOUD = re.findall(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*NAMED_ENV", MAKEFILE, re.M)
 
 
-def test_a_target_runs_one_command_no_two_the_same_and_reads_files_alone_unless_it_has_a_name() -> None:
+def test_a_target_runs_one_command_no_two_the_same_and_reads_files_alone_unless_it_has_a_name() -> (
+    None
+):
     found = {target: commands[0] for target, commands in RUNS.items() if commands}
     assert len(found) > 20 and all(len(commands) <= 1 for commands in RUNS.values())
-    assert all(any(f"{command} ".startswith(f"{name} ") for name in COMMANDS) for command in found.values()), found
+    assert all(
+        any(f"{command} ".startswith(f"{name} ") for name in COMMANDS) for command in found.values()
+    ), found
     assert len(found) == len(set(found.values())), found
     assert {"deploy", "destroy", "apply", "images", "prove", "bootstrap"} <= {*CLOUD}
     unnamed = {*found} - {*CLOUD} - WITHOUT_ENVIRONMENT
-    assert unnamed == {"synth", "plan", "upgrade-check", "check-env"}, "does a new target touch a cloud or a cluster?"
+    assert unnamed == {
+        "synth",
+        "plan",
+        "upgrade-check",
+        "check-env",
+    }, "does a new target touch a cloud or a cluster?"
 
 
 @pytest.mark.parametrize("target", CLOUD)
 def test_a_cloud_is_never_reached_without_a_name(target: str) -> None:
     def make(*words: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != "ENV"}
-        return ran(["make", "--dry-run", target, "MAX_USD=1", *words], ROOT, environment)
+        return ran(
+            [
+                "make",
+                "--dry-run",
+                target,
+                "MAX_USD=1",
+                *words,
+            ],
+            ROOT,
+            environment,
+        )
 
     refused = make()
     assert refused.returncode == 2
@@ -116,13 +143,22 @@ def test_a_cloud_is_never_reached_without_a_name(target: str) -> None:
 
 
 def test_only_what_reads_this_checkout_has_an_environment_by_default() -> None:
-    taken = {name: p for name in COMMANDS for p in COMMANDS[name].params if p.name in ("env", "environment")}
+    taken = {
+        name: p
+        for name in COMMANDS
+        for p in COMMANDS[name].params
+        if p.name in ("env", "environment")
+    }
     assumed = {name for name, p in taken.items() if not p.required and p.default not in (None, "")}
     assert assumed <= {"infra check", "workloads render"}
-    assert {name for name in COMMANDS if name.split()[0] in ("infra", "workloads")} - set(taken) == {"infra new"}
+    assert {name for name in COMMANDS if name.split()[0] in ("infra", "workloads")} - set(
+        taken
+    ) == {"infra new"}
 
 
 def test_there_are_few_commands_and_few_options() -> None:
     tops = {" ".join(name.split()[:2]) for name in COMMANDS}
     assert len(COMMANDS) <= 50 and len(tops) <= 36
-    assert {name: len(command.params) for name, command in COMMANDS.items() if len(command.params) > 12} == {}
+    assert {
+        name: len(command.params) for name, command in COMMANDS.items() if len(command.params) > 12
+    } == {}

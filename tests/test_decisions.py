@@ -1,4 +1,6 @@
-"""Decisions: one form, an index by room, paths that exist, and each cited where it explains something."""
+"""Decisions: one form, an index by room, paths that exist, and each cited where it explains
+something.
+"""
 
 import re
 from functools import cache
@@ -12,7 +14,8 @@ from tests.support import ROOT, ran
 FOLDER = decision_index.FOLDER
 DECISIONS = sorted(FOLDER.glob("[0-9]*.md"))
 HEADER = re.compile(
-    r"# (\d{4}) (\S[^\n]*[^.\n])\n\n\d{4}-\d\d-\d\d\. Status: (accepted|replaced)\.[^\n]* Room: \S+\.\n\n## Context\n"
+    r"# (\d{4}) (\S[^\n]*[^.\n])\n\n\d{4}-\d\d-\d\d\. Status: (accepted|replaced)\.[^\n]* Room:"
+    r" \S+\.\n\n## Context\n"
 )
 CITATION = re.compile(r"\bdecisions?[/ ](\d{4})")
 MAX_LINES = 60
@@ -32,7 +35,11 @@ def tracked() -> list[str]:
 def cited() -> set[str]:
     """Numbers named by code, manifests and pages."""
     kinds = (".py", ".md", ".sql", ".yaml", ".toml", "Dockerfile")
-    names = [name for name in tracked() if name.endswith(kinds) and not name.startswith("infra/decisions")]
+    names = [
+        name
+        for name in tracked()
+        if name.endswith(kinds) and not name.startswith("infra/decisions")
+    ]
     return {found for name in names for found in CITATION.findall((ROOT / name).read_text())}
 
 
@@ -43,20 +50,28 @@ def test_a_decision_has_the_one_form(path: Path) -> None:
     assert head and head[1] == number(path), "see infra/decisions/README.md for the form"
     assert re.findall(r"^## (\w+)", text, re.M) == ["Context", "Decision", "Consequences"]
     assert len(text.splitlines()) <= MAX_LINES
-    assert number(path) in cited(), "cite it at the hazard it explains, as infra/decisions/NNNN, or delete it"
+    assert number(path) in cited(), (
+        "cite it at the hazard it explains, as infra/decisions/NNNN, or delete it"
+    )
 
 
 @pytest.mark.parametrize("path", DECISIONS, ids=number)
 def test_a_decision_names_only_files_that_exist(path: Path) -> None:
     rooms = ("infra/", "workloads/", "monitoring/", "tests/", ".ci/", ".github/")
-    names = [n.rstrip("/") for n in re.findall(r"`([^`\s]+)`", path.read_text()) if n.startswith(rooms)]
+    names = [
+        n.rstrip("/") for n in re.findall(r"`([^`\s]+)`", path.read_text()) if n.startswith(rooms)
+    ]
     names.append(decision_index.room(path))
-    gone = [n for n in names if not any(file == n or file.startswith(f"{n}/") for file in tracked())]
+    gone = [
+        n for n in names if not any(file == n or file.startswith(f"{n}/") for file in tracked())
+    ]
     assert not gone, "the module moved: name it as it is called now"
 
 
 def test_the_index_is_up_to_date() -> None:
-    assert (FOLDER / "README.md").read_text() == decision_index.index(), "run `python -m tests.decision_index`"
+    assert (FOLDER / "README.md").read_text() == decision_index.index(), (
+        "run `python -m tests.decision_index`"
+    )
 
 
 def test_what_is_cited_exists() -> None:

@@ -11,11 +11,15 @@ from workloads.library.tests.bench import figures
 
 ROOT = Path(__file__).parents[1]
 RECORDED = sorted(figures.RECORDED.glob("*.json"))
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "workloads/library/library.mk").read_text(), re.MULTILINE))
+TARGETS = set(
+    re.findall(r"^([a-z-]+):", (ROOT / "workloads/library/library.mk").read_text(), re.MULTILINE)
+)
 
 
 def test_the_page_is_what_was_recorded() -> None:
-    assert figures.PAGE.read_text() == figures.page(figures.RECORDED), "python -m workloads.library.tests.bench.figures"
+    assert figures.PAGE.read_text() == figures.page(figures.RECORDED), (
+        "python -m workloads.library.tests.bench.figures"
+    )
 
 
 def test_the_readme_has_a_line_of_each_bench() -> None:
@@ -41,8 +45,19 @@ def test_a_recorded_bench_can_be_run_again(file: Path) -> None:
 
 
 def test_a_missed_goal_is_shown(tmp_path: Path) -> None:
-    result = {"goals": {"fast_enough": False, "exact": True, "alone": "not run"}}
-    facts = {"command": "make bench-x", "day": "2026-11-23", "machine": "2 cores", "result": result}
+    result = {
+        "goals": {
+            "fast_enough": False,
+            "exact": True,
+            "alone": "not run",
+        }
+    }
+    facts = {
+        "command": "make bench-x",
+        "day": "2026-11-23",
+        "machine": "2 cores",
+        "result": result,
+    }
     (tmp_path / "bench-x.json").write_text(json.dumps(facts))
     text = figures.page(tmp_path)
     assert "2026-11-23; 2 cores; 1 of 3 goals met." in text
@@ -62,20 +77,37 @@ def printing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 @pytest.mark.parametrize("text", ['{"n": 1}', "no figures", "{half"])
-def test_a_bench_without_goals_is_not_recorded(tmp_path: Path, printing: Callable[[str], None], text: str) -> None:
+def test_a_bench_without_goals_is_not_recorded(
+    tmp_path: Path, printing: Callable[[str], None], text: str
+) -> None:
     printing(text)
     with pytest.raises(SystemExit, match="nothing was recorded"):
         figures.record("bench-x")
     assert not (tmp_path / "bench-x.json").exists()
 
 
-def test_a_recorded_part_leaves_the_others_alone(tmp_path: Path, printing: Callable[[str], None]) -> None:
+def test_a_recorded_part_leaves_the_others_alone(
+    tmp_path: Path, printing: Callable[[str], None]
+) -> None:
     printing('{"n": 2, "new": {"n": 1}, "goals": {"met": true}}')
-    result = {"n": 1, "old": {"n": 1}, "goals": {"met": False, "exact": True}}
-    facts = {"command": "make bench-x", "day": "2026-11-23", "machine": "2 cores", "result": result}
+    result = {
+        "n": 1,
+        "old": {"n": 1},
+        "goals": {"met": False, "exact": True},
+    }
+    facts = {
+        "command": "make bench-x",
+        "day": "2026-11-23",
+        "machine": "2 cores",
+        "result": result,
+    }
     (tmp_path / "bench-x.json").write_text(json.dumps(facts))
     figures.record("bench-x", "ONLY=new")
     recorded = json.loads((tmp_path / "bench-x.json").read_text())
-    assert recorded["result"] == {**result, "new": {"n": 1}, "goals": {"met": True, "exact": True}}
+    assert recorded["result"] == {
+        **result,
+        "new": {"n": 1},
+        "goals": {"met": True, "exact": True},
+    }
     day = recorded["parts"]["new"]
     assert f"2026-11-23, new {day}; 2 cores; 2 of 2 goals met." in figures.page(tmp_path)

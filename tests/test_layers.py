@@ -55,20 +55,35 @@ def is_module(name: str) -> bool:
 
 
 def modules() -> list[tuple[str, Path]]:
-    files = [(ROOT, f) for p in PACKAGES[1:] for f in sorted((ROOT / p).rglob("*.py")) if not f.is_relative_to(LIBRARY)]
+    files = [
+        (ROOT, f)
+        for p in PACKAGES[1:]
+        for f in sorted((ROOT / p).rglob("*.py"))
+        if not f.is_relative_to(LIBRARY)
+    ]
     files += [(LIBRARY, f) for f in sorted((LIBRARY / "holdfast").rglob("*.py"))]
-    return [(".".join(f.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), f) for root, f in files]
+    return [
+        (".".join(f.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), f)
+        for root, f in files
+    ]
 
 
 def not_allowed(module: str, imported: frozenset[str]) -> str | None:
     """What is wrong with what `module` imports."""
-    ours, parts = {name for name in imported if name.split(".")[0] in PACKAGES}, module.split(".")
-    room = next((r for n in range(len(parts), 0, -1) if (r := ".".join(parts[:n])) in MAY_IMPORT), None)
+    ours = {name for name in imported if name.split(".")[0] in PACKAGES}
+    parts = module.split(".")
+    room = next(
+        (r for n in range(len(parts), 0, -1) if (r := ".".join(parts[:n])) in MAY_IMPORT), None
+    )
     if room is None:
-        return None if module in PACKAGES and not ours else f"{module} is in no room of the table"
+        if module in PACKAGES and not ours:
+            return None
+        return f"{module} is in no room of the table"
     allowed = MAY_IMPORT[room] | {room}
     wrong = {m for m in ours if not any(m == a or m.startswith(a + ".") for a in allowed)}
-    return f"{module} (room {room}) must not import {sorted(wrong)}; allowed: {sorted(allowed)}" if wrong else None
+    if wrong:
+        return f"{module} (room {room}) must not import {sorted(wrong)}; allowed: {sorted(allowed)}"
+    return None
 
 
 def behind_a_face(path: Path, imported: frozenset[str]) -> list[str]:
@@ -79,7 +94,9 @@ def behind_a_face(path: Path, imported: frozenset[str]) -> list[str]:
         for room, face in FACES.items()
         for module in sorted(imported)
         if module.startswith(f"{room}.") and module not in face
-        if not inside.startswith((room.replace(".", "/"), *(f"tests/{part}" for part in TABLE["insiders"][room])))
+        if not inside.startswith(
+            (room.replace(".", "/"), *(f"tests/{part}" for part in TABLE["insiders"][room]))
+        )
     ]
 
 
@@ -89,7 +106,10 @@ def test_modules_import_only_what_their_rooms_may() -> None:
 
 
 def test_others_import_public_modules_only() -> None:
-    paths = {path for _, path in modules()} | {*(ROOT / "tests").rglob("*.py"), *(LIBRARY / "tests").rglob("*.py")}
+    paths = {path for _, path in modules()} | {
+        *(ROOT / "tests").rglob("*.py"),
+        *(LIBRARY / "tests").rglob("*.py"),
+    }
     # Most files name no such room, and need no parser.
     near = [path for path in sorted(paths) if any(room in path.read_text() for room in FACES)]
     found = [wrong for path in near for wrong in behind_a_face(path, imports(path))]
@@ -98,14 +118,16 @@ def test_others_import_public_modules_only() -> None:
 
 def test_a_wrong_import_is_found_at_any_depth(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(
-        "import infra.main\ndef f(x=lambda: 1):\n if x:\n  try: from infra import cdk\n  finally: pass\n"
-        "match 1:\n case 1:\n  with f() as g:\n   from monitoring.stack import X\n"
-        "try: pass\nexcept OSError:\n import holdfast.checkpoint.save.writer as api\n"
+        "import infra.main\ndef f(x=lambda: 1):\n if x:\n  try: from infra import cdk\n  finally:"
+        " pass\nmatch 1:\n case 1:\n  with f() as g:\n   from monitoring.stack import X\ntry:"
+        " pass\nexcept OSError:\n import holdfast.checkpoint.save.writer as api\n"
     )
     inner = "holdfast.checkpoint.save.writer"
     imported = imports(tmp_path / "a.py")
     assert imported == {"infra.main", "infra.cdk", "monitoring.stack", inner}
-    assert f"must not import ['{inner}', 'infra.cdk', " in (not_allowed("infra.specs.pools", imported) or "")
+    assert f"must not import ['{inner}', 'infra.cdk', " in (
+        not_allowed("infra.specs.pools", imported) or ""
+    )
     assert not_allowed("infra", imported) and not not_allowed("infra", frozenset())
     outside = (LIBRARY / "holdfast/training/rank.py", LIBRARY / "tests/training/test_cli.py")
     assert all(behind_a_face(path, imported) for path in outside)
@@ -119,24 +141,38 @@ def test_no_folder_of_a_room_with_a_face_holds_many_modules() -> None:
             assert len(list(folder.glob("*.py"))) <= MOST_MODULES, folder
 
 
-@pytest.mark.skipif(not LIBRARY.is_dir(), reason="the library is installed, not part of this checkout")
+@pytest.mark.skipif(
+    not LIBRARY.is_dir(), reason="the library is installed, not part of this checkout"
+)
 def test_every_exception_of_the_library_has_one_root() -> None:
     """What is no Exception, as SystemExit, has no part in it."""
     classes: dict[str, set[str]] = {}  # a name that is used twice has the bases of both
     for path in (LIBRARY / "holdfast").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, set()).update(ast.unparse(base).split(".")[-1] for base in node.bases)
+                classes.setdefault(node.name, set()).update(
+                    ast.unparse(base).split(".")[-1] for base in node.bases
+                )
     assert {"InputError", "Unjudged", "StorageError", "BatchError", "GroupLost"} <= classes.keys()
     rooted = {"HoldfastError"}
     while more := {name for name, bases in classes.items() if bases & rooted} - rooted:
         rooted |= more
-    python = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-    rootless = sorted(name for name, bases in classes.items() if bases & python and name not in rooted)
+    python = {
+        name
+        for name, kind in vars(builtins).items()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    rootless = sorted(
+        name for name, bases in classes.items() if bases & python and name not in rooted
+    )
     assert not rootless, "derive them from holdfast.contract.errors.HoldfastError"
 
 
 def test_contract_needs_the_standard_library_only() -> None:
-    for path in sorted([*(ROOT / "infra/contract").glob("*.py"), *(LIBRARY / "holdfast/contract").glob("*.py")]):
-        others = {name for name in imports(path) if not name.startswith((CONTRACT, "infra.contract"))}
+    for path in sorted(
+        [*(ROOT / "infra/contract").glob("*.py"), *(LIBRARY / "holdfast/contract").glob("*.py")]
+    ):
+        others = {
+            name for name in imports(path) if not name.startswith((CONTRACT, "infra.contract"))
+        }
         assert {name.split(".")[0] for name in others} <= sys.stdlib_module_names, path

@@ -1,4 +1,6 @@
-"""Every option and argument of every command refuses odd values by an exit code and an error of ours."""
+"""Every option and argument of every command refuses odd values by an exit code and an error of
+ours.
+"""
 
 import contextlib
 import io
@@ -29,10 +31,40 @@ pytestmark = pytest.mark.process
 DOCUMENTED = {0, 1, 2, 3, 4}
 WRITES_INTO_THE_TREE = {"monitoring alerts --write"}
 TEXTS = (
-    "", " ", "x" * 5_000, "\x1b[31m", "\u202e", "\udce9", "a\nb", "-", "--", "no-such-name", "/proc/no/such", "/dev/null/x", ".",
-    "../../etc/passwd", "%s%n", "[bold]", "gs://", "::error::", "\u00b2",
-)  # fmt: skip
-NUMBERS = ("nan", "inf", "-inf", "-1", "0", "1e400", "-1e308", "9" * 400, "0x10", "1_0", "٣", "70000")
+    "",
+    " ",
+    "x" * 5_000,
+    "\x1b[31m",
+    "\u202e",
+    "\udce9",
+    "a\nb",
+    "-",
+    "--",
+    "no-such-name",
+    "/proc/no/such",
+    "/dev/null/x",
+    ".",
+    "../../etc/passwd",
+    "%s%n",
+    "[bold]",
+    "gs://",
+    "::error::",
+    "\u00b2",
+)
+NUMBERS = (
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1e400",
+    "-1e308",
+    "9" * 400,
+    "0x10",
+    "1_0",
+    "٣",
+    "70000",
+)
 ODD = st.one_of(
     st.sampled_from(TEXTS),
     st.sampled_from(NUMBERS),
@@ -40,8 +72,17 @@ ODD = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
 )
-# What a command is given beside the odd value, so that this is what it looks at; else a name that is nowhere.
-SENSIBLE = {"env": "example", "events": "events", "source": "events", "url": "store", "manifest": "job.yaml", "hours": "10", "gpu": "l4"}  # fmt: skip
+# What a command is given beside the odd value, so that this is what it looks at; else a name that
+# is nowhere.
+SENSIBLE = {
+    "env": "example",
+    "events": "events",
+    "source": "events",
+    "url": "store",
+    "manifest": "job.yaml",
+    "hours": "10",
+    "gpu": "l4",
+}
 NOWHERE = "no-such-name"
 BESIDE = {
     "holdfast serve sidecar": ["--port=0"],
@@ -50,7 +91,10 @@ BESIDE = {
     "holdfast churn": ["--events=events"],
     "holdfast drill": ["--list"],
     "holdfast report": ["--events=events"],
-    "holdfast new-job": [f"--platform={platforms.file('example')}", f"--image=registry.example/a/b@sha256:{'0' * 64}"],
+    "holdfast new-job": [
+        f"--platform={platforms.file('example')}",
+        f"--image=registry.example/a/b@sha256:{'0' * 64}",
+    ],
     "holdfast submit": ["--dry-run", f"--platform={platforms.file('example')}"],
 }
 JOB = """\
@@ -81,19 +125,30 @@ def answering(value: object) -> Callable[..., object]:
 
 @pytest.fixture
 def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No process, no connection, no cluster of the user's, and a folder of its own for what a command writes."""
+    """No process, no connection, no cluster of the user's, and a folder of its own for what a
+    command writes.
+    """
     import torch  # asks for programs when it is imported for the first time
 
     assert torch.__version__
     monkeypatch.setattr(
         "typer.main.get_command", build
     )  # built for each of a thousand calls it takes longer than all else
-    stopped = SimpleNamespace(wait=answering(True), requested=True, begin=answering(None), leave_after=answering(None))
+    stopped = SimpleNamespace(
+        wait=answering(True),
+        requested=True,
+        begin=answering(None),
+        leave_after=answering(None),
+    )
     monkeypatch.setattr("holdfast.runtime.shutdown.of_process", lambda: stopped)
     monkeypatch.setattr("holdfast.runtime.shutdown.leave_now", sys.exit)
     monkeypatch.setattr("holdfast.runtime.logs.set_job", answering(None))
     # Beyond these lines the options have been read, and the work begins.
-    for work in ("training.launch.launch", "training.elastic.trainer.train_elastic", "inference.server.process.serve"):
+    for work in (
+        "training.launch.launch",
+        "training.elastic.trainer.train_elastic",
+        "inference.server.process.serve",
+    ):
         monkeypatch.setattr(f"holdfast.{work}", answering(0))
     monkeypatch.setattr("holdfast.inference.proxy.endpoints.Follower.start", answering(None))
     monkeypatch.setattr("os.fork", refuse)
@@ -117,7 +172,8 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def ended(program: str, words: list[str]) -> tuple[int, str, str]:
     """Exit code, standard output and standard error, as a command of its own process has them."""
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             run_app(APPS[program], words)
@@ -129,9 +185,11 @@ def ended(program: str, words: list[str]) -> tuple[int, str, str]:
 
 def words_of(name: str, odd: Any, value: str) -> list[str]:
     """The odd value for one parameter; beside it what is required."""
-    if name == "workloads render" and odd.name != "env":  # an environment that is there takes a second each time
+    # an environment that is there takes a second each time
+    if name == "workloads render" and odd.name != "env":
         return ["render", f"{odd.opts[0]}={value}" if not odd.is_flag else odd.opts[0], NOWHERE]
-    found, positional = list(BESIDE.get(name, [])), list[str]()
+    found = list(BESIDE.get(name, []))
+    positional = list[str]()
     for parameter in COMMANDS[name].params:
         is_argument = parameter.param_type_name == "argument"
         if parameter is not odd and not parameter.required and not is_argument:
@@ -150,9 +208,16 @@ def judge(name: str, odd: Any, value: str) -> None:
     words = words_of(name, odd, value)
     code, out, err = ended(name.split()[0], words)
     assert code in DOCUMENTED, (words, code, err)
-    assert "Traceback" not in err and not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out + err), (words, out, err)
+    assert "Traceback" not in err and not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out + err), (
+        words,
+        out,
+        err,
+    )
     if code == 2:
-        assert re.search(r"^error:   .*\n  got: .*\n  allowed: .*\n  fix: |^Usage: ", err, re.M), (words, err)
+        assert re.search(r"^error:   .*\n  got: .*\n  allowed: .*\n  fix: |^Usage: ", err, re.M), (
+            words,
+            err,
+        )
 
 
 @pytest.mark.usefixtures("cut_off")
@@ -177,7 +242,10 @@ def test_a_help_text_ends_with_examples_that_the_command_line_takes(name: str) -
         words = shlex.split(line.removeprefix("    python -m ").strip())
         assert words[: len(name.split())] == name.split(), line
         given = parsed(words)
-        if environments := [given[key] for key in ("env", "environment") if isinstance(given.get(key), str)]:
+        environments = [
+            given[key] for key in ("env", "environment") if isinstance(given.get(key), str)
+        ]
+        if environments:
             assert set(environments) <= {"", *names()}, line
 
 

@@ -1,4 +1,6 @@
-"""What pages of the tree tell people to type exists: targets, commands, options; and the site of them builds."""
+"""What pages of the tree tell people to type exists: targets, commands, options; and the site of
+them builds.
+"""
 
 import importlib
 import os
@@ -20,19 +22,30 @@ from workloads.library.tests.report.chromium import binary, chromium
 
 sys.path.insert(0, str(ROOT / ".ci/site"))
 pages = importlib.import_module("pages")
-PAGES = sorted(path for path in ran(["git", "ls-files", "*.md"]).stdout.split() if not path.startswith("tests/"))
+PAGES = sorted(
+    path
+    for path in ran(["git", "ls-files", "*.md"]).stdout.split()
+    if not path.startswith("tests/")
+)
 STARTS = (*(f"python -m {name} " for name in APPS), "holdfast ")
 CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 MAKEFILES = [ROOT / "Makefile", ROOT / "workloads/library/library.mk"]
 FOUND = "document.querySelectorAll('.md-search-result__item a').length"
-TARGETS = {name for file in MAKEFILES for name in re.findall(r"^([a-z-]+):", file.read_text(), re.MULTILINE)}
+TARGETS = {
+    name
+    for file in MAKEFILES
+    for name in re.findall(r"^([a-z-]+):", file.read_text(), re.MULTILINE)
+}
 
 
 def typed(page: str) -> list[str]:
     """Lines of code that somebody may type, continuation lines joined."""
     found: list[str] = []
     for block, inline in CODE.findall((ROOT / page).read_text()):
-        lines = (line.removeprefix("$ ").strip() for line in (block or inline).replace("\\\n", " ").splitlines())
+        lines = (
+            line.removeprefix("$ ").strip()
+            for line in (block or inline).replace("\\\n", " ").splitlines()
+        )
         # `kubectl exec ... -- python -m holdfast ...` is a command of ours, too.
         found += [part for line in lines for part in (line, line.partition(" -- ")[2])]
     return found
@@ -45,14 +58,18 @@ def unknown(line: str) -> str:
     if len(words) < 2 or words[1].startswith("-"):
         return ""  # of a program as a whole
     command, rest = named(words)
-    known = {name for given in command.params for name in (*given.opts, *given.secondary_opts)} | {"--help"}
+    known = {name for given in command.params for name in (*given.opts, *given.secondary_opts)} | {
+        "--help"
+    }
     rest = rest[: rest.index("--")] if "--" in rest else rest
     asked = [word.partition("=")[0] for word in rest if word.startswith("--")]
     return next((word for word in asked if word not in known), "")
 
 
 AGENTS = (ROOT / "AGENTS.md").read_text()
-QUICK = re.findall(r"^(?:python|holdfast) .*?(?=  +#)", AGENTS.partition("## Before you commit")[0], re.M)
+QUICK = re.findall(
+    r"^(?:python|holdfast) .*?(?=  +#)", AGENTS.partition("## Before you commit")[0], re.M
+)
 
 
 @pytest.mark.process
@@ -71,7 +88,9 @@ def test_rooms_of_agents_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_names_exists(page: str) -> None:
-    assert not re.search(r"pip install [\"']?holdfast\b", (ROOT / page).read_text()), "no package index has that name"
+    assert not re.search(r"pip install [\"']?holdfast\b", (ROOT / page).read_text()), (
+        "no package index has that name"
+    )
     for line in typed(page):
         if line.startswith("make ") and re.fullmatch(r"[a-z-]+", line.split()[1]):
             assert line.split()[1] in TARGETS, f"{page}: {line}"
@@ -89,14 +108,24 @@ def test_a_link_in_the_tree_leads_to_a_file(page: str) -> None:
 
 
 def test_a_link_to_what_is_no_page_becomes_its_text() -> None:
-    text = "[a](../infra/) [b](dev.py) [c](UPGRADING.md#x) [d](https://e.org) ![e](p.png) [f](UPGRADING.md)"
+    text = (
+        "[a](../infra/) [b](dev.py) [c](UPGRADING.md#x) [d](https://e.org) ![e](p.png)"
+        " [f](UPGRADING.md)"
+    )
     tracked = {"infra/README.md", "infra/UPGRADING.md", "infra/dev.py", "infra/p.png"}
-    kept = "[a](../infra/README.md) b [c](UPGRADING.md#x) [d](https://e.org) ![e](p.png) [f](UPGRADING.md)"
+    kept = (
+        "[a](../infra/README.md) b [c](UPGRADING.md#x) [d](https://e.org) ![e](p.png)"
+        " [f](UPGRADING.md)"
+    )
     assert pages.linked(text, "infra/UPGRADING.md", tracked) == kept
 
 
 def test_a_pin_on_the_page_of_pins_is_the_one_in_the_file() -> None:
-    rows = re.findall(r"^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \|", (ROOT / "infra/PINS.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \|",
+        (ROOT / "infra/PINS.md").read_text(),
+        re.MULTILINE,
+    )
     assert len(rows) >= 8
     for pin, file in rows:
         assert pin in (ROOT / file).read_text(), f"{file} no longer has {pin}"
@@ -117,10 +146,15 @@ def test_the_site_builds_without_a_broken_link(site: Path) -> None:
 
 
 @pytest.mark.browser
-def test_its_search_finds_a_page(site: Path, tmp_path: Path, require: Callable[[object, str], None]) -> None:
+def test_its_search_finds_a_page(
+    site: Path, tmp_path: Path, require: Callable[[object, str], None]
+) -> None:
     require(binary(), "chromium is not installed (make system-packages)")
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium(tmp_path / "profile") as page:
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        chromium(tmp_path / "profile") as page,
+    ):
         Thread(target=server.serve_forever, daemon=True).start()
         page.open(f"http://127.0.0.1:{server.server_port}/index.html?q=grace+period")
         until("the search answers", lambda: page.evaluate(FOUND), 60)

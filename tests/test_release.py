@@ -18,7 +18,9 @@ def test_notes_are_those_of_the_version_alone() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.1"])
-def test_a_version_without_notes_is_refused(version: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_version_without_notes_is_refused(
+    version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as refused:
         release.notes_of(version, DATED)
     assert refused.value.code == 2 and "fix:     date it in" in capsys.readouterr().err

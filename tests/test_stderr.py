@@ -10,10 +10,14 @@ from tests.support import ROOT, ran
 from workloads.library.tests import sample
 
 pytestmark = pytest.mark.process
-# Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg. test_pages.py runs others.
+# Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg.
+# test_pages.py runs others.
 COMMANDS = {
     "holdfast prices": (0, "prices of "),
-    "holdfast submit {rendered}/samples/training.yaml --platform {rendered}/platform.json --dry-run": (0, ""),
+    "holdfast submit {rendered}/samples/training.yaml --platform {rendered}/platform.json --dry-run": (
+        0,
+        "",
+    ),
     "holdfast checkpoints list {folder}/store": (0, ""),
     "holdfast batch status a --database postgresql://nobody@127.0.0.1:1/none?x=y": (2, "error:   "),
     "holdfast report --events {folder}/events --out {folder}/report.html": (0, "Next: open "),
@@ -29,7 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     made = tmp_path_factory.mktemp("stderr")
     sample.watched(made / "events")
-    with Checkpointer(made / "store", {"model": {"a": torch.zeros(4)}}, run="run", every=1) as ckpt:
+    with Checkpointer(
+        made / "store",
+        {"model": {"a": torch.zeros(4)}},
+        run="run",
+        every=1,
+    ) as ckpt:
         ckpt.tick(1)
     return made
 
@@ -37,9 +46,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("words", COMMANDS)
 def test_no_library_warns(words: str, folder: Path) -> None:
     code, line = COMMANDS[words]
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONWARNINGS", "KUBECONFIG")}
-    command = [sys.executable, "-m", *words.format(folder=folder, rendered="workloads/rendered/example").split()]
+    variables = {}
+    for name, value in os.environ.items():
+        if name not in ("PYTHONWARNINGS", "KUBECONFIG"):
+            variables[name] = value
+    command = [
+        sys.executable,
+        "-m",
+        *words.format(folder=folder, rendered="workloads/rendered/example").split(),
+    ]
     done = ran(command, ROOT, variables)
     assert done.returncode == code, done.stderr
-    assert not any(found in done.stderr.lower() for found in ("warn", "deprecat", "traceback", "jsii")), done.stderr
+    assert not any(
+        found in done.stderr.lower() for found in ("warn", "deprecat", "traceback", "jsii")
+    ), done.stderr
     assert line in done.stderr and bool(line) == bool(done.stderr), done.stderr

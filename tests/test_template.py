@@ -1,4 +1,6 @@
-"""The template that a team keeps: its size, its own fast tests, and its plan, with the library as the wheel in it."""
+"""The template that a team keeps: its size, its own fast tests, and its plan, with the library as
+the wheel in it.
+"""
 
 import os
 import re
@@ -13,7 +15,9 @@ from tests import tiers
 from tests.support import ROOT, ran
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(1200)]
-MOST_PRODUCT_LINES, MOST_TEST_LINES, MOST_FILES = 16_000, 14_000, 450
+MOST_PRODUCT_LINES = 16_000
+MOST_TEST_LINES = 14_000
+MOST_FILES = 450
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,9 @@ def lines(paths: list[Path]) -> int:
 
 
 def test_it_is_small(template: Path) -> None:
-    files = [path for path in template.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = [
+        path for path in template.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
     python = [path for path in files if path.suffix == ".py"]
     tests = [path for path in python if path.is_relative_to(template / "tests")]
     assert lines([path for path in python if path not in tests]) <= MOST_PRODUCT_LINES
@@ -52,21 +58,43 @@ def test_it_is_small(template: Path) -> None:
 
 
 def test_it_has_the_decisions_that_it_cites(template: Path) -> None:
-    texts = [path.read_text() for path in template.rglob("*") if path.suffix in {".py", ".md", ".yaml", ".toml"}]
-    cited = {number for text in texts for number in re.findall(r"\bdecisions?[/ ](\d{4})", text)}
+    texts = [
+        path.read_text()
+        for path in template.rglob("*")
+        if path.suffix in {".py", ".md", ".yaml", ".toml"}
+    ]
+    cited = set()
+    for text in texts:
+        for number in re.findall(r"\bdecisions?[/ ](\d{4})", text):
+            cited.add(number)
     assert cited == {path.name[:4] for path in (template / "infra/decisions").iterdir()}
 
 
 def test_its_links_lead_to_files(template: Path) -> None:
     pages = [page for page in template.rglob("*.md") if ".venv" not in page.parts]
-    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())]
-    assert links and not [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()]
+    links = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
+    ]
+    assert links and not [
+        f"{page}: {link}" for page, link in links if not (page.parent / link).exists()
+    ]
 
 
-def test_it_imports_the_library_of_the_pinned_wheel_and_nothing_of_this_checkout(template: Path) -> None:
-    (pin,) = [line for line in (template / "requirements/dev.txt").read_text().splitlines() if "./vendor/" in line]
+def test_it_imports_the_library_of_the_pinned_wheel_and_nothing_of_this_checkout(
+    template: Path,
+) -> None:
+    (pin,) = [
+        line
+        for line in (template / "requirements/dev.txt").read_text().splitlines()
+        if "./vendor/" in line
+    ]
     assert "holdfast-0.1.0-py3-none-any.whl --hash=sha256:" in pin
-    code = "import holdfast, infra.main, workloads.__main__; print(holdfast.__file__, infra.main.__file__)"
+    code = (
+        "import holdfast, infra.main, workloads.__main__; print(holdfast.__file__,"
+        " infra.main.__file__)"
+    )
     shown = run(template, "-c", code).stdout.split()
     assert len(shown) == 2
     assert all(Path(path).is_relative_to(template.parent) for path in shown), shown

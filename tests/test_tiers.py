@@ -10,7 +10,12 @@ import pytest
 from tests import plugin, tiers
 from tests.support import ran
 
-MARKED = [tree / folder for tree in tiers.TREES for folder in tiers.MARKED_FOLDERS if (tree / folder).is_dir()]
+MARKED = [
+    tree / folder
+    for tree in tiers.TREES
+    for folder in tiers.MARKED_FOLDERS
+    if (tree / folder).is_dir()
+]
 FAST = tiers.TIERS["fast"]
 WHOLE = "import pytest\n\npytestmark = {}\n\n\ndef test_a() -> None:\n    pass\n"
 
@@ -22,7 +27,13 @@ WHOLE = "import pytest\n\npytestmark = {}\n\n\ndef test_a() -> None:\n    pass\n
         ("[pytest.mark.plan, pytest.mark.timeout(900)]  # long", True),
         ("pytest.mark.timeout(900)", False),
         ('pytest.mark.usefixtures("process")', False),
-        ("[]\n\n\n@pytest.mark.process\ndef test_b() -> None:\n    pytestmark = pytest.mark.plan", False),
+        (
+            (
+                "[]\n\n\n@pytest.mark.process\ndef test_b() -> None:\n    pytestmark ="
+                " pytest.mark.plan"
+            ),
+            False,
+        ),
     ],
 )
 def test_the_fast_tier_skips_files_of_slow_tests(tmp_path: Path, marks: str, skipped: bool) -> None:
@@ -40,7 +51,10 @@ def test_the_conftest_of_a_marked_folder_marks_all_of_it() -> None:
     assert len(MARKED) == 3
     for folder in MARKED:
         text = (folder / "conftest.py").read_text()
-        assert re.search(rf"if HERE in item\.path\.parents:\n +item\.add_marker\(pytest\.mark\.{folder.name}\)", text)
+        assert re.search(
+            rf"if HERE in item\.path\.parents:\n +item\.add_marker\(pytest\.mark\.{folder.name}\)",
+            text,
+        )
         assert not tiers.may_hold(folder, FAST.marks)
     assert tiers.may_hold(tiers.TESTS / "infra", FAST.marks)
 
@@ -52,30 +66,56 @@ def test_every_tier_can_judge_a_folder(tier: tiers.Tier) -> None:
 
 
 def test_each_worker_begins_with_files_that_may_take_long_and_every_test_is_run_once() -> None:
-    tests = [(Path(f"{'abcde'[place // 20]}/test_{place // 5}.py"), place % 20 == 19) for place in range(100)]
+    tests = []
+    for place in range(100):
+        tests.append((Path(f"{'abcde'[place // 20]}/test_{place // 5}.py"), place % 20 == 19))
     order = tiers.dealt(tests, 4)
     assert sorted(order) == [*range(100)]
     assert {order[share] // 20 for share in (0, 25, 50, 75)} == {0, 1, 2, 3}
-    assert order[:10] == [*range(15, 20), *range(95, 100)], (
-        "files are whole, and the fifth folder is the first worker's"
-    )
+    assert order[:10] == [
+        *range(15, 20),
+        *range(95, 100),
+    ], "files are whole, and the fifth folder is the first worker's"
 
 
 def test_a_worker_whose_long_files_fill_its_share_gets_no_other() -> None:
-    tests = [(Path("a/test_a.py"), place == 3) for place in range(6)] + [(Path("a/test_b.py"), False)] * 2
+    tests = [(Path("a/test_a.py"), place == 3) for place in range(6)] + [
+        (Path("a/test_b.py"), False)
+    ] * 2
     assert tiers.dealt(tests, 2) == [*range(8)]
 
 
 @pytest.mark.parametrize(
     ("code", "suite", "known", "text"),
     [
-        (0, 'tests="1200" skipped="2" failures="0" errors="0"', 0, "1,198 passed, 0 failed, 2 skipped in 1.5 min"),
-        (1, 'tests="5" skipped="1" failures="1" errors="1"', 1, "2 passed, 2 failed, 1 skipped in 1.5 min"),
-        (0, 'tests="3" skipped="3" failures="0" errors="0"', tiers.ALL_SKIPPED, "0 passed, 0 failed, 3 skipped in 1.5 min"),
+        (
+            0,
+            'tests="1200" skipped="2" failures="0" errors="0"',
+            0,
+            "1,198 passed, 0 failed, 2 skipped in 1.5 min",
+        ),
+        (
+            1,
+            'tests="5" skipped="1" failures="1" errors="1"',
+            1,
+            "2 passed, 2 failed, 1 skipped in 1.5 min",
+        ),
+        (
+            0,
+            'tests="3" skipped="3" failures="0" errors="0"',
+            tiers.ALL_SKIPPED,
+            "0 passed, 0 failed, 3 skipped in 1.5 min",
+        ),
         (4, "", 4, "0 passed, 0 failed, 0 skipped in 1.5 min"),
     ],
-)  # fmt: skip
-def test_a_tier_ends_with_its_counts(tmp_path: Path, code: int, suite: str, known: int, text: str) -> None:
+)
+def test_a_tier_ends_with_its_counts(
+    tmp_path: Path,
+    code: int,
+    suite: str,
+    known: int,
+    text: str,
+) -> None:
     report = tmp_path / "report.xml"
     if suite:
         report.write_text(f"<testsuites><testsuite {suite} /></testsuites>")
@@ -86,29 +126,58 @@ def test_a_tier_ends_with_its_counts(tmp_path: Path, code: int, suite: str, know
 def test_a_tier_ends_with_the_names_of_what_failed_and_why(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(
-        '<testsuites><testsuite tests="3" failures="1" errors="1"><testcase classname="a.b" name="test_c"/>'
-        '<testcase classname="a.b" name="test_d"><failure message="assert 1 == 2&#10;more"/></testcase>'
-        '<testcase classname="" name="a.e"><error message="collection failure"/></testcase></testsuite></testsuites>'
+        '<testsuites><testsuite tests="3" failures="1" errors="1"><testcase classname="a.b"'
+        ' name="test_c"/><testcase classname="a.b" name="test_d"><failure message="assert 1 =='
+        ' 2&#10;more"/></testcase><testcase classname="" name="a.e"><error message="collection'
+        ' failure"/></testcase></testsuite></testsuites>'
     )
-    assert tiers.judged(1, report, 1.0).failures == ("a.b::test_d: assert 1 == 2", "::a.e: collection failure")
+    assert tiers.judged(1, report, 1.0).failures == (
+        "a.b::test_d: assert 1 == 2",
+        "::a.e: collection failure",
+    )
 
 
 def test_the_slowest_tests_are_shown_with_the_reasons_of_the_page() -> None:
-    tests = ["tests/plan/test_apply.py::test_a", "tests/plan/test_apply.py::test_b", "tests/test_new.py::test_c"]
+    tests = [
+        "tests/plan/test_apply.py::test_a",
+        "tests/plan/test_apply.py::test_b",
+        "tests/test_new.py::test_c",
+    ]
     page = "| s | test | why |\n|---|---|---|\n| 9, 8 | `plan/test_apply.py`, set-up | it waits |\n"
-    assert plugin.why_slow(tests, page) == ["tests/plan/test_apply.py: it waits", "tests/test_new.py: not known"]
+    assert plugin.why_slow(tests, page) == [
+        "tests/plan/test_apply.py: it waits",
+        "tests/test_new.py: not known",
+    ]
 
 
 def test_the_page_of_the_slowest_names_tests_that_exist() -> None:
     named = re.findall(r"^\| [\d, ]+ \| `([^`]+)`", (tiers.TESTS / "SLOWEST.md").read_text(), re.M)
-    files = [path.as_posix() for tree in tiers.TREES for path in tree.rglob("test_*.py")]
-    assert len(named) >= 20 and not [name for name in named if not any(file.endswith(name) for file in files)]
+    files = []
+    for tree in tiers.TREES:
+        for path in tree.rglob("test_*.py"):
+            files.append(path.as_posix())
+    assert len(named) >= 20 and not [
+        name for name in named if not any(file.endswith(name) for file in files)
+    ]
 
 
 @pytest.mark.process
 def test_a_worker_gets_its_tests_in_that_order() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-m", "process"]
-    files = ["workloads/library/tests/month/test_month.py", "workloads/library/tests/drill/test_demo.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "-p",
+        "no:xdist",
+        "-m",
+        "process",
+    ]
+    files = [
+        "workloads/library/tests/month/test_month.py",
+        "workloads/library/tests/drill/test_demo.py",
+    ]
     environment = os.environ | {"PYTEST_XDIST_WORKER_COUNT": "2"}
     done = ran([*command, *files], variables=environment)
     assert done.returncode == 0 and done.stdout.startswith(files[1]), done.stdout + done.stderr

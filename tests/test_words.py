@@ -1,4 +1,6 @@
-"""The check of words finds a bad word in each kind of text that people read, with its line, and in no other."""
+"""The check of words finds a bad word in each kind of text that people read, with its line, and in
+no other.
+"""
 
 import subprocess
 from pathlib import Path
@@ -31,7 +33,15 @@ def test_a_bad_word_is_found_with_its_line_and_other_text_is_left_alone(tmp_path
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     for command in (["init", "--quiet"], ["add", "."]):
-        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+        subprocess.run(
+            [
+                "git",
+                "-C",
+                tmp_path,
+                *command,
+            ],
+            check=True,
+        )
     found = check(tmp_path)
     assert sorted(line.partition(":")[0] for line in found) == sorted(SEEN)
     assert "PAGE.md:3: Whoever" in found

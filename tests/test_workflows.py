@@ -1,4 +1,6 @@
-"""Workflow files: pinned, without standing credentials, and clean under the linters that are run on them."""
+"""Workflow files: pinned, without standing credentials, and clean under the linters that are run on
+them.
+"""
 
 import json
 import os
@@ -34,7 +36,9 @@ def test_what_holds_credentials_never_runs_code_of_another_repository() -> None:
     for file in FILES:
         workflow = YAML(typ="safe").load(file.read_text())
         for job in workflow["jobs"].values():
-            if "id-token" in job.get("permissions", {}) and "pull_request" in workflow.get("on", {}):
+            if "id-token" in job.get("permissions", {}) and "pull_request" in workflow.get(
+                "on", {}
+            ):
                 assert "head.repo.full_name == github.repository" in job["if"], file
             assert "pull_request_target" not in workflow.get("on", {})
 
@@ -48,7 +52,9 @@ def job_of(name: str) -> dict[str, Any]:
 
 
 def gated(name: str, gate: str) -> Environment:
-    return replace(hardened(), name=name, delivery=Delivery(repository="acme/platform", environment=gate))
+    return replace(
+        hardened(), name=name, delivery=Delivery(repository="acme/platform", environment=gate)
+    )
 
 
 @pytest.mark.parametrize("name", PROMOTION)
@@ -56,32 +62,54 @@ def test_what_a_workflow_needs_of_an_environment_is_what_outputs_print(name: str
     entry = json.loads(outputs(gated("dev", "dev"))["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
     used = set(re.findall(r"matrix\.(\w+)", (WORKFLOWS / f"{name}.yml").read_text()))
     assert used <= {*entry, "runner"} and {"env", "provider"} <= used
-    assert job_of(name)["strategy"]["matrix"]["include"] == "${{ fromJSON(vars.HOLDFAST_ENVIRONMENTS || '[]') }}"
+    assert (
+        job_of(name)["strategy"]["matrix"]["include"]
+        == "${{ fromJSON(vars.HOLDFAST_ENVIRONMENTS || '[]') }}"
+    )
 
 
 def test_each_environment_is_deployed_after_the_one_before_and_behind_a_gate_of_its_own() -> None:
-    deploy, plan = job_of("deploy"), job_of("plan")
+    deploy = job_of("deploy")
+    plan = job_of("plan")
     assert (deploy["strategy"]["max-parallel"], deploy["strategy"]["fail-fast"]) == (1, True)
     assert deploy["environment"] == "${{ matrix.gate }}" and "environment" not in plan
     for environment in (gated("dev", "dev"), gated("prod", "production")):
         entry = json.loads(outputs(environment)["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
-        grants = {r.id: str(r.arguments["member"]) for r in resources(environment) if r.id.startswith("workflows-")}
-        assert grants["workflows-deployer"].endswith(f"/subject/repo:acme/platform:environment:{entry['gate']}")
-        assert entry["provider"].split("/workloadIdentityPools/")[1].split("/")[0] in grants["workflows-planner"]
+        grants = {}
+        for r in resources(environment):
+            if r.id.startswith("workflows-"):
+                grants[r.id] = str(r.arguments["member"])
+        assert grants["workflows-deployer"].endswith(
+            f"/subject/repo:acme/platform:environment:{entry['gate']}"
+        )
+        assert (
+            entry["provider"].split("/workloadIdentityPools/")[1].split("/")[0]
+            in grants["workflows-planner"]
+        )
 
 
 @pytest.mark.parametrize("pushed", [True, False])
-def test_the_cluster_half_is_applied_once_its_images_are_known(tmp_path: Path, pushed: bool) -> None:
+def test_the_cluster_half_is_applied_once_its_images_are_known(
+    tmp_path: Path, pushed: bool
+) -> None:
     """The step as it is, with the commands that it calls played."""
-    calls, digests, log = tmp_path / "bin", tmp_path / "workloads/images", tmp_path / "calls"
+    calls = tmp_path / "bin"
+    digests = tmp_path / "workloads/images"
+    log = tmp_path / "calls"
     digests.mkdir(parents=True)
     (digests / "digests.json").write_text(json.dumps({"example": {}} if pushed else {"other": {}}))
     for name in ("make", "gcloud"):
         program(calls / name, f'#!/bin/sh\necho "{name} $*" >> {log}\n')
     program(tmp_path / ".venv/bin/python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     step = next(step for step in job_of("deploy")["steps"] if "cluster" in step.get("name", ""))
-    variables = {"PATH": f"{calls}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{ROOT}/workloads/library"}
-    variables |= {"ENVIRONMENT": "example", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    variables = {
+        "PATH": f"{calls}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{ROOT}/workloads/library",
+    }
+    variables |= {
+        "ENVIRONMENT": "example",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+    }
     done = ran(["bash", "-e", "-c", step["run"]], tmp_path, variables)
     assert done.returncode == 0, done.stderr
     if pushed:
@@ -89,7 +117,10 @@ def test_the_cluster_half_is_applied_once_its_images_are_known(tmp_path: Path, p
         assert reach.startswith("gcloud container clusters get-credentials holdfast-example ")
         assert apply == "make operators apply ENV=example YES=1"
     else:
-        assert not log.exists() and "make operators-pin images ENV=example" in (tmp_path / "summary").read_text()
+        assert (
+            not log.exists()
+            and "make operators-pin images ENV=example" in (tmp_path / "summary").read_text()
+        )
 
 
 @pytest.mark.process
@@ -97,6 +128,7 @@ def test_the_cluster_half_is_applied_once_its_images_are_known(tmp_path: Path, p
 def test_the_linters_find_a_bad_file(tmp_path: Path) -> None:
     """Over the files of this checkout `make check` runs them."""
     (tmp_path / "bad.yml").write_text(
-        "on: pull_request_target\njobs:\n  a:\n    runs-on: nowhere\n    steps:\n      - run: echo ${{ github.head_ref }}\n"
+        "on: pull_request_target\njobs:\n  a:\n    runs-on: nowhere\n    steps:\n      - run: echo"
+        " ${{ github.head_ref }}\n"
     )
     assert check(tmp_path) != 0

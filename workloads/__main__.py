@@ -1,6 +1,9 @@
-"""The command `python -m workloads VERB`: the platform's half of the cluster. Bodies import what they need."""
+"""The command `python -m workloads VERB`: the platform's half of the cluster. Bodies import what
+they need.
+"""
 
-from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
+# first: all below needs what `make setup` installs
+from infra.contract import interpreter as interpreter
 
 # isort: split
 import sys
@@ -15,21 +18,32 @@ from workloads.operators.cli import apply_platform, doctor
 # Verbs that were here until 0.1; each goes with release 0.3.
 MOVED = ("demo", "drill", "explain", "follow", "lint", "list", "new-job", "rules", "submit", "try")
 
-app = new_app("Manifests, images and operators of the platform. Jobs have a command of their own: holdfast.")
+app = new_app(
+    "Manifests, images and operators of the platform. Jobs have a command of their own: holdfast."
+)
 app.add_typer(images, name="images")
 app.command(
-    "apply", epilog=examples("python -m workloads apply example", "python -m workloads apply example --operators")
+    "apply",
+    epilog=examples(
+        "python -m workloads apply example", "python -m workloads apply example --operators"
+    ),
 )(apply_platform)
 app.command("doctor", epilog=examples("python -m workloads doctor example"))(doctor)
-app.command("render", epilog=examples("python -m workloads render", "python -m workloads render prod --check"))(render)
+app.command(
+    "render",
+    epilog=examples("python -m workloads render", "python -m workloads render prod --check"),
+)(render)
 
 
 def main() -> None:
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in MOVED:
         raise InputError(
-            "this command moved", got=f"python -m workloads {verb}", allowed=f"holdfast {verb}", fix=f"holdfast {verb} --help"
-        )  # fmt: skip
+            "this command moved",
+            got=f"python -m workloads {verb}",
+            allowed=f"holdfast {verb}",
+            fix=f"holdfast {verb} --help",
+        )
     run_app(app)
 
 

@@ -1,4 +1,5 @@
-"""`make docs`, with the root on PYTHONPATH: the site as a folder of HTML, to be opened without a server.
+"""`make docs`, with the root on PYTHONPATH: the site as a folder of HTML, to be opened without a
+server.
 
 A broken link or anchor ends it with 1.
 """
@@ -19,11 +20,23 @@ ROOT = HERE.parents[1]
 
 def build(out: Path) -> int:
     pages.gather(out / "pages")
-    env = os.environ | {"HOLDFAST_PAGES": str(out / "pages"), "HOLDFAST_SITE": str(out / "site")}
+    env = os.environ | {
+        "HOLDFAST_PAGES": str(out / "pages"),
+        "HOLDFAST_SITE": str(out / "site"),
+    }
     # Material for MkDocs asks the terminal about another project's plans otherwise.
     env |= {"NO_MKDOCS_2_WARNING": "1"}
     python = environment("docs") / "bin" / "python"
-    words = [str(python), "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(HERE / "mkdocs.yml")]
+    words = [
+        str(python),
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "--config-file",
+        str(HERE / "mkdocs.yml"),
+    ]
     return subprocess.run(words, env=env, check=False).returncode
 
 
@@ -31,7 +44,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out-dir", type=Path, default=ROOT / "out" / "docs")
     out: Path = parser.parse_args().out_dir.resolve()
-    if code := build(out):
+    code = build(out)
+    if code:
         return code
     print(out / "site" / "index.html")
     print(f"With search: python -m http.server -d {out / 'site'}")

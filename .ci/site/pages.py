@@ -28,7 +28,9 @@ PUBLIC = (
     "holdfast.contract.environment",
 )
 PROGRAMS = {"holdfast": "holdfast.commands"}
-PROGRAMS |= {f"python -m {name}": f"{name}.__main__" for name in ("infra", "workloads", "monitoring")}
+PROGRAMS |= {
+    f"python -m {name}": f"{name}.__main__" for name in ("infra", "workloads", "monitoring")
+}
 
 
 def gather(folder: Path) -> None:
@@ -41,7 +43,11 @@ def gather(folder: Path) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / path, folder / path)
     shutil.copyfile(Path(__file__).with_name("site.css"), folder / "site.css")
-    made = {"reference/library.md": library(), "reference/rules.md": rules(), "reference/commands.md": commands()}
+    made = {
+        "reference/library.md": library(),
+        "reference/rules.md": rules(),
+        "reference/commands.md": commands(),
+    }
     for path, text in made.items():
         _write(folder / path, text)
 
@@ -55,9 +61,13 @@ def linked(text: str, page: str, tracked: set[str]) -> str:
             return found[0]
         path = normpath(PurePosixPath(page).parent / target)
         if f"{path}/README.md" in tracked:
-            return f"{found['image']}[{found['text']}]({target.rstrip('/')}/README.md{hash_}{anchor})"
+            return (
+                f"{found['image']}[{found['text']}]({target.rstrip('/')}/README.md{hash_}{anchor})"
+            )
         suffix = PurePosixPath(path).suffix
-        return found[0] if path in tracked and (suffix == ".md" or suffix in IMAGES) else found["text"]
+        if path in tracked and (suffix == ".md" or suffix in IMAGES):
+            return found[0]
+        return found["text"]
 
     return LINK.sub(one, text)
 
@@ -82,13 +92,24 @@ def commands() -> str:
 
     context: Any = click.Context(click.Command("site"))
     return "# Commands\n\n" + "\n".join(
-        get_docs_for_click(obj=get_command(import_module(module).app), ctx=context, name=name, indent=1)
+        get_docs_for_click(
+            obj=get_command(import_module(module).app),
+            ctx=context,
+            name=name,
+            indent=1,
+        )
         for name, module in PROGRAMS.items()
     )
 
 
 def _tracked() -> list[str]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [path for path in listed.stdout.split("\0") if path]
 
 

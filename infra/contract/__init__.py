@@ -1,4 +1,5 @@
 """The vocabulary that all rooms share.
 
-It imports the standard library and `holdfast.contract` only. A name that two rooms use is spelled here once.
+It imports the standard library and `holdfast.contract` only. A name that two rooms use is spelled
+here once.
 """

@@ -1,4 +1,6 @@
-"""Imported first by every door: ends it, with the way out, where this Python has not what commands need."""
+"""Imported first by every door: ends it, with the way out, where this Python has not what commands
+need.
+"""
 
 import sys
 from importlib.util import find_spec

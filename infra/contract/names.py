@@ -1,4 +1,6 @@
-"""What names of cloud objects are made of; `Environment` computes them, so that stacks never refer to each other."""
+"""What names of cloud objects are made of; `Environment` computes them, so that stacks never refer
+to each other.
+"""
 
 import re
 
@@ -15,11 +17,20 @@ LABEL_RUN = "holdfast-run"
 
 
 def checked(name: str, *, limit: int, what: str) -> str:
-    """A DNS-like name within `limit` characters, or an InputError that says by how much it is too long."""
+    """A DNS-like name within `limit` characters, or an InputError that says by how much it is too
+    long.
+    """
     if len(name) > limit or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
-        allowed = f"at most {limit} of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
+        allowed = (
+            f"at most {limit} of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
+        )
         fix = "choose a shorter environment name or name_prefix"
-        raise InputError(f"{what} is no valid name", got=f"{name} ({len(name)} characters)", allowed=allowed, fix=fix)
+        raise InputError(
+            f"{what} is no valid name",
+            got=f"{name} ({len(name)} characters)",
+            allowed=allowed,
+            fix=fix,
+        )
     return name
 
 

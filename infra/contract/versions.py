@@ -1,13 +1,14 @@
 """Pins of the engine and its provider, of the operators in the cluster, and of GPU drivers.
 
-The first two change together with the plan snapshots, and a provider mirror must hold the same version.
+The first two change together with the plan snapshots, and a provider mirror must hold the same
+version.
 """
 
 GOOGLE_PROVIDER_SOURCE = "hashicorp/google"
 # 7.39.0 is the first release with kubelet_config.shutdown_grace_period_seconds.
 GOOGLE_PROVIDER_VERSION = "7.39.0"
-# Minor releases of GKE 1.x that a control plane may start from: the first with flex-start pools, and the newest that
-# Google offered in November 2026. Raise the second once RAPID has a newer one.
+# Minor releases of GKE 1.x that a control plane may start from: the first with flex-start pools,
+# and the newest that Google offered in November 2026. Raise the second once RAPID has a newer one.
 GKE_MINORS = (33, 37)
 # Driver branch behind each setting of a GPU pool, on COS of GKE 1.31 and newer.
 GPU_DRIVERS = {"DEFAULT": 535, "LATEST": 580}
@@ -18,7 +19,8 @@ GPU_DRIVER = "LATEST"
 MIN_TERRAFORM = (1, 9)  # `terraform show -json` and preconditions as the plan runner reads them
 MIN_OPENTOFU = (1, 8)
 CDKTF_CLI_VERSION = "0.21.0"
-# Of the operators: `python -m workloads.operators.vendor` renders their manifests again, `make operators` applies them.
+# Of the operators: `python -m workloads.operators.vendor` renders their manifests again, `make
+# operators` applies them.
 JOBSET_VERSION = "0.12.0"
 KUEUE_VERSION = "0.19.2"
 # Of the proxy before online servers: the minor release whose configuration the tests play.

@@ -1,4 +1,6 @@
-"""One module per environment, each with one literal `ENVIRONMENT`. A fork edits or adds a module here, nothing else."""
+"""One module per environment, each with one literal `ENVIRONMENT`. A fork edits or adds a module
+here, nothing else.
+"""
 
 import traceback
 from collections.abc import Callable
@@ -12,7 +14,17 @@ from infra.environments.schema import Environment, placeholders
 __all__ = ["Environment", "imports_of", "load", "names", "placeholders", "source_of"]
 
 _FOLDER = Path(__file__).parent
-_SCHEMA = {"__init__", "schema", "capacity", "cluster", "services", "serving", "checks", "runs", "teams"}
+_SCHEMA = {
+    "__init__",
+    "schema",
+    "capacity",
+    "cluster",
+    "services",
+    "serving",
+    "checks",
+    "runs",
+    "teams",
+}
 
 
 def names() -> list[str]:
@@ -25,22 +37,39 @@ def source_of(name: str) -> str:
 
 
 def imports_of(name: str) -> Path:
-    """Terraform's import blocks of what an environment adopted, as `infra plan --adopt` writes them."""
+    """Terraform's import blocks of what an environment adopted, as `infra plan --adopt` writes
+    them.
+    """
     return _FOLDER / f"{name}.imports.json"
 
 
 def load(name: str) -> Environment:
     """The environment `name`, or an InputError that names file, line and field."""
     if not name:  # there is no default: what follows may reach a cloud
-        raise InputError("no environment", got="none named", allowed=", ".join(names()), fix="--env NAME")
+        raise InputError(
+            "no environment",
+            got="none named",
+            allowed=", ".join(names()),
+            fix="--env NAME",
+        )
     if name not in names():
         near = get_close_matches(name, names(), n=1)
         fix = f"did you mean {near[0]}?" if near else f"`python -m infra new {name}` makes one"
-        raise InputError("unknown environment", got=name, allowed=", ".join(names()), fix=fix)
+        raise InputError(
+            "unknown environment",
+            got=name,
+            allowed=", ".join(names()),
+            fix=fix,
+        )
     environment = built(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
     if environment.name != name:
         what = f"{source_of(name)}: name"
-        raise InputError(what, got=environment.name, allowed=name, fix="set name to the module's name")
+        raise InputError(
+            what,
+            got=environment.name,
+            allowed=name,
+            fix="set name to the module's name",
+        )
     return environment
 
 
@@ -53,13 +82,24 @@ def built(name: str, make: Callable[[], Environment]) -> Environment:
     except SyntaxError as error:
         what = f"{source_of(name)}:{error.lineno}: not Python"
         fix = "correct this line, or the one above"
-        raise InputError(what, got=error.msg, allowed="a Python module", fix=fix) from error
+        raise InputError(
+            what,
+            got=error.msg,
+            allowed="a Python module",
+            fix=fix,
+        ) from error
     except NameError as error:
         allowed = "names of infra.environments.schema, imported at the top of the file"
         fix = f"import {error.name} there, or correct its spelling"
-        unknown = InputError("a name is not imported", got=error.name, allowed=allowed, fix=fix)
+        unknown = InputError(
+            "a name is not imported",
+            got=error.name,
+            allowed=allowed,
+            fix=fix,
+        )
         raise _placed(unknown.with_traceback(error.__traceback__), name) from error
-    # A name or a field that the schema lost or gained, or a value of a type that no check of a field expects.
+    # A name or a field that the schema lost or gained, or a value of a type that no check of a
+    # field expects.
     except (ArithmeticError, AttributeError, ImportError, TypeError, ValueError) as error:
         fields = "the fields of infra/environments/schema.py, with values of their types"
         fix = "add missing fields, remove unknown fields, correct wrong types"
@@ -72,4 +112,9 @@ def _placed(error: InputError, name: str) -> InputError:
     path = str(_FOLDER / f"{name}.py")
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     where = f"{source_of(name)}:{lines[-1]}" if lines else source_of(name)
-    return InputError(f"{where}: {error.what}", got=error.got, allowed=error.allowed, fix=error.fix)
+    return InputError(
+        f"{where}: {error.what}",
+        got=error.got,
+        allowed=error.allowed,
+        fix=error.fix,
+    )

@@ -1,7 +1,7 @@
 """Settings of machines: node groups, caps for auto-provisioning, quotas.
 
-Read through `Environment`. A group states no taint and no label: they follow from role and capacity,
-so that a fork cannot misspell them.
+Read through `Environment`. A group states no taint and no label: they follow from role and
+capacity, so that a fork cannot misspell them.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,16 @@ from holdfast.contract.pools import (
     Role,
     Taint,
 )
-from infra.environments.checks import between, day, dns_name, forms, numbers, one_of, require, unique
+from infra.environments.checks import (
+    between,
+    day,
+    dns_name,
+    forms,
+    numbers,
+    one_of,
+    require,
+    unique,
+)
 
 DISK_TYPES = ("pd-balanced", "pd-ssd", "hyperdisk-balanced")
 FLEX_CAPACITIES = (Capacity.FLEX_START, Capacity.QUEUED)
@@ -33,7 +42,9 @@ MIN_DISK_GIB = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
-    """Machines of Compute Engine that are reserved already, by name. Jobs take them before any other capacity."""
+    """Machines of Compute Engine that are reserved already, by name. Jobs take them before any
+    other capacity.
+    """
 
     name: str
     project: str = ""
@@ -52,11 +63,21 @@ class Reservation:
         day("groups[].reservation.ends", self.ends)
         numbers("groups[].reservation.", self, usd_per_hour=(0.0001, 100_000))
         in_order = not (self.starts and self.ends) or self.starts <= self.ends
-        require(in_order, "groups[].reservation.ends", self.ends, f"a day from {self.starts} on", "correct the days")
+        require(
+            in_order,
+            "groups[].reservation.ends",
+            self.ends,
+            f"a day from {self.starts} on",
+            "correct the days",
+        )
 
     def labels(self) -> tuple[tuple[str, str], ...]:
         """Of its nodes."""
-        found = {LABEL_OWN_PRICE: f"{self.usd_per_hour:.4f}", LABEL_RESERVED_FROM: self.starts, LABEL_RESERVED_UNTIL: self.ends}  # fmt: skip
+        found = {
+            LABEL_OWN_PRICE: f"{self.usd_per_hour:.4f}",
+            LABEL_RESERVED_FROM: self.starts,
+            LABEL_RESERVED_UNTIL: self.ends,
+        }
         return tuple((key, value) for key, value in found.items() if value)
 
 
@@ -82,16 +103,28 @@ class NodeGroup:
     reservation: Reservation | None = None
     """Of a group with capacity reserved. Reservations are zonal: state its zone."""
     evict_untolerating: bool = False
-    """Spot only: taint with NoExecute instead of NoSchedule, which also removes pods already there."""
+    """Spot only: taint with NoExecute instead of NoSchedule, which also removes pods already there.
+    """
 
     def __post_init__(self) -> None:
         self._check_words()
         at = f"groups[{self.name}]"
-        require(bool(self.machine_types), f"{at}.machine_types", "()", "at least one machine type", "add one")
+        require(
+            bool(self.machine_types),
+            f"{at}.machine_types",
+            "()",
+            "at least one machine type",
+            "add one",
+        )
         unique(f"{at}.machine_types", self.machine_types)
         for machine_type in self.machine_types:
             self._check_machine(f"{at}.machine_types", machine_type)
-        numbers(f"{at}.", self, max_nodes=(1, MAX_NODES_PER_POOL), disk_gib=(MIN_DISK_GIB, 65_536))
+        numbers(
+            f"{at}.",
+            self,
+            max_nodes=(1, MAX_NODES_PER_POOL),
+            disk_gib=(MIN_DISK_GIB, 65_536),
+        )
         between(f"{at}.min_nodes", self.min_nodes, 0, self.max_nodes)
         one_of(f"{at}.disk_type", self.disk_type, DISK_TYPES)
         unique(f"{at}.zones", self.zones)
@@ -111,26 +144,43 @@ class NodeGroup:
         has = f"{machine.gpus} x {machine.accelerator}" if machine.gpus else "no GPU"
         wanted = (self.accelerator, self.gpus_per_node)
         fitting = [m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == wanted]
-        fix = f"use {' or '.join(fitting)}" if fitting else "no machine type has this number of GPUs"
+        if fitting:
+            fix = f"use {' or '.join(fitting)}"
+        else:
+            fix = "no machine type has this number of GPUs"
         got = f"{machine_type} with {self.gpus_per_node} x {self.accelerator or 'no accelerator'}"
         where = f"{field} against accelerator and gpus_per_node"
         require(machine_type in fitting, where, got, f"{machine_type} has {has}", fix)
 
     def _check_capacity(self, at: str) -> None:
-        stays, got = self.role in (Role.SYSTEM, Role.SERVING), f"{self.capacity} for role {self.role}"
+        stays = self.role in (Role.SYSTEM, Role.SERVING)
+        got = f"{self.capacity} for role {self.role}"
         allowed = f"{Capacity.ON_DEMAND} for the roles system and serving"
         fix = "system pods and base replicas must not be preempted: use on-demand"
-        require(not stays or self.capacity is Capacity.ON_DEMAND, f"{at}.capacity", got, allowed, fix)
-        field, got = f"{at}.evict_untolerating", f"True with capacity {self.capacity}"
+        require(
+            not stays or self.capacity is Capacity.ON_DEMAND, f"{at}.capacity", got, allowed, fix
+        )
+        field = f"{at}.evict_untolerating"
+        got = f"True with capacity {self.capacity}"
         ok = not self.evict_untolerating or self.capacity is Capacity.SPOT
         require(ok, field, got, "True on Spot groups only", "remove evict_untolerating")
         reserved = self.capacity is Capacity.RESERVED
         fix = "state both, or neither"
         require(
-            reserved == bool(self.reservation), f"{at}.reservation", self.reservation, "one for capacity reserved", fix
+            reserved == bool(self.reservation),
+            f"{at}.reservation",
+            self.reservation,
+            "one for capacity reserved",
+            fix,
         )
         fix = "set zones to that of the reservation"
-        require(not reserved or len(self.zones) == 1, f"{at}.zones", self.zones, "one zone for a reservation", fix)
+        require(
+            not reserved or len(self.zones) == 1,
+            f"{at}.zones",
+            self.zones,
+            "one zone for a reservation",
+            fix,
+        )
         if self.capacity in FLEX_CAPACITIES:
             fix = "an on-demand group only"
             require(self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", fix)
@@ -141,7 +191,13 @@ class NodeGroup:
             taints.append(SYSTEM_TAINT)
         if self.capacity is Capacity.SPOT:
             effect = Effect.NO_EXECUTE if self.evict_untolerating else SPOT_TAINT.effect
-            taints.append(Taint(key=SPOT_TAINT.key, value=SPOT_TAINT.value, effect=effect))
+            taints.append(
+                Taint(
+                    key=SPOT_TAINT.key,
+                    value=SPOT_TAINT.value,
+                    effect=effect,
+                )
+            )
         if self.capacity is Capacity.QUEUED:
             taints.append(QUEUED_TAINT)
         if self.gpus_per_node:
@@ -151,7 +207,9 @@ class NodeGroup:
     def pools(self, spot_window: ShutdownWindow) -> tuple[Pool, ...]:
         several = len(self.machine_types) > 1
         machines = ("role", "capacity", "accelerator", "gpus_per_node", "disk_gib", "disk_type")
-        same = {field: getattr(self, field) for field in (*machines, "min_nodes", "max_nodes", "zones")}
+        same = {}
+        for field in (*machines, "min_nodes", "max_nodes", "zones"):
+            same[field] = getattr(self, field)
         return tuple(
             Pool(
                 **same,
@@ -176,12 +234,16 @@ class AcceleratorCap:
 
     def __post_init__(self) -> None:
         one_of("auto_provisioning.accelerators[].accelerator", self.accelerator, ACCELERATORS)
-        between(f"auto_provisioning.accelerators[{self.accelerator}].max_gpus", self.max_gpus, 1, 4096)
+        between(
+            f"auto_provisioning.accelerators[{self.accelerator}].max_gpus", self.max_gpus, 1, 4096
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoProvisioning:
-    """Limits of node auto-provisioning (NAP), which creates flex-start pools automatically. The limits bound the cost."""
+    """Limits of node auto-provisioning (NAP), which creates flex-start pools automatically. The
+    limits bound the cost.
+    """
 
     max_vcpus: int
     """Over the whole cluster, manual pools included: GKE counts both."""
@@ -218,6 +280,17 @@ class Quota:
     gpus: int
 
     def __post_init__(self) -> None:
-        require(bool(self.source), "quotas[].source", "''", "a node group or an accelerator", "name the source")
+        require(
+            bool(self.source),
+            "quotas[].source",
+            "''",
+            "a node group or an accelerator",
+            "name the source",
+        )
         if self.gpus < 1:
-            raise InputError(f"quotas[{self.source}].gpus", got=self.gpus, allowed="1 or more", fix="remove the quota")
+            raise InputError(
+                f"quotas[{self.source}].gpus",
+                got=self.gpus,
+                allowed="1 or more",
+                fix="remove the quota",
+            )

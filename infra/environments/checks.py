@@ -25,7 +25,9 @@ class Form(NamedTuple):
 
 FORMS = {
     field: Form(**form)
-    for field, form in tomllib.loads(Path(__file__).with_name("forms.toml").read_text(encoding="utf-8")).items()
+    for field, form in tomllib.loads(
+        Path(__file__).with_name("forms.toml").read_text(encoding="utf-8")
+    ).items()
 }
 
 
@@ -40,28 +42,49 @@ def one_of(field: str, got: str, allowed: Collection[str]) -> None:
         return
     near = get_close_matches(str(got), list(allowed), n=1, cutoff=0.4)
     fix = f"write {near[0]!r}" if near else "choose one of the allowed values"
-    raise InputError(field, got=repr(got), allowed=", ".join(sorted(allowed)), fix=fix)
+    raise InputError(
+        field,
+        got=repr(got),
+        allowed=", ".join(sorted(allowed)),
+        fix=fix,
+    )
 
 
 def numbers(at: str, of: Any, **ranges: tuple[float, float]) -> None:
     """Each named field of a section is in its range, and each field of type bool is True or False."""
     for field in fields(of):
-        got, ok = getattr(of, field.name), field.type is not bool or isinstance(getattr(of, field.name), bool)
-        require(ok, f"{at}{field.name}", repr(got), "True or False", "write True or False without quotes")
+        got = getattr(of, field.name)
+        ok = field.type is not bool or isinstance(getattr(of, field.name), bool)
+        require(
+            ok,
+            f"{at}{field.name}",
+            repr(got),
+            "True or False",
+            "write True or False without quotes",
+        )
     for name, (low, high) in ranges.items():
         between(f"{at}{name}", getattr(of, name), low, high)
 
 
 def forms(at: str, of: Any, *names: str) -> None:
-    """Each named field has its form in FORMS, each item where it is a tuple; a field whose default is empty may be."""
+    """Each named field has its form in FORMS, each item where it is a tuple; a field whose default
+    is empty may be.
+    """
     for name in names:
-        got, default = getattr(of, name), next(field.default for field in fields(of) if field.name == name)
+        got = getattr(of, name)
+        default = next(field.default for field in fields(of) if field.name == name)
         if got or default:
             for item in got if isinstance(default, tuple) else (got,):
                 matches(f"{at}{name}", item, *FORMS[f"{at}{name}"])
 
 
-def matches(field: str, got: object, pattern: str, allowed: str, fix: str) -> None:
+def matches(
+    field: str,
+    got: object,
+    pattern: str,
+    allowed: str,
+    fix: str,
+) -> None:
     """`got` has the form `pattern`, or is still the placeholder, which only a deployment refuses."""
     ok = isinstance(got, str) and (got == PLACEHOLDER or re.fullmatch(pattern, got) is not None)
     require(ok, field, repr(got), allowed, fix)
@@ -83,7 +106,12 @@ def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network
         network = IPv4Network(got if type(got) is str else "")  # a number is an address to Python
     except ValueError as error:
         fix = "clear the host bits" if "host bits" in str(error) else "use the form 10.0.0.0/20"
-        raise InputError(field, got=got, allowed=f"an IPv4 range, /{widest} to /{narrowest}", fix=fix) from None
+        raise InputError(
+            field,
+            got=got,
+            allowed=f"an IPv4 range, /{widest} to /{narrowest}",
+            fix=fix,
+        ) from None
     require(
         widest <= network.prefixlen <= narrowest,
         field,
@@ -116,5 +144,9 @@ def placeholders(value: object, path: str = "") -> list[str]:
         return [hit for i, item in enumerate(value) for hit in placeholders(item, f"{path}[{i}]")]
     if is_dataclass(value):
         prefix = f"{path}." if path else ""
-        return [hit for f in fields(value) for hit in placeholders(getattr(value, f.name), prefix + f.name)]
+        return [
+            hit
+            for f in fields(value)
+            for hit in placeholders(getattr(value, f.name), prefix + f.name)
+        ]
     return []

@@ -17,7 +17,12 @@ WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 def _moment(field: str, got: str) -> datetime:
     at = moment(str(got)) if str(got).endswith("Z") else None
     if at is None:
-        raise InputError(field, got=repr(got), allowed="2026-12-24T00:00:00Z", fix="write the moment in UTC")
+        raise InputError(
+            field,
+            got=repr(got),
+            allowed="2026-12-24T00:00:00Z",
+            fix="write the moment in UTC",
+        )
     return at
 
 
@@ -27,12 +32,16 @@ class Cluster:
     """Of a cluster that was there before (`infra plan --adopt`); empty: NAME_PREFIX-NAME."""
     release_channel: str = "REGULAR"
     min_version: str = ""
-    """Oldest control plane accepted, for example 1.35 or 1.35.0-gke.1171000; empty: the channel decides."""
+    """Oldest control plane accepted, for example 1.35 or 1.35.0-gke.1171000; empty: the channel
+    decides.
+    """
     maintenance_start: str = "2026-01-01T02:00:00Z"
     maintenance_end: str = "2026-01-01T08:00:00Z"
     maintenance_days: str = "FREQ=WEEKLY;BYDAY=SA,SU"
     dns_endpoint_public: bool = False
-    """True: every user with IAM access can reach the control plane's DNS endpoint from outside the VPC."""
+    """True: every user with IAM access can reach the control plane's DNS endpoint from outside the
+    VPC.
+    """
     deletion_protection: bool = True
 
     def __post_init__(self) -> None:
@@ -42,12 +51,19 @@ class Cluster:
         forms("cluster.", self, "min_version", "maintenance_days")
         start = _moment("cluster.maintenance_start", self.maintenance_start)
         end = _moment("cluster.maintenance_end", self.maintenance_end)
-        between("cluster.maintenance_end - maintenance_start in hours", (end - start).total_seconds() / 3600, 4, 24)
+        between(
+            "cluster.maintenance_end - maintenance_start in hours",
+            (end - start).total_seconds() / 3600,
+            4,
+            24,
+        )
         numbers("cluster.", self)
 
     def least_maintenance_h(self) -> float:
         """Hours of its windows in the worst 32 days: four weeks, and four days of a fifth."""
-        begins, ends = (_moment("maintenance", text) for text in (self.maintenance_start, self.maintenance_end))
+        begins, ends = (
+            _moment("maintenance", text) for text in (self.maintenance_start, self.maintenance_end)
+        )
         rule = self.maintenance_days
         days = rule.partition("BYDAY=")[2].split(",") if "BYDAY" in rule else WEEKDAYS
         more = min(sum(WEEKDAYS[(first + n) % 7] in days for n in range(4)) for first in range(7))

@@ -1,4 +1,6 @@
-"""Development: the cheapest cluster on which every path works. Replace each CHANGE-ME before the first deployment."""
+"""Development: the cheapest cluster on which every path works. Replace each CHANGE-ME before the
+first deployment.
+"""
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import Role
@@ -34,7 +36,13 @@ ENVIRONMENT = Environment(
     ),
     cluster=Cluster(dns_endpoint_public=True, deletion_protection=False),
     groups=(
-        NodeGroup(name="system", role=Role.SYSTEM, machine_types=("e2-standard-2",), min_nodes=1, max_nodes=3),
+        NodeGroup(
+            name="system",
+            role=Role.SYSTEM,
+            machine_types=("e2-standard-2",),
+            min_nodes=1,
+            max_nodes=3,
+        ),
         NodeGroup(
             name="serving",
             role=Role.SERVING,
@@ -74,7 +82,8 @@ ENVIRONMENT = Environment(
     security=Security(secret_manager=True),
     storage=Storage(allow_destroy=True),
     queue=Queue(),
-    # Cloud SQL is the most expensive part of an idle cluster; batch results go to a database of yours, or set one here.
+    # Cloud SQL is the most expensive part of an idle cluster; batch results go to a database of
+    # yours, or set one here.
     database=None,
     serving=Serving(
         promised_per_s=40,

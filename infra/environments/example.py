@@ -24,9 +24,9 @@ ENVIRONMENT = Environment(
     region="us-central1",
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     network=Network(
-        # Nodes: 3 + 4 + 3 x 8 + 4 + 4 in pools, 64 of auto-provisioning, 1 a pool while it upgrades:
-        # 110, and a /22 holds 1,020.
-        # Pods: 32 a node take a /26, so 110 nodes take 110 x 64 = 7,040 addresses: a /18 holds 16,384.
+        # Nodes: 3 + 4 + 3 x 8 + 4 + 4 in pools, 64 of auto-provisioning, 1 a pool while it
+        # upgrades: 110, and a /22 holds 1,020. Pods: 32 a node take a /26, so 110 nodes take 110 x
+        # 64 = 7,040 addresses: a /18 holds 16,384.
         nodes_cidr="10.10.0.0/22",
         pods_cidr="10.20.0.0/18",
         services_cidr="10.30.0.0/22",
@@ -34,7 +34,13 @@ ENVIRONMENT = Environment(
     ),
     cluster=Cluster(dns_endpoint_public=True, deletion_protection=False),
     groups=(
-        NodeGroup(name="system", role=Role.SYSTEM, machine_types=("e2-standard-4",), min_nodes=1, max_nodes=3),
+        NodeGroup(
+            name="system",
+            role=Role.SYSTEM,
+            machine_types=("e2-standard-4",),
+            min_nodes=1,
+            max_nodes=3,
+        ),
         NodeGroup(
             name="serving",
             role=Role.SERVING,

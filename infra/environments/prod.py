@@ -31,9 +31,9 @@ ENVIRONMENT = Environment(
     # 105 s for a pod instead of 15 s; needs the control plane version below.
     spot_grace_s=120,
     network=Network(
-        # Nodes: 6 + 12 + 3 x 32 + 16 + 2 x 16 in pools, 128 of auto-provisioning, 1 a pool while it upgrades:
-        # 298, and a /22 holds 1,020.
-        # Pods: 32 a node take a /26, so 298 nodes take 298 x 64 = 19,072 addresses: a /17 holds 32,768.
+        # Nodes: 6 + 12 + 3 x 32 + 16 + 2 x 16 in pools, 128 of auto-provisioning, 1 a pool while it
+        # upgrades: 298, and a /22 holds 1,020. Pods: 32 a node take a /26, so 298 nodes take 298 x
+        # 64 = 19,072 addresses: a /17 holds 32,768.
         nodes_cidr="10.10.0.0/22",
         pods_cidr="10.20.0.0/17",
         services_cidr="10.30.0.0/22",
@@ -43,7 +43,13 @@ ENVIRONMENT = Environment(
     ),
     cluster=Cluster(min_version="1.35"),
     groups=(
-        NodeGroup(name="system", role=Role.SYSTEM, machine_types=("e2-standard-4",), min_nodes=3, max_nodes=6),
+        NodeGroup(
+            name="system",
+            role=Role.SYSTEM,
+            machine_types=("e2-standard-4",),
+            min_nodes=3,
+            max_nodes=6,
+        ),
         NodeGroup(
             name="serving",
             role=Role.SERVING,
@@ -101,7 +107,8 @@ ENVIRONMENT = Environment(
     ),
     quotas=(Quota(source="spot-l4", gpus=64), Quota(source="spot-a100", gpus=16)),
     security=Security(
-        # A few dollars a key and month. Its service agents get their grants from the foundation stack.
+        # A few dollars a key and month. Its service agents get their grants from the foundation
+        # stack.
         kms_key="projects/CHANGE-ME/locations/us-central1/keyRings/holdfast/cryptoKeys/platform",
         binary_authorization=True,
         rbac_security_group="gke-security-groups@CHANGE-ME.example",

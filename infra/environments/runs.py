@@ -1,4 +1,6 @@
-"""Runs that are kept apart: each writes below its own prefix of the checkpoints, under an identity of its own."""
+"""Runs that are kept apart: each writes below its own prefix of the checkpoints, under an identity
+of its own.
+"""
 
 # Why it is so: infra/decisions/0069.
 
@@ -7,7 +9,9 @@ from dataclasses import dataclass
 from infra.environments.checks import between, dns_name, one_of, require, unique
 
 DEFAULT_RUN = "default"
-"""Folder of the checkpoints below which all training writes where no runs are listed, as the account `trainer`."""
+"""Folder of the checkpoints below which all training writes where no runs are listed, as the
+account `trainer`.
+"""
 READERS = ("batch", "server")
 """Roles that load checkpoints of runs and write none."""
 MAX_RUNS = 90
@@ -47,12 +51,24 @@ class Run:
 
 def check_apart(runs: tuple[Run, ...]) -> None:
     """InputError unless no two runs share a name or a prefix."""
-    require(len(runs) <= MAX_RUNS, "storage.runs", len(runs), f"at most {MAX_RUNS}", "remove those that have ended")
+    require(
+        len(runs) <= MAX_RUNS,
+        "storage.runs",
+        len(runs),
+        f"at most {MAX_RUNS}",
+        "remove those that have ended",
+    )
     unique("storage.runs[].name", [run.name for run in runs])
     unique("storage.runs: prefixes", [prefix for run in runs for prefix in run.prefixes])
     bindings = len(runs) + sum(len(readable(runs, role)) for role in READERS)
     fix = "let fewer runs be read, or remove those that have ended"
-    require(bindings <= MAX_CONDITIONS, "storage.runs: bindings", bindings, f"at most {MAX_CONDITIONS}", fix)
+    require(
+        bindings <= MAX_CONDITIONS,
+        "storage.runs: bindings",
+        bindings,
+        f"at most {MAX_CONDITIONS}",
+        fix,
+    )
 
 
 def readable(runs: tuple[Run, ...], role: str) -> list[tuple[str, ...]]:

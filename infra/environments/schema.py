@@ -1,6 +1,8 @@
-"""The schema of an environment: one frozen literal that a fork edits, complete, without inheritance.
+"""The schema of an environment: one frozen literal that a fork edits, complete, without
+inheritance.
 
-A value that passes here has the right form; whether the values fit each other on GKE is judged by infra.rules.
+A value that passes here has the right form; whether the values fit each other on GKE is judged by
+infra.rules.
 """
 
 from dataclasses import dataclass, replace
@@ -9,8 +11,23 @@ from holdfast.contract import roles
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
 from holdfast.contract.pools import Pool, Role
 from infra.contract import names
-from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota, Reservation
-from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, placeholders, require, unique
+from infra.environments.capacity import (
+    AcceleratorCap,
+    AutoProvisioning,
+    NodeGroup,
+    Quota,
+    Reservation,
+)
+from infra.environments.checks import (
+    PLACEHOLDER,
+    dns_name,
+    forms,
+    matches,
+    numbers,
+    placeholders,
+    require,
+    unique,
+)
 from infra.environments.cluster import Cluster
 from infra.environments.runs import Run
 from infra.environments.services import (
@@ -30,10 +47,29 @@ from infra.environments.teams import Team
 from infra.environments.teams import check as check_teams
 
 __all__ = [
-    "PLACEHOLDER", "AcceleratorCap", "Alerts", "AuthorizedRange", "AutoProvisioning", "Budget", "Cluster",
-    "Database", "Delivery", "Environment", "ExistingNetwork", "Network", "NodeGroup", "Queue",
-    "Quota", "Reservation", "Run", "Security", "Serving", "Storage", "Team", "placeholders",
-]  # fmt: skip
+    "PLACEHOLDER",
+    "AcceleratorCap",
+    "Alerts",
+    "AuthorizedRange",
+    "AutoProvisioning",
+    "Budget",
+    "Cluster",
+    "Database",
+    "Delivery",
+    "Environment",
+    "ExistingNetwork",
+    "Network",
+    "NodeGroup",
+    "Queue",
+    "Quota",
+    "Reservation",
+    "Run",
+    "Security",
+    "Serving",
+    "Storage",
+    "Team",
+    "placeholders",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,15 +79,20 @@ class Environment:
     project_id: str
     """CHANGE-ME may be planned, not deployed."""
     project_number: str
-    """Names Pub/Sub's service agent, which moves messages to the dead-letter topic. `gcloud projects describe`."""
+    """Names Pub/Sub's service agent, which moves messages to the dead-letter topic. `gcloud
+    projects describe`.
+    """
     region: str
     zones: tuple[str, ...]
     """Zones of nodes. Use zones that offer the accelerators of the groups."""
     name_prefix: str = names.PROVISIONING_PREFIX
     state_bucket: str = ""
-    """Bucket of Terraform's state, created by `make bootstrap`; empty: state is in out/state, for a trial."""
+    """Bucket of Terraform's state, created by `make bootstrap`; empty: state is in out/state, for a
+    trial.
+    """
     spot_grace_s: int = 30
-    """30, or 120 where cluster.min_version is 1.35 or newer: then a pod has 105 s instead of 15 s."""
+    """30, or 120 where cluster.min_version is 1.35 or newer: then a pod has 105 s instead of 15 s.
+    """
     network: Network
     cluster: Cluster
     groups: tuple[NodeGroup, ...]
@@ -88,23 +129,46 @@ class Environment:
         self._check_zones()
         if self.network.existing:
             self.network.existing.check(self.project, self.region)
-        require(self.spot_grace_s in (30, 120), "spot_grace_s", self.spot_grace_s, "30 or 120", "write 30")
+        require(
+            self.spot_grace_s in (30, 120),
+            "spot_grace_s",
+            self.spot_grace_s,
+            "30 or 120",
+            "write 30",
+        )
         for key, value in self.labels:
-            matches(f"labels[{key}]", key, r"[a-z][-_a-z0-9]{0,62}", "a-z, 0-9, '_', '-'", "correct the key")
-            matches(f"labels[{key}]", value, r"[-_a-z0-9]{0,63}", "a-z, 0-9, '_', '-'", "correct the value")
+            matches(
+                f"labels[{key}]",
+                key,
+                r"[a-z][-_a-z0-9]{0,62}",
+                "a-z, 0-9, '_', '-'",
+                "correct the key",
+            )
+            matches(
+                f"labels[{key}]",
+                value,
+                r"[-_a-z0-9]{0,63}",
+                "a-z, 0-9, '_', '-'",
+                "correct the value",
+            )
         self._check_groups()
         self._check_names()
         check_teams(
-            self.teams, runs=self.storage.runs, gpus=self._lent(), groups=bool(self.security.rbac_security_group),
+            self.teams,
+            runs=self.storage.runs,
+            gpus=self._lent(),
+            groups=bool(self.security.rbac_security_group),
             budget=self.budget is not None,
-        )  # fmt: skip
+        )
 
     def _check_zones(self) -> None:
         require(bool(self.zones), "zones", "()", f"zones of {self.region}", "add at least one")
         unique("zones", self.zones)
         for zone in self.zones:
             ok = zone.rpartition("-")[0] == self.region
-            require(ok, "zones", zone, f"zones of {self.region}", "take zones of the cluster's region")
+            require(
+                ok, "zones", zone, f"zones of {self.region}", "take zones of the cluster's region"
+            )
 
     def _check_groups(self) -> None:
         unique("groups[].name", [g.name for g in self.groups])
@@ -112,18 +176,24 @@ class Environment:
         for pool in self.pools():
             dns_name(f"groups[{pool.pool_class}]: pool name", pool.name, 40)
         roles = {g.role for g in self.groups}
-        allowed, fix = "one group of role system", "add the on-demand system group"
+        allowed = "one group of role system"
+        fix = "add the on-demand system group"
         require(Role.SYSTEM in roles, "groups", sorted(roles), allowed, fix)
-        sources = {g.name for g in self.groups} | {c.accelerator for c in self.auto_provisioning.accelerators}
+        sources = {g.name for g in self.groups} | {
+            c.accelerator for c in self.auto_provisioning.accelerators
+        }
         for quota in self.quotas:
-            field, fix = f"quotas[{quota.source}].source", "name a group, or an accelerator with a cap"
+            field = f"quotas[{quota.source}].source"
+            fix = "name a group, or an accelerator with a cap"
             require(quota.source in sources, field, quota.source, ", ".join(sorted(sources)), fix)
         unique("quotas[].source", [q.source for q in self.quotas])
 
     def _lent(self) -> dict[str, int]:
         """Accelerator -> GPUs of the largest of its sources."""
         sources = [(group.accelerator, group.name) for group in self.groups if group.accelerator]
-        sources += [(cap.accelerator, cap.accelerator) for cap in self.auto_provisioning.accelerators]
+        sources += [
+            (cap.accelerator, cap.accelerator) for cap in self.auto_provisioning.accelerators
+        ]
         gpus = [(accelerator, self.quota_gpus(source)) for accelerator, source in sources]
         return {key: max(most for each, most in gpus if each == key) for key, _ in gpus}
 
@@ -134,7 +204,8 @@ class Environment:
         for purpose in names.BUCKETS:
             self.bucket(purpose)
 
-    # -- What others ask. A name is in use in deployed projects: what is computed otherwise is replaced. --
+    # -- What others ask. A name is in use in deployed projects: what is computed otherwise is
+    # replaced. --
 
     @property
     def stem(self) -> str:
@@ -154,7 +225,9 @@ class Environment:
     def network_path(self) -> str:
         """projects/P/global/networks/NAME"""
         existing = self.network.existing
-        return existing.network if existing else f"projects/{self.project}/global/networks/{self.stem}"
+        if existing:
+            return existing.network
+        return f"projects/{self.project}/global/networks/{self.stem}"
 
     @property
     def subnet_path(self) -> str:
@@ -186,7 +259,9 @@ class Environment:
         """Which images the policy admits; None where no policy is written here."""
         security = self.security
         written = security.binary_authorization and not security.image_policy_elsewhere
-        return (f"{self.image_registry}/**", *security.image_patterns) if written else None
+        if written:
+            return (f"{self.image_registry}/**", *security.image_patterns)
+        return None
 
     @property
     def workload_pool(self) -> str:
@@ -212,7 +287,9 @@ class Environment:
 
     @property
     def spot_window(self) -> ShutdownWindow:
-        return EXTENDED_WINDOW if self.spot_grace_s == EXTENDED_WINDOW.total_s else DEFAULT_WINDOW
+        if self.spot_grace_s == EXTENDED_WINDOW.total_s:
+            return EXTENDED_WINDOW
+        return DEFAULT_WINDOW
 
     def unprotected(self) -> "Environment":
         """The same without what stops a destroy."""
@@ -235,7 +312,9 @@ class Environment:
         return next(pool for pool in self.pools() if pool.name == name)
 
     def bucket(self, purpose: str) -> str:
-        """`purpose`: checkpoints, data. Names of buckets are global, so the project is part of them."""
+        """`purpose`: checkpoints, data. Names of buckets are global, so the project is part of
+        them.
+        """
         return names.checked(f"{self.project}-{self.stem}-{purpose}", limit=63, what="bucket name")
 
     def topic(self, purpose: str) -> str:
@@ -244,12 +323,16 @@ class Environment:
 
     @property
     def lanes(self) -> list[str]:
-        """Purposes of the work topics: one for each batch job that queues on Pub/Sub at the same time."""
+        """Purposes of the work topics: one for each batch job that queues on Pub/Sub at the same
+        time.
+        """
         return ["work", *(f"work-{n}" for n in range(2, self.queue.lanes + 1))][: self.queue.lanes]
 
     @property
     def topic_purposes(self) -> list[str]:
-        """Of all topics: the lanes', and that of dead letters. None where jobs queue in the database."""
+        """Of all topics: the lanes', and that of dead letters. None where jobs queue in the
+        database.
+        """
         return [*self.lanes, "dead"] if self.lanes else []
 
     def account_id(self, role: str) -> str:

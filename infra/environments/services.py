@@ -1,4 +1,5 @@
-"""Settings other than machines: network, security, storage, queue, alerts, who may deploy from GitHub, money.
+"""Settings other than machines: network, security, storage, queue, alerts, who may deploy from
+GitHub, money.
 
 Read through `Environment`. Each check raises an InputError that names the field.
 """
@@ -6,7 +7,16 @@ Read through `Environment`. Each check raises an InputError that names the field
 from dataclasses import dataclass
 from itertools import combinations
 
-from infra.environments.checks import between, dns_name, forms, ipv4_range, numbers, one_of, require, unique
+from infra.environments.checks import (
+    between,
+    dns_name,
+    forms,
+    ipv4_range,
+    numbers,
+    one_of,
+    require,
+    unique,
+)
 from infra.environments.runs import DEFAULT_RUN, Run, check_apart
 
 DAY_S = 86_400
@@ -20,15 +30,23 @@ class AuthorizedRange:
     cidr: str
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "network.authorized_ranges[].name", "''", "a name", "describe the range")
+        require(
+            bool(self.name),
+            "network.authorized_ranges[].name",
+            "''",
+            "a name",
+            "describe the range",
+        )
         ipv4_range(f"network.authorized_ranges[{self.name}].cidr", self.cidr, 8, 32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExistingNetwork:
-    """A VPC and a subnet that another team keeps, in this project or in a Shared VPC host project; neither is changed.
+    """A VPC and a subnet that another team keeps, in this project or in a Shared VPC host project;
+    neither is changed.
 
-    Its owner provides Private Google Access on the subnet, a way out of private nodes, and what `creates` does not name.
+    Its owner provides Private Google Access on the subnet, a way out of private nodes, and what
+    `creates` does not name.
     """
 
     network: str
@@ -39,9 +57,13 @@ class ExistingNetwork:
     """Name of the secondary range for pods."""
     services_range: str = "services"
     creates: tuple[str, ...] = ()
-    """What this platform creates in the network: nat, google-apis, managed-services. In its own project only."""
+    """What this platform creates in the network: nat, google-apis, managed-services. In its own
+    project only.
+    """
     grants: bool = False
-    """Write the three grants that GKE needs in a host project. False: the host's team has written them."""
+    """Write the three grants that GKE needs in a host project. False: the host's team has written
+    them.
+    """
 
     def __post_init__(self) -> None:
         forms("network.existing.", self, "network", "subnet")
@@ -52,7 +74,13 @@ class ExistingNetwork:
         numbers("network.existing.", self)
         owners = {path.split("/")[1] for path in (self.network, self.subnet)}
         fix = "take both from one project"
-        require(len(owners) == 1, "network.existing.subnet", self.subnet, f"a subnet of {self.network}", fix)
+        require(
+            len(owners) == 1,
+            "network.existing.subnet",
+            self.subnet,
+            f"a subnet of {self.network}",
+            fix,
+        )
 
     @property
     def project(self) -> str:
@@ -60,10 +88,20 @@ class ExistingNetwork:
 
     def check(self, project: str, region: str) -> None:
         """InputError where it does not fit an environment of this project and region."""
-        at, fix = "network.existing.", "take a subnet of the environment's region"
-        require(self.subnet.split("/")[3] == region, f"{at}subnet", self.subnet, f"one in {region}", fix)
-        own, fix = self.project == project, "leave it out: the team of the host project makes it"
-        require(own or not self.creates, f"{at}creates", ", ".join(self.creates), f"nothing in {self.project}", fix)
+        at = "network.existing."
+        fix = "take a subnet of the environment's region"
+        require(
+            self.subnet.split("/")[3] == region, f"{at}subnet", self.subnet, f"one in {region}", fix
+        )
+        own = self.project == project
+        fix = "leave it out: the team of the host project makes it"
+        require(
+            own or not self.creates,
+            f"{at}creates",
+            ", ".join(self.creates),
+            f"nothing in {self.project}",
+            fix,
+        )
         fix = "set it to False: the network is of this project"
         require(not (own and self.grants), f"{at}grants", True, "True for a host project", fix)
 
@@ -76,7 +114,8 @@ class Network:
     """Ranges of one VPC. Size them from the node caps: rule `ip-space` does the sum."""
 
     existing: ExistingNetwork | None = None
-    """None: a VPC of this platform. Else the ranges below are those that the existing network has."""
+    """None: a VPC of this platform. Else the ranges below are those that the existing network has.
+    """
 
     nodes_cidr: str
     pods_cidr: str
@@ -84,18 +123,27 @@ class Network:
     database_cidr: str
     """Reserved for Google's managed services (Cloud SQL) by private service access."""
     max_pods_per_node: int = 32
-    """GPU nodes run few pods; 32 takes a /26 of pod addresses each, the default of 110 takes a /24."""
+    """GPU nodes run few pods; 32 takes a /26 of pod addresses each, the default of 110 takes a /24.
+    """
     authorized_ranges: tuple[AuthorizedRange, ...] = ()
     flow_logs: bool = False
 
     def __post_init__(self) -> None:
-        sizes = {"nodes_cidr": (16, 27), "pods_cidr": (9, 22), "services_cidr": (16, 27), "database_cidr": (16, 24)}
-        ranges = {name: ipv4_range(f"network.{name}", getattr(self, name), *size) for name, size in sizes.items()}
+        sizes = {
+            "nodes_cidr": (16, 27),
+            "pods_cidr": (9, 22),
+            "services_cidr": (16, 27),
+            "database_cidr": (16, 24),
+        }
+        ranges = {}
+        for name, size in sizes.items():
+            ranges[name] = ipv4_range(f"network.{name}", getattr(self, name), *size)
         for first, second in combinations(ranges, 2):
             got = f"{ranges[second]}, which overlaps {first} {ranges[first]}"
             apart = not ranges[first].overlaps(ranges[second])
             require(apart, f"network.{second}", got, "ranges that do not overlap", f"move {second}")
-        got, ok = self.max_pods_per_node, self.max_pods_per_node in (8, 16, 32, 64, 110)
+        got = self.max_pods_per_node
+        ok = self.max_pods_per_node in (8, 16, 32, 64, 110)
         require(ok, "network.max_pods_per_node", got, "8, 16, 32, 64 or 110", "GPU nodes need 32")
         unique("network.authorized_ranges", [r.cidr for r in self.authorized_ranges])
         numbers("network.", self)
@@ -103,13 +151,18 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Security:
-    """Protections that cost money or need a newer GKE or another resource; all others are always on."""
+    """Protections that cost money or need a newer GKE or another resource; all others are always
+    on.
+    """
 
     kms_key: str = ""
-    """projects/P/locations/L/keyRings/R/cryptoKeys/K for secrets in etcd, disks and buckets; empty: Google's keys."""
+    """projects/P/locations/L/keyRings/R/cryptoKeys/K for secrets in etcd, disks and buckets; empty:
+    Google's keys.
+    """
     binary_authorization: bool = False
-    """Only images that the project's policy admits run. The policy is written too: this environment's own repository,
-    `image_patterns`, and GKE's system images."""
+    """Only images that the project's policy admits run. The policy is written too: this
+    environment's own repository, `image_patterns`, and GKE's system images.
+    """
     image_patterns: tuple[str, ...] = ()
     """Other images that may run, for example us-docker.pkg.dev/acme/tools/**."""
     image_policy_elsewhere: bool = False
@@ -119,29 +172,44 @@ class Security:
     signed_kernel_modules: bool = False
     """GPU pools load only modules that Google signed. Needs GKE 1.34.1-gke.2364000 or newer."""
     signed_checkpoints: bool = False
-    """Training signs commits and joins its gang with a key; batch takes no other commit. Make the Secrets first:
-    infra/decisions/0069."""
+    """Training signs commits and joins its gang with a key; batch takes no other commit. Make the
+    Secrets first: infra/decisions/0069.
+    """
     gpu_exporter: bool = True
-    """NVIDIA's DCGM exporter on each GPU node, without which the alerts on GPU faults have no series. It is privileged:
-    False where a policy forbids that; if it was applied before, delete the namespace gpu-metrics."""
+    """NVIDIA's DCGM exporter on each GPU node, without which the alerts on GPU faults have no
+    series. It is privileged: False where a policy forbids that; if it was applied before, delete
+    the namespace gpu-metrics.
+    """
     faulty_nodes_per_hour: int = 0
-    """Spot nodes with a broken GPU that the mover may replace in an hour, up to 60; it then may cordon and delete Spot
-    nodes. 0: it only reports them. Needs `gpu_exporter`: infra/decisions/0111."""
+    """Spot nodes with a broken GPU that the mover may replace in an hour, up to 60; it then may
+    cordon and delete Spot nodes. 0: it only reports them. Needs `gpu_exporter`:
+    infra/decisions/0111.
+    """
     secret_manager: bool = False
-    """GKE's Secret Manager add-on, by which jobs mount secrets that no manifest holds. Secrets are billed by version."""
+    """GKE's Secret Manager add-on, by which jobs mount secrets that no manifest holds. Secrets are
+    billed by version.
+    """
 
     def __post_init__(self) -> None:
         forms("security.", self, "kms_key", "rbac_security_group", "image_patterns")
         numbers("security.", self, faulty_nodes_per_hour=(0, 60))
-        got, fix = self.faulty_nodes_per_hour, "set gpu_exporter=True: faults are read from it"
-        require(self.gpu_exporter or not got, "security.faulty_nodes_per_hour", got, "0 without gpu_exporter", fix)
+        got = self.faulty_nodes_per_hour
+        fix = "set gpu_exporter=True: faults are read from it"
+        require(
+            self.gpu_exporter or not got,
+            "security.faulty_nodes_per_hour",
+            got,
+            "0 without gpu_exporter",
+            fix,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Storage:
     runs: tuple[Run, ...] = ()
-    """Each writes below its own prefix only, as an identity of its own. Empty: a job may have any name, and all training
-    shares one account and the folder `default`."""
+    """Each writes below its own prefix only, as an identity of its own. Empty: a job may have any
+    name, and all training shares one account and the folder `default`.
+    """
     allow_destroy: bool = False
     """True: `destroy` may delete buckets with objects, images, and the queue with its backlog."""
 
@@ -158,8 +226,9 @@ class Storage:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:
     lanes: int = 0
-    """Batch jobs that can queue on Pub/Sub at the same time: a topic with its subscription serves one job. 0: they queue
-    in the results database."""
+    """Batch jobs that can queue on Pub/Sub at the same time: a topic with its subscription serves
+    one job. 0: they queue in the results database.
+    """
 
     def __post_init__(self) -> None:
         numbers("queue.", self, lanes=(0, 20))
@@ -175,11 +244,19 @@ class Database:
     backup_days: int = 14
     deletion_protection: bool = True
     generation: int = 1
-    """Raise it to deploy again within a week of a destroy: Google holds the name of a deleted instance that long."""
+    """Raise it to deploy again within a week of a destroy: Google holds the name of a deleted
+    instance that long.
+    """
 
     def __post_init__(self) -> None:
         forms("database.", self, "tier")
-        numbers("database.", self, disk_gib=(10, 65_536), backup_days=(7, 365), generation=(1, 999))
+        numbers(
+            "database.",
+            self,
+            disk_gib=(10, 65_536),
+            backup_days=(7, 365),
+            generation=(1, 999),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,11 +267,15 @@ class Alerts:
     channels: tuple[str, ...] = ()
     """Existing channels: projects/P/notificationChannels/N."""
     readers: tuple[str, ...] = ()
-    """Who runs `holdfast churn --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
+    """Who runs `holdfast churn --project`: group:G, user:U or serviceAccount:S. Each may read
+    metrics.
+    """
     modules: tuple[str, ...] = ()
     """Your own alerts: importable modules with `def alerts()`; see monitoring/README.md."""
     runbook_base_url: str = ""
-    """Where monitoring/alerting/runbook.md can be read; empty: the address of this checkout's git remote."""
+    """Where monitoring/alerting/runbook.md can be read; empty: the address of this checkout's git
+    remote.
+    """
     on_demand_pending_s: int = 600
     spot_pending_s: int = 1_800
     flex_pending_s: int = 14_400
@@ -204,7 +285,9 @@ class Alerts:
     preemptions_per_hour: int = 6
     """Of one pool."""
     goodput_min: float = 0.0
-    """Useful share of machine time; 0: the share at which the most expensive Spot pool costs as much as on-demand."""
+    """Useful share of machine time; 0: the share at which the most expensive Spot pool costs as
+    much as on-demand.
+    """
     batch_oldest_s: int = 86_400
     heartbeat_s: int = 600
 
@@ -225,19 +308,23 @@ class Alerts:
             heartbeat_s=(120, 3_600),
         )
         if self.goodput_min:
-            # Spot at a third of the price costs as much for work that is done; nothing that restarts does better.
+            # Spot at a third of the price costs as much for work that is done; nothing that
+            # restarts does better.
             between("alerts.goodput_min", self.goodput_min, 0.3, 0.95)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """Keyless access for the workflows of one GitHub repository: a planner that reads, a deployer behind approval."""
+    """Keyless access for the workflows of one GitHub repository: a planner that reads, a deployer
+    behind approval.
+    """
 
     repository: str
     """owner/name, as GitHub spells it."""
     environment: str = "production"
-    """The repository's environment in which a job must run to deploy: the gate. Name one for each environment, and protect
-    it with reviewers where a person decides."""
+    """The repository's environment in which a job must run to deploy: the gate. Name one for each
+    environment, and protect it with reviewers where a person decides.
+    """
 
     def __post_init__(self) -> None:
         forms("delivery.", self, "repository", "environment")
@@ -251,7 +338,8 @@ class Budget:
     monthly_usd: int
     """In `currency`, despite the field's name."""
     currency: str = "USD"
-    """The billing account's currency; the API rejects others. `gcloud billing accounts describe`."""
+    """The billing account's currency; the API rejects others. `gcloud billing accounts describe`.
+    """
 
     def __post_init__(self) -> None:
         forms("budget.", self, "billing_account", "currency")

@@ -16,9 +16,13 @@ class Serving:
     peak_per_s: float
     """Answered while Spot machines are available."""
     replica_per_s: float
-    """Requests per second of one replica with full batches; `make bench-server` measures it for your model."""
+    """Requests per second of one replica with full batches; `make bench-server` measures it for
+    your model.
+    """
     base_replicas: int
-    """The minimum number of on-demand replicas; infra.rules checks that it is enough for the promise."""
+    """The minimum number of on-demand replicas; infra.rules checks that it is enough for the
+    promise.
+    """
     base_most: int
     overflow_most: int
     """On Spot."""
@@ -26,16 +30,21 @@ class Serving:
     """Running and waiting requests per replica above which a replica is added."""
 
     def __post_init__(self) -> None:
-        rates = dict.fromkeys(("promised_per_s", "peak_per_s", "replica_per_s"), (0.001, 10_000_000))
+        rates = dict.fromkeys(
+            ("promised_per_s", "peak_per_s", "replica_per_s"), (0.001, 10_000_000)
+        )
         replicas = dict.fromkeys(("base_replicas", "overflow_most"), (1, 1_000))
         numbers("serving.", self, inflight_target=(1, 100_000), **rates, **replicas)
         between("serving.base_most", self.base_most, self.base_replicas, 1_000)
-        got, fix = self.promised_per_s, "promise less, or raise the peak"
+        got = self.promised_per_s
+        fix = "promise less, or raise the peak"
         require(got <= self.peak_per_s, "serving.promised_per_s", got, "at most peak_per_s", fix)
 
     @property
     def base_needed(self) -> int:
-        """Replicas that handle the promised load without Spot, each below the load at which queues grow."""
+        """Replicas that handle the promised load without Spot, each below the load at which queues
+        grow.
+        """
         return ceil(self.promised_per_s / (USABLE_SHARE * self.replica_per_s))
 
     @property
@@ -50,7 +59,7 @@ class Serving:
     def __str__(self) -> str:
         """The rule with its three numbers: B >= promise / (0.8 mu)."""
         return (
-            f"base {self.base_replicas} >= {self.promised_per_s:g} / ({USABLE_SHARE:g} x {self.replica_per_s:g}) "
-            f"= {self.base_needed}; promised {self.promised_per_s:g}/s, peak {self.peak_per_s:g}/s, "
-            f"refused when all Spot goes at once {self.shed_per_s:g}/s"
+            f"base {self.base_replicas} >= {self.promised_per_s:g} / ({USABLE_SHARE:g} x"
+            f" {self.replica_per_s:g}) = {self.base_needed}; promised {self.promised_per_s:g}/s,"
+            f" peak {self.peak_per_s:g}/s, refused when all Spot goes at once {self.shed_per_s:g}/s"
         )

@@ -1,4 +1,6 @@
-"""Teams of people that share a cluster: namespaces of their own, guaranteed GPUs, a budget, and who may submit there."""
+"""Teams of people that share a cluster: namespaces of their own, guaranteed GPUs, a budget, and who
+may submit there.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,25 +11,38 @@ from infra.environments.capacity import Quota
 from infra.environments.checks import between, dns_name, forms, require, unique
 from infra.environments.runs import Run
 
-TAKEN = {*KSA_NAMESPACES.values(), *SYSTEM_NAMESPACES, NAMESPACE_KUEUE, "jobset-system", "gpu-metrics", "default"}
+TAKEN = {
+    *KSA_NAMESPACES.values(),
+    *SYSTEM_NAMESPACES,
+    NAMESPACE_KUEUE,
+    "jobset-system",
+    "gpu-metrics",
+    "default",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Team:
-    """Apart from the default team, which has the namespaces training, batch, serving and monitoring. Teams trust each
-    other: see README.md, tenants."""
+    """Apart from the default team, which has the namespaces training, batch, serving and
+    monitoring. Teams trust each other: see README.md, tenants.
+    """
 
     name: str
     members: str = ""
-    """Google group whose members submit jobs and read in the team's namespaces, and can do nothing else in the cluster.
-    It must be in security.rbac_security_group. Empty: only the platform team submits."""
+    """Google group whose members submit jobs and read in the team's namespaces, and can do nothing
+    else in the cluster. It must be in security.rbac_security_group. Empty: only the platform team
+    submits.
+    """
     namespaces: tuple[str, ...] = ()
     """Empty: one with the team's name. Training runs of the team live in the first."""
     quotas: tuple[Quota, ...] = ()
-    """GPUs of an accelerator that the team is guaranteed in each capacity, taken from the environment's. It borrows
-    what others leave idle, and gives back what it borrowed."""
+    """GPUs of an accelerator that the team is guaranteed in each capacity, taken from the
+    environment's. It borrows what others leave idle, and gives back what it borrowed.
+    """
     budget_usd: int = 0
-    """A month, by Google's cost allocation, in the currency of `budget`; it warns as `budget` does. 0: none."""
+    """A month, by Google's cost allocation, in the currency of `budget`; it warns as `budget` does.
+    0: none.
+    """
     runs: tuple[str, ...] = ()
     """Of storage.runs, those that train in the team's first namespace."""
 
@@ -40,37 +55,78 @@ class Team:
             dns_name(f"{at}namespaces", namespace, 40)
         unique(f"{at}quotas[].source", [quota.source for quota in self.quotas])
         fix = "one namespace, or no budget"  # a budget takes one label with one value
-        require(not self.budget_usd or len(self.spaces) == 1, f"{at}budget_usd", self.budget_usd, "0 with several namespaces", fix)  # fmt: skip
+        require(
+            not self.budget_usd or len(self.spaces) == 1,
+            f"{at}budget_usd",
+            self.budget_usd,
+            "0 with several namespaces",
+            fix,
+        )
 
     @property
     def spaces(self) -> tuple[str, ...]:
         return self.namespaces or (self.name,)
 
 
-def check(teams: tuple[Team, ...], *, runs: tuple[Run, ...], gpus: dict[str, int], groups: bool, budget: bool) -> None:
-    """InputError unless teams fit each other and the environment. `gpus`: accelerator -> the most that one capacity
-    lends; `groups`: role bindings by Google group are on; `budget`: the environment has one."""
+def check(
+    teams: tuple[Team, ...],
+    *,
+    runs: tuple[Run, ...],
+    gpus: dict[str, int],
+    groups: bool,
+    budget: bool,
+) -> None:
+    """InputError unless teams fit each other and the environment. `gpus`: accelerator -> the most
+    that one capacity lends; `groups`: role bindings by Google group are on; `budget`: the
+    environment has one.
+    """
     unique("teams[].name", [*(team.name for team in teams), "default"])
     unique("teams[].namespaces", [*TAKEN, *(space for team in teams for space in team.spaces)])
     unique("teams[].runs", [run for team in teams for run in team.runs])
     known = [run.name for run in runs]
     for team in teams:
         at = f"teams[{team.name}]."
-        lost, fix = sorted({*team.runs} - {*known}), "add it to storage.runs"
-        require(not lost, f"{at}runs", ", ".join(lost), ", ".join(known) or "none: storage.runs is empty", fix)
-        fix = 'set security.rbac_security_group="gke-security-groups@your-domain", and put the group into it'
-        require(groups or not team.members, f"{at}members", team.members, "a group where GKE reads groups", fix)
-        fix = "set budget, whose billing account it takes"
-        require(budget or not team.budget_usd, f"{at}budget_usd", team.budget_usd, "0 without budget", fix)
-    for source in {quota.source: None for team in teams for quota in team.quotas}:
-        wanted, most = sum(guaranteed(teams, source).values()), gpus.get(source, 0)
-        allowed, fix = (
-            f"at most {most} over all teams",
-            f"accelerators are {', '.join(gpus)}; lower the quotas of teams",
+        lost = sorted({*team.runs} - {*known})
+        fix = "add it to storage.runs"
+        require(
+            not lost,
+            f"{at}runs",
+            ", ".join(lost),
+            ", ".join(known) or "none: storage.runs is empty",
+            fix,
         )
+        fix = (
+            'set security.rbac_security_group="gke-security-groups@your-domain", and put the group'
+            " into it"
+        )
+        require(
+            groups or not team.members,
+            f"{at}members",
+            team.members,
+            "a group where GKE reads groups",
+            fix,
+        )
+        fix = "set budget, whose billing account it takes"
+        require(
+            budget or not team.budget_usd,
+            f"{at}budget_usd",
+            team.budget_usd,
+            "0 without budget",
+            fix,
+        )
+    for source in {quota.source: None for team in teams for quota in team.quotas}:
+        wanted = sum(guaranteed(teams, source).values())
+        most = gpus.get(source, 0)
+        allowed = f"at most {most} over all teams"
+        fix = f"accelerators are {', '.join(gpus)}; lower the quotas of teams"
         require(wanted <= most, f"teams[].quotas[{source}].gpus", wanted, allowed, fix)
 
 
 def guaranteed(teams: Iterable[Team], accelerator: str) -> dict[str, int]:
     """Team -> GPUs."""
-    return {team.name: quota.gpus for team in teams for quota in team.quotas if quota.source == accelerator}
+    return {
+        team.name: quota.gpus
+        for team in teams
+        for quota in team.quotas
+        if quota.source == accelerator
+    }

@@ -1,6 +1,8 @@
-"""What a destroy leaves behind: what GKE itself made, and what has the label of a proof that was cut short.
+"""What a destroy leaves behind: what GKE itself made, and what has the label of a proof that was
+cut short.
 
-Terraform does not know the first: load balancers of Services, disks of volumes, endpoint groups, firewall rules.
+Terraform does not know the first: load balancers of Services, disks of volumes, endpoint groups,
+firewall rules.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,7 +45,9 @@ SOURCES = (
     # The range of VPC_PEERING belongs to private services access and is Terraform's.
     ResourceQuery("address", "compute addresses", f"{IN_NETWORK} AND purpose!=VPC_PEERING"),
     ResourceQuery("endpoint group", "compute network-endpoint-groups", IN_NETWORK, bills=False),
-    ResourceQuery("firewall rule", "compute firewall-rules", f"{IN_NETWORK} AND name~^gke-", bills=False),
+    ResourceQuery(
+        "firewall rule", "compute firewall-rules", f"{IN_NETWORK} AND name~^gke-", bills=False
+    ),
 )
 # In the order of their removal: machines go with their cluster, subscriptions before topics.
 SOURCES_OF_RUN = (
@@ -61,15 +65,26 @@ Ask = Callable[..., Any]
 
 
 def find(environment: Environment, run: str = "", ask: Ask = gcloud.ask) -> list[Leftover]:
-    """What GKE made for the environment; with `run` instead all in its project that has the run's label."""
-    names = {"cluster": environment.cluster_name, "network": environment.stem, "run": run}
+    """What GKE made for the environment; with `run` instead all in its project that has the run's
+    label.
+    """
+    names = {
+        "cluster": environment.cluster_name,
+        "network": environment.stem,
+        "run": run,
+    }
     return [
         _leftover(source, item, environment.project)
         for source in (SOURCES_OF_RUN if run else SOURCES)
-        for item in ask(
-            *source.command.split(), "list", f"--filter={source.filter.format(**names)}", project=environment.project
+        for item in (
+            ask(
+                *source.command.split(),
+                "list",
+                f"--filter={source.filter.format(**names)}",
+                project=environment.project,
+            )
+            or ()
         )
-        or ()
     ]
 
 
@@ -86,10 +101,13 @@ def remove(found: Iterable[Leftover]) -> list[str]:
 
 def _leftover(source: ResourceQuery, item: dict[str, Any], project: str) -> Leftover:
     # The API gives the whole URL of a zone.
-    where = {key: text for key in source.place if (text := str(item.get(key, "")).rpartition("/")[2])}
+    where = {
+        key: text for key in source.place if (text := str(item.get(key, "")).rpartition("/")[2])
+    }
     scope = [f"--{key}={text}" for key, text in where.items()][:1]
     if source.command.startswith("compute") and not scope and source.kind != "firewall rule":
-        # Firewall rules are global without saying so: gcloud knows no --global for them, and the others need it.
+        # Firewall rules are global without saying so: gcloud knows no --global for them, and the
+        # others need it.
         scope = ["--global"]
     name = str(item[source.name])
     verb = "storage rm --recursive" if source.kind == "bucket" else f"{source.command} delete"
@@ -98,5 +116,13 @@ def _leftover(source: ResourceQuery, item: dict[str, Any], project: str) -> Left
         name=name,
         where=next(iter(where.values()), "global"),
         bills=source.bills,
-        remove=" ".join(["gcloud", verb, name, *scope, f"--project={project}"]),
+        remove=" ".join(
+            [
+                "gcloud",
+                verb,
+                name,
+                *scope,
+                f"--project={project}",
+            ]
+        ),
     )

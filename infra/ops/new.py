@@ -25,22 +25,33 @@ def create(name: str, folder: Path) -> Path:
     if not name.isidentifier() or iskeyword(name) or path.exists():
         taken = ", ".join(sorted(module.stem for module in folder.glob("*.py")))
         raise InputError(
-            "environment name", got=name, allowed=f"a Python name that is not {taken}", fix="choose another"
+            "environment name",
+            got=name,
+            allowed=f"a Python name that is not {taken}",
+            fix="choose another",
         )
-    # As text: a parsed and printed tree would lose the comments, which explain the fields to a fork.
+    # As text: a parsed and printed tree would lose the comments, which explain the fields to a
+    # fork.
     path.write_text(_literal((folder / "example.py").read_text(), name))
     return path
 
 
 def _literal(example: str, name: str) -> str:
     text = re.sub(
-        r'^""".*?"""', f'"""{name}. Replace each {PLACEHOLDER} before the first deployment."""', example, flags=re.S
+        r'^""".*?"""',
+        f'"""{name}. Replace each {PLACEHOLDER} before the first deployment."""',
+        example,
+        flags=re.S,
     )
     text = text.replace('name="example"', f'name="{name}"', 1)
     text = re.sub(r'project_(id|number)="[^"]*"', rf'project_\1="{PLACEHOLDER}"', text)
-    text = re.sub(r"(\n    zones=\(.*?\),\n)", rf'\1    state_bucket="{PLACEHOLDER}",\n', text, count=1)
+    text = re.sub(
+        r"(\n    zones=\(.*?\),\n)", rf'\1    state_bucket="{PLACEHOLDER}",\n', text, count=1
+    )
     text = re.sub(r'emails=\("[^"]*",\)', f'emails=("{PLACEHOLDER}@example.org",)', text)
-    text = re.sub(r'readers=\("group:[^"]*",\)', f'readers=("group:{PLACEHOLDER}@example.org",)', text)
+    text = re.sub(
+        r'readers=\("group:[^"]*",\)', f'readers=("group:{PLACEHOLDER}@example.org",)', text
+    )
     for trial, safe in TRIAL_SETTINGS.items():
         text = text.replace(trial, safe)
     return text

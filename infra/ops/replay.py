@@ -1,9 +1,11 @@
-"""Plan a configuration against the state that an earlier plan would have left, and what a change of code does to it.
+"""Plan a configuration against the state that an earlier plan would have left, and what a change of
+code does to it.
 
 Asks no cloud, needs no state.
 
-The state is made from planned values. What only the cloud knows is missing in it, so a plan against it shows some
-differences that no real state has: compare two plans against one state, and what both show is of the state.
+The state is made from planned values. What only the cloud knows is missing in it, so a plan against
+it shows some differences that no real state has: compare two plans against one state, and what both
+show is of the state.
 """
 
 import json
@@ -18,10 +20,16 @@ from infra.ops.synth import synthesise
 
 Plan = Mapping[str, Any]
 Change = dict[str, Any]
-# Terraform demands one and compares it with nothing here; constant, so that a state is the same in every run.
+# Terraform demands one and compares it with nothing here; constant, so that a state is the same in
+# every run.
 LINEAGE = "00000000-0000-0000-0000-000000000000"
-# Kinds whose name the cloud gives, and which others may refer to: a list may not hold a null in its place.
-NAMED_BY_GOOGLE = ("google_monitoring_notification_channel", "google_monitoring_alert_policy", "google_billing_budget")
+# Kinds whose name the cloud gives, and which others may refer to: a list may not hold a null in its
+# place.
+NAMED_BY_GOOGLE = (
+    "google_monitoring_notification_channel",
+    "google_monitoring_alert_policy",
+    "google_billing_budget",
+)
 
 # Attributes of no fixed type: a state names the type with the value.
 OF_ANY_TYPE = {"terraform_data": ("input", "triggers_replace")}
@@ -46,8 +54,13 @@ def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
     for name in OF_ANY_TYPE.get(resource["type"], ()):
         if isinstance(attributes.get(name), str):
             attributes[name] = {"value": attributes[name], "type": "string"}
-    # Without the version the provider would upgrade the attributes from a schema that they never had.
-    instance = {"schema_version": resource["schema_version"], "attributes": attributes, "sensitive_attributes": []}
+    # Without the version the provider would upgrade the attributes from a schema that they never
+    # had.
+    instance = {
+        "schema_version": resource["schema_version"],
+        "attributes": attributes,
+        "sensitive_attributes": [],
+    }
     return {
         "mode": "managed",
         "type": resource["type"],
@@ -93,18 +106,35 @@ Effect = tuple[str, str]
 
 
 def effects(environment: str, root: Path, other: Path, folder: Path) -> list[Effect]:
-    """Of `other` on what `root` deployed. Needs the provider of this checkout, and of `other` if it pins another."""
+    """Of `other` on what `root` deployed. Needs the provider of this checkout, and of `other` if it
+    pins another.
+    """
     with ThreadPoolExecutor(max_workers=2) as pool:
         sides = [
-            pool.submit(synthesise, environment, folder / side, local_state=True, root=at)
+            pool.submit(
+                synthesise,
+                environment,
+                folder / side,
+                local_state=True,
+                root=at,
+            )
             for side, at in (("now", root), ("then", other))
         ]
         now, then = (side.result() for side in sides)
         # What both sides write the same way needs no plan: most merges touch one stack, or none.
-        stacks = [s for s in [*now, *(s for s in then if s not in now)] if not _same(now.get(s), then.get(s))]
+        stacks = [
+            s
+            for s in [*now, *(s for s in then if s not in now)]
+            if not _same(now.get(s), then.get(s))
+        ]
         touched = {stack: path for stack, path in now.items() if stack in stacks}
-        plans = {stack: json.loads(file.read_text()) for stack, file in plan_stacks(touched, folder / "plans").items()}
-        running = [pool.submit(_stack, s, now.get(s), then.get(s), plans.get(s), folder) for s in stacks]
+        plans = {
+            stack: json.loads(file.read_text())
+            for stack, file in plan_stacks(touched, folder / "plans").items()
+        }
+        running = [
+            pool.submit(_stack, s, now.get(s), then.get(s), plans.get(s), folder) for s in stacks
+        ]
         return [effect for stack in running for effect in stack.result()]
 
 
@@ -123,7 +153,13 @@ def _providers(stack: Path) -> object:
     return _configuration(stack)["terraform"]["required_providers"]
 
 
-def _stack(stack: str, now: Path | None, then: Path | None, plan: Plan | None, folder: Path) -> list[Effect]:
+def _stack(
+    stack: str,
+    now: Path | None,
+    then: Path | None,
+    plan: Plan | None,
+    folder: Path,
+) -> list[Effect]:
     if now is None or plan is None:
         return [("created", f"{stack} (a new stack)")]
     if then is None:
@@ -140,15 +176,24 @@ def _stack(stack: str, now: Path | None, then: Path | None, plan: Plan | None, f
     ]
 
 
-def _replanned(stack: Path, state: Mapping[str, Any], folder: Path, initialised: Path | None) -> dict[str, Change]:
-    """Address -> change. Without protections: a protected resource that must go is shown, and does not end the plan."""
+def _replanned(
+    stack: Path,
+    state: Mapping[str, Any],
+    folder: Path,
+    initialised: Path | None,
+) -> dict[str, Change]:
+    """Address -> change. Without protections: a protected resource that must go is shown, and does
+    not end the plan.
+    """
     folder.mkdir(parents=True)
     plan = plan_against(unprotected(stack), state, folder, initialised=initialised)
     return {c["address"]: c["change"] for c in plan["resource_changes"]}
 
 
 def _effect(where: str, change: Change, before: Change) -> Iterator[Effect]:
-    """Only what the other side does and this side does not: a state made from a plan has gaps that both show."""
+    """Only what the other side does and this side does not: a state made from a plan has gaps that
+    both show.
+    """
     actions = change["actions"]
     if actions == ["delete"]:
         yield ("destroyed", where)
@@ -164,7 +209,8 @@ def _effect(where: str, change: Change, before: Change) -> Iterator[Effect]:
 def forcing(change: Change) -> set[str]:
     """Attributes that force a replacement, as `node_config.oauth_scopes`."""
     return {
-        ".".join(str(part) for part in path if not isinstance(part, int)) for path in change.get("replace_paths", [])
+        ".".join(str(part) for part in path if not isinstance(part, int))
+        for path in change.get("replace_paths", [])
     }
 
 

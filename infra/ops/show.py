@@ -13,8 +13,16 @@ from infra.rules import RULES, Finding, judge_environment
 from infra.specs.outputs import outputs as outputs_of
 
 
-def plan(stacks: dict[str, list[Change]], findings: list[Finding], *, full: bool, as_json: bool) -> None:
-    """Destroys and replacements first, since they are what a reader must not miss; then what breaks a rule."""
+def plan(
+    stacks: dict[str, list[Change]],
+    findings: list[Finding],
+    *,
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Destroys and replacements first, since they are what a reader must not miss; then what breaks
+    a rule.
+    """
     everything = [change for changes in stacks.values() for change in changes]
     losses = [c for c in everything if c.destroys]
     if as_json:
@@ -35,7 +43,9 @@ def plan(stacks: dict[str, list[Change]], findings: list[Finding], *, full: bool
         print()
     if full:
         print_table(["ACTION", "ADDRESS"], [("/".join(c.actions), c.address) for c in everything])
-    print(f"{len(everything)} changes, {len(losses)} destroy or replace, {len(findings)} rules broken")
+    print(
+        f"{len(everything)} changes, {len(losses)} destroy or replace, {len(findings)} rules broken"
+    )
 
 
 def leftovers(found: list[Leftover], as_json: bool) -> int:
@@ -44,9 +54,13 @@ def leftovers(found: list[Leftover], as_json: bool) -> int:
         print_json("leftovers", found=[asdict(item) for item in found], bills=len(bills))
     else:
         columns = ["KIND", "NAME", "WHERE", "BILLS", "REMOVE WITH"]
-        print_table(columns, [(i.kind, i.name, i.where, "yes" if i.bills else "no", i.remove) for i in found])
+        print_table(
+            columns,
+            [(i.kind, i.name, i.where, "yes" if i.bills else "no", i.remove) for i in found],
+        )
         print(f"{len(found)} left, {len(bills)} of them bill")
-    # What costs nothing is shown and is no finding: a forgotten firewall rule must not fail a clean destroy.
+    # What costs nothing is shown and is no finding: a forgotten firewall rule must not fail a clean
+    # destroy.
     return EXIT_FINDINGS if bills else EXIT_DONE
 
 
@@ -60,11 +74,13 @@ def rules(as_json: bool) -> None:
 
 
 def check(environment: Environment, as_json: bool) -> int:
-    """Judge the environment before Terraform starts. The exit code: 0 when it may be deployed as it is.
+    """Judge the environment before Terraform starts. The exit code: 0 when it may be deployed as it
+    is.
 
     A CHANGE-ME breaks no rule: "valid, but not ready to deploy" is a state of its own.
     """
-    findings, open_fields = judge_environment(environment), placeholders(environment)
+    findings = judge_environment(environment)
+    open_fields = placeholders(environment)
     state = "broken" if findings else "not settled" if open_fields else "right"
     if as_json:
         found = [asdict(finding) for finding in findings]
@@ -77,26 +93,41 @@ def check(environment: Environment, as_json: bool) -> int:
             placeholders=open_fields,
         )
     else:
-        still = [f"{source_of(environment.name)}: {field} is still {PLACEHOLDER}" for field in open_fields]
+        still = []
+        for field in open_fields:
+            still.append(f"{source_of(environment.name)}: {field} is still {PLACEHOLDER}")
         for line in [*map(lines, findings), *still]:
             print(line)
         counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
-        print(f"{environment.name}: {counted}: {'valid, but not ready to deploy' if state == 'not settled' else state}")
+        print(
+            f"{environment.name}: {counted}:"
+            f" {'valid, but not ready to deploy' if state == 'not settled' else state}"
+        )
     return EXIT_DONE if state == "right" else EXIT_FINDINGS
 
 
 def lines(found: Finding) -> str:
-    return f"{found.where} [{found.rule}]\n  got:     {found.got}\n  allowed: {found.allowed}\n  fix:     {found.fix}"
+    return (
+        f"{found.where} [{found.rule}]\n  got:     {found.got}\n  allowed: {found.allowed}\n  fix: "
+        f"    {found.fix}"
+    )
 
 
 def outputs(environment: Environment, as_json: bool = False) -> None:
-    """What people need after a deployment, from the environment alone. `cdktf output` reads what is deployed."""
+    """What people need after a deployment, from the environment alone. `cdktf output` reads what is
+    deployed.
+    """
     by_area = outputs_of(environment)
     # What is typed next comes first.
     found = {name: value for area in ("cluster", *AREAS) for name, value in by_area[area].items()}
     pools = _pools(environment)
     if as_json:
-        print_json("outputs", environment=environment.name, outputs=found, pools=pools)
+        print_json(
+            "outputs",
+            environment=environment.name,
+            outputs=found,
+            pools=pools,
+        )
     else:
         print_table(("OUTPUT", "VALUE"), list(found.items()))
         print()

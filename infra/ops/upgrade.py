@@ -1,8 +1,8 @@
 """What would a merge of upstream do to a deployed environment?
 
-Both sides are synthesised with the caller's environment file, REF in a worktree of its own, which is removed again. The
-real provider then plans both against one state, made from the plan of this checkout: no project is read. What changes
-in files, `git diff HEAD...REF` shows.
+Both sides are synthesised with the caller's environment file, REF in a worktree of its own, which
+is removed again. The real provider then plans both against one state, made from the plan of this
+checkout: no project is read. What changes in files, `git diff HEAD...REF` shows.
 """
 
 import json
@@ -46,7 +46,9 @@ class Upgrade:
 
 
 def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
-    """Unjudged where REF has another layout, or is older and does not know what the environment says."""
+    """Unjudged where REF has another layout, or is older and does not know what the environment
+    says.
+    """
     with _worktree(ref, root) as other:
         _require_layout(ref, other)
         # Upstream has no file of a fork's environment, and never edits one.
@@ -63,21 +65,36 @@ def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
 def _require_layout(ref: str, other: Path) -> None:
     for path in (ENVIRONMENTS / "schema.py", VERSIONS):
         if not (other / path).is_file():
-            got, allowed = f"no {path} in {ref}", "a revision of this layout"
+            got = f"no {path} in {ref}"
+            allowed = "a revision of this layout"
             raise _incomparable(ref, got, allowed, "name a newer revision")
 
 
 def _incomparable(ref: str, got: str, allowed: str, fix: str) -> Unjudged:
     """Not a wrong word on the command line: what a merge of REF does is unknown."""
-    return Unjudged(f"{ref} cannot be compared\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}")
+    return Unjudged(
+        f"{ref} cannot be compared\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}"
+    )
 
 
-def _unread(ref: str, environment: str, root: Path, other: Path, rules: list[str]) -> str:
-    """Why `other` does not take the environment, empty where it does; `rules` gets those of it that are broken."""
+def _unread(
+    ref: str,
+    environment: str,
+    root: Path,
+    other: Path,
+    rules: list[str],
+) -> str:
+    """Why `other` does not take the environment, empty where it does; `rules` gets those of it that
+    are broken.
+    """
     judged = subprocess.run(
         [sys.executable, "-m", "infra", "check", environment, "--json"],
-        cwd=other, env=os.environ | variables_of(other), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=other,
+        env=os.environ | variables_of(other),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     # Python, too, ends with 1 where the code itself is broken, and prints no judgement.
     if judged.returncode in (EXIT_DONE, EXIT_FINDINGS) and judged.stdout:
         rules += sorted({f["rule"] for f in json.loads(judged.stdout)["findings"]})
@@ -95,7 +112,9 @@ def _unread(ref: str, environment: str, root: Path, other: Path, rules: list[str
 
 
 def _reason(lines: list[str]) -> str:
-    """One line of what a command printed: of four that name an error what and got, else where it ended."""
+    """One line of what a command printed: of four that name an error what and got, else where it
+    ended.
+    """
     for at, line in enumerate(lines):
         if line.startswith("error:"):
             return " ".join(part.partition(":")[2].strip() for part in lines[at : at + 2])
@@ -107,16 +126,35 @@ def _reason(lines: list[str]) -> str:
 def _is_older(ref: str, root: Path) -> bool:
     """A merge of it would change nothing: the user wants to go back to it."""
     command = ["git", "merge-base", "--is-ancestor", ref, "HEAD"]
-    return subprocess.run(command, cwd=root, capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            command,
+            cwd=root,
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
 
 
 @contextmanager
 def _worktree(ref: str, root: Path) -> Generator[Path]:
     if subprocess.run(
-        ["git", "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"], cwd=root, capture_output=True
+        [
+            "git",
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            f"{ref}^{{commit}}",
+        ],
+        cwd=root,
+        capture_output=True,
     ).returncode:
         raise InputError(
-            "revision", got=ref, allowed="a commit, branch or tag of this repository", fix="git fetch first"
+            "revision",
+            got=ref,
+            allowed="a commit, branch or tag of this repository",
+            fix="git fetch first",
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "upstream"
@@ -125,20 +163,38 @@ def _worktree(ref: str, root: Path) -> Generator[Path]:
         try:
             yield path
         finally:
-            # Forced, since the copied environment file makes it dirty; one that is left behind stays registered in .git.
+            # Forced, since the copied environment file makes it dirty; one that is left behind
+            # stays registered in .git.
             _git(root, "worktree", "remove", "--force", str(path))
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         raise Unjudged(f"git {arguments[0]}: {done.stderr.strip()}")
     return done.stdout
 
 
-def show(upgrade: Upgrade, ref: str, environment: str, *, as_json: bool) -> None:
+def show(
+    upgrade: Upgrade,
+    ref: str,
+    environment: str,
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
-        print_json("upgrade-check", ref=ref, environment=environment, **asdict(upgrade))
+        print_json(
+            "upgrade-check",
+            ref=ref,
+            environment=environment,
+            **asdict(upgrade),
+        )
         return
     for line in report(upgrade) or [f"{ref} changes nothing for {environment}"]:
         print(line)
@@ -153,4 +209,9 @@ def report(upgrade: Upgrade) -> Sequence[str]:
         ("created", upgrade.created),
         ("changed in place", upgrade.changed),
     ]
-    return [line for title, items in blocks if items for line in (title, *(f"  {item}" for item in items))]
+    return [
+        line
+        for title, items in blocks
+        if items
+        for line in (title, *(f"  {item}" for item in items))
+    ]

@@ -1,8 +1,8 @@
 """Node auto-provisioning: caps that bound the spend, and defaults that are as safe as the pools'.
 
-GKE compares the caps with all nodes of the cluster, manual pools included. A cap of 8 L4 with a Spot pool of 24 stops
-the pool at 8 and leaves nothing for flex-start; the pods say only that no scale-up is possible. So the caps must cover
-every pool at its maximum.
+GKE compares the caps with all nodes of the cluster, manual pools included. A cap of 8 L4 with a
+Spot pool of 24 stops the pool at 8 and leaves nothing for flex-start; the pods say only that no
+scale-up is possible. So the caps must cover every pool at its maximum.
 """
 
 from collections.abc import Iterator
@@ -22,12 +22,18 @@ def _limits(cluster: PlannedResource) -> dict[str, PlannedResource]:
     return {str(limit.get("resource_type")): limit for limit in cluster.blocks(LIMITS)}
 
 
-@rule(reason="without a cap GKE makes no node with a GPU, and flex-start jobs wait forever", source=PROVIDER)
+@rule(
+    reason="without a cap GKE makes no node with a GPU, and flex-start jobs wait forever",
+    source=PROVIDER,
+)
 def nap_caps_present(facts: Facts) -> Iterator[Finding]:
     """Auto-provisioning has a limit for at least one accelerator."""
     if not facts.environment.auto_provisioning.accelerators:
-        field, fix = "auto_provisioning.accelerators", "add an AcceleratorCap"
-        yield of_environment(facts.environment, field, "()", f"caps for {', '.join(ACCELERATORS)}", fix)
+        field = "auto_provisioning.accelerators"
+        fix = "add an AcceleratorCap"
+        yield of_environment(
+            facts.environment, field, "()", f"caps for {', '.join(ACCELERATORS)}", fix
+        )
 
 
 @rule(
@@ -38,7 +44,8 @@ def nap_caps_finite(facts: Facts) -> Iterator[Finding]:
     """Each limit is affordable."""
     for cluster in facts.cluster():
         for name, limit in _limits(cluster).items():
-            low, high = limit.get("minimum") or 0, limit.get("maximum") or 0
+            low = limit.get("minimum") or 0
+            high = limit.get("maximum") or 0
             ceiling = CEILINGS.get(name, MAX_GPUS)
             if not 0 <= low <= high or not 1 <= high <= ceiling:
                 allowed = f"0 <= minimum <= maximum, maximum 1 to {ceiling:,}"
@@ -56,10 +63,17 @@ def nap_caps_cover_pools(facts: Facts) -> Iterator[Finding]:
         machine = MACHINE_TYPES.get(str(pool.get("node_config.machine_type")))
         nodes = pool.get("autoscaling.total_max_node_count", 0)
         if machine:
-            parts = {"cpu": machine.vcpus, "memory": machine.memory_gib, machine.accelerator: machine.gpus}
+            parts = {
+                "cpu": machine.vcpus,
+                "memory": machine.memory_gib,
+                machine.accelerator: machine.gpus,
+            }
             needed = {k: needed.get(k, 0) + nodes * parts.get(k, 0) for k in needed | parts}
     for cluster in facts.cluster():
         for name, limit in _limits(cluster).items():
             if limit.get("maximum", 0) < needed.get(name, 0):
-                allowed, got = f"at least {needed[name]:,}", limit.get("maximum")
-                yield cluster.finding(f"{LIMITS}[{name}]", allowed, "raise the limit or lower max_nodes", got)
+                allowed = f"at least {needed[name]:,}"
+                got = limit.get("maximum")
+                yield cluster.finding(
+                    f"{LIMITS}[{name}]", allowed, "raise the limit or lower max_nodes", got
+                )

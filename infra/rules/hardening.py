@@ -1,4 +1,6 @@
-"""Protections of cluster and nodes. Most hold everywhere; those that cost money or access hold in production."""
+"""Protections of cluster and nodes. Most hold everywhere; those that cost money or access hold in
+production.
+"""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -41,77 +43,120 @@ def _keys(facts: Facts) -> Iterator[tuple[PlannedResource, str, str]]:
 
 
 @rule(
-    reason="otherwise only IAM protects the control plane, secrets are plain in etcd, any image and any kernel module runs, "
-    "people are bound one by one, and nothing records data that leaves",
-    source="CIS GKE 5.3.1, 5.6.1, 5.8.2, 5.10.5; CIS GKE Autopilot 5.4.2; GKE documentation, secure modules on COS",
+    reason=(
+        "otherwise only IAM protects the control plane, secrets are plain in etcd, any image and"
+        " any kernel module runs, people are bound one by one, and nothing records data that leaves"
+    ),
+    source=(
+        "CIS GKE 5.3.1, 5.6.1, 5.8.2, 5.10.5; CIS GKE Autopilot 5.4.2; GKE documentation, secure"
+        " modules on COS"
+    ),
 )
 def production_is_hardened(facts: Facts) -> Iterator[Finding]:
-    """In production the DNS endpoint is inside the VPC, secrets are encrypted with a key of yours, the image policy is
-    enforced, roles are bound to groups, GPU nodes load signed kernel modules only, and the subnet logs its flows."""
+    """In production the DNS endpoint is inside the VPC, secrets are encrypted with a key of yours,
+    the image policy is enforced, roles are bound to groups, GPU nodes load signed kernel modules
+    only, and the subnet logs its flows.
+    """
     if not facts.environment.production:
         return
     cluster = facts.cluster()
     path = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
     yield from each(cluster, path, False, "set cluster.dns_endpoint_public to False")
     yield from each(cluster, "database_encryption.state", "ENCRYPTED", "set security.kms_key")
-    path, wanted = "binary_authorization.evaluation_mode", "PROJECT_SINGLETON_POLICY_ENFORCE"
+    path = "binary_authorization.evaluation_mode"
+    wanted = "PROJECT_SINGLETON_POLICY_ENFORCE"
     yield from each(cluster, path, wanted, "set security.binary_authorization")
-    policy, fix = "linux_node_config.node_kernel_module_loading.policy", "set security.signed_kernel_modules"
+    policy = "linux_node_config.node_kernel_module_loading.policy"
+    fix = "set security.signed_kernel_modules"
     yield from each(facts.pools("gpu"), f"node_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
     yield from each(cluster, f"node_pool_auto_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
-    path, fix = "authenticator_groups_config.security_group", "set security.rbac_security_group"
-    yield from (one.finding(path, "gke-security-groups@DOMAIN", fix, "none") for one in cluster if not one.get(path))
+    path = "authenticator_groups_config.security_group"
+    fix = "set security.rbac_security_group"
+    yield from (
+        one.finding(path, "gke-security-groups@DOMAIN", fix, "none")
+        for one in cluster
+        if not one.get(path)
+    )
     subnets = [one for one in facts.of("google_compute_subnetwork") if not one.get("log_config")]
-    yield from (one.finding("log_config", "a block", "set network.flow_logs to True", "none") for one in subnets)
+    yield from (
+        one.finding("log_config", "a block", "set network.flow_logs to True", "none")
+        for one in subnets
+    )
 
 
 @rule(reason="Google's public ranges include every customer's machines", source="CIS GKE 5.6.3")
 def authorized_networks(facts: Facts) -> Iterator[Finding]:
     """Only authorized ranges reach the control plane; Google's public ranges do not."""
     path = "master_authorized_networks_config"
-    yield from each(facts.cluster(), f"{path}.gcp_public_cidrs_access_enabled", False, "turn it off")
-    yield from each(facts.cluster(), f"{path}.private_endpoint_enforcement_enabled", True, "turn it on")
+    yield from each(
+        facts.cluster(), f"{path}.gcp_public_cidrs_access_enabled", False, "turn it off"
+    )
+    yield from each(
+        facts.cluster(), f"{path}.private_endpoint_enforcement_enabled", True, "turn it on"
+    )
     for cluster in facts.cluster():
         ranges = [str(block.get("cidr_block")) for block in cluster.blocks(f"{path}.cidr_blocks")]
         if open_to_many(ranges):
-            yield cluster.finding(f"{path}.cidr_blocks", "ranges of yours", "name narrower ranges", ", ".join(ranges))
+            yield cluster.finding(
+                f"{path}.cidr_blocks", "ranges of yours", "name narrower ranges", ", ".join(ranges)
+            )
 
 
 @rule(reason="RAPID gets bugs first; without a channel, patches come last", source="CIS GKE 5.5.4")
 def release_channel(facts: Facts) -> Iterator[Finding]:
     """The cluster has a release channel; in production REGULAR or STABLE."""
-    allowed = ("REGULAR", "STABLE") if facts.environment.production else ("RAPID", "REGULAR", "STABLE")
-    yield from each(facts.cluster(), "release_channel.channel", allowed, "set cluster.release_channel")
+    if facts.environment.production:
+        allowed = ("REGULAR", "STABLE")
+    else:
+        allowed = ("RAPID", "REGULAR", "STABLE")
+    yield from each(
+        facts.cluster(), "release_channel.channel", allowed, "set cluster.release_channel"
+    )
 
 
 @rule(
-    reason="GKE rejects a policy with less time, and then upgrades at the end of support instead of in your window",
-    source="GKE documentation on maintenance windows: 48 h in any 32 days, in pieces of at least 4 h",
+    reason=(
+        "GKE rejects a policy with less time, and then upgrades at the end of support instead of in"
+        " your window"
+    ),
+    source=(
+        "GKE documentation on maintenance windows: 48 h in any 32 days, in pieces of at least 4 h"
+    ),
 )
 def maintenance_is_possible(facts: Facts) -> Iterator[Finding]:
     """Maintenance has at least 48 hours in any 32 days."""
-    least, fix = facts.environment.cluster.least_maintenance_h(), "widen cluster.maintenance_days or the window"
+    least = facts.environment.cluster.least_maintenance_h()
+    fix = "widen cluster.maintenance_days or the window"
     for cluster in facts.cluster() if least < MIN_MAINTENANCE_H else ():
         yield cluster.finding("maintenance_policy", "48 h in any 32 days", fix, f"{least:g} h")
 
 
-@rule(reason="otherwise pods can get the node's token from the metadata server", source="GKE hardening guide")
+@rule(
+    reason="otherwise pods can get the node's token from the metadata server",
+    source="GKE hardening guide",
+)
 def metadata_server(facts: Facts) -> Iterator[Finding]:
     """Every pool uses the GKE metadata server for pod identities."""
     path = "node_config.workload_metadata_config.mode"
-    yield from each(chain(facts.pools(), facts.cluster()), path, "GKE_METADATA", "state GKE_METADATA")
+    yield from each(
+        chain(facts.pools(), facts.cluster()), path, "GKE_METADATA", "state GKE_METADATA"
+    )
 
 
 @rule(reason="the default account has Editor-like rights", source="CIS GKE 5.2.1")
 def node_service_account(facts: Facts) -> Iterator[Finding]:
     """Every pool runs as the node account, and auto-provisioned nodes too."""
-    wanted, fix = facts.environment.service_account_email("nodes"), "set the node account"
-    yield from each(chain(facts.pools(), facts.cluster()), "node_config.service_account", wanted, fix)
+    wanted = facts.environment.service_account_email("nodes")
+    fix = "set the node account"
+    yield from each(
+        chain(facts.pools(), facts.cluster()), "node_config.service_account", wanted, fix
+    )
     yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, fix)
 
 
 @rule(
-    reason="buckets, disks and queues hold data that etcd does not", source="CIS Google Cloud 5.3, 6.8; CIS GKE 5.9.1"
+    reason="buckets, disks and queues hold data that etcd does not",
+    source="CIS Google Cloud 5.3, 6.8; CIS GKE 5.9.1",
 )
 def data_encrypted(facts: Facts) -> Iterator[Finding]:
     """In production, all stored data is encrypted with a customer-managed key."""
@@ -120,12 +165,17 @@ def data_encrypted(facts: Facts) -> Iterator[Finding]:
             yield resource.finding(path, "a key", "set security.kms_key", "none")
 
 
-@rule(reason="the API rejects a key of another region in the middle of an apply", source="Cloud KMS documentation")
+@rule(
+    reason="the API rejects a key of another region in the middle of an apply",
+    source="Cloud KMS documentation",
+)
 def keys_are_near(facts: Facts) -> Iterator[Finding]:
     """Keys are in the region of the data that they encrypt."""
     for resource, path, key in _keys(facts):
         if key and f"/locations/{facts.environment.region}/" not in key:
-            yield resource.finding(path, f"a key in {facts.environment.region}", "set security.kms_key")
+            yield resource.finding(
+                path, f"a key in {facts.environment.region}", "set security.kms_key"
+            )
 
 
 @rule(
@@ -135,29 +185,54 @@ def keys_are_near(facts: Facts) -> Iterator[Finding]:
 def image_policy_denies(facts: Facts) -> Iterator[Finding]:
     """The image policy blocks images that it does not name, and names repositories, not registries."""
     policies = facts.of("google_binary_authorization_policy")
-    yield from each(policies, "default_admission_rule.enforcement_mode", "ENFORCED_BLOCK_AND_AUDIT_LOG", "enforce it")
-    yield from each(policies, "global_policy_evaluation_mode", "ENABLE", "admit GKE's system images")
-    yield from each(policies, "default_admission_rule.evaluation_mode", DENIES, "deny images that are not named")
+    yield from each(
+        policies,
+        "default_admission_rule.enforcement_mode",
+        "ENFORCED_BLOCK_AND_AUDIT_LOG",
+        "enforce it",
+    )
+    yield from each(
+        policies, "global_policy_evaluation_mode", "ENABLE", "admit GKE's system images"
+    )
+    yield from each(
+        policies, "default_admission_rule.evaluation_mode", DENIES, "deny images that are not named"
+    )
     for policy in policies:
         for block in policy.blocks("admission_whitelist_patterns"):
             pattern = str(block.get("name_pattern"))
             if pattern.partition("*")[0].count("/") < 3:
-                path, allowed = "admission_whitelist_patterns", "REGISTRY/PROJECT/REPOSITORY/**"
+                path = "admission_whitelist_patterns"
+                allowed = "REGISTRY/PROJECT/REPOSITORY/**"
                 yield policy.finding(path, allowed, "name one repository", pattern)
         for block in policy.blocks("cluster_admission_rules"):
             if block.get("evaluation_mode") not in DENIES:
-                where, allowed = "cluster_admission_rules", ", ".join(DENIES)
-                yield policy.finding(where, allowed, "remove the exception", block.get("evaluation_mode"))
+                where = "cluster_admission_rules"
+                allowed = ", ".join(DENIES)
+                yield policy.finding(
+                    where, allowed, "remove the exception", block.get("evaluation_mode")
+                )
 
 
 @rule(reason="one wrong destroy", source="google provider documentation")
 def deletion_protection(facts: Facts) -> Iterator[Finding]:
-    """In production, the cluster and the database have deletion protection, and buckets cannot be emptied."""
+    """In production, the cluster and the database have deletion protection, and buckets cannot be
+    emptied.
+    """
     if facts.environment.production:
         kept = facts.of("google_container_cluster", "google_sql_database_instance")
         yield from each(kept, "deletion_protection", True, "turn it on")
-        yield from each(facts.of("google_storage_bucket"), "force_destroy", False, "set storage.allow_destroy to False")
+        yield from each(
+            facts.of("google_storage_bucket"),
+            "force_destroy",
+            False,
+            "set storage.allow_destroy to False",
+        )
         # Kept in the state: it holds, too, when the resource leaves the configuration.
-        yield from each(facts.of(*STATEFUL), "deletion_policy", "PREVENT", "turn on the environment's protections")
+        yield from each(
+            facts.of(*STATEFUL),
+            "deletion_policy",
+            "PREVENT",
+            "turn on the environment's protections",
+        )
         # Gone before the instance refuses, if they may be deleted at all.
         yield from each(facts.of("google_sql_user"), "deletion_policy", "ABANDON", "state ABANDON")

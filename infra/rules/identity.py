@@ -7,14 +7,23 @@ from infra.environments import Environment
 from infra.environments.runs import READERS, Run
 from infra.rules.model import Facts, Finding, PlannedResource, each, of_environment, rule
 
-# Repeated here, not read from the specs: a rule that takes the right values from the specs always agrees with them.
-PROJECT_ROLES = {"roles/container.defaultNodeServiceAccount": "nodes", "roles/monitoring.metricWriter": "exporter"}
+# Repeated here, not read from the specs: a rule that takes the right values from the specs always
+# agrees with them.
+PROJECT_ROLES = {
+    "roles/container.defaultNodeServiceAccount": "nodes",
+    "roles/monitoring.metricWriter": "exporter",
+}
 READER_ROLE = "roles/monitoring.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
-# Cloud SQL has no grants on an instance, so these are on the project, with a condition that names the instance.
+# Cloud SQL has no grants on an instance, so these are on the project, with a condition that names
+# the instance.
 CONDITIONAL_PROJECT_ROLES = ("roles/cloudsql.client", "roles/cloudsql.instanceUser")
 BROAD_ROLES = ("roles/owner", "roles/editor", "roles/viewer")
-BROAD_STORAGE_ROLES = ("roles/storage.admin", "roles/storage.objectAdmin", "roles/storage.legacyBucketOwner")
+BROAD_STORAGE_ROLES = (
+    "roles/storage.admin",
+    "roles/storage.objectAdmin",
+    "roles/storage.legacyBucketOwner",
+)
 PUBLIC = ("allUsers", "allAuthenticatedUsers")
 ISSUER = "https://token.actions.githubusercontent.com"
 KEY_ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
@@ -32,23 +41,34 @@ def _grants(facts: Facts) -> list[PlannedResource]:
     source="Cloud Storage documentation on IAM roles",
 )
 def project_roles(facts: Facts) -> Iterator[Finding]:
-    """Only nodes, metric writers and report readers have roles on the project; Cloud SQL roles have a condition."""
+    """Only nodes, metric writers and report readers have roles on the project; Cloud SQL roles have
+    a condition.
+    """
     for grant in facts.of("google_project_iam_member", "google_project_iam_binding"):
         wrong = sorted(m for m in _members(grant) if not _may_have(facts.environment, grant, m))
         if wrong:
             got = f"{grant.get('role')} for {', '.join(wrong)}"
-            yield grant.finding("role", ", ".join(PROJECT_ROLES), "grant it on the object instead", got)
+            yield grant.finding(
+                "role", ", ".join(PROJECT_ROLES), "grant it on the object instead", got
+            )
 
 
 @rule(
-    reason="an authoritative policy removes every grant that it does not list, and no rule checks its members",
+    reason=(
+        "an authoritative policy removes every grant that it does not list, and no rule checks its"
+        " members"
+    ),
     source="google provider documentation on authoritative policies",
 )
 def no_whole_policies(facts: Facts) -> Iterator[Finding]:
-    """Grants are added one by one; nothing replaces the whole IAM policy of a project, bucket or account."""
+    """Grants are added one by one; nothing replaces the whole IAM policy of a project, bucket or
+    account.
+    """
     for policy in facts.resources:
         if policy.kind.endswith("_iam_policy"):
-            yield policy.finding("policy_data", "no such resource", "use an _iam_member", "a whole policy")
+            yield policy.finding(
+                "policy_data", "no such resource", "use an _iam_member", "a whole policy"
+            )
 
 
 def _members(grant: PlannedResource) -> set[str]:
@@ -61,19 +81,28 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
     if environment.delivery and member == environment.member("planner"):
         return role.lower().endswith(("viewer", "reader", "reviewer")) and role not in BROAD_ROLES
     if environment.delivery and member == environment.member("deployer"):
-        # What it deploys includes grants, so it may grant; but not as the owner, nor read what the platform stores.
+        # What it deploys includes grants, so it may grant; but not as the owner, nor read what the
+        # platform stores.
         return role not in BROAD_ROLES and role.startswith("roles/")
     if role == HOST_ROLE:
         existing = environment.network.existing
-        return bool(existing and grant.get("project") == existing.project and SERVICE_AGENT.fullmatch(member))
+        return bool(
+            existing
+            and grant.get("project") == existing.project
+            and SERVICE_AGENT.fullmatch(member)
+        )
     if role in PROJECT_ROLES:
         return member == environment.member(PROJECT_ROLES[role])
     if role == READER_ROLE:
         return member in environment.alerts.readers
-    named = f'resource.name == "projects/{environment.project}/instances/{environment.database_name}"'
+    named = (
+        f'resource.name == "projects/{environment.project}/instances/{environment.database_name}"'
+    )
     # A condition that is always true, or that an `||` opens again, is none.
     condition = str(grant.get("condition.expression"))
-    return role in CONDITIONAL_PROJECT_ROLES and condition.startswith(named) and "||" not in condition
+    return (
+        role in CONDITIONAL_PROJECT_ROLES and condition.startswith(named) and "||" not in condition
+    )
 
 
 @rule(reason="the internet", source="CIS Google Cloud 5.1")
@@ -85,7 +114,10 @@ def no_public_members(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
-    reason="owner, editor and viewer hold thousands of permissions; objectAdmin can change access and delete objects of others",
+    reason=(
+        "owner, editor and viewer hold thousands of permissions; objectAdmin can change access and"
+        " delete objects of others"
+    ),
     source="CIS Google Cloud 1.5; Cloud Storage documentation on IAM roles",
 )
 def roles_are_narrow(facts: Facts) -> Iterator[Finding]:
@@ -93,7 +125,11 @@ def roles_are_narrow(facts: Facts) -> Iterator[Finding]:
     for grant in (grant for grant in _grants(facts) if grant.kind != "google_project_iam_member"):
         broad = (*BROAD_ROLES, *(BROAD_STORAGE_ROLES if grant.kind in BUCKET_GRANTS else ()))
         if grant.get("role") in broad:
-            yield grant.finding("role", "a narrower role, as roles/storage.objectUser", "grant the role that is needed")
+            yield grant.finding(
+                "role",
+                "a narrower role, as roles/storage.objectUser",
+                "grant the role that is needed",
+            )
 
 
 # Of objects; every other role may write.
@@ -106,7 +142,9 @@ def _below(environment: Environment, grant: PlannedResource) -> set[str]:
     bucket = re.escape(environment.bucket("checkpoints"))
     term = rf'resource\.name\.startsWith\("projects/_/buckets/{bucket}/objects/([^"/]+)/"\)'
     condition = str(grant.get("condition.expression"))
-    return set(re.findall(term, condition)) if re.fullmatch(rf"{term}( \|\| {term})*", condition) else set()
+    if re.fullmatch(rf"{term}( \|\| {term})*", condition):
+        return set(re.findall(term, condition))
+    return set()
 
 
 def _folders(run: Run) -> set[str]:
@@ -119,7 +157,9 @@ def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
     if not environment.storage.runs:
         return _members(grant) == {environment.member("trainer")} and found == {"default"}
     owners = {run.name: _folders(run) for run in environment.storage.runs}
-    subjects = [re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", member) for member in _members(grant)]
+    subjects = [
+        re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", member) for member in _members(grant)
+    ]
     homes = {run: team.spaces[0] for team in environment.teams for run in team.runs}
     named = {f"{homes.get(name, 'training')}/{name}": prefixes for name, prefixes in owners.items()}
     return len(subjects) == 1 and bool(found) and found == named.get(subjects[0])
@@ -130,14 +170,18 @@ def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool
     if grant.get("role") == LISTING_ROLE:
         return True
     found = _below(environment, grant)
-    named = {
-        environment.member(role): {
-            name for run in environment.storage.runs if role in run.read_by for name in _folders(run)
+    named = {}
+    for role in READERS:
+        named[environment.member(role)] = {
+            name
+            for run in environment.storage.runs
+            if role in run.read_by
+            for name in _folders(run)
         }
-        for role in READERS
-    }
     verifies = environment.member("trainer")
-    return all(m == verifies or (found and found <= named.get(m, set[str]())) for m in _members(grant))
+    return all(
+        m == verifies or (found and found <= named.get(m, set[str]())) for m in _members(grant)
+    )
 
 
 @rule(
@@ -145,13 +189,20 @@ def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool
     source="IAM conditions on Cloud Storage objects",
 )
 def runs_are_read_by_name(facts: Facts) -> Iterator[Finding]:
-    """If runs are isolated, batch workers and servers read only the checkpoints of runs that name them."""
+    """If runs are isolated, batch workers and servers read only the checkpoints of runs that name
+    them.
+    """
     environment = facts.environment
     for grant in facts.of(*BUCKET_GRANTS) if environment.storage.runs else ():
-        ours = grant.get("bucket") == environment.bucket("checkpoints") and grant.get("role") in READING
+        ours = (
+            grant.get("bucket") == environment.bucket("checkpoints")
+            and grant.get("role") in READING
+        )
         if ours and not _reads_what_it_may(environment, grant):
             got = f"{', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
-            yield grant.finding("condition", "runs with this role in read_by", "name the role in Run.read_by", got)
+            yield grant.finding(
+                "condition", "runs with this role in read_by", "name the role in Run.read_by", got
+            )
 
 
 @rule(
@@ -163,7 +214,8 @@ def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
     environment = facts.environment
     runs = environment.storage.runs
     if environment.serving and runs and not any("server" in run.read_by for run in runs):
-        allowed, fix = "a run that servers read", 'add read_by=("server",) to the run that is served'
+        allowed = "a run that servers read"
+        fix = 'add read_by=("server",) to the run that is served'
         yield of_environment(environment, "storage.runs", "none", allowed, fix)
 
 
@@ -172,15 +224,23 @@ def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
     source="IAM conditions on Cloud Storage objects",
 )
 def runs_write_their_own(facts: Facts) -> Iterator[Finding]:
-    """Each run writes checkpoints only below its own prefix; all training below one prefix where no runs are listed."""
+    """Each run writes checkpoints only below its own prefix; all training below one prefix where no
+    runs are listed.
+    """
     environment = facts.environment
-    if environment.production and not environment.storage.runs:  # `production_runs_are_apart` refuses that
+    # `production_runs_are_apart` refuses that
+    if environment.production and not environment.storage.runs:
         return
     for grant in facts.of(*BUCKET_GRANTS):
         ours = grant.get("bucket") == environment.bucket("checkpoints")
         if ours and grant.get("role") not in READING and not _of_one_run(environment, grant):
-            got = f"{grant.get('role')} to {', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
-            yield grant.finding("condition", "one run below its own prefix", "name the run in storage.runs", got)
+            got = (
+                f"{grant.get('role')} to {', '.join(sorted(_members(grant)))} if"
+                f" {grant.get('condition.expression')}"
+            )
+            yield grant.finding(
+                "condition", "one run below its own prefix", "name the run in storage.runs", got
+            )
 
 
 @rule(reason="a copied key file stays valid after its user has left", source="CIS Google Cloud 1.4")
@@ -197,7 +257,10 @@ def no_account_keys(facts: Facts) -> Iterator[Finding]:
 def keys_serve_agents(facts: Facts) -> Iterator[Finding]:
     """Only Google's service agents use a key, to encrypt and decrypt."""
     for grant in facts.resources:
-        if grant.kind not in ("google_kms_crypto_key_iam_member", "google_kms_crypto_key_iam_binding"):
+        if grant.kind not in (
+            "google_kms_crypto_key_iam_member",
+            "google_kms_crypto_key_iam_binding",
+        ):
             continue
         others = sorted(m for m in _members(grant) if not SERVICE_AGENT.fullmatch(m))
         if others or grant.get("role") != KEY_ROLE:
@@ -206,17 +269,24 @@ def keys_serve_agents(facts: Facts) -> Iterator[Finding]:
 
 
 def _one_workload(environment: Environment, account: str, member: str) -> bool:
-    """One Kubernetes account; for delivery accounts, one repository; to deploy, one protected environment."""
+    """One Kubernetes account; for delivery accounts, one repository; to deploy, one protected
+    environment.
+    """
     delivery = environment.delivery
     if delivery and account.endswith(environment.service_account_email("planner")):
-        return member.startswith("principalSet://") and member.endswith(f"/attribute.repository/{delivery.repository}")
+        return member.startswith("principalSet://") and member.endswith(
+            f"/attribute.repository/{delivery.repository}"
+        )
     if delivery and account.endswith(environment.service_account_email("deployer")):
         subject = f"/subject/repo:{delivery.repository}:environment:{delivery.environment}"
         return member.startswith("principal://") and member.endswith(subject)
     return member.startswith(f"serviceAccount:{environment.workload_pool}[") and "/" in member
 
 
-@rule(reason="otherwise every GitHub repository can get a token", source="Workload Identity Federation documentation")
+@rule(
+    reason="otherwise every GitHub repository can get a token",
+    source="Workload Identity Federation documentation",
+)
 def one_repository_is_trusted(facts: Facts) -> Iterator[Finding]:
     """A workload identity pool admits one repository."""
     delivery = facts.environment.delivery
@@ -228,15 +298,25 @@ def one_repository_is_trusted(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
-    reason="otherwise any pod of the namespace can act as the account", source="GKE documentation on Workload Identity"
+    reason="otherwise any pod of the namespace can act as the account",
+    source="GKE documentation on Workload Identity",
 )
 def one_account_one_workload(facts: Facts) -> Iterator[Finding]:
     """Each service account can be used by one Kubernetes account of this project's pool."""
-    for grant in facts.of("google_service_account_iam_member", "google_service_account_iam_binding"):
-        wrong = [
-            m for m in _members(grant) if not _one_workload(facts.environment, str(grant.get("service_account_id")), m)
-        ]
-        if grant.get("role") != "roles/iam.workloadIdentityUser" or wrong or len(_members(grant)) != 1:
-            allowed = f"workloadIdentityUser for {facts.environment.workload_pool}[namespace/account]"
+    for grant in facts.of(
+        "google_service_account_iam_member", "google_service_account_iam_binding"
+    ):
+        wrong = []
+        for m in _members(grant):
+            if not _one_workload(facts.environment, str(grant.get("service_account_id")), m):
+                wrong.append(m)
+        if (
+            grant.get("role") != "roles/iam.workloadIdentityUser"
+            or wrong
+            or len(_members(grant)) != 1
+        ):
+            allowed = (
+                f"workloadIdentityUser for {facts.environment.workload_pool}[namespace/account]"
+            )
             got = f"{grant.get('role')} to {', '.join(sorted(_members(grant)))}"
             yield grant.finding("member", allowed, "bind one Kubernetes account", got)

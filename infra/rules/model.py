@@ -1,7 +1,8 @@
 """What a rule is, and what it sees.
 
-A rule reads resources, not where they come from: the specs of an environment before Terraform starts, and the
-planned values of the real provider after it. Both use the same names of arguments; a plan only wraps every block in a list.
+A rule reads resources, not where they come from: the specs of an environment before Terraform
+starts, and the planned values of the real provider after it. Both use the same names of arguments;
+a plan only wraps every block in a list.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,8 +30,9 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedResource:
-    """One resource, or one block of it, as specified or as planned. Paths are dotted; a block that occurs once needs no
-    index."""
+    """One resource, or one block of it, as specified or as planned. Paths are dotted; a block that
+    occurs once needs no index.
+    """
 
     kind: str = ""
     address: str
@@ -48,16 +50,36 @@ class PlannedResource:
         """A repeatable block as a list, whatever its value."""
         value = self.get(path)
         items = value if isinstance(value, Sequence) else [value]
-        return [PlannedResource(address=self.address, values=item) for item in items if isinstance(item, Mapping)]
+        return [
+            PlannedResource(address=self.address, values=item)
+            for item in items
+            if isinstance(item, Mapping)
+        ]
 
     def finding(self, path: str, allowed: str, fix: str, got: Any = None) -> Finding:
         """`got` is the value at `path` unless given."""
         shown = self.get(path) if got is None else got
-        return Finding(where=f"{self.address}: {path}", got=str(shown), allowed=allowed, fix=fix)
+        return Finding(
+            where=f"{self.address}: {path}",
+            got=str(shown),
+            allowed=allowed,
+            fix=fix,
+        )
 
 
-def of_environment(environment: Environment, field: str, got: object, allowed: str, fix: str) -> Finding:
-    return Finding(where=f"environment {environment.name}: {field}", got=str(got), allowed=allowed, fix=fix)
+def of_environment(
+    environment: Environment,
+    field: str,
+    got: object,
+    allowed: str,
+    fix: str,
+) -> Finding:
+    return Finding(
+        where=f"environment {environment.name}: {field}",
+        got=str(got),
+        allowed=allowed,
+        fix=fix,
+    )
 
 
 def _unwrapped(value: Any) -> Any:
@@ -83,14 +105,23 @@ class Facts:
         wanted: dict[str, Callable[[PlannedResource], bool]] = {
             "": lambda _: True,
             "spot": lambda p: p.get("node_config.spot") is True,
-            "flex": lambda p: bool(p.get("node_config.flex_start") or p.get("queued_provisioning.enabled")),
+            "flex": lambda p: bool(
+                p.get("node_config.flex_start") or p.get("queued_provisioning.enabled")
+            ),
             "gpu": lambda p: bool(p.blocks("node_config.guest_accelerator")),
         }
         return [p for p in self.of(POOL) if wanted[capacity](p)]
 
 
 def facts_of_specs(environment: Environment) -> Facts:
-    found = (PlannedResource(kind=r.kind, address=r.address, values=r.arguments) for r in resources(environment))
+    found = (
+        PlannedResource(
+            kind=r.kind,
+            address=r.address,
+            values=r.arguments,
+        )
+        for r in resources(environment)
+    )
     return Facts(environment=environment, resources=tuple(found))
 
 
@@ -106,7 +137,11 @@ def _planned(plan: Mapping[str, Any]) -> Iterator[PlannedResource]:
         # So that no child hides a resource from the rules.
         modules.extend(module.get("child_modules", []))
         for r in module.get("resources", []):
-            yield PlannedResource(kind=r["type"], address=r["address"], values=r["values"])
+            yield PlannedResource(
+                kind=r["type"],
+                address=r["address"],
+                values=r["values"],
+            )
 
 
 Check = Callable[[Facts], Iterator[Finding]]
@@ -130,13 +165,24 @@ def rule(*, reason: str, source: str) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
         id = check.__name__.replace("_", "-")
         assert id not in RULES and check.__doc__, id
-        RULES[id] = Rule(id=id, title=check.__doc__.strip(), reason=reason, source=source, check=check)
+        RULES[id] = Rule(
+            id=id,
+            title=check.__doc__.strip(),
+            reason=reason,
+            source=source,
+            check=check,
+        )
         return check
 
     return register
 
 
-def each(found: Iterable[PlannedResource], path: str, wanted: object, fix: str) -> Iterator[Finding]:
+def each(
+    found: Iterable[PlannedResource],
+    path: str,
+    wanted: object,
+    fix: str,
+) -> Iterator[Finding]:
     """Every resource has exactly this value there, or one of a tuple of values."""
     allowed = wanted if isinstance(wanted, tuple) else (wanted,)
     for one in found:

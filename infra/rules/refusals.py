@@ -1,4 +1,6 @@
-"""Forms and values that Google's APIs refuse, often after minutes of applying: labels, names, versions, ranges, tiers."""
+"""Forms and values that Google's APIs refuse, often after minutes of applying: labels, names,
+versions, ranges, tiers.
+"""
 
 import re
 from collections.abc import Iterator
@@ -13,13 +15,27 @@ LABEL_MAPS = ("labels", "resource_labels", "user_labels", "node_config.resource_
 # Their `labels` is an address, not labels.
 NOT_LABELLED = ("google_monitoring_notification_channel",)
 MAX_LABELS = 64
-LABEL_KEY, LABEL_VALUE = re.compile(r"(?!goog)[a-z][-_a-z0-9]{0,62}"), re.compile(r"[-_a-z0-9]{0,63}")
-PRIVATE = [IPv4Network(text) for text in (
-    "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24",
-    "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
-)]  # fmt: skip
+LABEL_KEY = re.compile(r"(?!goog)[a-z][-_a-z0-9]{0,62}")
+LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
+PRIVATE = [
+    IPv4Network(text)
+    for text in (
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "240.0.0.0/4",
+    )
+]
 DOCKER = IPv4Network("172.17.0.0/16")
-MIN_DATABASE_MIB, MAX_DATABASE_CPUS = 3_840, 96
+MIN_DATABASE_MIB = 3_840
+MAX_DATABASE_CPUS = 96
 
 
 @rule(
@@ -28,19 +44,29 @@ MIN_DATABASE_MIB, MAX_DATABASE_CPUS = 3_840, 96
 )
 def label_grammar(facts: Facts) -> Iterator[Finding]:
     """Labels of resources are at most 64, in lower case, and not Google's own."""
-    allowed = f"at most {MAX_LABELS}: a-z, 0-9, '-', '_', keys beginning with a letter and not with goog"
+    allowed = (
+        f"at most {MAX_LABELS}: a-z, 0-9, '-', '_', keys beginning with a letter and not with goog"
+    )
     for resource in facts.resources:
         for path in LABEL_MAPS if resource.kind not in NOT_LABELLED else ():
             found = resource.get(path)
-            found = {} if (path == "labels" and resource.kind == POOL) or not isinstance(found, dict) else found
-            wrong = [k for k, v in found.items() if not (LABEL_KEY.fullmatch(k) and LABEL_VALUE.fullmatch(str(v)))]
+            if (path == "labels" and resource.kind == POOL) or not isinstance(found, dict):
+                found = {}
+            else:
+                found = found
+            wrong = []
+            for k, v in found.items():
+                if not (LABEL_KEY.fullmatch(k) and LABEL_VALUE.fullmatch(str(v))):
+                    wrong.append(k)
             if wrong or len(found) > MAX_LABELS:
                 got = f"{wrong[0]}={found[wrong[0]]}" if wrong else f"{len(found)} labels"
                 yield resource.finding(path, allowed, "correct labels of the environment", got)
 
 
 @rule(
-    reason="the API refuses a version that it does not offer, and older ones know no flex-start pools",
+    reason=(
+        "the API refuses a version that it does not offer, and older ones know no flex-start pools"
+    ),
     source="https://docs.cloud.google.com/kubernetes-engine/docs/release-schedule",
 )
 def version_is_offered(facts: Facts) -> Iterator[Finding]:
@@ -50,22 +76,36 @@ def version_is_offered(facts: Facts) -> Iterator[Finding]:
         version = re.match(r"1\.(\d+)", str(cluster.get("min_master_version") or ""))
         if version and not oldest <= int(version[1]) <= newest:
             fix = (
-                "set cluster.min_version; raise GKE_MINORS in infra/contract/versions.py once Google offers a newer one"
+                "set cluster.min_version; raise GKE_MINORS in infra/contract/versions.py once"
+                " Google offers a newer one"
             )
             yield cluster.finding("min_master_version", f"1.{oldest} to 1.{newest}", fix)
 
 
 @rule(
-    reason="GKE and Cloud SQL route private ranges only; Docker's own range on nodes hides what is there",
-    source="https://docs.cloud.google.com/vpc/docs/subnets#valid-ranges; "
-    "https://docs.cloud.google.com/sql/docs/postgres/private-ip#network_requirements",
+    reason=(
+        "GKE and Cloud SQL route private ranges only; Docker's own range on nodes hides what is"
+        " there"
+    ),
+    source=(
+        "https://docs.cloud.google.com/vpc/docs/subnets#valid-ranges; "
+        "https://docs.cloud.google.com/sql/docs/postgres/private-ip#network_requirements"
+    ),
 )
 def ranges_are_private(facts: Facts) -> Iterator[Finding]:
     """Ranges of nodes, pods, services and the database are private, and none is Docker's."""
     for where, name, network in address_ranges(facts):
         if network.overlaps(DOCKER) or not any(network.subnet_of(one) for one in PRIVATE):
-            allowed = f"a range of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or another private one, not {DOCKER}"
-            yield Finding(where=f"{where}: {name}", got=str(network), allowed=allowed, fix="choose another range")
+            allowed = (
+                "a range of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or another private one, not"
+                f" {DOCKER}"
+            )
+            yield Finding(
+                where=f"{where}: {name}",
+                got=str(network),
+                allowed=allowed,
+                fix="choose another range",
+            )
 
 
 @rule(
@@ -81,6 +121,9 @@ def database_tier_exists(facts: Facts) -> Iterator[Finding]:
         ok = (cpus == 1 or (cpus % 2 == 0 and 0 < cpus <= MAX_DATABASE_CPUS)) and mib % 256 == 0
         ok = ok and mib >= MIN_DATABASE_MIB and 0.9 * 1024 * cpus <= mib <= 6.5 * 1024 * cpus
         if not ok and tier not in ("db-f1-micro", "db-g1-small"):
-            allowed = f"db-custom-CPUS-MIB: CPUs 1 or even to {MAX_DATABASE_CPUS}, MiB a multiple of 256, "
+            allowed = (
+                f"db-custom-CPUS-MIB: CPUs 1 or even to {MAX_DATABASE_CPUS}, MiB a multiple of"
+                " 256, "
+            )
             allowed += f"{MIN_DATABASE_MIB:,} or more, 0.9 to 6.5 GiB a CPU"
             yield instance.finding("settings.tier", allowed, "set database.tier")

@@ -16,13 +16,19 @@ Row = tuple[str, object, str, str]
 
 
 @rule(
-    reason="otherwise costs run away unseen, one zone or another machine stops everything, and runs delete each other's "
-    "checkpoints",
-    source="documentation of Cloud Billing, Cloud SQL, Terraform state, GKE and IAM conditions on objects",
+    reason=(
+        "otherwise costs run away unseen, one zone or another machine stops everything, and runs"
+        " delete each other's checkpoints"
+    ),
+    source=(
+        "documentation of Cloud Billing, Cloud SQL, Terraform state, GKE and IAM conditions on"
+        " objects"
+    ),
 )
 def production_is_safe(facts: Facts) -> Iterator[Finding]:
-    """Production has a budget, a shared state, two zones and nodes in reserve, separate runs, no drills, and a results
-    database with cores and a standby."""
+    """Production has a budget, a shared state, two zones and nodes in reserve, separate runs, no
+    drills, and a results database with cores and a standby.
+    """
     for row in _lacking(facts.environment) if facts.environment.production else ():
         yield of_environment(facts.environment, *row)
 
@@ -44,9 +50,16 @@ def _lacking(environment: Environment) -> Iterator[Row]:
     if not environment.storage.runs:
         yield "storage.runs", "()", "the runs that train there", 'add Run(name="...") for each'
     for group in environment.groups:
-        if group.role in (Role.SYSTEM, Role.SERVING) and (group.min_nodes < 2 or group.max_nodes <= group.min_nodes):
+        if group.role in (Role.SYSTEM, Role.SERVING) and (
+            group.min_nodes < 2 or group.max_nodes <= group.min_nodes
+        ):
             got = f"{group.min_nodes}..{group.max_nodes}"
-            yield f"groups[{group.name}]", got, "min_nodes 2 or more, max_nodes above it", "raise them"
+            yield (
+                f"groups[{group.name}]",
+                got,
+                "min_nodes 2 or more, max_nodes above it",
+                "raise them",
+            )
 
 
 @rule(
@@ -58,7 +71,11 @@ def state_is_apart(facts: Facts) -> Iterator[Finding]:
     environment = facts.environment
     if environment.state_bucket in {environment.bucket(p) for p in BUCKETS}:
         yield of_environment(
-            environment, "state_bucket", environment.state_bucket, "a separate bucket", "name another bucket"
+            environment,
+            "state_bucket",
+            environment.state_bucket,
+            "a separate bucket",
+            "name another bucket",
         )
 
 
@@ -72,11 +89,17 @@ def quota_holds_a_gang(facts: Facts) -> Iterator[Finding]:
     for pool in environment.pools():
         needed = min(GANG_PODS, pool.max_nodes) * pool.gpus_per_node
         if pool.role is Role.TRAINING and environment.quota_gpus(pool.pool_class) < needed:
-            got, field = environment.quota_gpus(pool.pool_class), f"quotas[{pool.pool_class}].gpus"
-            yield of_environment(environment, field, got, f"{needed} or more", "raise the quota, or remove it")
+            got = environment.quota_gpus(pool.pool_class)
+            field = f"quotas[{pool.pool_class}].gpus"
+            yield of_environment(
+                environment, field, got, f"{needed} or more", "raise the quota, or remove it"
+            )
 
 
-@rule(reason="people turn off an alert that fires before capacity can arrive", source="GKE documentation")
+@rule(
+    reason="people turn off an alert that fires before capacity can arrive",
+    source="GKE documentation",
+)
 def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
     """Alert thresholds grow with the expected wait for capacity."""
     alerts = facts.environment.alerts
@@ -87,11 +110,16 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
-    reason="if all Spot machines are lost at once, only the base replicas answer, and a queue cannot wait for new nodes",
+    reason=(
+        "if all Spot machines are lost at once, only the base replicas answer, and a queue cannot"
+        " wait for new nodes"
+    ),
     source="infra/decisions/0049",
 )
 def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
-    """Base replicas handle the promised load without Spot, all replicas handle the peak, and each has a machine."""
+    """Base replicas handle the promised load without Spot, all replicas handle the peak, and each
+    has a machine.
+    """
     environment, serving = facts.environment, facts.environment.serving
     if serving is None:
         return
@@ -100,11 +128,31 @@ def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
     spot = sum(p.max_nodes for p in pools if p.capacity is Capacity.SPOT)
     most = serving.base_most + serving.overflow_most
     rows = (
-        ("base_replicas", serving.base_replicas, serving.base_needed, str(serving), "raise it, or promise less"),
+        (
+            "base_replicas",
+            serving.base_replicas,
+            serving.base_needed,
+            str(serving),
+            "raise it, or promise less",
+        ),
         ("base_most + overflow_most", most, serving.peak_needed, str(serving), "raise one of them"),
-        ("nodes for base_most", base, serving.base_most, "a serving group of as many", "raise max_nodes"),
-        ("nodes for overflow_most", spot, serving.overflow_most, "Spot groups of as many", "raise max_nodes of a Spot group"),
-    )  # fmt: skip
+        (
+            "nodes for base_most",
+            base,
+            serving.base_most,
+            "a serving group of as many",
+            "raise max_nodes",
+        ),
+        (
+            "nodes for overflow_most",
+            spot,
+            serving.overflow_most,
+            "Spot groups of as many",
+            "raise max_nodes of a Spot group",
+        ),
+    )
     for field, got, needed, why, fix in rows:
         if got < needed:
-            yield of_environment(environment, f"serving.{field}", got, f"{needed} or more: {why}", fix)
+            yield of_environment(
+                environment, f"serving.{field}", got, f"{needed} or more: {why}", fix
+            )

@@ -4,7 +4,17 @@ Stacks build exactly these; rules read exactly these, before Terraform starts an
 """
 
 from infra.environments.schema import Environment
-from infra.specs import cluster, database, delivery, encryption, identities, network, pools, queue, storage
+from infra.specs import (
+    cluster,
+    database,
+    delivery,
+    encryption,
+    identities,
+    network,
+    pools,
+    queue,
+    storage,
+)
 from infra.specs.resource import Resource
 
 __all__ = ["AREAS", "Resource", "cluster_area", "foundation_area", "resources"]

@@ -1,21 +1,37 @@
-"""The regional private cluster, with caps for node auto-provisioning, and the project's Binary Authorization policy."""
+"""The regional private cluster, with caps for node auto-provisioning, and the project's Binary
+Authorization policy.
+"""
 
 from infra.environments.schema import Environment
 from infra.specs.encryption import encrypted
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 from infra.specs.resource import Resource, deletion_policy
 
-OAUTH_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # what a node may is decided by its roles
+# what a node may is decided by its roles
+OAUTH_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 NODE_IMAGE = "COS_CONTAINERD"
-# enable_components replaces the whole list: without SYSTEM_COMPONENTS the cluster's own metrics stop.
-# The API answers in an order of its own, and the provider compares by position: see IGNORED.
+# enable_components replaces the whole list: without SYSTEM_COMPONENTS the cluster's own metrics
+# stop. The API answers in an order of its own, and the provider compares by position: see IGNORED.
 CONTROL_PLANE = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS"]
 LOGGING = [*CONTROL_PLANE, "WORKLOADS"]
-METRICS = sorted([
-    *CONTROL_PLANE, "CADVISOR", "DAEMONSET", "DCGM", "DEPLOYMENT", "HPA", "JOBSET", "KUBELET", "POD", "STATEFULSET", "STORAGE",
-])  # fmt: skip
-# Of the default pool, which exists for a minute, and of the pool that the API shows in its place. The lists of
-# components would differ in every plan (infra/decisions/0016); drift compares them as sets.
+METRICS = sorted(
+    [
+        *CONTROL_PLANE,
+        "CADVISOR",
+        "DAEMONSET",
+        "DCGM",
+        "DEPLOYMENT",
+        "HPA",
+        "JOBSET",
+        "KUBELET",
+        "POD",
+        "STATEFULSET",
+        "STORAGE",
+    ]
+)
+# Of the default pool, which exists for a minute, and of the pool that the API shows in its place.
+# The lists of components would differ in every plan (infra/decisions/0016); drift compares them as
+# sets.
 IGNORED = (
     "initial_node_count",
     "node_config",
@@ -43,7 +59,10 @@ def resource(environment: Environment) -> Resource:
         **_versions(environment),
         "cluster_autoscaling": _auto_provisioning(environment),
         "node_pool_defaults": {
-            "node_config_defaults": {"gcfs_config": {"enabled": True}, **READ_ONLY_PORT_OFF},
+            "node_config_defaults": {
+                "gcfs_config": {"enabled": True},
+                **READ_ONLY_PORT_OFF,
+            },
         },
         "node_pool_auto_config": _auto_config(environment),
         **_add_ons(),
@@ -60,7 +79,9 @@ def resource(environment: Environment) -> Resource:
 
 
 def _default_pool(environment: Environment) -> dict[str, object]:
-    """GKE insists on a first pool. It is removed at once; even so it must not run as the project's default account."""
+    """GKE insists on a first pool. It is removed at once; even so it must not run as the project's
+    default account.
+    """
     node_config: dict[str, object] = {
         "machine_type": "e2-medium",
         "disk_type": "pd-balanced",
@@ -70,7 +91,11 @@ def _default_pool(environment: Environment) -> dict[str, object]:
         "workload_metadata_config": {"mode": "GKE_METADATA"},
         **encrypted(environment, "boot_disk_kms_key"),
     }
-    return {"initial_node_count": 1, "remove_default_node_pool": True, "node_config": node_config}
+    return {
+        "initial_node_count": 1,
+        "remove_default_node_pool": True,
+        "node_config": node_config,
+    }
 
 
 def _network(environment: Environment) -> dict[str, object]:
@@ -87,7 +112,9 @@ def _network(environment: Environment) -> dict[str, object]:
         "default_max_pods_per_node": environment.network.max_pods_per_node,
         "ip_allocation_policy": {
             "cluster_secondary_range_name": existing.pods_range if existing else PODS_RANGE,
-            "services_secondary_range_name": existing.services_range if existing else SERVICES_RANGE,
+            "services_secondary_range_name": existing.services_range
+            if existing
+            else SERVICES_RANGE,
         },
         "dns_config": {
             "cluster_dns": "CLOUD_DNS",
@@ -105,7 +132,9 @@ def _access(environment: Environment) -> dict[str, object]:
             "master_global_access_config": {"enabled": False},
         },
         "control_plane_endpoints_config": {
-            "dns_endpoint_config": {"allow_external_traffic": environment.cluster.dns_endpoint_public},
+            "dns_endpoint_config": {
+                "allow_external_traffic": environment.cluster.dns_endpoint_public
+            },
             "ip_endpoints_config": {"enabled": True},
         },
         # Without a range only the cluster's own nodes reach the private IP endpoint.
@@ -113,7 +142,8 @@ def _access(environment: Environment) -> dict[str, object]:
             "gcp_public_cidrs_access_enabled": False,
             "private_endpoint_enforcement_enabled": True,
             "cidr_blocks": [
-                {"cidr_block": r.cidr, "display_name": r.name} for r in environment.network.authorized_ranges
+                {"cidr_block": r.cidr, "display_name": r.name}
+                for r in environment.network.authorized_ranges
             ],
         },
         "master_auth": {"client_certificate_config": {"issue_client_certificate": False}},
@@ -137,7 +167,9 @@ def _versions(environment: Environment) -> dict[str, object]:
 
 
 def _auto_provisioning(environment: Environment) -> dict[str, object]:
-    """Caps over the whole cluster. A GPU's limit has the accelerator's name; nvidia.com/gpu would cap nothing."""
+    """Caps over the whole cluster. A GPU's limit has the accelerator's name; nvidia.com/gpu would
+    cap nothing.
+    """
     caps = environment.auto_provisioning
     limits = [("cpu", caps.max_vcpus), ("memory", caps.max_memory_gib)]
     limits += sorted((cap.accelerator, cap.max_gpus) for cap in caps.accelerators)
@@ -149,7 +181,11 @@ def _auto_provisioning(environment: Environment) -> dict[str, object]:
         "image_type": NODE_IMAGE,
         "management": {"auto_repair": True, "auto_upgrade": True},
         "shielded_instance_config": SHIELDED,
-        "upgrade_settings": {"strategy": "SURGE", "max_surge": 1, "max_unavailable": 0},
+        "upgrade_settings": {
+            "strategy": "SURGE",
+            "max_surge": 1,
+            "max_unavailable": 0,
+        },
         **encrypted(environment, "boot_disk_kms_key"),
     }
     return {
@@ -158,14 +194,23 @@ def _auto_provisioning(environment: Environment) -> dict[str, object]:
         "autoscaling_profile": "OPTIMIZE_UTILIZATION",
         "auto_provisioning_locations": sorted(environment.zones),
         "auto_provisioning_defaults": defaults,
-        "resource_limits": [{"resource_type": kind, "minimum": 0, "maximum": maximum} for kind, maximum in limits],
+        "resource_limits": [
+            {
+                "resource_type": kind,
+                "minimum": 0,
+                "maximum": maximum,
+            }
+            for kind, maximum in limits
+        ],
     }
 
 
 def _auto_config(environment: Environment) -> dict[str, object]:
     config: dict[str, object] = {"node_kubelet_config": READ_ONLY_PORT_OFF}
     if environment.security.signed_kernel_modules:
-        config["linux_node_config"] = {"node_kernel_module_loading": {"policy": "ENFORCE_SIGNED_MODULES"}}
+        config["linux_node_config"] = {
+            "node_kernel_module_loading": {"policy": "ENFORCE_SIGNED_MODULES"}
+        }
     return config
 
 
@@ -189,7 +234,10 @@ def _observability(environment: Environment) -> dict[str, object]:
         "monitoring_config": {
             "enable_components": METRICS,
             "managed_prometheus": {"enabled": True},
-            "advanced_datapath_observability_config": {"enable_metrics": True, "enable_relay": False},
+            "advanced_datapath_observability_config": {
+                "enable_metrics": True,
+                "enable_relay": False,
+            },
         },
         "cost_management_config": {"enabled": True},
     }
@@ -219,16 +267,26 @@ def _security(environment: Environment) -> dict[str, object]:
 
 
 def image_policy(environment: Environment) -> list[Resource]:
-    """In the stack of the cluster: without one the policy has no effect. A destroy brings Google's own back."""
+    """In the stack of the cluster: without one the policy has no effect. A destroy brings Google's
+    own back.
+    """
     if environment.image_patterns is None:
         return []
     arguments = {
         # GKE's own agents: Google keeps the list of their images.
         "global_policy_evaluation_mode": "ENABLE",
-        "admission_whitelist_patterns": [{"name_pattern": pattern} for pattern in environment.image_patterns],
+        "admission_whitelist_patterns": [
+            {"name_pattern": pattern} for pattern in environment.image_patterns
+        ],
         "default_admission_rule": {
             "evaluation_mode": "ALWAYS_DENY",
             "enforcement_mode": "ENFORCED_BLOCK_AND_AUDIT_LOG",
         },
     }
-    return [Resource(kind="google_binary_authorization_policy", id="images", arguments=arguments)]
+    return [
+        Resource(
+            kind="google_binary_authorization_policy",
+            id="images",
+            arguments=arguments,
+        )
+    ]

@@ -1,4 +1,6 @@
-"""Cloud SQL for PostgreSQL: private address, IAM authentication, backups with point-in-time recovery."""
+"""Cloud SQL for PostgreSQL: private address, IAM authentication, backups with point-in-time
+recovery.
+"""
 
 from holdfast.contract.roles import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
@@ -32,14 +34,19 @@ def resources(environment: Environment) -> list[Resource]:
             arguments={
                 "name": RESULTS_DATABASE,
                 "instance": environment.database_name,
-                # Where the instance may go, the database goes with it: deleting it first fails on open connections.
+                # Where the instance may go, the database goes with it: deleting it first fails on
+                # open connections.
                 "deletion_policy": "PREVENT" if protected else "ABANDON",
             },
             after=(INSTANCE,),
             protected=protected,
         ),
         *(_user(environment, role) for role in DATABASE_ROLES),
-        *(_login(environment, role, right) for role in DATABASE_ROLES for right in ("client", "instanceUser")),
+        *(
+            _login(environment, role, right)
+            for role in DATABASE_ROLES
+            for right in ("client", "instanceUser")
+        ),
     ]
 
 
@@ -52,9 +59,15 @@ def _user(environment: Environment, role: str) -> Resource:
         "deletion_policy": "ABANDON",
     }
     if role == "migrator":
-        # A login of IAM may do nothing of itself. The others get their rights from this one, by the Job of the platform.
+        # A login of IAM may do nothing of itself. The others get their rights from this one, by the
+        # Job of the platform.
         arguments["database_roles"] = [DATABASE_OWNER]
-    return Resource(kind="google_sql_user", id=role, arguments=arguments, after=(INSTANCE, account(role)))
+    return Resource(
+        kind="google_sql_user",
+        id=role,
+        arguments=arguments,
+        after=(INSTANCE, account(role)),
+    )
 
 
 def _instance(environment: Environment, database: Database) -> Resource:
@@ -94,7 +107,8 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
         "ip_configuration": {
             "ipv4_enabled": False,
             "private_network": environment.network_path,
-            # Only the Auth Proxy or a connector gets in; both bring the certificate and renew the login.
+            # Only the Auth Proxy or a connector gets in; both bring the certificate and renew the
+            # login.
             "ssl_mode": "TRUSTED_CLIENT_CERTIFICATE_REQUIRED",
         },
         "backup_configuration": {
@@ -102,9 +116,16 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
             "point_in_time_recovery_enabled": True,
             "start_time": "01:00",
             "transaction_log_retention_days": 7,
-            "backup_retention_settings": {"retained_backups": database.backup_days, "retention_unit": "COUNT"},
+            "backup_retention_settings": {
+                "retained_backups": database.backup_days,
+                "retention_unit": "COUNT",
+            },
         },
-        "maintenance_window": {"day": 7, "hour": 3, "update_track": "stable"},
+        "maintenance_window": {
+            "day": 7,
+            "hour": 3,
+            "update_track": "stable",
+        },
         "insights_config": {"query_insights_enabled": True},
         "database_flags": [{"name": name, "value": value} for name, value in FLAGS.items()],
     }
@@ -113,6 +134,10 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
 def _login(environment: Environment, role: str, right: str) -> Resource:
     """Cloud SQL has no grants on an instance; a condition on the project's grant does the same."""
     instance = f"projects/{environment.project}/instances/{environment.database_name}"
-    expression = f'resource.name == "{instance}" && resource.type == "sqladmin.googleapis.com/Instance"'
+    expression = (
+        f'resource.name == "{instance}" && resource.type == "sqladmin.googleapis.com/Instance"'
+    )
     condition = {"title": "results database only", "expression": expression}
-    return project_grant(environment, f"{role}-sql-{right}", role, f"roles/cloudsql.{right}", condition)
+    return project_grant(
+        environment, f"{role}-sql-{right}", role, f"roles/cloudsql.{right}", condition
+    )

@@ -1,7 +1,8 @@
-"""Who may plan and deploy from the workflows of a repository: two accounts, reached by exchanged tokens, never by a key.
+"""Who may plan and deploy from the workflows of a repository: two accounts, reached by exchanged
+tokens, never by a key.
 
-The pool trusts one repository. Any of its workflows may plan, which reads; to deploy, a job must run in the protected
-environment of the repository, since that is where a person agrees.
+The pool trusts one repository. Any of its workflows may plan, which reads; to deploy, a job must
+run in the protected environment of the repository, since that is where a person agrees.
 """
 
 from infra.environments.schema import Delivery, Environment
@@ -12,16 +13,37 @@ from infra.specs.resource import Resource, grant
 ISSUER = "https://token.actions.githubusercontent.com"
 POOL = "google_iam_workload_identity_pool.github"
 PLANNER = (
-    "artifactregistry.reader", "cloudsql.viewer", "compute.viewer", "container.viewer", "dns.reader",
-    "iam.securityReviewer", "iam.serviceAccountViewer", "iam.workloadIdentityPoolViewer", "logging.viewer",
-    "monitoring.viewer", "pubsub.viewer", "serviceusage.serviceUsageViewer", "storage.bucketViewer",
-)  # fmt: skip
+    "artifactregistry.reader",
+    "cloudsql.viewer",
+    "compute.viewer",
+    "container.viewer",
+    "dns.reader",
+    "iam.securityReviewer",
+    "iam.serviceAccountViewer",
+    "iam.workloadIdentityPoolViewer",
+    "logging.viewer",
+    "monitoring.viewer",
+    "pubsub.viewer",
+    "serviceusage.serviceUsageViewer",
+    "storage.bucketViewer",
+)
 DEPLOYER = (
-    "artifactregistry.admin", "cloudsql.admin", "compute.networkAdmin", "compute.securityAdmin",
-    "container.admin", "dns.admin", "iam.serviceAccountAdmin", "iam.serviceAccountUser",
-    "iam.workloadIdentityPoolAdmin", "logging.admin", "monitoring.admin", "pubsub.admin",
-    "resourcemanager.projectIamAdmin", "serviceusage.serviceUsageAdmin", "storage.admin",
-)  # fmt: skip
+    "artifactregistry.admin",
+    "cloudsql.admin",
+    "compute.networkAdmin",
+    "compute.securityAdmin",
+    "container.admin",
+    "dns.admin",
+    "iam.serviceAccountAdmin",
+    "iam.serviceAccountUser",
+    "iam.workloadIdentityPoolAdmin",
+    "logging.admin",
+    "monitoring.admin",
+    "pubsub.admin",
+    "resourcemanager.projectIamAdmin",
+    "serviceusage.serviceUsageAdmin",
+    "storage.admin",
+)
 
 
 def resources(environment: Environment) -> list[Resource]:
@@ -51,7 +73,10 @@ def _trust(environment: Environment, delivery: Delivery) -> list[Resource]:
         Resource(
             kind="google_iam_workload_identity_pool",
             id="github",
-            arguments={"workload_identity_pool_id": pool, "display_name": f"{environment.cluster_name} workflows"},
+            arguments={
+                "workload_identity_pool_id": pool,
+                "display_name": f"{environment.cluster_name} workflows",
+            },
             after=api(environment, "iam"),
         ),
         Resource(
@@ -73,14 +98,25 @@ def _trust(environment: Environment, delivery: Delivery) -> list[Resource]:
     ]
 
 
-def _account(environment: Environment, role: str, granted: tuple[str, ...], state: str, who: str) -> list[Resource]:
+def _account(
+    environment: Environment,
+    role: str,
+    granted: tuple[str, ...],
+    state: str,
+    who: str,
+) -> list[Resource]:
     found = [
         service_account(environment, role),
         acting_as(environment, f"workflows-{role}", role, f"principal{who}", account(role), POOL),
-        *(project_grant(environment, f"{role}-{name.replace('.', '-')}", role, f"roles/{name}") for name in granted),
+        *(
+            project_grant(environment, f"{role}-{name.replace('.', '-')}", role, f"roles/{name}")
+            for name in granted
+        ),
     ]
     if environment.state_bucket:
-        after, bucket = (account(role), *api(environment, "storage")), environment.state_bucket
-        member, right = environment.member(role), f"roles/storage.{state}"
+        after = (account(role), *api(environment, "storage"))
+        bucket = environment.state_bucket
+        member = environment.member(role)
+        right = f"roles/storage.{state}"
         found.append(grant("storage_bucket", f"state-{role}", right, member, after, bucket=bucket))
     return found

@@ -8,7 +8,8 @@ from infra.specs.resource import Resource, grant
 
 # Terraform's own: a delay needs no second provider.
 WAIT = "terraform_data"
-# IAM's documentation: two minutes as a rule, at times seven. A service that may not use the key yet fails the apply.
+# IAM's documentation: two minutes as a rule, at times seven. A service that may not use the key yet
+# fails the apply.
 GRANT_SETTLES_S = 420
 AGENTS = {
     "artifactregistry": "gcp-sa-artifactregistry",
@@ -28,7 +29,9 @@ def agent(environment: Environment, service: str) -> str:
 
 def encrypted(environment: Environment, argument: str) -> dict[str, str]:
     """The argument that states the environment's key; none where Google's keys encrypt."""
-    return {argument: environment.security.kms_key} if environment.security.kms_key else {}
+    if environment.security.kms_key:
+        return {argument: environment.security.kms_key}
+    return {}
 
 
 def key_in_force(environment: Environment) -> tuple[str, ...]:
@@ -39,14 +42,20 @@ def key_in_force(environment: Environment) -> tuple[str, ...]:
 def resources(environment: Environment) -> list[Resource]:
     if not environment.security.kms_key:
         return []
-    role, key = "roles/cloudkms.cryptoKeyEncrypterDecrypter", environment.security.kms_key
-    grants = [
-        grant(
-            "kms_crypto_key", service, role, agent(environment, service),
-            (*api(environment, "cloudkms"), *api(environment, service)), crypto_key_id=key,
+    role = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
+    key = environment.security.kms_key
+    grants = []
+    for service in AGENTS:
+        grants.append(
+            grant(
+                "kms_crypto_key",
+                service,
+                role,
+                agent(environment, service),
+                (*api(environment, "cloudkms"), *api(environment, service)),
+                crypto_key_id=key,
+            )
         )
-        for service in AGENTS
-    ]  # fmt: skip
     return [*grants, _settled(environment, tuple(each.address for each in grants))]
 
 

@@ -1,4 +1,6 @@
-"""One Google service account per role, and only the roles each needs, on the object that is the target."""
+"""One Google service account per role, and only the roles each needs, on the object that is the
+target.
+"""
 
 # Why it is so: infra/decisions/0014.
 
@@ -10,9 +12,12 @@ from infra.environments.schema import Environment
 from infra.specs.network import api
 from infra.specs.resource import Resource, grant
 
-# The two roles that make sense on a project only: a node logs, pulls and reports under its own name;
-# the exporter writes metrics, which belong to no resource.
-PROJECT_ROLES = {"nodes": "roles/container.defaultNodeServiceAccount", "exporter": "roles/monitoring.metricWriter"}
+# The two roles that make sense on a project only: a node logs, pulls and reports under its own
+# name; the exporter writes metrics, which belong to no resource.
+PROJECT_ROLES = {
+    "nodes": "roles/container.defaultNodeServiceAccount",
+    "exporter": "roles/monitoring.metricWriter",
+}
 # A listing with any prefix is a request to the bucket, so no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"
 # Of people who run the report; metrics too belong to no resource.
@@ -28,11 +33,14 @@ BUCKET_ROLES = {
 
 
 def bucket_roles(environment: Environment) -> dict[str, dict[str, str]]:
-    """Where runs are kept apart, who loads some of them may list all, since a listing is a request to the bucket; what it
-    reads follows from `Run.read_by`."""
+    """Where runs are kept apart, who loads some of them may list all, since a listing is a request
+    to the bucket; what it reads follows from `Run.read_by`.
+    """
     if not environment.storage.runs:
         return BUCKET_ROLES
-    return BUCKET_ROLES | {role: BUCKET_ROLES[role] | {"checkpoints": LIST_ROLE} for role in READERS}
+    return BUCKET_ROLES | {
+        role: BUCKET_ROLES[role] | {"checkpoints": LIST_ROLE} for role in READERS
+    }
 
 
 def account(role: str) -> str:
@@ -44,37 +52,81 @@ def service_account(environment: Environment, role: str) -> Resource:
         "account_id": environment.account_id(role),
         "display_name": f"{environment.cluster_name} {role}",
     }
-    return Resource(kind="google_service_account", id=role, arguments=arguments, after=api(environment, "iam"))
+    return Resource(
+        kind="google_service_account",
+        id=role,
+        arguments=arguments,
+        after=api(environment, "iam"),
+    )
 
 
-def project_grant(environment: Environment, id: str, role: str, granted: str, condition: object = None) -> Resource:
+def project_grant(
+    environment: Environment,
+    id: str,
+    role: str,
+    granted: str,
+    condition: object = None,
+) -> Resource:
     """To the account of `role`."""
     after = (account(role), *api(environment, "cloudresourcemanager"))
-    return grant("project", id, granted, environment.member(role), after, condition, project=environment.project)
+    return grant(
+        "project",
+        id,
+        granted,
+        environment.member(role),
+        after,
+        condition,
+        project=environment.project,
+    )
 
 
 def acting_as(environment: Environment, id: str, role: str, member: str, *after: str) -> Resource:
     """`member` may act as the account of `role`."""
-    path = f"projects/{environment.project}/serviceAccounts/{environment.service_account_email(role)}"
-    return grant("service_account", id, "roles/iam.workloadIdentityUser", member, after, service_account_id=path)
+    path = (
+        f"projects/{environment.project}/serviceAccounts/{environment.service_account_email(role)}"
+    )
+    return grant(
+        "service_account",
+        id,
+        "roles/iam.workloadIdentityUser",
+        member,
+        after,
+        service_account_id=path,
+    )
 
 
 def resources(environment: Environment) -> list[Resource]:
     accounts = [service_account(environment, role) for role in roles.ROLES]
-    grants = [project_grant(environment, role, role, granted) for role, granted in PROJECT_ROLES.items()]
-    return [*accounts, *grants, *_readers(environment), *_event_lines(environment)]
+    grants = [
+        project_grant(environment, role, role, granted) for role, granted in PROJECT_ROLES.items()
+    ]
+    return [
+        *accounts,
+        *grants,
+        *_readers(environment),
+        *_event_lines(environment),
+    ]
 
 
 def _readers(environment: Environment) -> list[Resource]:
     # From the name, not its place in the list: a reader that is added must not move the others.
-    ids = {reader: f"reader-{re.sub(r'[^a-z0-9]+', '-', reader.lower())}" for reader in environment.alerts.readers}
-    after, project = api(environment, "cloudresourcemanager"), environment.project
-    return [grant("project", id, READER_ROLE, reader, after, project=project) for reader, id in ids.items()]
+    ids = {
+        reader: f"reader-{re.sub(r'[^a-z0-9]+', '-', reader.lower())}"
+        for reader in environment.alerts.readers
+    }
+    after = api(environment, "cloudresourcemanager")
+    project = environment.project
+    return [
+        grant("project", id, READER_ROLE, reader, after, project=project)
+        for reader, id in ids.items()
+    ]
 
 
 def _event_lines(environment: Environment) -> list[Resource]:
     """Exporter and mover read what containers print, and no other log of the project."""
-    bucket, _, name = roles.events_view(environment.project, environment.cluster_name).rpartition("/views/")
+    bucket, _, name = roles.events_view(environment.project, environment.cluster_name).rpartition(
+        "/views/"
+    )
     view = Resource(
         kind="google_logging_log_view",
         id="events",
@@ -82,27 +134,50 @@ def _event_lines(environment: Environment) -> list[Resource]:
             "name": name,
             "bucket": bucket,
             "description": "Event lines of jobs, for the exporter",
-            "filter": f'SOURCE("projects/{environment.project}") AND resource.type = "k8s_container" AND LOG_ID("stdout")',
+            "filter": (
+                f'SOURCE("projects/{environment.project}") AND resource.type = "k8s_container" AND'
+                ' LOG_ID("stdout")'
+            ),
         },
         after=api(environment, "logging"),
     )
-    where = {"parent": f"projects/{environment.project}", "location": "global", "bucket": "_Default", "name": name}
+    where = {
+        "parent": f"projects/{environment.project}",
+        "location": "global",
+        "bucket": "_Default",
+        "name": name,
+    }
 
     def reader(id: str, role: str) -> Resource:
         after = (account(role), view.address)
-        return grant("logging_log_view", id, "roles/logging.viewAccessor", environment.member(role), after, **where)
+        return grant(
+            "logging_log_view",
+            id,
+            "roles/logging.viewAccessor",
+            environment.member(role),
+            after,
+            **where,
+        )
 
     # The first came alone, and its id is an address of Terraform.
     return [view, reader("events", "exporter"), reader("events-mover", "mover")]
 
 
 def workload_bindings(environment: Environment) -> list[Resource]:
-    """Pods act as their Google account. Part of the cluster stack: the workload pool exists once a cluster does."""
-    places = [(role, namespace, f"workload-{role}") for role, namespace in roles.KSA_NAMESPACES.items()]
+    """Pods act as their Google account. Part of the cluster stack: the workload pool exists once a
+    cluster does.
+    """
+    places = [
+        (role, namespace, f"workload-{role}") for role, namespace in roles.KSA_NAMESPACES.items()
+    ]
     spaces = [space for team in environment.teams for space in team.spaces]
-    places += [(role, space, f"workload-{role}-{space}") for space in spaces for role in roles.JOB_ROLES]
+    places += [
+        (role, space, f"workload-{role}-{space}") for space in spaces for role in roles.JOB_ROLES
+    ]
     pods = f"serviceAccount:{environment.workload_pool}"
     return [
-        acting_as(environment, id, role, f"{pods}[{namespace}/{role}]", "google_container_cluster.cluster")
+        acting_as(
+            environment, id, role, f"{pods}[{namespace}/{role}]", "google_container_cluster.cluster"
+        )
         for role, namespace, id in places
     ]

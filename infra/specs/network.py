@@ -10,9 +10,21 @@ from infra.environments.services import ExistingNetwork
 from infra.specs.resource import Resource, grant
 
 APIS = (
-    "artifactregistry", "billingbudgets", "cloudresourcemanager", "compute", "container", "cloudkms", "dns",
-    "iam", "logging", "monitoring", "pubsub", "servicenetworking", "sqladmin", "storage",
-)  # fmt: skip
+    "artifactregistry",
+    "billingbudgets",
+    "cloudresourcemanager",
+    "compute",
+    "container",
+    "cloudkms",
+    "dns",
+    "iam",
+    "logging",
+    "monitoring",
+    "pubsub",
+    "servicenetworking",
+    "sqladmin",
+    "storage",
+)
 PODS_RANGE = "pods"
 SERVICES_RANGE = "services"
 
@@ -43,19 +55,34 @@ def resources(environment: Environment) -> list[Resource]:
 def makes_peering(environment: Environment) -> bool:
     """Whether the range and the peering for Cloud SQL are made here."""
     existing = environment.network.existing
-    return bool(environment.database) and (existing is None or "managed-services" in existing.creates)
+    return bool(environment.database) and (
+        existing is None or "managed-services" in existing.creates
+    )
 
 
 def _host_grants(environment: Environment, existing: ExistingNetwork) -> list[Resource]:
     """What GKE needs in a Shared VPC host project (GKE documentation, clusters with Shared VPC)."""
-    number, (_, _, _, region, _, subnet) = environment.project_number.lower(), existing.subnet.split("/")
+    number = environment.project_number.lower()
+    _, _, _, region, _, subnet = existing.subnet.split("/")
     gke = f"serviceAccount:service-{number}@container-engine-robot.iam.gserviceaccount.com"
     users = {"gke": gke, "instances": f"serviceAccount:{number}@cloudservices.gserviceaccount.com"}
-    where = {"project": existing.project, "region": region, "subnetwork": subnet}
-    after = tuple(name for each in ("container", "compute", "cloudresourcemanager") for name in api(environment, each))
-    role, agent_role = "roles/compute.networkUser", "roles/container.hostServiceAgentUser"
+    where = {
+        "project": existing.project,
+        "region": region,
+        "subnetwork": subnet,
+    }
+    after = tuple(
+        name
+        for each in ("container", "compute", "cloudresourcemanager")
+        for name in api(environment, each)
+    )
+    role = "roles/compute.networkUser"
+    agent_role = "roles/container.hostServiceAgentUser"
     return [
-        *(grant("compute_subnetwork", f"host-{name}", role, user, after, **where) for name, user in users.items()),
+        *(
+            grant("compute_subnetwork", f"host-{name}", role, user, after, **where)
+            for name, user in users.items()
+        ),
         grant("project", "host-gke", agent_role, gke, after, project=existing.project),
     ]
 
@@ -86,7 +113,11 @@ def _vpc(environment: Environment) -> Resource:
     return Resource(
         kind="google_compute_network",
         id="vpc",
-        arguments={"name": environment.stem, "auto_create_subnetworks": False, "routing_mode": "REGIONAL"},
+        arguments={
+            "name": environment.stem,
+            "auto_create_subnetworks": False,
+            "routing_mode": "REGIONAL",
+        },
         after=api(environment, "compute"),
     )
 
@@ -110,7 +141,12 @@ def _subnet(environment: Environment) -> Resource:
             "flow_sampling": 0.5,
             "metadata": "INCLUDE_ALL_METADATA",
         }
-    return Resource(kind="google_compute_subnetwork", id="nodes", arguments=arguments, after=(VPC,))
+    return Resource(
+        kind="google_compute_subnetwork",
+        id="nodes",
+        arguments=arguments,
+        after=(VPC,),
+    )
 
 
 def _after(environment: Environment, *addresses: str) -> tuple[str, ...]:
@@ -121,7 +157,8 @@ def _after(environment: Environment, *addresses: str) -> tuple[str, ...]:
 def _firewall(environment: Environment) -> Resource:
     """What no other rule admits is refused, and logged; the network's own refusal leaves no trace.
 
-    Never in a network of others: at its priority it would outvote the rules that the default network has.
+    Never in a network of others: at its priority it would outvote the rules that the default
+    network has.
     """
     return Resource(
         kind="google_compute_firewall",
@@ -142,12 +179,17 @@ def _firewall(environment: Environment) -> Resource:
 
 def _nat(environment: Environment) -> list[Resource]:
     """Nodes have no public address; images and package indexes outside Google go through here."""
-    router, vpc = f"{environment.stem}-router", environment.network_path.rpartition("/")[2]
+    router = f"{environment.stem}-router"
+    vpc = environment.network_path.rpartition("/")[2]
     return [
         Resource(
             kind="google_compute_router",
             id="nat",
-            arguments={"name": router, "network": vpc, "region": environment.region},
+            arguments={
+                "name": router,
+                "network": vpc,
+                "region": environment.region,
+            },
             after=_after(environment, VPC),
         ),
         Resource(
@@ -167,7 +209,9 @@ def _nat(environment: Environment) -> list[Resource]:
 
 
 def _google_apis(environment: Environment) -> list[Resource]:
-    """Every name below googleapis.com on private addresses: the only way out that network policies of pods admit."""
+    """Every name below googleapis.com on private addresses: the only way out that network policies
+    of pods admit.
+    """
     zone = f"{environment.stem}-google-apis"
     addresses = [str(address) for address in ip_network(GOOGLE_APIS_CIDR)]
     records = {
@@ -183,7 +227,9 @@ def _google_apis(environment: Environment) -> list[Resource]:
                 "dns_name": "googleapis.com.",
                 "description": "Google APIs on private addresses",
                 "visibility": "private",
-                "private_visibility_config": {"networks": [{"network_url": environment.network_path}]},
+                "private_visibility_config": {
+                    "networks": [{"network_url": environment.network_path}]
+                },
             },
             after=(*_after(environment, VPC), *api(environment, "dns")),
         ),
@@ -191,7 +237,13 @@ def _google_apis(environment: Environment) -> list[Resource]:
             Resource(
                 kind="google_dns_record_set",
                 id=id_,
-                arguments={"managed_zone": zone, "name": name, "type": kind, "ttl": 300, "rrdatas": values},
+                arguments={
+                    "managed_zone": zone,
+                    "name": name,
+                    "type": kind,
+                    "ttl": 300,
+                    "rrdatas": values,
+                },
                 after=("google_dns_managed_zone.google-apis",),
             )
             for id_, (name, kind, values) in records.items()
@@ -223,11 +275,16 @@ def _managed_services(environment: Environment) -> list[Resource]:
                 "network": environment.network_path,
                 "service": "servicenetworking.googleapis.com",
                 "reserved_peering_ranges": [name],
-                # Cloud SQL holds the peering for hours after its instance is gone; a destroy must not wait for it.
+                # Cloud SQL holds the peering for hours after its instance is gone; a destroy must
+                # not wait for it.
                 "deletion_policy": "ABANDON",
-                # The abandoned peering is still there at the next deployment, with the range of the last.
+                # The abandoned peering is still there at the next deployment, with the range of the
+                # last.
                 "update_on_creation_fail": True,
             },
-            after=("google_compute_global_address.managed-services", *api(environment, "servicenetworking")),
+            after=(
+                "google_compute_global_address.managed-services",
+                *api(environment, "servicenetworking"),
+            ),
         ),
     ]

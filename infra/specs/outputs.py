@@ -1,4 +1,6 @@
-"""What people need after a deployment, by stack. Every name follows from the environment, so that no state is read."""
+"""What people need after a deployment, by stack. Every name follows from the environment, so that
+no state is read.
+"""
 
 import json
 import shlex
@@ -15,15 +17,27 @@ def outputs(environment: Environment) -> dict[str, dict[str, str]]:
     return {
         "foundation": _foundation(environment),
         "cluster": _cluster(environment),
-        "monitoring": {"dashboards": f"{CONSOLE}/monitoring/dashboards?project={environment.project}"},
+        "monitoring": {
+            "dashboards": f"{CONSOLE}/monitoring/dashboards?project={environment.project}"
+        },
     }
 
 
 def _cluster(environment: Environment) -> dict[str, str]:
-    name, region, project = environment.cluster_name, environment.region, environment.project
+    name = environment.cluster_name
+    region = environment.region
+    project = environment.project
     # Through IAM where the DNS endpoint is open; else from inside the VPC.
     way = "--dns-endpoint" if environment.cluster.dns_endpoint_public else "--internal-ip"
-    command = ("gcloud", "container", "clusters", "get-credentials", name, f"--region={region}", f"--project={project}")
+    command = (
+        "gcloud",
+        "container",
+        "clusters",
+        "get-credentials",
+        name,
+        f"--region={region}",
+        f"--project={project}",
+    )
     return {
         "credentials": shlex.join((*command, way)),
         "cluster page": f"{CONSOLE}/kubernetes/clusters/details/{region}/{name}?project={project}",
@@ -42,7 +56,9 @@ def _foundation(environment: Environment) -> dict[str, str]:
     }
     if environment.delivery:
         entry = {"env": environment.name, "gate": environment.delivery.environment}
-        entry["provider"] = f"{environment.identity_pools}/{environment.identity_pool}/providers/github"
+        entry["provider"] = (
+            f"{environment.identity_pools}/{environment.identity_pool}/providers/github"
+        )
         entry |= {role: environment.service_account_email(role) for role in ("planner", "deployer")}
         found["HOLDFAST_ENVIRONMENTS"] = json.dumps([entry])
     if environment.database:

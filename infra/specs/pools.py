@@ -13,7 +13,8 @@ RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
 RESERVED_TAINTS = ("cloud.google.com/", "kubernetes.io/", "node.kubernetes.io/")
 CLUSTER = "google_container_cluster.cluster"
-# Taints are a set to the API and a list to the provider: drift compares them (infra/decisions/0016).
+# Taints are a set to the API and a list to the provider: drift compares them
+# (infra/decisions/0016).
 IGNORED = ("initial_node_count", "node_config[0].taint")
 
 
@@ -42,11 +43,15 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         "node_config": _node_config(environment, pool),
     }
     if not flex:
-        # Flex-start pools get SHORT_LIVED from GKE, a value the provider does not know: stating any is a
-        # permanent difference.
-        # GPU quota is usually full, so a GPU pool upgrades by taking a node away, others by adding one.
+        # Flex-start pools get SHORT_LIVED from GKE, a value the provider does not know: stating any
+        # is a permanent difference. GPU quota is usually full, so a GPU pool upgrades by taking a
+        # node away, others by adding one.
         surge = 0 if pool.gpus_per_node else 1
-        arguments["upgrade_settings"] = {"strategy": "SURGE", "max_surge": surge, "max_unavailable": 1 - surge}
+        arguments["upgrade_settings"] = {
+            "strategy": "SURGE",
+            "max_surge": surge,
+            "max_unavailable": 1 - surge,
+        }
     if pool.capacity is Capacity.QUEUED:
         arguments["queued_provisioning"] = {"enabled": True}
     return Resource(
@@ -55,7 +60,9 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         arguments=arguments,
         after=(CLUSTER,),
         ignore_changes=IGNORED,
-        skips={"CKV_GCP_9": "GKE refuses auto-repair on flex-start: it would queue for another machine"}
+        skips={
+            "CKV_GCP_9": "GKE refuses auto-repair on flex-start: it would queue for another machine"
+        }
         if flex
         else {},
     )
@@ -72,7 +79,11 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
         "labels": pool.labels(),
         "resource_labels": environment.all_labels() | {"pool": pool.name},
         "taint": [
-            {"key": t.key, "value": t.value, "effect": t.effect.provider_value}
+            {
+                "key": t.key,
+                "value": t.value,
+                "effect": t.effect.provider_value,
+            }
             for t in sorted(pool.taints, key=lambda t: t.key)
             # GKE sets its own on nodes, and refuses a pool that claims one.
             if not t.key.startswith(RESERVED_TAINTS)
@@ -98,17 +109,24 @@ def _kubelet(pool: Pool) -> dict[str, object]:
 
 def _lifespan(environment: Environment, pool: Pool) -> dict[str, object]:
     if pool.capacity is Capacity.SPOT:
-        return {"spot": True, "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"}}
+        return {
+            "spot": True,
+            "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
+        }
     if pool.capacity is Capacity.RESERVED:
         return {"reservation_affinity": _reservation(environment, pool)}
     if pool.capacity not in FLEX:
         return {}
-    # A queued pool is one of flex-start too: without it its nodes lack the label that jobs select. How long they live
-    # is in each ProvisioningRequest, and GKE refuses it on the pool.
+    # A queued pool is one of flex-start too: without it its nodes lack the label that jobs select.
+    # How long they live is in each ProvisioningRequest, and GKE refuses it on the pool.
     return {
         "flex_start": True,
         "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
-        **({"max_run_duration": f"{pool.max_run_s}s"} if pool.capacity is Capacity.FLEX_START else {}),
+        **(
+            {"max_run_duration": f"{pool.max_run_s}s"}
+            if pool.capacity is Capacity.FLEX_START
+            else {}
+        ),
     }
 
 
@@ -116,7 +134,11 @@ def _reservation(environment: Environment, pool: Pool) -> dict[str, object]:
     found = next(group.reservation for group in environment.groups if group.name == pool.pool_class)
     assert found
     named = f"projects/{found.project}/reservations/{found.name}" if found.project else found.name
-    return {"consume_reservation_type": "SPECIFIC_RESERVATION", "key": RESERVATION_KEY, "values": [named]}
+    return {
+        "consume_reservation_type": "SPECIFIC_RESERVATION",
+        "key": RESERVATION_KEY,
+        "values": [named],
+    }
 
 
 def _gpu(environment: Environment, pool: Pool) -> dict[str, object]:
@@ -132,5 +154,7 @@ def _gpu(environment: Environment, pool: Pool) -> dict[str, object]:
         ],
     }
     if environment.security.signed_kernel_modules:
-        config["linux_node_config"] = {"node_kernel_module_loading": {"policy": "ENFORCE_SIGNED_MODULES"}}
+        config["linux_node_config"] = {
+            "node_kernel_module_loading": {"policy": "ENFORCE_SIGNED_MODULES"}
+        }
     return config

@@ -1,4 +1,6 @@
-"""Work queue of the batch: topic, subscription, and the dead letters with a subscription that keeps them."""
+"""Work queue of the batch: topic, subscription, and the dead letters with a subscription that keeps
+them.
+"""
 
 from infra.environments.schema import Environment
 from infra.specs.encryption import agent, encrypted, key_in_force
@@ -55,7 +57,9 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
         # The minimum also holds back what a draining worker returns, so it stays short.
         arguments["retry_policy"] = {"minimum_backoff": "1s", "maximum_backoff": "60s"}
         arguments["dead_letter_policy"] = {
-            "dead_letter_topic": f"projects/{environment.project}/topics/{environment.topic('dead')}",
+            "dead_letter_topic": (
+                f"projects/{environment.project}/topics/{environment.topic('dead')}"
+            ),
             "max_delivery_attempts": MAX_DELIVERY_ATTEMPTS,
         }
         after.append("google_pubsub_topic.dead")
@@ -71,13 +75,21 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
 def _grants(environment: Environment) -> list[Resource]:
     """The batch pulls and enqueues; Pub/Sub's own agent moves what was delivered too often.
 
-    No pod may make or remove subscriptions: that right cannot be limited to some of a project's (decision 0045).
+    No pod may make or remove subscriptions: that right cannot be limited to some of a project's
+    (decision 0045).
     """
     roles = {"subscription": "roles/pubsub.subscriber", "topic": "roles/pubsub.publisher"}
-    members = {"batch": environment.member("batch"), "agent": agent(environment, "pubsub")}
+    members = {
+        "batch": environment.member("batch"),
+        "agent": agent(environment, "pubsub"),
+    }
     rows = [("dead", "topic", "agent")]
     for lane in environment.lanes:
-        rows += [(lane, "subscription", "batch"), (lane, "topic", "batch"), (lane, "subscription", "agent")]
+        rows += [
+            (lane, "subscription", "batch"),
+            (lane, "topic", "batch"),
+            (lane, "subscription", "agent"),
+        ]
     return [
         grant(
             f"pubsub_{target}",

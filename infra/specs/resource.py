@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resource:
-    """`arguments` as the provider documents them; a block that may occur once is a dict, a repeatable one a list.
+    """`arguments` as the provider documents them; a block that may occur once is a dict, a
+    repeatable one a list.
 
-    Resources name each other by computed names, not by references: the plan then knows every value, so that
-    rules and snapshots see them, and stacks need no shared state. Order is stated in `after`.
+    Resources name each other by computed names, not by references: the plan then knows every value,
+    so that rules and snapshots see them, and stacks need no shared state. Order is stated in
+    `after`.
     """
 
     kind: str
@@ -24,7 +26,9 @@ class Resource:
     ignore_changes: tuple[str, ...] = ()
     """Arguments that the cloud changes by itself."""
     protected: bool = False
-    """Neither a destroy nor a replacement is even planned, and one left out of the configuration is not deleted."""
+    """Neither a destroy nor a replacement is even planned, and one left out of the configuration is
+    not deleted.
+    """
     skips: Mapping[str, str] = field(default_factory=dict[str, str])
     """Checks of Checkov that this resource fails on purpose, and why."""
 
@@ -34,13 +38,33 @@ class Resource:
 
 
 def grant(
-    on: str, id: str, role: str, member: str, after: tuple[str, ...], condition: object = None, **target: object
+    on: str,
+    id: str,
+    role: str,
+    member: str,
+    after: tuple[str, ...],
+    condition: object = None,
+    **target: object,
 ) -> Resource:
-    """For one member on one object: `on` is its kind as the provider calls it, `target` are the arguments that name it."""
-    arguments = {**target, "role": role, "member": member, **({"condition": condition} if condition else {})}
-    return Resource(kind=f"google_{on}_iam_member", id=id, arguments=arguments, after=after)
+    """For one member on one object: `on` is its kind as the provider calls it, `target` are the
+    arguments that name it.
+    """
+    arguments = {
+        **target,
+        "role": role,
+        "member": member,
+        **({"condition": condition} if condition else {}),
+    }
+    return Resource(
+        kind=f"google_{on}_iam_member",
+        id=id,
+        arguments=arguments,
+        after=after,
+    )
 
 
 def deletion_policy(protected: bool) -> str:
-    """What the provider does when the resource leaves the configuration; kept in the state, unlike a lifecycle."""
+    """What the provider does when the resource leaves the configuration; kept in the state, unlike
+    a lifecycle.
+    """
     return "PREVENT" if protected else "DELETE"

@@ -1,4 +1,6 @@
-"""Buckets for checkpoints and data, with who may do what in them, and the image registry; all in the cluster's region."""
+"""Buckets for checkpoints and data, with who may do what in them, and the image registry; all in
+the cluster's region.
+"""
 
 # Why it is so: infra/decisions/0069.
 
@@ -21,24 +23,36 @@ NO_ACCESS_LOGS = dict.fromkeys(
     ("CKV_GCP_62", "CKV_GCP_63"),
     "Cloud Audit Logs record who read what; usage logs would need a bucket that logs itself",
 )
-NO_OLD_CHECKPOINTS = {"CKV_GCP_78": "a checkpoint lives for hours, and its old versions would be billed for days"}
+NO_OLD_CHECKPOINTS = {
+    "CKV_GCP_78": "a checkpoint lives for hours, and its old versions would be billed for days"
+}
 
 
 def resources(environment: Environment) -> list[Resource]:
-    return [*(_bucket(environment, purpose) for purpose in BUCKETS), *_grants(environment), *_registry(environment)]
+    return [
+        *(_bucket(environment, purpose) for purpose in BUCKETS),
+        *_grants(environment),
+        *_registry(environment),
+    ]
 
 
 def below(environment: Environment, title: str, prefixes: tuple[str, ...]) -> dict[str, str]:
     """The condition that an object of the checkpoints is below one of them."""
     bucket = environment.bucket("checkpoints")
-    places = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in prefixes]
-    return {"title": title, "expression": " || ".join(places)}
+    places = []
+    for prefix in prefixes:
+        places.append(f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")')
+    return {
+        "title": title,
+        "expression": " || ".join(places),
+    }
 
 
 def _bucket(environment: Environment, purpose: str) -> Resource:
     storage = environment.storage
-    # A checkpoint lives for hours; soft delete would bill each for a week more. Its writer is create-only,
-    # and restore falls back to the one before, so that nothing is lost by an overwrite.
+    # A checkpoint lives for hours; soft delete would bill each for a week more. Its writer is
+    # create-only, and restore falls back to the one before, so that nothing is lost by an
+    # overwrite.
     soft_delete_days = 0 if purpose == "checkpoints" else SOFT_DELETE_DAYS
     arguments: dict[str, object] = {
         "name": environment.bucket(purpose),
@@ -54,7 +68,8 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
     }
     if purpose != "checkpoints":
         arguments["versioning"] = {"enabled": True}
-    if key := encrypted(environment, "default_kms_key_name"):
+    key = encrypted(environment, "default_kms_key_name")
+    if key:
         arguments["encryption"] = key
     return Resource(
         kind="google_storage_bucket",
@@ -67,12 +82,27 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
 
 
 def _lifecycle(purpose: str) -> list[dict[str, object]]:
-    rules: list[dict[str, object]] = [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}]
-    condition: dict[str, object] = {"days_since_noncurrent_time": OLD_VERSIONS_DAYS, "with_state": "ARCHIVED"}
+    rules: list[dict[str, object]] = [
+        {
+            "action": {"type": "AbortIncompleteMultipartUpload"},
+            "condition": {"age": 1},
+        }
+    ]
+    condition: dict[str, object] = {
+        "days_since_noncurrent_time": OLD_VERSIONS_DAYS,
+        "with_state": "ARCHIVED",
+    }
     if purpose == "checkpoints":
-        # A custom time marks an attempt as abandoned. Committed objects have none, so this never reaches them.
+        # A custom time marks an attempt as abandoned. Committed objects have none, so this never
+        # reaches them.
         condition = {"days_since_custom_time": UNCOMMITTED_DAYS}
-    return [*rules, {"action": {"type": "Delete"}, "condition": condition}]
+    return [
+        *rules,
+        {
+            "action": {"type": "Delete"},
+            "condition": condition,
+        },
+    ]
 
 
 def _grants(environment: Environment) -> list[Resource]:
@@ -91,7 +121,9 @@ def _shared(environment: Environment) -> Resource:
     """All training's, where no runs are listed."""
     folder = environment.storage.default_run
     condition = below(environment, f"checkpoints of {folder}", (f"{folder}/",))
-    return _grant(environment, "runs-trainer", "checkpoints", "trainer", "roles/storage.objectUser", condition)
+    return _grant(
+        environment, "runs-trainer", "checkpoints", "trainer", "roles/storage.objectUser", condition
+    )
 
 
 def _reads(environment: Environment, role: str) -> list[Resource]:
@@ -110,10 +142,18 @@ def _reads(environment: Environment, role: str) -> list[Resource]:
 
 
 def _grant(
-    environment: Environment, id: str, purpose: str, role: str, granted: str, condition: object = None
+    environment: Environment,
+    id: str,
+    purpose: str,
+    role: str,
+    granted: str,
+    condition: object = None,
 ) -> Resource:
-    after, bucket = (f"google_storage_bucket.{purpose}", account(role)), environment.bucket(purpose)
-    return grant("storage_bucket", id, granted, environment.member(role), after, condition, bucket=bucket)
+    after = (f"google_storage_bucket.{purpose}", account(role))
+    bucket = environment.bucket(purpose)
+    return grant(
+        "storage_bucket", id, granted, environment.member(role), after, condition, bucket=bucket
+    )
 
 
 def _registry(environment: Environment) -> list[Resource]:
@@ -130,7 +170,11 @@ def _registry(environment: Environment) -> list[Resource]:
                 "action": "DELETE",
                 "condition": {"tag_state": "UNTAGGED", "older_than": f"{30 * DAY_S}s"},
             },
-            {"id": "keep-recent", "action": "KEEP", "most_recent_versions": {"keep_count": 20}},
+            {
+                "id": "keep-recent",
+                "action": "KEEP",
+                "most_recent_versions": {"keep_count": 20},
+            },
         ],
         "labels": environment.all_labels(),
         "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
@@ -144,14 +188,20 @@ def _registry(environment: Environment) -> list[Resource]:
         protected=not environment.storage.allow_destroy,
     )
     reader = grant(
-        "artifact_registry_repository", "images-nodes", "roles/artifactregistry.reader", environment.member("nodes"),
-        (images.address, account("nodes")), location=environment.region, repository=environment.stem,
-    )  # fmt: skip
+        "artifact_registry_repository",
+        "images-nodes",
+        "roles/artifactregistry.reader",
+        environment.member("nodes"),
+        (images.address, account("nodes")),
+        location=environment.region,
+        repository=environment.stem,
+    )
     return [images, reader]
 
 
 def run_grants(environment: Environment) -> list[Resource]:
-    """What each run may do with the checkpoints: its pods act as themselves, without an account of Google's between.
+    """What each run may do with the checkpoints: its pods act as themselves, without an account of
+    Google's between.
 
     Part of the cluster's stack. None where runs are not kept apart.
     """
@@ -160,12 +210,20 @@ def run_grants(environment: Environment) -> list[Resource]:
     spaces = {NAMESPACE_TRAINING: ""} | {
         team.spaces[0]: f"-{team.spaces[0]}" for team in environment.teams if team.runs
     }
-    everyone = {"checkpoints": ("runs-list", LIST_ROLE), "data": ("runs-data", "roles/storage.objectViewer")}
+    everyone = {
+        "checkpoints": ("runs-list", LIST_ROLE),
+        "data": ("runs-data", "roles/storage.objectViewer"),
+    }
     members = f"principalSet://{environment.workload_identities}/namespace"
     return [
         *(
             grant(
-                "storage_bucket", f"{id}{suffix}", role, f"{members}/{space}", AFTER, bucket=environment.bucket(purpose)
+                "storage_bucket",
+                f"{id}{suffix}",
+                role,
+                f"{members}/{space}",
+                AFTER,
+                bucket=environment.bucket(purpose),
             )
             for space, suffix in spaces.items()
             for purpose, (id, role) in everyone.items()
@@ -175,8 +233,12 @@ def run_grants(environment: Environment) -> list[Resource]:
 
 
 def _own(environment: Environment, run: Run) -> Resource:
-    space = next((team.spaces[0] for team in environment.teams if run.name in team.runs), NAMESPACE_TRAINING)
+    space = next(
+        (team.spaces[0] for team in environment.teams if run.name in team.runs), NAMESPACE_TRAINING
+    )
     member = f"principal://{environment.workload_identities}/subject/ns/{space}/sa/{run.account}"
     own = below(environment, f"checkpoints of {run.name}", run.prefixes)
     bucket = environment.bucket("checkpoints")
-    return grant("storage_bucket", run.account, "roles/storage.objectUser", member, AFTER, own, bucket=bucket)
+    return grant(
+        "storage_bucket", run.account, "roles/storage.objectUser", member, AFTER, own, bucket=bucket
+    )

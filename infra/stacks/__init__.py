@@ -10,7 +10,12 @@ from infra.specs import Resource
 
 
 def stack(
-    app: cdk.App, area: str, environment: Environment, resources: Iterable[Resource], *, local_state: bool
+    app: cdk.App,
+    area: str,
+    environment: Environment,
+    resources: Iterable[Resource],
+    *,
+    local_state: bool,
 ) -> cdk.Stack:
     """These resources and nothing else, with the provider and the state of an environment."""
     left = placeholders(environment)
@@ -25,5 +30,12 @@ def stack(
         billing_project=environment.project if area == "monitoring" and environment.budget else "",
     )
     for r in resources:
-        made.add(r.kind, r.id, r.arguments, after=r.after, ignore_changes=r.ignore_changes, protected=r.protected)
+        made.add(
+            r.kind,
+            r.id,
+            r.arguments,
+            after=r.after,
+            ignore_changes=r.ignore_changes,
+            protected=r.protected,
+        )
     return made

@@ -1,6 +1,7 @@
 """What an alert is, as data, and the series that queries are made of.
 
-A query is text: `$cluster`, the thresholds of `Alerts` (`$spot_pending_s`) and series (`$goodput_ratio`) are filled in.
+A query is text: `$cluster`, the thresholds of `Alerts` (`$spot_pending_s`) and series
+(`$goodput_ratio`) are filled in.
 """
 
 import re
@@ -26,7 +27,11 @@ class Severity(StrEnum):
 
     @property
     def level(self) -> str:
-        return {"page": "CRITICAL", "ticket": "ERROR", "info": "WARNING"}[self.value]
+        return {
+            "page": "CRITICAL",
+            "ticket": "ERROR",
+            "info": "WARNING",
+        }[self.value]
 
 
 class AlertSource(StrEnum):
@@ -36,7 +41,9 @@ class AlertSource(StrEnum):
 
 
 Values = Mapping[str, Any]
-"""Placeholder -> value: the fields of the environment's `Alerts`, and what is computed from the rest of it."""
+"""Placeholder -> value: the fields of the environment's `Alerts`, and what is computed from the
+rest of it.
+"""
 EXAMPLE: Values = asdict(Alerts()) | {
     "cluster": "holdfast-example",
     "dead_letters": "holdfast-example-dead",
@@ -79,14 +86,20 @@ def filled(text: str, values: Values) -> str:
     except (KeyError, ValueError) as error:
         allowed = ", ".join(f"${name}" for name in [*values, *SERIES])
         raise InputError(
-            "placeholder of a query", got=error, allowed=allowed, fix="write $$ for a dollar sign"
+            "placeholder of a query",
+            got=error,
+            allowed=allowed,
+            fix="write $$ for a dollar sign",
         ) from error
 
 
 ERROR_BUDGET = 0.001
 """Of all answers of a month, the share that may be our failure: 99.9 % are promised."""
-BURN, SLOW_BURN = 14.4, 6
-"""Times faster than the budget lasts: 2 % of it are gone within an hour, or 5 % within six (Google's SRE workbook)."""
+BURN = 14.4
+SLOW_BURN = 6
+"""Times faster than the budget lasts: 2 % of it are gone within an hour, or 5 % within six
+(Google's SRE workbook).
+"""
 
 
 def _scraped(metric: str, labels: str = "") -> str:
@@ -98,7 +111,9 @@ _LISTENER = f'envoy_http_conn_manager_prefix="{serving.PROXY_REQUESTS}"'
 SERVING = {
     "answers": _scraped(serving.PROXY_ANSWERS, _LISTENER),
     "failed_answers": _scraped(serving.PROXY_ANSWERS, f'{_LISTENER},envoy_response_code_class="5"'),
-    "refused_for_load": _scraped(serving.REFUSED, f'reason=~"{"|".join(serving.REFUSED_FOR_LOAD)}"'),
+    "refused_for_load": _scraped(
+        serving.REFUSED, f'reason=~"{"|".join(serving.REFUSED_FOR_LOAD)}"'
+    ),
     "requests": _scraped(serving.REQUESTS),
     "ready_base": _scraped(serving.READY, f'{serving.TIER_LABEL}="{serving.TIER_BASE}"'),
     "queue_buckets": _scraped(f"{serving.QUEUE_SECONDS}_bucket"),
@@ -109,7 +124,9 @@ SERVING = {
     "queue_s": "1",
     "shed": "0.05",
 }
-"""What managed Prometheus scrapes from servers and proxies as they are, without an exporter, and the limits on it."""
+"""What managed Prometheus scrapes from servers and proxies as they are, without an exporter, and
+the limits on it.
+"""
 
 
 # Reasons by which the autoscaler's visibility log reports that no node will come.
@@ -124,7 +141,9 @@ _NO_PROVISIONING = (
     "no.scale.up.nap.pod.gpu.type.not.supported",
     "no.scale.up.nap.pod.machine.families.do.not.support.dws",
 )
-_ERRORS, _REFUSALS = (" OR ".join(f'"{reason}"' for reason in group) for group in (_NO_SCALE_UP, _NO_PROVISIONING))
+_ERRORS, _REFUSALS = (
+    " OR ".join(f'"{reason}"' for reason in group) for group in (_NO_SCALE_UP, _NO_PROVISIONING)
+)
 _SCALE_FAILURES = (
     'resource.type="k8s_cluster" AND resource.labels.cluster_name="$cluster" AND '
     'log_id("container.googleapis.com/cluster-autoscaler-visibility") AND '
@@ -132,14 +151,22 @@ _SCALE_FAILURES = (
     f"jsonPayload.noDecisionStatus.noScaleUp.unhandledPodGroups.napFailureReasons.messageId=({_REFUSALS}))"
 )
 SERIES = {
-    # As Cloud Monitoring's PromQL names what the exporter writes, and managed Prometheus what it scrapes of devices.
-    **{metric: f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"}}' for metric in METRICS},
+    # As Cloud Monitoring's PromQL names what the exporter writes, and managed Prometheus what it
+    # scrapes of devices.
+    **{
+        metric: f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"}}'
+        for metric in METRICS
+    },
     **{field: f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}' for field in GPU_FIELDS},
     **SERVING,
     "preemptions": preemptions("$cluster"),
     # Percent of the time that a container used its GPU.
-    "gpu_use": 'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",cluster_name="$cluster"}',
-    "dead_letters_held": 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}',
+    "gpu_use": (
+        'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",cluster_name="$cluster"}'
+    ),
+    "dead_letters_held": (
+        'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}'
+    ),
     "scale_failures": _SCALE_FAILURES,
 }
 """Placeholder of a query -> the series, or the log filter."""

@@ -1,4 +1,6 @@
-"""The alerts of alerts.toml and of a fork's own modules, with an environment's values in their queries."""
+"""The alerts of alerts.toml and of a fork's own modules, with an environment's values in their
+queries.
+"""
 
 import tomllib
 from collections.abc import Sequence
@@ -17,10 +19,18 @@ def alerts(values: Values, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
     Raises InputError for a module that adds none that can be used.
     """
     added = tuple(alert for module in modules for alert in _of_module(module))
-    every = [replace(alert, query=filled(alert.query, values)) for alert in (*OF_THE_PLATFORM, *added)]
+    every = [
+        replace(alert, query=filled(alert.query, values)) for alert in (*OF_THE_PLATFORM, *added)
+    ]
     names = [alert.name for alert in every]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError("alerts.modules: names", got=", ".join(twice), allowed="each name once", fix="rename yours")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            "alerts.modules: names",
+            got=", ".join(twice),
+            allowed="each name once",
+            fix="rename yours",
+        )
     return tuple(every)
 
 
@@ -29,12 +39,26 @@ def _of_module(module: str) -> tuple[Alert, ...]:
     try:
         found = tuple(import_module(module).alerts())
     except (ImportError, AttributeError, TypeError) as error:
-        got, fix = f"{module}: {error}", "correct the name, or install what it needs"
-        raise InputError("alerts.modules", got=got, allowed=allowed, fix=fix) from error
-    wrong = [each for each in found if not (isinstance(each, Alert) and each.query and each.runbook)]
+        got = f"{module}: {error}"
+        fix = "correct the name, or install what it needs"
+        raise InputError(
+            "alerts.modules",
+            got=got,
+            allowed=allowed,
+            fix=fix,
+        ) from error
+    wrong = []
+    for each in found:
+        if not (isinstance(each, Alert) and each.query and each.runbook):
+            wrong.append(each)
     if wrong or not found:
         got = f"{module}: {getattr(wrong[0], 'name', wrong[0]) if wrong else 'no alert'}"
-        raise InputError("alerts.modules", got=got, allowed=allowed, fix="give each alert a query and a runbook")
+        raise InputError(
+            "alerts.modules",
+            got=got,
+            allowed=allowed,
+            fix="give each alert a query and a runbook",
+        )
     return found
 
 
@@ -46,14 +70,25 @@ def _rose(series: str, by: str, window: str, more_than: int = 0) -> str:
 
 
 def _read(
-    severity: str, query: str = "", source: str = AlertSource.PROMQL, rises: dict[str, Any] | None = None, **text: Any
+    severity: str,
+    query: str = "",
+    source: str = AlertSource.PROMQL,
+    rises: dict[str, Any] | None = None,
+    **text: Any,
 ) -> Alert:
     parts = [query] if query else []
     parts += [_rose(**rises)] if rises else []
-    return Alert(severity=Severity(severity), query=" or ".join(parts), source=AlertSource(source), **text)
+    return Alert(
+        severity=Severity(severity),
+        query=" or ".join(parts),
+        source=AlertSource(source),
+        **text,
+    )
 
 
 _LISTED = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text())["alert"]
 OF_THE_PLATFORM = tuple(_read(**each) for each in _LISTED)
-OF_SERVERS = frozenset(alert.name for alert in OF_THE_PLATFORM if alert.name.startswith("HoldfastServing"))
+OF_SERVERS = frozenset(
+    alert.name for alert in OF_THE_PLATFORM if alert.name.startswith("HoldfastServing")
+)
 """Names of those that read what servers and their proxies write."""

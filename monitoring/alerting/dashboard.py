@@ -1,7 +1,7 @@
 """The dashboards of dashboards.toml as JSON.
 
-Written in the form in which Google's own messages print it (no zeros, no defaults), so that
-what the server returns equals what was sent and the second plan is empty; a test makes the round trip.
+Written in the form in which Google's own messages print it (no zeros, no defaults), so that what
+the server returns equals what was sent and the second plan is empty; a test makes the round trip.
 """
 
 import json
@@ -38,8 +38,10 @@ class Chart:
         chart: dict[str, Any] = {
             "dataSets": [
                 {
-                    "timeSeriesQuery": {"prometheusQuery": filled(query, values)}
-                    | ({"unitOverride": self.unit} if self.unit else {}),
+                    "timeSeriesQuery": (
+                        {"prometheusQuery": filled(query, values)}
+                        | ({"unitOverride": self.unit} if self.unit else {})
+                    ),
                     "plotType": plot,
                     "legendTemplate": legend,
                     "targetAxis": "Y1",
@@ -59,31 +61,62 @@ class Chart:
 def charts(screen: str) -> tuple[Chart, ...]:
     """Of `on_call`, `job` or `serving`."""
     listed = tomllib.loads(Path(__file__).with_name("dashboards.toml").read_text())[screen]
-    return tuple(Chart(**each | {"queries": tuple(map(tuple, each.get("queries", ())))}) for each in listed)
+    return tuple(
+        Chart(**each | {"queries": tuple(map(tuple, each.get("queries", ())))}) for each in listed
+    )
 
 
 def on_call(usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart, ...]:
-    """`usd_by_pool`: dollars an hour of one node, by the price table of the day on which this was deployed."""
-    costs = tuple((pool, f"{_NODES.format(label=POOL, pool=pool)} * {usd:g}") for pool, usd in usd_by_pool)
+    """`usd_by_pool`: dollars an hour of one node, by the price table of the day on which this was
+    deployed.
+    """
+    costs = tuple(
+        (pool, f"{_NODES.format(label=POOL, pool=pool)} * {usd:g}") for pool, usd in usd_by_pool
+    )
     shown = (replace(chart, queries=costs) if chart.cost else chart for chart in charts("on_call"))
     return tuple(chart for chart in shown if chart.queries)
 
 
-def render(title: str, charts: tuple[Chart, ...], labels: dict[str, str], values: Values, *, choose: str = "") -> str:
+def render(
+    title: str,
+    charts: tuple[Chart, ...],
+    labels: dict[str, str],
+    values: Values,
+    *,
+    choose: str = "",
+) -> str:
     """A mosaic filled row by row; a tile at the edge has no zero, as the server would drop it.
 
-    `choose`: a metric label that the viewer picks a value of; queries refer to it as ${label.value}.
+    `choose`: a metric label that the viewer picks a value of; queries refer to it as
+    ${label.value}.
     """
     tiles: list[dict[str, Any]] = []
     x = y = 0
     for chart in charts:
         if x + chart.width > COLUMNS:
-            x, y = 0, y + ROW
-        place = {"xPos": x, "yPos": y, "width": chart.width, "height": ROW}
-        tiles.append({key: value for key, value in place.items() if value} | {"widget": chart.widget(values)})
+            x = 0
+            y = y + ROW
+        place = {
+            "xPos": x,
+            "yPos": y,
+            "width": chart.width,
+            "height": ROW,
+        }
+        tiles.append(
+            {key: value for key, value in place.items() if value} | {"widget": chart.widget(values)}
+        )
         x += chart.width
-    layout: dict[str, Any] = {"displayName": filled(title, values), "labels": labels}
+    layout: dict[str, Any] = {
+        "displayName": filled(title, values),
+        "labels": labels,
+    }
     layout["mosaicLayout"] = {"columns": COLUMNS, "tiles": tiles}
     if choose:
-        layout["dashboardFilters"] = [{"filterType": "METRIC_LABEL", "labelKey": choose, "templateVariable": choose}]
+        layout["dashboardFilters"] = [
+            {
+                "filterType": "METRIC_LABEL",
+                "labelKey": choose,
+                "templateVariable": choose,
+            }
+        ]
     return json.dumps(layout, indent=2, sort_keys=True)

@@ -13,9 +13,23 @@ from holdfast.contract.errors import InputError
 from monitoring.alerting.alert import Alert
 
 PATH = Path(__file__).parent / "runbook.md"
-PARTS = ("Meaning", "Impact", "First command", "Diagnosis", "Mitigation", "Safe to ignore when", "Tested by")
-MAX_CHARACTERS, MAX_BYTES, MAX_SUBJECT, MAX_URL = 8_192, 10_240, 255, 2_083
-BEGIN = "<!-- alerts: written by `python -m monitoring alerts --write`, checked by tests/monitoring/alerting/test_runbook.py -->"
+PARTS = (
+    "Meaning",
+    "Impact",
+    "First command",
+    "Diagnosis",
+    "Mitigation",
+    "Safe to ignore when",
+    "Tested by",
+)
+MAX_CHARACTERS = 8_192
+MAX_BYTES = 10_240
+MAX_SUBJECT = 255
+MAX_URL = 2_083
+BEGIN = (
+    "<!-- alerts: written by `python -m monitoring alerts --write`, checked by"
+    " tests/monitoring/alerting/test_runbook.py -->"
+)
 END = "<!-- end of alerts -->"
 
 
@@ -45,30 +59,59 @@ def documentation(alert: Alert, base_url: str) -> Documentation:
         what = f"runbook section {alert.slug} does not fit into a notification"
         allowed = f"{MAX_CHARACTERS} characters and {MAX_BYTES} bytes"
         fix = "shorten the section in monitoring/alerting/runbook.md"
-        raise InputError(what, got=f"{len(text)} characters", allowed=allowed, fix=fix)
+        raise InputError(
+            what,
+            got=f"{len(text)} characters",
+            allowed=allowed,
+            fix=fix,
+        )
     return Documentation(subject, text, url)
 
 
 def commands(body: str) -> list[str]:
     """Shell lines of a section."""
-    return [line for block in re.findall(r"```bash\n(.*?)```", body, flags=re.DOTALL) for line in block.splitlines()]
+    return [
+        line
+        for block in re.findall(r"```bash\n(.*?)```", body, flags=re.DOTALL)
+        for line in block.splitlines()
+    ]
 
 
 def remote_url(root: Path = PATH.parents[2]) -> str:
     """Where this checkout's runbook can be read, from its git remote; empty if there is none."""
-    command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "config",
+        "--get",
+        "remote.origin.url",
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return web_url(done.stdout.strip())
 
 
 def web_url(remote: str) -> str:
-    """git@host:owner/repo.git and https://host/owner/repo -> https://host/owner/repo/blob/main/monitoring/alerting/runbook.md"""
-    match = re.fullmatch(r"(?:https://|git@|ssh://git@)([^/:@\s]+)[:/]([^\s@]+?)(?:\.git)?/?", remote)
-    return f"https://{match[1]}/{match[2]}/blob/main/monitoring/alerting/runbook.md" if match else ""
+    """git@host:owner/repo.git and https://host/owner/repo ->
+    https://host/owner/repo/blob/main/monitoring/alerting/runbook.md
+    """
+    match = re.fullmatch(
+        r"(?:https://|git@|ssh://git@)([^/:@\s]+)[:/]([^\s@]+?)(?:\.git)?/?", remote
+    )
+    if match:
+        return f"https://{match[1]}/{match[2]}/blob/main/monitoring/alerting/runbook.md"
+    return ""
 
 
 def table(alerts: tuple[Alert, ...]) -> str:
-    rows = [f"| [{a.name}](#{a.slug}) | {a.severity.value} | {a.source.value} | {a.why} |" for a in alerts]
+    rows = []
+    for a in alerts:
+        rows.append(f"| [{a.name}](#{a.slug}) | {a.severity.value} | {a.source.value} | {a.why} |")
     return "\n".join(["| alert | severity | judged on | why |", "|---|---|---|---|", *rows])
 
 

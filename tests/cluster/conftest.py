@@ -1,4 +1,5 @@
-"""Fixtures of the cluster tier: one cluster for the session of each worker, a namespace and nodes of its own for each test.
+"""Fixtures of the cluster tier: one cluster for the session of each worker, a namespace and nodes
+of its own for each test.
 
 `--k8s-provider=kind` (`make test-kind`) runs the same tests elsewhere.
 """
@@ -33,10 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.k8s(cluster_name="holdfast", keep=True))
     yield
-    # The walk watches the whole cluster: what another test leaves behind, a budget or a queued job, would wake people
-    # in it. So it has the cluster while that is new.
-    # And before the walk the doctor, who begins with a cluster that nobody has set up. Of two workers each has a cluster
-    # of its own, and gets one of the two first.
+    # The walk watches the whole cluster: what another test leaves behind, a budget or a queued job,
+    # would wake people in it. So it has the cluster while that is new. And before the walk the
+    # doctor, who begins with a cluster that nobody has set up. Of two workers each has a cluster of
+    # its own, and gets one of the two first.
     order = {"test_doctor.py": 0, "test_walkthrough.py": 1}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
@@ -99,7 +100,9 @@ def jobset(cluster: OwnManager, api: Api) -> None:
 
 @pytest.fixture
 def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
-    """The cluster with the real JobSet and Kueue controllers; Kueue makes ProvisioningRequests, nobody fulfils them."""
+    """The cluster with the real JobSet and Kueue controllers; Kueue makes ProvisioningRequests,
+    nobody fulfils them.
+    """
     flex.install(api)
     _install(operators.KUEUE, cluster, api)
 
@@ -107,7 +110,9 @@ def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
 @pytest.fixture
 def platform(kueue: None, api: Api) -> Generator[None]:
     """The platform half as it is rendered."""
-    docs = [doc for doc in rendered.bodies("example", "platform") if doc["apiVersion"] not in GKE_ONLY]
+    docs = [
+        doc for doc in rendered.bodies("example", "platform") if doc["apiVersion"] not in GKE_ONLY
+    ]
     for doc in docs:
         api.apply(api.path_of(doc), doc)
     yield
@@ -140,7 +145,9 @@ _installed: set[tuple[int, str]] = set()
 
 
 def _install(operator: operators.Operator, cluster: OwnManager, api: Api) -> None:
-    support.require(TOOLS[operator.name].binary.exists(), f"`make tools` has not built {operator.name}")
+    support.require(
+        TOOLS[operator.name].binary.exists(), f"`make tools` has not built {operator.name}"
+    )
     assert cluster.host
     if (id(cluster), operator.name) not in _installed:
         operators.install(operator, cluster.host, api)

@@ -23,8 +23,18 @@ sys.stdin.read()
 
 
 def test_processes_die_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OWNER, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+    command = [
+        sys.executable,
+        "-c",
+        OWNER,
+        str(tmp_path),
+    ]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
         assert owner.stdout is not None
         child = int(owner.stdout.readline())
         assert alive(child)

@@ -1,4 +1,6 @@
-"""`workloads doctor ENV`: each lack is named with its fix, on the real API server with the real Kueue."""
+"""`workloads doctor ENV`: each lack is named with its fix, on the real API server with the real
+Kueue.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -19,7 +21,9 @@ from workloads.operators import examination, install, overlay
 from workloads.operators.catalogue import JOBSET, OPERATORS
 
 EXAMPLE = platforms.with_images("example")
-FOREIGN = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-of-somebody-else"
+FOREIGN = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-of-somebody-else"
+)
 
 pytestmark = pytest.mark.usefixtures("kueue")
 
@@ -45,10 +49,16 @@ def google() -> Google:
 
 @pytest.fixture
 def system(api: Api, world: World) -> Iterator[None]:
-    """Deployments of the operators on simulated nodes; the processes that answer for them run on this host."""
+    """Deployments of the operators on simulated nodes; the processes that answer for them run on
+    this host.
+    """
     pool = RenderContext(EXAMPLE).system
     world.add_nodes(pool, 2)
-    made = [b for each in OPERATORS for b in overlay.objects(each, RenderContext(EXAMPLE)) if b["kind"] == "Deployment"]
+    made = []
+    for each in OPERATORS:
+        for b in overlay.objects(each, RenderContext(EXAMPLE)):
+            if b["kind"] == "Deployment":
+                made.append(b)
     for body in made:
         body = copy.deepcopy(body)
         del body["spec"]["template"]["spec"]["priorityClassName"]
@@ -63,11 +73,19 @@ def judged(api: Api, google: Google, platform: Any = EXAMPLE) -> dict[str, tuple
     return {check.name: (check.verdict, check.found, check.fix) for check in found}
 
 
-def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(api: Api, google: Google) -> None:
+def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(
+    api: Api, google: Google
+) -> None:
     found = judged(api, google, platforms.load("example"))
-    assert found["operators"][0] is Status.BROKEN and "make operators ENV=example" in found["operators"][2]
+    assert (
+        found["operators"][0] is Status.BROKEN
+        and "make operators ENV=example" in found["operators"][2]
+    )
     assert "no digest" in found["images"][1] and "make images" in found["images"][2]
-    assert found["database migrated"][0] is Status.BROKEN and "make apply" in found["database migrated"][2]
+    assert (
+        found["database migrated"][0] is Status.BROKEN
+        and "make apply" in found["database migrated"][2]
+    )
     without = replace(EXAMPLE, database=None)
     assert judged(api, google, without)["database migrated"][1] == "a database of your own"
 
@@ -77,8 +95,13 @@ def test_each_gap_of_a_deployed_cluster_is_named(api: Api, world: World, google:
     for body in platform(RenderContext(EXAMPLE)):
         if body["kind"] in ("Namespace", "ResourceFlavor", "ClusterQueue"):
             api.apply(api.path_of(body), body)
-    until("the operators are rolled out", lambda: all(install.rolled_out(api, each) is None for each in OPERATORS))
-    until("Kueue has judged the queues", lambda: "not judged" not in judged(api, google)["queues"][1])
+    until(
+        "the operators are rolled out",
+        lambda: all(install.rolled_out(api, each) is None for each in OPERATORS),
+    )
+    until(
+        "Kueue has judged the queues", lambda: "not judged" not in judged(api, google)["queues"][1]
+    )
     found = judged(api, google)
     for name in ("operators", "webhooks", "images"):
         assert found[name][0] is Status.OK, (name, found[name])
@@ -87,12 +110,35 @@ def test_each_gap_of_a_deployed_cluster_is_named(api: Api, world: World, google:
 
     google.images["kueue"] = False
     api.merge(_deployment(), {"metadata": {"labels": {"app.kubernetes.io/version": "v0.0.1"}}})
-    webhook = {"name": "mpod.kb.io", "admissionReviewVersions": ["v1"], "sideEffects": "None"}
+    webhook = {
+        "name": "mpod.kb.io",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+    }
     webhook |= {"failurePolicy": "Ignore"}
-    webhook |= {"clientConfig": {"url": "https://127.0.0.1:1/"}, "timeoutSeconds": 1}
-    webhook |= {"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]}
+    webhook |= {
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "timeoutSeconds": 1,
+    }
+    webhook |= {
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["DELETE"],
+                "resources": ["pods"],
+            }
+        ]
+    }
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
-    api.apply(FOREIGN, kind | {"metadata": {"name": "kueue-of-somebody-else"}, "webhooks": [webhook]})
+    api.apply(
+        FOREIGN,
+        kind
+        | {
+            "metadata": {"name": "kueue-of-somebody-else"},
+            "webhooks": [webhook],
+        },
+    )
     try:
         found = judged(api, google)
     finally:

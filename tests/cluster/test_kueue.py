@@ -1,4 +1,6 @@
-"""Jobs over quota wait and are admitted in their turn, and the dashboard's metrics are served: the real Kueue."""
+"""Jobs over quota wait and are admitted in their turn, and the dashboard's metrics are served: the
+real Kueue.
+"""
 
 import base64
 import json
@@ -26,12 +28,18 @@ def admitted(world: World) -> set[str]:
 
 def rendered_token(world: World) -> str:
     """Of the Secret that the collectors read, with the rights that are rendered for it."""
-    docs = [doc for doc in rendered.bodies("example", "platform") if doc["metadata"]["name"] == "kueue-metrics"]
+    docs = [
+        doc
+        for doc in rendered.bodies("example", "platform")
+        if doc["metadata"]["name"] == "kueue-metrics"
+    ]
     for doc in docs:
         if doc["kind"] != "PodMonitoring":
             world.api.apply(world.api.path_of(doc), doc)
     path = next(world.api.path_of(doc) for doc in docs if doc["kind"] == "Secret")
-    return base64.b64decode(until("the token is there", lambda: world.api.get(path).get("data"))["token"]).decode()
+    return base64.b64decode(
+        until("the token is there", lambda: world.api.get(path).get("data"))["token"]
+    ).decode()
 
 
 def metrics(cluster: OwnManager, token: str) -> str:
@@ -40,12 +48,16 @@ def metrics(cluster: OwnManager, token: str) -> str:
     # As the rendered endpoint: the process signs its certificate itself.
     trust = ssl._create_unverified_context()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    asked = urllib.request.Request(f"https://{config['metrics']['bindAddress']}/metrics", headers=headers)
+    asked = urllib.request.Request(
+        f"https://{config['metrics']['bindAddress']}/metrics", headers=headers
+    )
     with urllib.request.urlopen(asked, context=trust, timeout=30) as answer:
         return answer.read().decode()
 
 
-def test_a_job_over_quota_waits_until_one_ends(world: World, spot: Pool, cluster: OwnManager) -> None:
+def test_a_job_over_quota_waits_until_one_ends(
+    world: World, spot: Pool, cluster: OwnManager
+) -> None:
     world.add_nodes(spot, 2)  # a node is free, so it is the quota that holds
     queues.lend(world, spot, 1)
     queues.submit(world, spot, "first")
@@ -59,8 +71,14 @@ def test_a_job_over_quota_waits_until_one_ends(world: World, spot: Pool, cluster
     assert selector.items() >= spot.selector().items(), "the flavor's selector was put in"
     # What the dashboard reads is served to the rendered token, and to nobody without one.
     token = rendered_token(world)
-    served = until("an admission is counted", lambda: found if KUEUE_ADMISSION_WAIT in (found := metrics(cluster, token)) else "")  # fmt: skip
-    assert all(f"{name}{suffix}{{" in served for name, suffix in ((KUEUE_ADMISSION_WAIT, "_bucket"), (KUEUE_PENDING, "")))  # fmt: skip
+    served = until(
+        "an admission is counted",
+        lambda: found if KUEUE_ADMISSION_WAIT in (found := metrics(cluster, token)) else "",
+    )
+    assert all(
+        f"{name}{suffix}{{" in served
+        for name, suffix in ((KUEUE_ADMISSION_WAIT, "_bucket"), (KUEUE_PENDING, ""))
+    )
     assert 'cluster_queue="' in served and 'status="' in served
     with pytest.raises(urllib.error.HTTPError, match="401"):
         metrics(cluster, "")

@@ -1,4 +1,6 @@
-"""The operators as `make operators` applies them, on a control plane of their own that no other test needs."""
+"""The operators as `make operators` applies them, on a control plane of their own that no other
+test needs.
+"""
 
 import json
 from collections.abc import Iterator
@@ -53,28 +55,58 @@ def test_the_vendored_manifest_is_what_the_pinned_module_holds(operator: Operato
     tool = TOOLS[operator.name]
     support.require(tool.binary.exists(), f"`make tools` has not built {operator.name}")
     pins = (tool.pins / "go.sum").read_text().splitlines()
-    checksum = next(line.split()[-1] for line in pins if line.startswith(f"{operator.module} v{operator.version} "))
+    checksum = next(
+        line.split()[-1]
+        for line in pins
+        if line.startswith(f"{operator.module} v{operator.version} ")
+    )
     rendered = vendor.render(operator, tool.binary.parent, checksum, str(TOOLS["kubectl"].binary))
-    assert operator.file.read_text() == rendered, "run `python -m workloads.operators.vendor` and commit the result"
+    assert operator.file.read_text() == rendered, (
+        "run `python -m workloads.operators.vendor` and commit the result"
+    )
 
 
 def test_without_digests_nothing_is_applied(plane: ControlPlane, own: Api) -> None:
     with pytest.raises(InputError, match="image digests") as refused:
-        cli.apply_platform("example", operators=True, kubeconfig=plane.kubeconfig("admin"), yes=True)
+        cli.apply_platform(
+            "example",
+            operators=True,
+            kubeconfig=plane.kubeconfig("admin"),
+            yes=True,
+        )
     assert "make operators-pin ENV=example" in str(refused.value)
     assert own.find("/api/v1/namespaces/jobset-system") is None
 
 
-def test_deaf_webhooks_stop(plane: ControlPlane, own: Api, digests: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deaf_webhooks_stop(
+    plane: ControlPlane,
+    own: Api,
+    digests: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Pods of simulated nodes serve nothing: ready and deaf, as behind a closed firewall."""
-    with pytest.raises(Unjudged, match=r"jobset-controller-manager is rolled out|webhooks of jobset"):
-        cli.apply_platform("example", operators=True, kubeconfig=plane.kubeconfig("admin"), timeout_s=1, yes=True)
+    with pytest.raises(
+        Unjudged, match=r"jobset-controller-manager is rolled out|webhooks of jobset"
+    ):
+        cli.apply_platform(
+            "example",
+            operators=True,
+            kubeconfig=plane.kubeconfig("admin"),
+            timeout_s=1,
+            yes=True,
+        )
     assert "created Deployment/jobset-controller-manager" in capsys.readouterr().out
     until("both replicas are available", lambda: install.rolled_out(own, JOBSET) is None)
     pods = own.items("/api/v1/namespaces/jobset-system/pods")
     assert {pod["spec"]["nodeName"] for pod in pods} == {"system-0", "system-1"}
     with pytest.raises(Unjudged, match=r"webhooks of jobset answer.*failed calling webhook"):
-        cli.apply_platform("example", operators=True, kubeconfig=plane.kubeconfig("admin"), timeout_s=2, yes=True)
+        cli.apply_platform(
+            "example",
+            operators=True,
+            kubeconfig=plane.kubeconfig("admin"),
+            timeout_s=2,
+            yes=True,
+        )
     assert not capsys.readouterr().out, "a second run changes nothing"
 
 
@@ -85,12 +117,21 @@ def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/kueue-of-an-older-version"
     labels = {"holdfast.dev/operator": "kueue"}
     kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
-    own.apply(role, kind | {"metadata": {"name": "kueue-of-an-older-version", "labels": labels}, "rules": []})
+    own.apply(
+        role,
+        kind
+        | {
+            "metadata": {"name": "kueue-of-an-older-version", "labels": labels},
+            "rules": [],
+        },
+    )
     bodies = overlay.objects(KUEUE, RenderContext(platforms.load("example")))
 
     first = list(install.apply(own, KUEUE, bodies))
     assert {change.verb for change in first} == {"created", "changed", "removed"}
-    assert [change.name for change in first if change.verb == "removed"] == ["ClusterRole/kueue-of-an-older-version"]
+    assert [change.name for change in first if change.verb == "removed"] == [
+        "ClusterRole/kueue-of-an-older-version"
+    ]
     assert not before_every_pod(own) and own.find(role) is None
     until("both replicas are available", lambda: install.rolled_out(own, KUEUE) is None)
     assert {change.verb for change in install.apply(own, KUEUE, bodies)} == {"unchanged"}
@@ -98,18 +139,35 @@ def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path
 
 def before_every_pod(api: Api) -> bool:
     """Whether a webhook of Kueue stands, fail-closed, before pods of namespaces that are not ours."""
-    return "pods" in {name for w in api.get(STOCK)["webhooks"] for rule in w["rules"] for name in rule["resources"]}
+    return "pods" in {
+        name
+        for w in api.get(STOCK)["webhooks"]
+        for rule in w["rules"]
+        for name in rule["resources"]
+    }
 
 
 @pytest.mark.usefixtures("kueue")
-def test_jobs_of_namespaces_that_are_not_ours_are_left_alone(world: World, spot: Pool, api: Api) -> None:
-    api.merge(f"/api/v1/namespaces/{world.name}", {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}})
+def test_jobs_of_namespaces_that_are_not_ours_are_left_alone(
+    world: World, spot: Pool, api: Api
+) -> None:
+    api.merge(
+        f"/api/v1/namespaces/{world.name}",
+        {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}},
+    )
     spec = world.job_spec(spot, 1)
-    head = {"metadata": {"name": "foreign", "labels": {queues.QUEUE_LABEL: "nowhere"}}, "spec": spec}
+    head = {
+        "metadata": {
+            "name": "foreign",
+            "labels": {queues.QUEUE_LABEL: "nowhere"},
+        },
+        "spec": spec,
+    }
 
     def left_alone() -> bool:
         made = world.api.create(world.path("jobs", "/apis/batch/v1"), head, dryRun="All")
         return not made["spec"].get("suspend")
 
-    # The API server chooses webhooks by its own copy of the namespace, which follows the change of labels.
+    # The API server chooses webhooks by its own copy of the namespace, which follows the change of
+    # labels.
     until("a queue that does not exist holds it no longer", left_alone, timeout_s=30)

@@ -29,7 +29,12 @@ def gke_kinds(api: Api) -> None:
 @pytest.fixture
 def cleared(api: Api) -> Iterator[None]:
     yield
-    for plural in ("apps/v1/deployments", "apps/v1/daemonsets", "batch/v1/cronjobs", "batch/v1/jobs"):
+    for plural in (
+        "apps/v1/deployments",
+        "apps/v1/daemonsets",
+        "batch/v1/cronjobs",
+        "batch/v1/jobs",
+    ):
         group, kind = f"/apis/{plural}".rsplit("/", 1)
         for item in api.items(f"{group}/{kind}", labelSelector=f"{LABEL_HALF}=platform"):
             space, name = (item["metadata"][key] for key in ("namespace", "name"))
@@ -41,15 +46,23 @@ def pods(api: Api) -> list[Object]:
 
 
 @pytest.mark.usefixtures("gke_kinds", "cleared")
-def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(world: World, api: Api) -> None:
+def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(
+    world: World, api: Api
+) -> None:
     with pytest.raises(InputError, match="make images operators-pin ENV=example"):
         list(platform.apply(api, RenderContext(platforms.load("example"))))
     context = RenderContext(platforms.with_images("example"))
     world.add_nodes(platforms.load("example").pool("system"), 1)
     first = list(platform.apply(api, context))
-    assert {"Deployment/exporter", "Deployment/mover", "ClusterQueue/spot"} <= {change.name for change in first}
+    assert {"Deployment/exporter", "Deployment/mover", "ClusterQueue/spot"} <= {
+        change.name for change in first
+    }
     running = until("nothing is pending", lambda: _all_running(api))
-    assert {pod["metadata"]["labels"][LABEL_NAME] for pod in running} == {"exporter", "migrate", "mover"}
+    assert {pod["metadata"]["labels"][LABEL_NAME] for pod in running} == {
+        "exporter",
+        "migrate",
+        "mover",
+    }
     assert not any("nvidia.com/gpu" in json.dumps(pod["spec"]) for pod in running)
     assert {change.verb for change in platform.apply(api, context)} == {"unchanged"}
     assert not any(
@@ -61,11 +74,15 @@ def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(
 
 
 @pytest.mark.usefixtures("gke_kinds", "cleared")
-def test_the_exporter_of_gpu_faults_gets_a_pod_on_each_gpu_node_alone(world: World, api: Api) -> None:
+def test_the_exporter_of_gpu_faults_gets_a_pod_on_each_gpu_node_alone(
+    world: World, api: Api
+) -> None:
     """Admitted by Pod Security and past the taints of Spot; the simulated node starts nothing."""
     example = platforms.with_images("example")
     list(platform.apply(api, RenderContext(example)))
-    wanted = set(world.add_nodes(example.pool("serving"), 1) + world.add_nodes(example.pool("spot-a100"), 1))
+    wanted = set(
+        world.add_nodes(example.pool("serving"), 1) + world.add_nodes(example.pool("spot-a100"), 1)
+    )
     world.add_nodes(example.pool("system"), 1)
     path = "/api/v1/namespaces/gpu-metrics/pods"
 
@@ -79,21 +96,41 @@ def test_the_exporter_of_gpu_faults_gets_a_pod_on_each_gpu_node_alone(world: Wor
 
 def _all_running(api: Api) -> list[Object]:
     found = pods(api)
-    return found if len(found) > 1 and all(pod["status"].get("phase") == "Running" for pod in found) else []
+    if len(found) > 1 and all(pod["status"].get("phase") == "Running" for pod in found):
+        return found
+    return []
 
 
 def _prunes_only_its_own(api: Api, context: RenderContext) -> None:
-    """A class that is rendered no more goes; one that carries another's label, and a namespace, stay."""
+    """A class that is rendered no more goes; one that carries another's label, and a namespace,
+    stay.
+    """
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     for name, labels in (
         ("old-class", {LABEL_HALF: "platform"}),
         ("their-class", {"app.kubernetes.io/part-of": "holdfast"}),
     ):
-        head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}
+        head = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "value": 1,
+        }
         api.apply(f"{classes}/{name}", head | {"metadata": {"name": name, "labels": labels}})
-    api.apply("/api/v1/namespaces/old-space", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "old-space", "labels": {LABEL_HALF: "platform"}}})  # fmt: skip
+    api.apply(
+        "/api/v1/namespaces/old-space",
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": "old-space",
+                "labels": {LABEL_HALF: "platform"},
+            },
+        },
+    )
     changed = [change for change in platform.apply(api, context) if change.verb != "unchanged"]
-    assert [(change.verb, change.name) for change in changed] == [("removed", "PriorityClass/old-class")]
+    assert [(change.verb, change.name) for change in changed] == [
+        ("removed", "PriorityClass/old-class")
+    ]
     assert api.find(f"{classes}/their-class") and api.find("/api/v1/namespaces/old-space")
     api.delete(f"{classes}/their-class")
     api.delete("/api/v1/namespaces/old-space")

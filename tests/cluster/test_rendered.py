@@ -28,10 +28,23 @@ GKE_ONLY = {
 
 # What a cluster has before any job is submitted.
 PLATFORM_KINDS = {
-    "Namespace", "ServiceAccount", "PriorityClass", "ResourceQuota", "LimitRange", "NetworkPolicy",
-    "ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass", "Cohort", "Topology",
-    "AdmissionCheck", "ProvisioningRequestConfig", "PersistentVolume", "PersistentVolumeClaim",
-}  # fmt: skip
+    "Namespace",
+    "ServiceAccount",
+    "PriorityClass",
+    "ResourceQuota",
+    "LimitRange",
+    "NetworkPolicy",
+    "ResourceFlavor",
+    "ClusterQueue",
+    "LocalQueue",
+    "WorkloadPriorityClass",
+    "Cohort",
+    "Topology",
+    "AdmissionCheck",
+    "ProvisioningRequestConfig",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+}
 
 pytestmark = pytest.mark.usefixtures("kueue")
 
@@ -45,7 +58,14 @@ def namespaces(api: Api) -> None:
     """A dry run needs the namespace to be there."""
     wanted = {doc["metadata"].get("namespace") for doc in judged()} - {None}
     for name in wanted:
-        api.apply(f"/api/v1/namespaces/{name}", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        api.apply(
+            f"/api/v1/namespaces/{name}",
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": name},
+            },
+        )
 
 
 @pytest.mark.usefixtures("namespaces")
@@ -78,13 +98,27 @@ def test_every_pod_is_admitted_under_the_security_level_of_its_namespace(api: Ap
             pods = f"/api/v1/namespaces/{doc['metadata']['namespace']}/pods"
             seen += 1
             try:
-                api.create(pods, {"metadata": {"name": name[:63]}, "spec": spec}, dryRun="All")
+                api.create(
+                    pods,
+                    {
+                        "metadata": {"name": name[:63]},
+                        "spec": spec,
+                    },
+                    dryRun="All",
+                )
             except ApiError as error:
                 refused.append(f"{name}: {error}")
             restricted = doc["metadata"]["namespace"] != gpu_metrics.NAMESPACE
             if restricted:  # else the level would not be enforced here
                 with pytest.raises(ApiError, match="violates PodSecurity"):
-                    api.create(pods, {"metadata": {"name": "open"}, "spec": spec | {"hostNetwork": True}}, dryRun="All")
+                    api.create(
+                        pods,
+                        {
+                            "metadata": {"name": "open"},
+                            "spec": spec | {"hostNetwork": True},
+                        },
+                        dryRun="All",
+                    )
     assert seen >= 9 and not refused, "\n".join(refused)
 
 
@@ -102,13 +136,26 @@ def templates(docs: list[Object]) -> Iterator[tuple[str, Object]]:
 
 
 def placed(spec: Object, pool: Pool, world: World) -> Object:
-    """The pod as the scheduler sees it, pinned to one pool: only taints and labels decide, not where its peers are."""
+    """The pod as the scheduler sees it, pinned to one pool: only taints and labels decide, not
+    where its peers are.
+    """
     kept = {key: spec[key] for key in ("tolerations",) if spec.get(key)}
     selector = spec.get("nodeSelector", {}) | {LABEL_NODEPOOL: pool.name, OWNER: world.name}
     limits = spec["containers"][0].get("resources", {}).get("limits", {})
     resources = {"limits": {key: value for key, value in limits.items() if "/" in key}}
-    container = {"name": "main", "image": "none", "resources": resources}
-    return {"metadata": {}, "spec": kept | {"nodeSelector": selector, "containers": [container]}}
+    container = {
+        "name": "main",
+        "image": "none",
+        "resources": resources,
+    }
+    return {
+        "metadata": {},
+        "spec": kept
+        | {
+            "nodeSelector": selector,
+            "containers": [container],
+        },
+    }
 
 
 def scheduled(pod: Object) -> bool | None:
@@ -118,9 +165,13 @@ def scheduled(pod: Object) -> bool | None:
 
 
 def test_no_workload_lands_on_a_pool_that_it_does_not_tolerate(world: World) -> None:
-    """Every workload pinned to every pool in turn: the real scheduler takes it exactly where it belongs."""
+    """Every workload pinned to every pool in turn: the real scheduler takes it exactly where it
+    belongs.
+    """
     # Room for every workload at once, so that only taints and selectors decide.
-    pools = [replace(p, gpus_per_node=p.gpus_per_node * 64) for p in platforms.load("example").pools]
+    pools = [
+        replace(p, gpus_per_node=p.gpus_per_node * 64) for p in platforms.load("example").pools
+    ]
     for pool in pools:
         world.add_nodes(pool, 1)
     expected: dict[str, bool] = {}
@@ -134,7 +185,9 @@ def test_no_workload_lands_on_a_pool_that_it_does_not_tolerate(world: World) -> 
 
     def tried() -> dict[str, bool] | None:
         found = {pod["metadata"]["name"]: scheduled(pod) for pod in world.pods()}
-        return {k: v for k, v in found.items() if v is not None} if None not in found.values() else None
+        if None not in found.values():
+            return {k: v for k, v in found.items() if v is not None}
+        return None
 
     answers = until("the scheduler has tried every pod", tried)
     wrong = {name: answers[name] for name, right in expected.items() if answers[name] is not right}
@@ -146,13 +199,14 @@ def belongs(spec: Object, pool: Pool) -> bool:
     output = spec.get("tolerations") or ()
     for taint in pool.taints:
         wanted = {"key": taint.key, "effect": taint.effect.value}
-        fits = [
-            t
-            for t in output
-            if t.get("key") in (None, wanted["key"])
-            and t.get("effect") in (None, "", wanted["effect"])
-            and (t.get("operator") == "Exists" or t.get("value", "") == taint.value)
-        ]
+        fits = []
+        for t in output:
+            if (
+                t.get("key") in (None, wanted["key"])
+                and t.get("effect") in (None, "", wanted["effect"])
+                and (t.get("operator") == "Exists" or t.get("value", "") == taint.value)
+            ):
+                fits.append(t)
         if not fits:
             return False
     selector: dict[str, str] = spec.get("nodeSelector", {})
@@ -160,7 +214,9 @@ def belongs(spec: Object, pool: Pool) -> bool:
 
 
 def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, api: Api) -> None:
-    """As it is rendered: through its queue, under its priority, quota and network rules, with nothing changed."""
+    """As it is rendered: through its queue, under its priority, quota and network rules, with
+    nothing changed.
+    """
     gang = next(doc for doc in judged() if doc["kind"] == "JobSet")
     for doc in judged():
         if doc["kind"] in PLATFORM_KINDS:
@@ -186,12 +242,16 @@ def test_an_index_that_was_evicted_counts_its_starts(world: World, api: Api) -> 
     sweep = next(doc for doc in judged() if doc["metadata"]["name"].startswith("train-sweep"))
     pool = platforms.load("example").pool("spot-a100")
     spec = world.job_spec(pool, 1, backoffLimitPerIndex=3)
-    spec["template"]["spec"]["containers"][0]["env"] = sweep["spec"]["template"]["spec"]["containers"][0]["env"]
+    spec["template"]["spec"]["containers"][0]["env"] = sweep["spec"]["template"]["spec"][
+        "containers"
+    ][0]["env"]
     world.add_nodes(pool, 2)
     world.create_job("counts", spec)
     (first,) = world.wait_running(1)
     world.preempt([first["spec"]["nodeName"]])
-    fresh = until("it runs again", lambda: [p for p in world.pods("Running") if uids([p]) != uids([first])])
+    fresh = until(
+        "it runs again", lambda: [p for p in world.pods("Running") if uids([p]) != uids([first])]
+    )
     assert [attempt(pod) for pod in (first, *fresh)] == [0, 1]
 
 
@@ -224,17 +284,23 @@ def unschedulable(world: World, name: str) -> str:
     return until(f"{name} was tried", message)
 
 
-def test_work_on_spot_yields_to_ordinary_work_and_to_system_pods(world: World, api: Api, spot: Pool) -> None:
+def test_work_on_spot_yields_to_ordinary_work_and_to_system_pods(
+    world: World, api: Api, spot: Pool
+) -> None:
     body = rendered.named("example", "PriorityClass", PRIORITY_SPOT)
     api.apply(api.path_of(body), body)
     low = world.pod_template(spot, priorityClassName=PRIORITY_SPOT)
     # The API server takes pods of a class from its own cache, a moment after the class is there.
     until("admission knows the class", lambda: world.try_pod("probe", low) == 0)
     world.add_nodes(spot, 1)
-    world.create_pod("system", world.pod_template(spot, priorityClassName="system-cluster-critical"))
+    world.create_pod(
+        "system", world.pod_template(spot, priorityClassName="system-cluster-critical")
+    )
     world.wait_running(1)
     world.create_job("low", world.job_spec(spot, 1) | {"template": low})
-    (pod,) = until("its pod is there", lambda: [p for p in world.pods() if p["metadata"]["name"] != "system"])
+    (pod,) = until(
+        "its pod is there", lambda: [p for p in world.pods() if p["metadata"]["name"] != "system"]
+    )
     name = pod["metadata"]["name"]
     assert "Insufficient nvidia.com/gpu" in unschedulable(world, name)
     assert world.pod("system")["status"]["phase"] == "Running"
@@ -242,5 +308,8 @@ def test_work_on_spot_yields_to_ordinary_work_and_to_system_pods(world: World, a
     api.delete(f"{world.path('pods')}/system")
     until("there is room for it", lambda: world.pod(name)["status"]["phase"] == "Running")
     world.create_pod("ordinary", world.pod_template(spot))
-    until("ordinary work takes its place", lambda: world.pod("ordinary")["status"]["phase"] == "Running")
+    until(
+        "ordinary work takes its place",
+        lambda: world.pod("ordinary")["status"]["phase"] == "Running",
+    )
     assert not world.job("low")["status"].get("failedIndexes"), "giving way is not charged"

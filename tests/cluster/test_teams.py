@@ -1,4 +1,6 @@
-"""What the people of a team may do, asked of the real API server; and what their team may use, of the real Kueue."""
+"""What the people of a team may do, asked of the real API server; and what their team may use, of
+the real Kueue.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,28 +21,80 @@ from workloads.manifests.rendering import platform
 pytestmark = pytest.mark.usefixtures("kueue")
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 GROUPS = (
-    "/api/v1", "/apis/apps/v1", "/apis/batch/v1", "/apis/jobset.x-k8s.io/v1alpha2", "/apis/kueue.x-k8s.io/v1beta2",
-    "/apis/networking.k8s.io/v1", "/apis/policy/v1", "/apis/rbac.authorization.k8s.io/v1",
-)  # fmt: skip
-SUBMITTED = {"jobs", "jobsets", "networkpolicies", "poddisruptionbudgets", "services", "deployments"}
-READ = SUBMITTED | {"pods", "pods/log", "events", "persistentvolumeclaims", "localqueues", "workloads"}
+    "/api/v1",
+    "/apis/apps/v1",
+    "/apis/batch/v1",
+    "/apis/jobset.x-k8s.io/v1alpha2",
+    "/apis/kueue.x-k8s.io/v1beta2",
+    "/apis/networking.k8s.io/v1",
+    "/apis/policy/v1",
+    "/apis/rbac.authorization.k8s.io/v1",
+)
+SUBMITTED = {
+    "jobs",
+    "jobsets",
+    "networkpolicies",
+    "poddisruptionbudgets",
+    "services",
+    "deployments",
+}
+READ = SUBMITTED | {
+    "pods",
+    "pods/log",
+    "events",
+    "persistentvolumeclaims",
+    "localqueues",
+    "workloads",
+}
 EVERYWHERE = {"nodes", "clusterqueues"}
-VERBS = ("get", "list", "create", "patch", "update", "delete", "deletecollection", "escalate", "bind")
+VERBS = (
+    "get",
+    "list",
+    "create",
+    "patch",
+    "update",
+    "delete",
+    "deletecollection",
+    "escalate",
+    "bind",
+)
 
 
 def made(teams: tuple[Team, ...], *kinds: str) -> list[Object]:
     environment = replace(two_teams(), teams=teams)
     bodies = platform(RenderContext(describe.platform(environment, {})))
     spaces = {space for team in teams for space in team.spaces} | {"monitoring"}
-    wanted = [b for b in bodies if b["kind"] in kinds and b["metadata"].get("namespace", "monitoring") in spaces]
+    wanted = [
+        b
+        for b in bodies
+        if b["kind"] in kinds and b["metadata"].get("namespace", "monitoring") in spaces
+    ]
     return [b for b in wanted if b["kind"] != "Namespace" or b["metadata"]["name"] in spaces]
 
 
-def may(api: Api, verb: str, group: str, resource: str, namespace: str, name: str = "", who: str = "vision") -> bool:
+def may(
+    api: Api,
+    verb: str,
+    group: str,
+    resource: str,
+    namespace: str,
+    name: str = "",
+    who: str = "vision",
+) -> bool:
     resource, _, part = resource.partition("/")
-    asked = {"verb": verb, "group": group, "resource": resource, "subresource": part, "namespace": namespace}
+    asked = {
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": part,
+        "namespace": namespace,
+    }
     asked |= {"name": name}
-    spec = {"user": "ana@example.org", "groups": [f"{who}@example.org"], "resourceAttributes": asked}
+    spec = {
+        "user": "ana@example.org",
+        "groups": [f"{who}@example.org"],
+        "resourceAttributes": asked,
+    }
     return api.create(REVIEWS, {"spec": spec})["status"]["allowed"]
 
 
@@ -48,21 +102,33 @@ def kinds(api: Api) -> Iterator[tuple[str, str]]:
     """API group and resource of all that the server has in GROUPS, subresources too."""
     for path in GROUPS:
         for found in api.get(path)["resources"]:
-            yield path.removeprefix("/apis/").partition("/")[0] if path != "/api/v1" else "", found["name"]
+            yield (
+                path.removeprefix("/apis/").partition("/")[0] if path != "/api/v1" else "",
+                found["name"],
+            )
 
 
 def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) -> None:
-    for body in made(two_teams().teams, "Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"):
+    for body in made(
+        two_teams().teams, "Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"
+    ):
         api.apply(api.path_of(body), body)
     until("rights are in force", lambda: may(api, "get", "batch", "jobs", "vision"))
     every = list(kinds(api))
-    assert {resource for _, resource in every} >= READ | EVERYWHERE | {"secrets", "pods/exec", "rolebindings"}
+    assert {resource for _, resource in every} >= READ | EVERYWHERE | {
+        "secrets",
+        "pods/exec",
+        "rolebindings",
+    }
     allowed = {
         (verb, resource)
         for verb, (group, resource) in product(VERBS, every)
         if may(api, verb, group, resource, "vision")
     }
-    assert allowed == {*product(("get", "list"), READ | EVERYWHERE), *product(("create", "patch"), SUBMITTED)}
+    assert allowed == {
+        *product(("get", "list"), READ | EVERYWHERE),
+        *product(("create", "patch"), SUBMITTED),
+    }
     for space in ("speech", "kube-system", ""):
         found = {
             (verb, r)
@@ -70,27 +136,56 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
             if may(api, verb, group, r, space)
         }
         assert found == {*product(("get", "list"), EVERYWHERE)}, space
-    assert may(api, "get", "", "configmaps", "monitoring", "holdfast-platform"), "else no command knows the platform"
+    assert may(api, "get", "", "configmaps", "monitoring", "holdfast-platform"), (
+        "else no command knows the platform"
+    )
     assert may(api, "create", "batch", "jobs", "speech-dev", who="speech")
     assert not may(api, "get", "batch", "jobs", "vision", who="speech")
 
 
 def submit(api: Api, namespace: str, name: str) -> None:
-    need = {"cpu": "1", "memory": "1Gi", GPU_RESOURCE: "1"}
-    container = {"name": "main", "image": "registry.k8s.io/pause", "resources": {"requests": need, "limits": need}}
-    pod = {"restartPolicy": "Never", "containers": [container]}
-    meta = {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "spot"}}
-    body = {"metadata": meta, "spec": {"suspend": True, "template": {"spec": pod}}}
+    need = {
+        "cpu": "1",
+        "memory": "1Gi",
+        GPU_RESOURCE: "1",
+    }
+    container = {
+        "name": "main",
+        "image": "registry.k8s.io/pause",
+        "resources": {"requests": need, "limits": need},
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "containers": [container],
+    }
+    meta = {
+        "name": name,
+        "labels": {"kueue.x-k8s.io/queue-name": "spot"},
+    }
+    body = {
+        "metadata": meta,
+        "spec": {
+            "suspend": True,
+            "template": {"spec": pod},
+        },
+    }
     api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", body)
 
 
 def running(api: Api, namespace: str) -> int:
-    return sum(not job["spec"]["suspend"] for job in api.items(f"/apis/batch/v1/namespaces/{namespace}/jobs"))
+    return sum(
+        not job["spec"]["suspend"]
+        for job in api.items(f"/apis/batch/v1/namespaces/{namespace}/jobs")
+    )
 
 
 def test_a_team_borrows_what_another_leaves_and_gives_it_back(world: World, api: Api) -> None:
     one, other = (
-        Team(name=name, namespaces=(f"{world.name}-{name}",), quotas=(Quota(source="nvidia-l4", gpus=2),))
+        Team(
+            name=name,
+            namespaces=(f"{world.name}-{name}",),
+            quotas=(Quota(source="nvidia-l4", gpus=2),),
+        )
         for name in ("one", "other")
     )
     spaces = [team.spaces[0] for team in (one, other)]
@@ -110,7 +205,10 @@ def test_a_team_borrows_what_another_leaves_and_gives_it_back(world: World, api:
         until("it borrows all that is idle", lambda: running(api, spaces[0]) == 4)
         for number in range(2):
             submit(api, spaces[1], f"job-{number}")
-        until("its owner has it back", lambda: (running(api, spaces[0]), running(api, spaces[1])) == (2, 2))
+        until(
+            "its owner has it back",
+            lambda: (running(api, spaces[0]), running(api, spaces[1])) == (2, 2),
+        )
     finally:
         for body in reversed(bodies):
             if body["kind"] in ("ClusterQueue", "Namespace"):

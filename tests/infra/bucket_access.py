@@ -19,8 +19,16 @@ ROLES = {
 }
 
 
-def may(policy: Iterable[Mapping[str, Any]], identity: str, permission: str, bucket: str, name: str = "") -> bool:
-    """`policy`: bindings of role, member(s) and condition. `name`: of the object; a listing is asked of the bucket."""
+def may(
+    policy: Iterable[Mapping[str, Any]],
+    identity: str,
+    permission: str,
+    bucket: str,
+    name: str = "",
+) -> bool:
+    """`policy`: bindings of role, member(s) and condition. `name`: of the object; a listing is
+    asked of the bucket.
+    """
     resource = f"projects/_/buckets/{bucket}" + (f"/objects/{name}" if permission != LIST else "")
     return any(
         permission in ROLES[binding["role"]]

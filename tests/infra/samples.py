@@ -1,4 +1,6 @@
-"""An environment with everything on, from `example`: forks edit dev and prod, so tests leave those alone."""
+"""An environment with everything on, from `example`: forks edit dev and prod, so tests leave those
+alone.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +28,9 @@ def shared_network() -> Environment:
     """In a subnet of a Shared VPC host project."""
     host = "projects/acme-host"
     existing = ExistingNetwork(
-        network=f"{host}/global/networks/shared", subnet=f"{host}/regions/{EXAMPLE.region}/subnetworks/gpu", grants=True
+        network=f"{host}/global/networks/shared",
+        subnet=f"{host}/regions/{EXAMPLE.region}/subnetworks/gpu",
+        grants=True,
     )
     return replace(EXAMPLE, network=replace(EXAMPLE.network, existing=existing))
 
@@ -38,7 +42,8 @@ def two_teams() -> Environment:
         security=replace(EXAMPLE.security, rbac_security_group="gke-security-groups@example.org"),
         budget=Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000),
         storage=replace(
-            EXAMPLE.storage, runs=(Run(name="detector"), Run(name="train-gang", read_by=("batch", "server")))
+            EXAMPLE.storage,
+            runs=(Run(name="detector"), Run(name="train-gang", read_by=("batch", "server"))),
         ),
         teams=(
             Team(
@@ -48,7 +53,11 @@ def two_teams() -> Environment:
                 budget_usd=500,
                 runs=("detector",),
             ),
-            Team(name="speech", members="speech@example.org", namespaces=("speech", "speech-dev")),
+            Team(
+                name="speech",
+                members="speech@example.org",
+                namespaces=("speech", "speech-dev"),
+            ),
         ),
     )
 
@@ -60,7 +69,14 @@ def a100(name: str, capacity: Capacity, **more: Any) -> NodeGroup:
         "accelerator": "nvidia-tesla-a100",
         "gpus_per_node": 1,
     }
-    return NodeGroup(name=name, role=Role.TRAINING, capacity=capacity, max_nodes=4, **machine, **more)
+    return NodeGroup(
+        name=name,
+        role=Role.TRAINING,
+        capacity=capacity,
+        max_nodes=4,
+        **machine,
+        **more,
+    )
 
 
 def standing(group: NodeGroup) -> NodeGroup:
@@ -71,7 +87,10 @@ def standing(group: NodeGroup) -> NodeGroup:
 def hardened() -> Environment:
     """Production, extended grace, every kind of capacity."""
     gang = a100("gang", Capacity.QUEUED)
-    caps = tuple(AcceleratorCap(accelerator=c.accelerator, max_gpus=64) for c in EXAMPLE.auto_provisioning.accelerators)
+    caps = tuple(
+        AcceleratorCap(accelerator=c.accelerator, max_gpus=64)
+        for c in EXAMPLE.auto_provisioning.accelerators
+    )
     return replace(
         EXAMPLE,
         production=True,
@@ -80,9 +99,16 @@ def hardened() -> Environment:
         groups=(*(standing(g) for g in EXAMPLE.groups), gang),
         auto_provisioning=replace(EXAMPLE.auto_provisioning, accelerators=caps),
         network=replace(
-            EXAMPLE.network, flow_logs=True, authorized_ranges=(AuthorizedRange(name="bastion", cidr="10.50.0.0/28"),)
+            EXAMPLE.network,
+            flow_logs=True,
+            authorized_ranges=(AuthorizedRange(name="bastion", cidr="10.50.0.0/28"),),
         ),
-        cluster=replace(EXAMPLE.cluster, min_version="1.35", dns_endpoint_public=False, deletion_protection=True),
+        cluster=replace(
+            EXAMPLE.cluster,
+            min_version="1.35",
+            dns_endpoint_public=False,
+            deletion_protection=True,
+        ),
         security=Security(
             kms_key="projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k",
             binary_authorization=True,

@@ -1,4 +1,6 @@
-"""An environment in a network of another team uses the network and makes nothing of it but what it names."""
+"""An environment in a network of another team uses the network and makes nothing of it but what it
+names.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -15,16 +17,25 @@ def made(environment: Environment) -> dict[str, Any]:
 
 
 def test_a_shared_vpc_is_used_and_only_its_grants_are_written() -> None:
-    found, network = made(shared_network()), "projects/acme-host/global/networks/shared"
-    cluster, database = found["google_container_cluster.cluster"], found["google_sql_database_instance.results"]
+    found = made(shared_network())
+    network = "projects/acme-host/global/networks/shared"
+    cluster = found["google_container_cluster.cluster"]
+    database = found["google_sql_database_instance.results"]
     assert (cluster["network"], cluster["subnetwork"].rpartition("/")[2]) == (network, "gpu")
     assert database["settings"]["ip_configuration"]["private_network"] == network
     assert [address for address in found if address.startswith(OF_A_NETWORK)] == [
-        "google_compute_subnetwork_iam_member.host-gke", "google_compute_subnetwork_iam_member.host-instances",
-    ]  # fmt: skip
-    for address in ("google_compute_subnetwork_iam_member.host-gke", "google_project_iam_member.host-gke"):
+        "google_compute_subnetwork_iam_member.host-gke",
+        "google_compute_subnetwork_iam_member.host-instances",
+    ]
+    for address in (
+        "google_compute_subnetwork_iam_member.host-gke",
+        "google_project_iam_member.host-gke",
+    ):
         assert found[address]["project"] == "acme-host"
-    assert found["google_project_iam_member.host-gke"]["role"] == "roles/container.hostServiceAgentUser"
+    assert (
+        found["google_project_iam_member.host-gke"]["role"]
+        == "roles/container.hostServiceAgentUser"
+    )
 
 
 def test_what_a_network_of_the_same_project_lacks_is_made_in_it() -> None:
@@ -32,10 +43,19 @@ def test_what_a_network_of_the_same_project_lacks_is_made_in_it() -> None:
     assert shared.network.existing
     text = f"projects/{EXAMPLE.project}"
     existing = replace(
-        shared.network.existing, grants=False, network=f"{text}/global/networks/company", creates=("nat", "managed-services"),
+        shared.network.existing,
+        grants=False,
+        network=f"{text}/global/networks/company",
+        creates=("nat", "managed-services"),
         subnet=f"{text}/regions/{EXAMPLE.region}/subnetworks/gpu",
-    )  # fmt: skip
+    )
     found = made(replace(shared, network=replace(shared.network, existing=existing)))
     assert found["google_compute_router.nat"]["network"] == "company"
-    assert found["google_service_networking_connection.managed-services"]["network"].endswith("/company")
-    assert not [a for a in found if a.startswith(("google_dns", "google_compute_network.", "google_compute_firewall"))]
+    assert found["google_service_networking_connection.managed-services"]["network"].endswith(
+        "/company"
+    )
+    assert not [
+        a
+        for a in found
+        if a.startswith(("google_dns", "google_compute_network.", "google_compute_firewall"))
+    ]

@@ -1,4 +1,6 @@
-"""The composition root: no environment by default, and what one loses that is to go. Its stacks: plan/test_cdktf_cli.py."""
+"""The composition root: no environment by default, and what one loses that is to go. Its stacks:
+plan/test_cdktf_cli.py.
+"""
 
 import os
 import sys
@@ -13,7 +15,9 @@ pytestmark = pytest.mark.process
 
 def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> None:
     """`cdktf deploy '*'` takes every stack that is synthesised."""
-    variables = {k: v for k, v in os.environ.items() if k != "HOLDFAST_ENV"} | {"CDKTF_OUTDIR": str(tmp_path / "out")}
+    variables = {k: v for k, v in os.environ.items() if k != "HOLDFAST_ENV"} | {
+        "CDKTF_OUTDIR": str(tmp_path / "out")
+    }
     done = ran([sys.executable, "-m", "infra.main"], variables=variables)
     assert done.returncode == 2 and "fix:     HOLDFAST_ENV=NAME" in done.stderr
     assert not (tmp_path / "out").exists()
@@ -22,8 +26,19 @@ def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> 
 @needs("prod")
 def test_an_environment_that_is_to_go_loses_its_protections(tmp_path: Path) -> None:
     """That others keep theirs shows in the inventories."""
-    variables = {"HOLDFAST_ENV": "prod", "HOLDFAST_STATE": "local", "HOLDFAST_UNPROTECTED": "prod"}
-    done = ran([sys.executable, "-m", "infra.main"], variables=os.environ | variables | {"CDKTF_OUTDIR": str(tmp_path)})
+    variables = {
+        "HOLDFAST_ENV": "prod",
+        "HOLDFAST_STATE": "local",
+        "HOLDFAST_UNPROTECTED": "prod",
+    }
+    done = ran(
+        [sys.executable, "-m", "infra.main"],
+        variables=os.environ | variables | {"CDKTF_OUTDIR": str(tmp_path)},
+    )
     assert done.returncode == 0, done.stderr
     stacks = "".join(path.read_text() for path in tmp_path.glob("stacks/*-prod/cdk.tf.json"))
-    assert '"prevent_destroy": true' not in stacks and '"PREVENT"' not in stacks and '"force_destroy": true' in stacks
+    assert (
+        '"prevent_destroy": true' not in stacks
+        and '"PREVENT"' not in stacks
+        and '"force_destroy": true' in stacks
+    )

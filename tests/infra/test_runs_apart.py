@@ -1,4 +1,6 @@
-"""A run's identity has no right on another's checkpoints: rendered pods against the policy that is deployed."""
+"""A run's identity has no right on another's checkpoints: rendered pods against the policy that is
+deployed.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +28,10 @@ PROD = load("prod")
 
 
 def policy(environment: Environment, purpose: str = "checkpoints") -> list[dict[str, Any]]:
-    grants = [r.arguments for r in specs.resources(environment) if r.kind == "google_storage_bucket_iam_member"]
+    grants = []
+    for r in specs.resources(environment):
+        if r.kind == "google_storage_bucket_iam_member":
+            grants.append(r.arguments)
     return [dict(grant) for grant in grants if grant["bucket"] == environment.bucket(purpose)]
 
 
@@ -39,11 +44,15 @@ def trainers() -> dict[str, tuple[str, list[str]]]:
         words = template["spec"]["containers"][0]["command"]
         if "train" not in words:
             continue
-        account, run = template["spec"]["serviceAccountName"], words[words.index("--run") + 1]
+        account = template["spec"]["serviceAccountName"]
+        run = words[words.index("--run") + 1]
         assert ANNOTATION_GOOGLE_ACCOUNT not in accounts[account]["metadata"].get("annotations", {})
         identity = principal(PROD.project_number.lower(), PROD.workload_pool, "training", account)
         numbered = run.replace("$(JOB_COMPLETION_INDEX)", "{}")
-        runs = [numbered.format(index) for index in range(spec["completions"])] if numbered != run else [run]
+        if numbered != run:
+            runs = [numbered.format(index) for index in range(spec["completions"])]
+        else:
+            runs = [run]
         found[unversioned(body)] = identity, runs
     return found
 
@@ -61,21 +70,34 @@ def written_by(run: str) -> list[str]:
 
 
 def test_each_rendered_job_does_what_it_must_with_its_own_run_and_nothing_with_another() -> None:
-    bucket, granted, found = PROD.bucket("checkpoints"), policy(PROD), trainers()
+    bucket = PROD.bucket("checkpoints")
+    granted = policy(PROD)
+    found = trainers()
     assert set(found) == {run.name for run in PROD.storage.runs}
     for job, (identity, runs) in found.items():
-        assert may(granted, identity, LIST, bucket) and not may(granted, identity, "create", bucket, "stray")
+        assert may(granted, identity, LIST, bucket) and not may(
+            granted, identity, "create", bucket, "stray"
+        )
         assert all(
-            may(granted, identity, each, bucket, name) for run in runs for name in written_by(run) for each in OBJECTS
+            may(granted, identity, each, bucket, name)
+            for run in runs
+            for name in written_by(run)
+            for each in OBJECTS
         )
         others = [run for other, (_, theirs) in found.items() if other != job for run in theirs]
         for name in [name for run in others for name in written_by(run)]:
-            assert not [each for each in OBJECTS if may(granted, identity, each, bucket, name)], (job, name)
+            assert not [each for each in OBJECTS if may(granted, identity, each, bucket, name)], (
+                job,
+                name,
+            )
 
 
 def loaders() -> Iterator[tuple[str, str, str]]:
     """Rendered pods of batch and serving that load checkpoints: role, Google account, run."""
-    accounts = {(b["metadata"]["namespace"], b["metadata"]["name"]): b for b in bodies("prod") if b["kind"] == "ServiceAccount"}  # fmt: skip
+    accounts = {}
+    for b in bodies("prod"):
+        if b["kind"] == "ServiceAccount":
+            accounts[(b["metadata"]["namespace"], b["metadata"]["name"])] = b
     for body, template in workloads("prod"):
         words = template["spec"]["containers"][0].get("command", [])
         if "--run" in words and ("batch" in words or "serve" in words):
@@ -85,7 +107,9 @@ def loaders() -> Iterator[tuple[str, str, str]]:
 
 
 def test_each_rendered_pod_that_loads_reads_its_run_and_no_other() -> None:
-    bucket, granted, found = PROD.bucket("checkpoints"), policy(PROD), list(loaders())
+    bucket = PROD.bucket("checkpoints")
+    granted = policy(PROD)
+    found = list(loaders())
     assert {role for role, _, _ in found} == set(READERS)
     runs = [name for _, names in trainers().values() for name in names]
     for role, email, loaded in found:
@@ -100,15 +124,22 @@ def test_each_rendered_pod_that_loads_reads_its_run_and_no_other() -> None:
 def test_who_verifies_reads_every_run_and_runs_read_the_data_and_neither_writes() -> None:
     verifies = PROD.member("trainer")
     asked = [(verifies, "checkpoints", f"{run.name}/x") for run in PROD.storage.runs]
-    for identity, purpose, name in [*asked, *((identity, "data", "a") for identity, _ in trainers().values())]:
-        rights = {each for each in OBJECTS if may(policy(PROD, purpose), identity, each, PROD.bucket(purpose), name)}
+    for identity, purpose, name in [
+        *asked,
+        *((identity, "data", "a") for identity, _ in trainers().values()),
+    ]:
+        rights = set()
+        for each in OBJECTS:
+            if may(policy(PROD, purpose), identity, each, PROD.bucket(purpose), name):
+                rights.add(each)
         assert rights == {"get"}
 
 
 def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
     runs = tuple(Run(name=f"r{n}", read_by=("server",)) for n in range(25))
     environment = replace(hardened(), storage=Storage(runs=runs))
-    identity, bucket = environment.member("server"), environment.bucket("checkpoints")
+    identity = environment.member("server")
+    bucket = environment.bucket("checkpoints")
     grants = [g for g in policy(environment) if g["member"] == identity and "condition" in g]
     assert [g["condition"]["expression"].count("||") for g in grants] == [11, 11, 0]
     assert all(may(grants, identity, "get", bucket, f"{run.name}/x") for run in runs)
@@ -117,8 +148,12 @@ def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
 
 def test_a_name_that_another_begins_with_is_another_run() -> None:
     environment = hardened()
-    bucket, pool = environment.bucket("checkpoints"), environment.workload_pool
-    one, two = (principal(environment.project_number, pool, "training", f"run-{name}") for name in ("gang", "gang-2"))
+    bucket = environment.bucket("checkpoints")
+    pool = environment.workload_pool
+    one, two = (
+        principal(environment.project_number, pool, "training", f"run-{name}")
+        for name in ("gang", "gang-2")
+    )
     assert may(policy(environment), one, "delete", bucket, "gang/step")
     assert not may(policy(environment), one, "delete", bucket, "gang-2/step")
     assert not may(policy(environment), two, "delete", bucket, "gang/step")
@@ -128,30 +163,39 @@ def test_a_name_that_another_begins_with_is_another_run() -> None:
 
 def test_where_no_runs_are_listed_all_training_writes_below_one_prefix() -> None:
     shared = load("example")
-    bucket, granted = shared.bucket("checkpoints"), policy(shared)
+    bucket = shared.bucket("checkpoints")
+    granted = policy(shared)
     identity = shared.member("trainer")
     root = RenderContext(platform(shared)).checkpoints
     assert root == f"gs://{bucket}/default"
     for name in written_by("any"):
         assert may(granted, identity, LIST, bucket)
         assert all(may(granted, identity, each, bucket, f"default/{name}") for each in OBJECTS)
-        assert not [each for each in OBJECTS if each != "get" and may(granted, identity, each, bucket, name)]
+        assert not [
+            each for each in OBJECTS if each != "get" and may(granted, identity, each, bucket, name)
+        ]
     for words in (s["template"]["spec"]["containers"][0]["command"] for _, s in jobs("example")):
         assert "--checkpoints" not in words or words[words.index("--checkpoints") + 1] == root
     assert not judge_environment(shared)
-    whole = put("google_storage_bucket_iam_member.runs-trainer", "condition", None)(facts_of_specs(shared))
+    whole = put("google_storage_bucket_iam_member.runs-trainer", "condition", None)(
+        facts_of_specs(shared)
+    )
     (violation,) = runs_write_their_own(whole)
     assert "runs-trainer" in violation.where
 
 
 WIDER = {
     "no condition": None,
-    "another run's, or one that names another role": 'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang-2/")',
+    "another run's, or one that names another role": (
+        'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang-2/")'
+    ),
     "no slash": 'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang")',
     "opened again": 'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang/") || true',
     "another bucket's": 'resource.name.startsWith("projects/_/buckets/other/objects/gang/")',
-    "one more": 'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang/") || '
-    'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang-2/")',
+    "one more": (
+        'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang/") || '
+        'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang-2/")'
+    ),
 }
 
 
@@ -162,7 +206,8 @@ WIDER = {
     ids=["write", "read"],
 )
 def test_a_wider_grant_breaks_the_rule(rule: Check, grant: str, condition: str) -> None:
-    facts, text = facts_of_specs(hardened()), WIDER[condition]
+    facts = facts_of_specs(hardened())
+    text = WIDER[condition]
     assert not list(rule(facts))
     wider = text and {"expression": text.format(bucket=hardened().bucket("checkpoints"))}
     (violation,) = rule(put(f"google_storage_bucket_iam_member.{grant}", "condition", wider)(facts))

@@ -1,9 +1,18 @@
-"""Pins that must agree: the GPU driver of pools and the CUDA of torch; the provider and its checksums."""
+"""Pins that must agree: the GPU driver of pools and the CUDA of torch; the provider and its
+checksums.
+"""
 
 import re
 from pathlib import Path
 
-from infra.contract.versions import CUDA_MAJOR, GKE_MINORS, GOOGLE_PROVIDER_VERSION, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
+from infra.contract.versions import (
+    CUDA_MAJOR,
+    GKE_MINORS,
+    GOOGLE_PROVIDER_VERSION,
+    GPU_DRIVER,
+    GPU_DRIVERS,
+    MIN_DRIVER,
+)
 from infra.ops import provider_lock
 from tests.tools.build import HERE, KUBERNETES_VERSION, OLDEST_KUBERNETES
 
@@ -12,7 +21,9 @@ LOCK = Path(__file__).parents[2] / "requirements" / "train.txt"
 
 def test_the_contract_names_the_cuda_of_the_lock() -> None:
     [major] = set(re.findall(r"^nvidia-cuda-runtime(?:-cu\d+)?==(\d+)\.", LOCK.read_text(), re.M))
-    assert int(major) == CUDA_MAJOR, "a new torch brings another CUDA: see MIN_DRIVER in infra/contract/versions.py"
+    assert int(major) == CUDA_MAJOR, (
+        "a new torch brings another CUDA: see MIN_DRIVER in infra/contract/versions.py"
+    )
 
 
 def test_the_driver_of_gpu_pools_runs_it() -> None:
@@ -20,25 +31,43 @@ def test_the_driver_of_gpu_pools_runs_it() -> None:
     assert GPU_DRIVERS["DEFAULT"] < MIN_DRIVER[CUDA_MAJOR], "the default would do again: take it"
 
 
-def test_the_control_planes_of_the_tests_are_among_the_versions_that_an_environment_may_name() -> None:
+def test_the_control_planes_of_the_tests_are_among_the_versions_that_an_environment_may_name() -> (
+    None
+):
     """The oldest one is the oldest there is; each is what its pins say."""
-    newest, oldest = (int(version.split(".")[1]) for version in (KUBERNETES_VERSION, OLDEST_KUBERNETES))
+    newest, oldest = (
+        int(version.split(".")[1]) for version in (KUBERNETES_VERSION, OLDEST_KUBERNETES)
+    )
     assert oldest == GKE_MINORS[0] < newest <= GKE_MINORS[1]
-    for folder, version in (("kubernetes", KUBERNETES_VERSION), ("kubernetes-oldest", OLDEST_KUBERNETES)):
+    for folder, version in (
+        ("kubernetes", KUBERNETES_VERSION),
+        ("kubernetes-oldest", OLDEST_KUBERNETES),
+    ):
         assert f"k8s.io/kubernetes v{version}" in (HERE / folder / "go.mod").read_text()
 
 
 def lock(version: str, *platforms: str) -> str:
     hashes = "".join(f'    "h1:{platform}=",\n' for platform in platforms)
-    head = f'provider "registry.terraform.io/hashicorp/google" {{\n  version     = "{version}"\n  constraints = "{version}"\n'
+    head = (
+        f'provider "registry.terraform.io/hashicorp/google" {{\n  version     = "{version}"\n '
+        f' constraints = "{version}"\n'
+    )
     return f'{head}  hashes = [\n{hashes}    "zh:0a",\n  ]\n}}\n'
 
 
 def test_the_providers_checksums_are_of_the_pinned_release_and_of_every_platform() -> None:
-    """`python -m infra.ops.provider_lock` writes them where the registry answers, and the workflow `locks` each week."""
+    """`python -m infra.ops.provider_lock` writes them where the registry answers, and the workflow
+    `locks` each week.
+    """
     assert provider_lock.misfits(lock(GOOGLE_PROVIDER_VERSION, *provider_lock.PLATFORMS)) == []
-    assert provider_lock.misfits(lock("7.38.0", *provider_lock.PLATFORMS)) == ["version 7.38.0, pinned 7.39.0"]
-    assert provider_lock.misfits(lock(GOOGLE_PROVIDER_VERSION, "linux_amd64")) == ["1 of 4 platforms"]
+    assert provider_lock.misfits(lock("7.38.0", *provider_lock.PLATFORMS)) == [
+        "version 7.38.0, pinned 7.39.0"
+    ]
+    assert provider_lock.misfits(lock(GOOGLE_PROVIDER_VERSION, "linux_amd64")) == [
+        "1 of 4 platforms"
+    ]
     assert provider_lock.misfits("") == ["no hashicorp/google"]
     if provider_lock.LOCK.exists():
-        assert provider_lock.misfits(provider_lock.LOCK.read_text()) == [], "python -m infra.ops.provider_lock"
+        assert provider_lock.misfits(provider_lock.LOCK.read_text()) == [], (
+            "python -m infra.ops.provider_lock"
+        )

@@ -11,12 +11,16 @@ from monitoring.stack import budget, limits_of
 
 
 def test_goodput_is_judged_by_the_break_even_of_the_dearest_spot_pool() -> None:
-    environment, table = load("prod"), prices.load()
-    shares = [
-        table.quote(machine, environment.region, Capacity.SPOT).usd  # type: ignore[union-attr]
-        / table.quote(machine, environment.region, Capacity.ON_DEMAND).usd  # type: ignore[union-attr]
-        for machine in {MACHINE_TYPES[p.machine_type] for p in environment.pools() if p.capacity is Capacity.SPOT}
-    ]
+    environment = load("prod")
+    table = prices.load()
+    shares = []
+    for machine in {
+        MACHINE_TYPES[p.machine_type] for p in environment.pools() if p.capacity is Capacity.SPOT
+    }:
+        shares.append(
+            table.quote(machine, environment.region, Capacity.SPOT).usd  # type: ignore[union-attr]
+            / table.quote(machine, environment.region, Capacity.ON_DEMAND).usd
+        )
     assert limits_of(environment)["goodput_min"] == round(max(shares), 2) < 0.99
     moved = replace(environment, alerts=replace(environment.alerts, goodput_min=0.7))
     assert limits_of(moved)["goodput_min"] == 0.7

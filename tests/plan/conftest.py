@@ -19,7 +19,9 @@ Plans = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Plans]]:
-    """`synthesised("example")`: the folder of its stacks, and stack -> its plan in `terraform show -json` form."""
+    """`synthesised("example")`: the folder of its stacks, and stack -> its plan in `terraform show
+    -json` form.
+    """
 
     own = tmp_path_factory.getbasetemp()
     out = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "plans"
@@ -29,8 +31,15 @@ def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
         made = out / f"{environment}.json"
         with support.locked(made.with_suffix(".lock")):
             if not made.exists():
-                made.write_text(json.dumps({stack: str(file) for stack, file in _planned(environment, out).items()}))
-        plans = {stack: json.loads(Path(file).read_text()) for stack, file in json.loads(made.read_text()).items()}
+                made.write_text(
+                    json.dumps(
+                        {stack: str(file) for stack, file in _planned(environment, out).items()}
+                    )
+                )
+        plans = {
+            stack: json.loads(Path(file).read_text())
+            for stack, file in json.loads(made.read_text()).items()
+        }
         return out / environment / "synth" / "stacks", plans
 
     return of

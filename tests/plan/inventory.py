@@ -1,7 +1,9 @@
-"""Inventories: whole plans, every value that is known before an apply. What is added differs as what is lost does.
+"""Inventories: whole plans, every value that is known before an apply. What is added differs as
+what is lost does.
 
-`python -m tests.plan.inventory` (`make snapshots`) records those that exist anew; `python -m tests.plan.inventory eu`
-(`make inventory ENV=eu`) records one, which the plan tests hold from then on.
+`python -m tests.plan.inventory` (`make snapshots`) records those that exist anew; `python -m
+tests.plan.inventory eu` (`make inventory ENV=eu`) records one, which the plan tests hold from then
+on.
 """
 
 import json
@@ -43,7 +45,11 @@ def planned(plan_json: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _pruned(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {k: _digest(v) if k in BY_DIGEST else _pruned(v) for k, v in value.items() if k not in NOT_RECORDED}
+        kept = {
+            k: _digest(v) if k in BY_DIGEST else _pruned(v)
+            for k, v in value.items()
+            if k not in NOT_RECORDED
+        }
         return {k: v for k, v in kept.items() if v not in (None, [], {})}
     if isinstance(value, list):
         return [_pruned(v) for v in value]
@@ -81,7 +87,11 @@ def load_inventory(environment: str, stack: str) -> dict[str, Any]:
 
 
 def addresses(plans: dict[str, dict[str, Any]]) -> list[str]:
-    return [f"{stack} {address}" for stack, plan_json in plans.items() for address in sorted(planned(plan_json))]
+    return [
+        f"{stack} {address}"
+        for stack, plan_json in plans.items()
+        for address in sorted(planned(plan_json))
+    ]
 
 
 def write(environment: str) -> list[str]:
@@ -91,7 +101,8 @@ def write(environment: str) -> list[str]:
     folder = FOLDER / environment
     folder.mkdir(parents=True, exist_ok=True)
     yaml = YAML()
-    yaml.width, yaml.default_flow_style = 120, False
+    yaml.width = 120
+    yaml.default_flow_style = False
     for stack, plan_json in plans.items():
         with (folder / f"{stack}.yaml").open("w") as file:
             yaml.dump({"values": dict(sorted(planned(plan_json).items()))}, file)
@@ -101,10 +112,15 @@ def write(environment: str) -> list[str]:
 def main(chosen: Sequence[str]) -> None:
     names = tuple(chosen) or ENVIRONMENTS
     kept = [] if names == ENVIRONMENTS else ADDRESSES.read_text().splitlines()
-    others = [line for line in kept if not line.split()[0].endswith(tuple(f"-{name}" for name in names))]
+    others = [
+        line for line in kept if not line.split()[0].endswith(tuple(f"-{name}" for name in names))
+    ]
     lines = [*others, *(line for name in names for line in write(name))]
     ADDRESSES.write_text("\n".join(sorted(lines)) + "\n")
-    print(f"recorded {', '.join(names)}; review `git diff tests/snapshots`, and commit it", file=sys.stderr)
+    print(
+        f"recorded {', '.join(names)}; review `git diff tests/snapshots`, and commit it",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Tools whose pins conflict with ours: an environment each, in the user's cache, keyed by the hash of its lock."""
+"""Tools whose pins conflict with ours: an environment each, in the user's cache, keyed by the hash
+of its lock.
+"""
 
 import hashlib
 import os
@@ -26,15 +28,39 @@ def environment(name: str) -> Path:
 
 def _make(home: Path, lock: Path) -> None:
     uv = support.bootstrap().find_uv()
-    words = ["pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes", "--python", str(home / "bin/python")]
+    words = [
+        "pip",
+        "sync",
+        "--quiet",
+        "--compile-bytecode",
+        "--require-hashes",
+        "--python",
+        str(home / "bin/python"),
+    ]
     try:
         for command in (
-            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(home)],
+            [
+                uv,
+                "venv",
+                "--quiet",
+                "--clear",
+                "--python",
+                sys.executable,
+                str(home),
+            ],
             [uv, *words, str(lock)],
         ):
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+            subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=600,
+            )
     except (OSError, subprocess.SubprocessError) as error:
-        support.unavailable(f"{lock.name} cannot be installed: {getattr(error, 'stderr', '') or error}")
+        support.unavailable(
+            f"{lock.name} cannot be installed: {getattr(error, 'stderr', '') or error}"
+        )
 
 
 def site_packages(home: Path) -> Path:

@@ -1,4 +1,6 @@
-"""A cluster that is there becomes part of an environment: the real provider reads its record and says what changes."""
+"""A cluster that is there becomes part of an environment: the real provider reads its record and
+says what changes.
+"""
 
 import json
 from collections.abc import Callable
@@ -38,22 +40,31 @@ def pool(record: dict[str, Any], name: str) -> dict[str, Any]:
     return next(each for each in record["nodePools"] if each["name"] == name)
 
 
-def test_the_plan_shows_what_is_adopted(synthesised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_shows_what_is_adopted(
+    synthesised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = adopt.read(RECORD)
     record["resourceLabels"] = {"team": "ml"}
     pool(record, "system")["autoscaling"]["totalMaxNodeCount"] = 9
     found = adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
     assert {block["to"] for block in found.blocks} == {
-        "google_container_cluster.cluster", "google_container_node_pool.pool-system", "google_container_node_pool.pool-spot-a100",
-    }  # fmt: skip
+        "google_container_cluster.cluster",
+        "google_container_node_pool.pool-system",
+        "google_container_node_pool.pool-spot-a100",
+    }
     assert "resource_labels" in found.changes["google_container_cluster.cluster"]
     assert "autoscaling" in found.changes["google_container_node_pool.pool-system"]
-    assert "google_container_node_pool.pool-flex-a100" in found.created and found.left == ["old-pool"]
+    assert "google_container_node_pool.pool-flex-a100" in found.created and found.left == [
+        "old-pool"
+    ]
     monkeypatch.setattr(environments, "_FOLDER", tmp_path)
     adopt.write(ENVIRONMENT, found)
     again = json.loads((built(ENVIRONMENT, tmp_path / "again") / "cdk.tf.json").read_text())
     assert again["import"] == found.blocks
-    assert again["import"][0]["id"] == "projects/acme-ai-platform/locations/us-central1/clusters/ml-platform"
+    assert (
+        again["import"][0]["id"]
+        == "projects/acme-ai-platform/locations/us-central1/clusters/ml-platform"
+    )
     assert "old-pool" in "\n".join(adopt.report(found))
 
 
@@ -68,9 +79,14 @@ def on_demand(record: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("edit", "word"),
-    [(in_another_network, "cluster.cluster: network"), (on_demand, "pool-spot-a100: node_config.spot")],
+    [
+        (in_another_network, "cluster.cluster: network"),
+        (on_demand, "pool-spot-a100: node_config.spot"),
+    ],
 )
-def test_what_would_be_replaced_is_not_adopted(synthesised: Path, tmp_path: Path, edit: Edit, word: str) -> None:
+def test_what_would_be_replaced_is_not_adopted(
+    synthesised: Path, tmp_path: Path, edit: Edit, word: str
+) -> None:
     record = adopt.read(RECORD)
     edit(record)
     with pytest.raises(Stopped, match="destroy and create again") as caught:

@@ -1,8 +1,9 @@
-"""Every stack of a hardened environment is applied, planned again and destroyed by the real provider.
+"""Every stack of a hardened environment is applied, planned again and destroyed by the real
+provider.
 
-Google is a stand-in that knows the published definitions of its APIs and refuses what they do not know. It has the
-habits that the provider does not hide: answers in another order, and grants that take minutes. The open environment is
-applied by the cdktf command line (test_cdktf_cli.py).
+Google is a stand-in that knows the published definitions of its APIs and refuses what they do not
+know. It has the habits that the provider does not hide: answers in another order, and grants that
+take minutes. The open environment is applied by the cdktf command line (test_cdktf_cli.py).
 """
 
 import filecmp
@@ -55,7 +56,11 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Generator[NewProjec
 
         def project(world: str) -> apply.Project:
             worlds[world] = apply.fresh_project("prod")
-            return apply.Project(folder=folder / world, address=address, world=worlds[world])
+            return apply.Project(
+                folder=folder / world,
+                address=address,
+                world=worlds[world],
+            )
 
         yield project
 
@@ -65,12 +70,20 @@ def played(tmp_path_factory: pytest.TempPathFactory, new_project: NewProject) ->
     """All at once: the provider waits for most of the time, whatever answers it."""
     made = apply.synthesise(tmp_path_factory.mktemp("variants"))
     with ThreadPoolExecutor(1 + len(WRONG)) as pool:
-        refusals = {world: pool.submit(_refusal, world, new_project(world), made / "settled") for world in WRONG}
+        refusals = {
+            world: pool.submit(_refusal, world, new_project(world), made / "settled")
+            for world in WRONG
+        }
         story = _story(new_project("prod"), made / "settled", made / "unprotected")
         return Played(**story, refusals={world: done.result() for world, done in refusals.items()})
 
 
-def edited(project: apply.Project, synthesised: Path, stack: str, edit: Callable[[dict[str, Any]], object]) -> Path:
+def edited(
+    project: apply.Project,
+    synthesised: Path,
+    stack: str,
+    edit: Callable[[dict[str, Any]], object],
+) -> Path:
     """A stack with one thing wrong."""
     folder = project.stack(synthesised, stack)
     configuration = json.loads((folder / "cdk.tf.json").read_text())
@@ -89,24 +102,35 @@ def change_by_hand(world: World) -> None:
     """Past Terraform, which ignores both lists."""
     cluster = next(r for path, r in world.resources.items() if re.search(r"/clusters/[^/]+$", path))
     cluster["monitoringConfig"]["componentConfig"]["enableComponents"].remove("DCGM")
-    pool = next(r for path, r in world.resources.items() if path.endswith("/nodePools/spot-l4-g2-standard-8"))
-    pool["config"]["taints"] = [taint for taint in pool["config"]["taints"] if taint["key"] != "provisioning-tier"]
+    pool = next(
+        r
+        for path, r in world.resources.items()
+        if path.endswith("/nodePools/spot-l4-g2-standard-8")
+    )
+    pool["config"]["taints"] = [
+        taint for taint in pool["config"]["taints"] if taint["key"] != "provisioning-tier"
+    ]
 
 
-# World -> the resource of the foundation that Google then refuses, in what words, and what is wrong.
+# World -> the resource of the foundation that Google then refuses, in what words, and what is
+# wrong.
 WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], object]]] = {
     "hasty": (  # a key is used before its grants are in force
-        "google_storage_bucket.data", "Permission denied on Cloud KMS key",
+        "google_storage_bucket.data",
+        "Permission denied on Cloud KMS key",
         lambda resources: resources["terraform_data"]["key-in-force"].pop("provisioner"),
     ),
     "disordered": (  # a resource comes before its API
-        "google_pubsub_topic.dead", r"pubsub\.googleapis\.com has not been used",
+        "google_pubsub_topic.dead",
+        r"pubsub\.googleapis\.com has not been used",
         lambda resources: resources["google_pubsub_topic"]["dead"].pop("depends_on"),
     ),
     "unprepared": (  # bootstrap was not run
-        "google_pubsub_topic_iam_member.dead-agent", r"gcp-sa-pubsub\S+ does not exist", lambda resources: None,
+        "google_pubsub_topic_iam_member.dead-agent",
+        r"gcp-sa-pubsub\S+ does not exist",
+        lambda resources: None,
     ),
-}  # fmt: skip
+}
 
 
 def _refusal(world: str, project: apply.Project, synthesised: Path) -> str:
@@ -122,36 +146,56 @@ def _refusal(world: str, project: apply.Project, synthesised: Path) -> str:
 
 
 def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[str, Any]:
-    """Deploy, compare, destroy: the steps of `infra.ops.deploy`, which the cdktf command line takes elsewhere."""
+    """Deploy, compare, destroy: the steps of `infra.ops.deploy`, which the cdktf command line takes
+    elsewhere.
+    """
 
     def same(stack: str) -> bool:
         return filecmp.cmp(
-            *(made / "stacks" / stack / "cdk.tf.json" for made in (protected, unprotected)), shallow=False
+            *(made / "stacks" / stack / "cdk.tf.json" for made in (protected, unprotected)),
+            shallow=False,
         )
 
     for stack in STACKS:
         project.apply(project.stack(protected, stack))
     with ThreadPoolExecutor(len(STACKS)) as pool:
         changes = list(pool.map(project.changes, [project.folder / stack for stack in STACKS]))
-        list(pool.map(project.apply, [project.stack(unprotected, stack) for stack in STACKS if not same(stack)]))
+        list(
+            pool.map(
+                project.apply,
+                [project.stack(unprotected, stack) for stack in STACKS if not same(stack)],
+            )
+        )
     change_by_hand(project.world)
-    without_exceptions = project.changes(edited(project, unprotected, "cluster-prod", no_exceptions))
-    found = [{"address": address, "change": change} for address, change in without_exceptions.items()]
+    without_exceptions = project.changes(
+        edited(project, unprotected, "cluster-prod", no_exceptions)
+    )
+    found = [
+        {"address": address, "change": change} for address, change in without_exceptions.items()
+    ]
     ignored = drift.ignored_differences(settled("prod"), {"resource_changes": found})
     for stack in reversed(STACKS):
         project.destroy(project.folder / stack)
     return {
         "calls": {*project.world.calls},
-        "differs": {address: change for of_stack in changes for address, change in of_stack.items()},
+        "differs": {
+            address: change for of_stack in changes for address, change in of_stack.items()
+        },
         "without_exceptions": without_exceptions,
         "by_hand": sorted(f"{change.address} {change.difference}" for change in ignored),
         "left": [path for path in sorted(project.world.resources) if "/connections/" not in path],
     }
 
 
-def test_a_plan_after_the_apply_is_empty_and_a_destroy_leaves_only_the_abandoned_peering(played: Played) -> None:
+def test_a_plan_after_the_apply_is_empty_and_a_destroy_leaves_only_the_abandoned_peering(
+    played: Played,
+) -> None:
     assert (played.differs, played.left) == ({}, [])
-    called = ("sql.instances.insert", "billingbudgets.billingAccounts.budgets.create", "dns.changes.create")
+    called = (
+        "sql.instances.insert",
+        "billingbudgets.billingAccounts.budgets.create",
+        "dns.changes.create",
+    )
     assert {*called, "pubsub.projects.topics.create"} <= played.calls
 
 
@@ -163,12 +207,19 @@ def test_what_the_stacks_keep_in_order_is_refused_without_it(played: Played, wor
 def test_the_order_of_sets_differs_without_the_exceptions(played: Played) -> None:
     """What the stand-in answers in another order would be changed by every plan."""
     differs = played.without_exceptions
-    before, after = (differs["google_container_node_pool.pool-spot-a100"][side] for side in ("before", "after"))
+    before, after = (
+        differs["google_container_node_pool.pool-spot-a100"][side] for side in ("before", "after")
+    )
     assert before["node_config"][0]["taint"] == list(reversed(after["node_config"][0]["taint"]))
     assert "google_container_cluster.cluster" in differs
 
 
 def test_the_night_finds_a_set_that_was_changed_by_hand_and_no_other_order(played: Played) -> None:
     cluster, pool = played.by_hand
-    assert cluster == 'google_container_cluster.cluster monitoring_config[0].enable_components lacks "DCGM"'
-    assert pool.startswith("google_container_node_pool.pool-spot-l4-g2-standard-8 node_config[0].taint lacks")
+    assert (
+        cluster
+        == 'google_container_cluster.cluster monitoring_config[0].enable_components lacks "DCGM"'
+    )
+    assert pool.startswith(
+        "google_container_node_pool.pool-spot-l4-g2-standard-8 node_config[0].taint lacks"
+    )

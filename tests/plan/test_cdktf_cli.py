@@ -26,19 +26,37 @@ from tests.plan.stand_in.server import serving
 
 ROOT = Path(__file__).parents[2]
 CDKTF = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
-# Of each command, what a page does not show: the mirror has no checksums of other platforms, and nobody answers here.
+# Of each command, what a page does not show: the mirror has no checksums of other platforms, and
+# nobody answers here.
 MIRRORED = ["--skip-provider-lock"]
-AT_ONCE = [*MIRRORED, "--auto-approve", "--terraform-parallelism", "40"]
-OFFLINE = {"diff": MIRRORED, "output": MIRRORED, "deploy": AT_ONCE, "destroy": AT_ONCE}
+AT_ONCE = [
+    *MIRRORED,
+    "--auto-approve",
+    "--terraform-parallelism",
+    "40",
+]
+OFFLINE = {
+    "diff": MIRRORED,
+    "output": MIRRORED,
+    "deploy": AT_ONCE,
+    "destroy": AT_ONCE,
+}
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
 
 
-def typed(words: Sequence[str], root: Path, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def typed(
+    words: Sequence[str], root: Path, variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     """As a person types it, with the command, Node and the engine on PATH."""
     support.require(CDKTF.exists(), "the cdktf command is missing; `make cdktf-cli` installs it")
     path = os.pathsep.join([str(CDKTF.parent), str(engine.node_folder()), variables["PATH"]])
     # As `deploy` starts it: without a terraform on PATH the wheel's is named.
-    environment = {**variables, "PATH": path, "TERRAFORM_BINARY_NAME": engine.program(), "CI": "1"}
+    environment = {
+        **variables,
+        "PATH": path,
+        "TERRAFORM_BINARY_NAME": engine.program(),
+        "CI": "1",
+    }
     return support.ran([CDKTF, *words[1:]], root, environment)
 
 
@@ -46,31 +64,47 @@ def test_an_environment_that_still_says_change_me_is_not_deployed(tmp_path: Path
     app = cdk.App(outdir=str(tmp_path))
     main.build(app, replace(load("example"), project_id="CHANGE-ME"), local_state=False)
     app.synth()
-    stack, run = tmp_path / "stacks" / "foundation-example", engine.offline()
+    stack = tmp_path / "stacks" / "foundation-example"
+    run = engine.offline()
     try:
         run.run(stack, "init", "-no-color")
         with pytest.raises(engine.EngineFailed, match="still-CHANGE-ME-project_id"):
             engine.cut_off(run).run(stack, "plan", "-no-color")
     except engine.EngineFailed as error:
-        support.require(not lacks_provider(str(error)), "neither a provider mirror nor the registry is reachable")
+        support.require(
+            not lacks_provider(str(error)),
+            "neither a provider mirror nor the registry is reachable",
+        )
         raise
 
 
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each command of the page printed, played in its order on a fork of the example against the stand-in."""
+    """What each command of the page printed, played in its order on a fork of the example against
+    the stand-in.
+    """
     fork = checkout_with_environment(
-        tmp_path_factory.mktemp("by-hand") / "fork", project_id="acme-example", project_number=NUMBER
+        tmp_path_factory.mktemp("by-hand") / "fork",
+        project_id="acme-example",
+        project_number=NUMBER,
     )
     page = (ROOT / "infra/UPGRADING.md").read_text().partition("## With cdktf")[2].split("```")[1]
     export, *lines = [line.partition("#")[0].split() for line in page.strip().splitlines()[1:]]
     assert export == ["export", "HOLDFAST_ENV=eu"]
-    world, printed = apply.fresh_project("example"), dict[str, str]()
+    world = apply.fresh_project("example")
+    printed = dict[str, str]()
     with serving({"by-hand": world}) as address:
-        project = apply.Project(folder=fork / "by-hand", address=address, world=world)
+        project = apply.Project(
+            folder=fork / "by-hand",
+            address=address,
+            world=world,
+        )
         # Synthesis in this process set Node's options for jsii; the command line warns of them.
         variables = {k: v for k, v in project.engine().environment.items() if k != "NODE_OPTIONS"}
-        variables |= {"HOLDFAST_ENV": "example", "PYTHONPATH": f"{fork}{os.pathsep}{fork / 'workloads/library'}"}
+        variables |= {
+            "HOLDFAST_ENV": "example",
+            "PYTHONPATH": f"{fork}{os.pathsep}{fork / 'workloads/library'}",
+        }
         for line in lines:
             words = [word.replace("-eu", "-example").strip("'") for word in line]
             done = typed([*words, *OFFLINE.get(words[1], [])], fork, variables)
@@ -78,17 +112,25 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             assert done.returncode == 0, printed[words[1]][-4_000:]
             printed[f"resources after {words[1]}"] = str(len(world.resources))
             if words[1] == "deploy":
-                folders = [fork / "cdktf.out" / "stacks" / stack for stack in names.stacks("example")]
+                folders = []
+                for stack in names.stacks("example"):
+                    folders.append(fork / "cdktf.out" / "stacks" / stack)
                 with ThreadPoolExecutor() as pool:
-                    printed["differs"] = "".join(str(each) for each in pool.map(project.changes, folders) if each)
+                    printed["differs"] = "".join(
+                        str(each) for each in pool.map(project.changes, folders) if each
+                    )
     return printed
 
 
-def test_a_platform_is_made_shown_and_destroyed_by_the_commands_of_the_page(by_hand: dict[str, str]) -> None:
+def test_a_platform_is_made_shown_and_destroyed_by_the_commands_of_the_page(
+    by_hand: dict[str, str],
+) -> None:
     stacks = names.stacks("example")
     for command in ("list", "synth"):
         assert all(stack in by_hand[command] for stack in stacks), by_hand[command]
-    assert "14 to add, 0 to change, 0 to destroy" in by_hand["diff"], "of one stack, before anything is there"
+    assert "14 to add, 0 to change, 0 to destroy" in by_hand["diff"], (
+        "of one stack, before anything is there"
+    )
     assert int(by_hand["resources after diff"]) == 0 < 70 < int(by_hand["resources after deploy"])
     # A line of output may come in several pieces: the stack is named where its piece begins.
     before = by_hand["deploy"].split("Apply complete!")[:-1]
@@ -108,9 +150,15 @@ def test_the_outputs_are_those_of_the_environment(by_hand: dict[str, str]) -> No
 
 
 def checkout_with_environment(fork: Path, **fields: str) -> Path:
-    """A copy of this checkout whose `example` says something else. Without checksums: a mirror's provider has its own."""
+    """A copy of this checkout whose `example` says something else. Without checksums: a mirror's
+    provider has its own.
+    """
     for room in ("infra", "monitoring", "workloads"):
-        shutil.copytree(ROOT / room, fork / room, ignore=shutil.ignore_patterns("__pycache__", "rendered", LOCK.name))
+        shutil.copytree(
+            ROOT / room,
+            fork / room,
+            ignore=shutil.ignore_patterns("__pycache__", "rendered", LOCK.name),
+        )
     shutil.copy(ROOT / "cdktf.json", fork)
     (fork / ".venv").symlink_to(sys.prefix)
     module = fork / "infra" / "environments" / "example.py"

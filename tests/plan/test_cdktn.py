@@ -1,6 +1,7 @@
 """The exit from CDKTF: with the seam's two names changed, CDK Terrain writes the same Terraform.
 
-Its bindings are those of provider release 8. They check every argument that the seam writes past the older ones.
+Its bindings are those of provider release 8. They check every argument that the seam writes past
+the older ones.
 """
 
 import json
@@ -35,7 +36,9 @@ def move_seam(checkout: Path) -> None:
     for old, new in SWAP.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    text, tables = re.subn(r"NEWER_THAN_BINDINGS = \{.*?\n\}", "NEWER_THAN_BINDINGS = {}", text, flags=re.DOTALL)
+    text, tables = re.subn(
+        r"NEWER_THAN_BINDINGS = \{.*?\n\}", "NEWER_THAN_BINDINGS = {}", text, flags=re.DOTALL
+    )
     assert tables == 1
     seam.write_text(text)
 
@@ -43,26 +46,49 @@ def move_seam(checkout: Path) -> None:
 def leaves(value: Any, at: str = "") -> dict[str, Any]:
     """Dotted path -> value, for every value that is no container or an empty one."""
     if isinstance(value, dict) and value:
-        return {k: v for key, inner in value.items() for k, v in leaves(inner, f"{at}.{key}").items()}
+        return {
+            k: v for key, inner in value.items() for k, v in leaves(inner, f"{at}.{key}").items()
+        }
     if isinstance(value, list) and value:
-        return {k: v for i, inner in enumerate(value) for k, v in leaves(inner, f"{at}[{i}]").items()}
+        return {
+            k: v for i, inner in enumerate(value) for k, v in leaves(inner, f"{at}[{i}]").items()
+        }
     return {at: value}
 
 
-def test_only_the_librarys_version_differs_without_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_librarys_version_differs_without_overrides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packages = site_packages(environment("cdktn"))
     checkout = copied_checkout(tmp_path / "checkout")
-    ours = synthesise("example", tmp_path / "cdktf", local_state=True, root=checkout)
+    ours = synthesise(
+        "example",
+        tmp_path / "cdktf",
+        local_state=True,
+        root=checkout,
+    )
     move_seam(checkout)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), str(checkout)]))
-    theirs = synthesise("example", tmp_path / "cdktn", local_state=True, root=checkout)
+    theirs = synthesise(
+        "example",
+        tmp_path / "cdktn",
+        local_state=True,
+        root=checkout,
+    )
     assert list(ours) == list(theirs)
     for stack in ours:
-        old, new = (leaves(json.loads((side[stack] / "cdk.tf.json").read_text())) for side in (ours, theirs))
+        old, new = (
+            leaves(json.loads((side[stack] / "cdk.tf.json").read_text())) for side in (ours, theirs)
+        )
         differ = {
-            path: (old.get(path), new.get(path)) for path in old.keys() | new.keys() if old.get(path) != new.get(path)
+            path: (old.get(path), new.get(path))
+            for path in old.keys() | new.keys()
+            if old.get(path) != new.get(path)
         }
-        # The libraries note their own version and what was written past the bindings; no engine reads either.
+        # The libraries note their own version and what was written past the bindings; no engine
+        # reads either.
         assert [path for path in differ if not path.startswith(".//.metadata.")] == [], stack
-        assert not [path for path in new if path.startswith(".//.metadata.overrides.google_")], stack
+        assert not [path for path in new if path.startswith(".//.metadata.overrides.google_")], (
+            stack
+        )
         assert len(old) > 50, "an empty stack proves nothing"

@@ -1,4 +1,6 @@
-"""Checkov over the real plan of prod: what it finds is what a resource says that it does on purpose."""
+"""Checkov over the real plan of prod: what it finds is what a resource says that it does on
+purpose.
+"""
 
 # Why it is so: infra/decisions/0012.
 
@@ -24,7 +26,13 @@ def failed_checks(*plan_files: Path) -> set[tuple[str, str]]:
     """(check, address) of everything that Checkov fails."""
     home = environment("checkov")
     options = ("--framework", "terraform_plan", "--skip-download", "-o", "json", "--soft-fail")
-    command = [home / "bin" / "python", home / "bin" / "checkov", "-f", *plan_files, *options]
+    command = [
+        home / "bin" / "python",
+        home / "bin" / "checkov",
+        "-f",
+        *plan_files,
+        *options,
+    ]
     done = ran(command, variables=os.environ | {"PYTHONWARNINGS": "ignore"})
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -36,13 +44,17 @@ def failed_checks(*plan_files: Path) -> set[tuple[str, str]]:
 def failed(
     planned: Callable[[str], dict[str, dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
 ) -> set[tuple[str, str]]:
-    files = [tmp_path_factory.mktemp("checkov") / f"{stack}.json" for stack in ("foundation-prod", "cluster-prod")]
+    files = []
+    for stack in ("foundation-prod", "cluster-prod"):
+        files.append(tmp_path_factory.mktemp("checkov") / f"{stack}.json")
     for file in files:
         file.write_text(json.dumps(planned("prod")[file.stem]))
     return failed_checks(*files)
 
 
-def test_what_checkov_fails_is_what_resources_say_they_do_on_purpose(failed: set[tuple[str, str]]) -> None:
+def test_what_checkov_fails_is_what_resources_say_they_do_on_purpose(
+    failed: set[tuple[str, str]],
+) -> None:
     skips = {(check, r.address) for r in resources(load("prod")) for check in r.skips}
     assert failed - skips == set(), "beyond what is skipped with a reason"
     assert skips - failed == set(), "skips that nothing needs"

@@ -1,4 +1,6 @@
-"""The page of the first week: its fragments in a fork's files, its commands in their order, kubectl played."""
+"""The page of the first week: its fragments in a fork's files, its commands in their order, kubectl
+played.
+"""
 
 import json
 import os
@@ -21,18 +23,28 @@ pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 PAGE = "infra/FIRST_WEEK.md"
 FILE = "infra/environments/acmedev.py"
 RECEIPT = {
-    "schema": "holdfast.receipt/1", "job": "detector-1", "team": "vision", "machine_hours": 2.0, "useful_hours": 1.9,
-    "paid_usd": 1.5, "wasted_usd": 0.1, "on_demand_usd": 4.0,
-}  # fmt: skip
+    "schema": "holdfast.receipt/1",
+    "job": "detector-1",
+    "team": "vision",
+    "machine_hours": 2.0,
+    "useful_hours": 1.9,
+    "paid_usd": 1.5,
+    "wasted_usd": 0.1,
+    "on_demand_usd": 4.0,
+}
 
 
 def stated(file: Path, fragment: str) -> None:
-    """Each assignment of a fragment as a field of the environment, in place of the one that is there."""
+    """Each assignment of a fragment as a field of the environment, in place of the one that is
+    there.
+    """
     fields = re.findall(r"^(\w+) = ", fragment, re.M)
     names = ", ".join(sorted(set(re.findall(r"\b[A-Z][A-Za-z]+(?=\()", fragment))))
     imports = f"from dataclasses import replace\nfrom infra.environments.schema import {names}\n"
     given = ", ".join(f"{field}={field}" for field in fields)
-    file.write_text(f"{file.read_text()}\n{imports}{fragment}\nENVIRONMENT = replace(ENVIRONMENT, {given})\n")
+    file.write_text(
+        f"{file.read_text()}\n{imports}{fragment}\nENVIRONMENT = replace(ENVIRONMENT, {given})\n"
+    )
 
 
 def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
@@ -46,7 +58,8 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     printed: list[str] = []
     for kind, block in re.findall(r"```(sh|python)\n(.*?)```", (fork / PAGE).read_text(), re.S):
         if kind == "python":
-            if f'project_id="{PLACEHOLDER}"' in (fork / FILE).read_text():  # once, before the first block
+            # once, before the first block
+            if f'project_id="{PLACEHOLDER}"' in (fork / FILE).read_text():
                 fill_in(fork / FILE, "acme-ml-dev")
             stated(fork / FILE, block)
             continue
@@ -58,7 +71,9 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     assert text.count("0 findings, 0 placeholders: right") == 2
     assert "0 destroy or replace, 0 rules broken" in text and "0 error, 0 warning" in text
     made = str(resources(run_path(str(fork / FILE))["ENVIRONMENT"]))
-    assert all(word in made for word in ("[vision/batch]", "[speech/trainer]", "attribute.repository"))
+    assert all(
+        word in made for word in ("[vision/batch]", "[speech/trainer]", "attribute.repository")
+    )
     assert "global/networks/holdfast" not in made
     assert '"gate": "dev"' in text
     assert "namespace: vision" in (fork / "gitops/detector.yaml").read_text()

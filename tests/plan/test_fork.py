@@ -1,4 +1,6 @@
-"""The drill of a fork: one file of its own, and everything from its check to the tests that judge environments holds."""
+"""The drill of a fork: one file of its own, and everything from its check to the tests that judge
+environments holds.
+"""
 
 import os
 import re
@@ -19,15 +21,23 @@ pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 
 # Each environment is a parameter of these.
 JUDGES = (
-    "tests/workloads/manifests", "tests/workloads/operators", "workloads/library/tests/jobs/test_rendered.py",
-    "tests/infra/environments", "tests/infra/rules",
-)  # fmt: skip
+    "tests/workloads/manifests",
+    "tests/workloads/operators",
+    "workloads/library/tests/jobs/test_rendered.py",
+    "tests/infra/environments",
+    "tests/infra/rules",
+)
 
 
 def typed(fork: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command in the fork that ended well: with its own code, whatever is installed here."""
     found = os.pathsep.join([str(fork), str(fork / "workloads" / "library")])
-    own = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    own = {
+        **os.environ,
+        "PYTHONPATH": found,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **variables,
+    }
     done = ran(command, fork, own)
     assert done.returncode == 0, f"{command}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
     return done
@@ -39,7 +49,11 @@ def run(fork: Path, *words: str) -> str:
 
 def fill_in(file: Path, project: str) -> None:
     text = file.read_text()
-    for field, value in {"project_id": project, "project_number": NUMBER, "state_bucket": f"{project}-state"}.items():
+    for field, value in {
+        "project_id": project,
+        "project_number": NUMBER,
+        "state_bucket": f"{project}-state",
+    }.items():
         text, times = re.subn(rf'{field}="{PLACEHOLDER}"', f'{field}="{value}"', text)
         assert times == 1, field
     file.write_text(text.replace(f"{PLACEHOLDER}@example.org", "ml@acme.example"))
@@ -55,21 +69,32 @@ def shown(readme: str) -> list[list[str]]:
 def test_an_environment_is_one_file(fork: Path) -> None:
     new, check, plan, deploy, outputs, _ = shown((fork / "README.md").read_text())
     assert plan == ["make", "plan", "ENV=globex"]
-    assert (deploy, outputs) == (["make", "bootstrap", "deploy", "ENV=globex"], ["make", "outputs", "ENV=globex"])
+    assert (deploy, outputs) == (
+        ["make", "bootstrap", "deploy", "ENV=globex"],
+        ["make", "outputs", "ENV=globex"],
+    )
     file = run(fork, *new[2:]).strip()
     assert file == "infra/environments/globex.py"
     fill_in(fork / file, "globex-ml")
     assert "0 findings, 0 placeholders: right" in run(fork, *check[2:])
-    # Its plan is that of test_first_week.py. What follows needs a project and then a cluster: the pages of the first job.
+    # Its plan is that of test_first_week.py. What follows needs a project and then a cluster: the
+    # pages of the first job.
     assert "gcloud storage buckets create gs://globex-ml-state" in run(
         fork, "infra", "bootstrap", "globex", "--dry-run"
     )
-    assert "gcloud container clusters get-credentials holdfast-globex" in run(fork, "infra", "outputs", "globex")
+    assert "gcloud container clusters get-credentials holdfast-globex" in run(
+        fork, "infra", "outputs", "globex"
+    )
     written = run(fork, "workloads", "render", "globex").splitlines()
     assert len(written) > 10 and all("workloads/rendered/globex/" in path for path in written)
     assert "0 error, 0 warning" in run(fork, "holdfast", "lint", "workloads/rendered/globex")
-    judged = run(fork, "pytest", "-q", "-p", "no:xdist", "-m", TIERS["fast"].marks, "-k", "globex", *JUDGES)
+    judged = run(
+        fork, "pytest", "-q", "-p", "no:xdist", "-m", TIERS["fast"].marks, "-k", "globex", *JUDGES
+    )
     passed = re.search(r"^(\d+) passed, \d+ deselected in", judged, re.M)
     assert passed and int(passed[1]) > 20, judged
     # Not one line of ours was touched, and what is new is the file and what was made of it.
-    assert git(fork, "status", "--porcelain").splitlines() == [f"?? {file}", "?? workloads/rendered/globex/"]
+    assert git(fork, "status", "--porcelain").splitlines() == [
+        f"?? {file}",
+        "?? workloads/rendered/globex/",
+    ]

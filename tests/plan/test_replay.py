@@ -15,7 +15,9 @@ Synthesised = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
 
 
 @pytest.mark.parametrize("stack", ["foundation-prod", "cluster-prod"])
-def test_a_destroy_of_production_is_not_even_planned(synthesised: Synthesised, stack: str, tmp_path: Path) -> None:
+def test_a_destroy_of_production_is_not_even_planned(
+    synthesised: Synthesised, stack: str, tmp_path: Path
+) -> None:
     stacks, plans = synthesised("prod")
     configuration = json.loads((stacks / stack / "cdk.tf.json").read_text())
     with pytest.raises(EngineFailed, match=r"(Resource i|I)nstance cannot be destroyed"):
@@ -24,18 +26,29 @@ def test_a_destroy_of_production_is_not_even_planned(synthesised: Synthesised, s
 
 
 def test_data_outlives_the_block_that_made_it(synthesised: Synthesised, tmp_path: Path) -> None:
-    """A database left out of the environment: what the apply would delete is refused or abandoned, one by one."""
+    """A database left out of the environment: what the apply would delete is refused or abandoned,
+    one by one.
+    """
     stacks, plans = synthesised("prod")
     configuration = json.loads((stacks / "foundation-prod" / "cdk.tf.json").read_text())
     for kind in list(configuration["resource"]):
-        if kind.startswith(("google_sql_", "google_storage_bucket", "google_pubsub_", "google_artifact")):
+        if kind.startswith(
+            ("google_sql_", "google_storage_bucket", "google_pubsub_", "google_artifact")
+        ):
             del configuration["resource"][kind]
     state = replay.state_of(plans["foundation-prod"])
-    plan = replay.plan_against(configuration, state, tmp_path, initialised=stacks / "foundation-prod")
-    gone = {
-        c["address"]: c["change"]["before"] for c in plan["resource_changes"] if c["change"]["actions"] == ["delete"]
-    }
-    assert {"google_sql_user.batch", "google_sql_database.results", "google_storage_bucket.checkpoints"} <= set(gone)
+    plan = replay.plan_against(
+        configuration, state, tmp_path, initialised=stacks / "foundation-prod"
+    )
+    gone = {}
+    for c in plan["resource_changes"]:
+        if c["change"]["actions"] == ["delete"]:
+            gone[c["address"]] = c["change"]["before"]
+    assert {
+        "google_sql_user.batch",
+        "google_sql_database.results",
+        "google_storage_bucket.checkpoints",
+    } <= set(gone)
     for address, before in gone.items():
         if "_iam_member" not in address:
             assert before["deletion_policy"] in ("PREVENT", "ABANDON"), address

@@ -21,8 +21,15 @@ def world() -> World:
     return found
 
 
-def ask(world: World, verb: str, api: str, path: str, body: Json | None = None, **query: str) -> Json:
-    base = {"container": "v1/", "pubsub": "v1/", "storage": "storage/v1/", "compute": "compute/v1/"}[api]
+def ask(
+    world: World, verb: str, api: str, path: str, body: Json | None = None, **query: str
+) -> Json:
+    base = {
+        "container": "v1/",
+        "pubsub": "v1/",
+        "storage": "storage/v1/",
+        "compute": "compute/v1/",
+    }[api]
     asked = {name: [value] for name, value in query.items()}
     call = definitions.find(api, verb, base + path, asked, body or {}, str)
     return world.answer(verb, api, path, call)
@@ -35,24 +42,51 @@ BUCKET = {"name": "acme-data", "location": "US-CENTRAL1"}
     ("message", "value", "problem"),
     [
         ("NodeTaint", {"key": "a", "effect": "NoSchedule"}, "effect: 'NoSchedule' is none of"),
-        ("NodePool", {"config": {"machine_type": "e2-medium"}}, "config.machine_type: no field of NodeConfig"),
-        ("SecurityPostureConfig", {"vulnerabilityMode": "VULNERABILITY_BASIC"}, "'VULNERABILITY_BASIC' is deprecated"),
+        (
+            "NodePool",
+            {"config": {"machine_type": "e2-medium"}},
+            "config.machine_type: no field of NodeConfig",
+        ),
+        (
+            "SecurityPostureConfig",
+            {"vulnerabilityMode": "VULNERABILITY_BASIC"},
+            "'VULNERABILITY_BASIC' is deprecated",
+        ),
         ("NodePool", {"initialNodeCount": "three"}, "initialNodeCount: 'three' is no integer"),
         ("NodePool", {"locations": "us-central1-a"}, "locations: 'us-central1-a' is no list"),
     ],
 )
-def test_a_body_that_googles_definitions_do_not_know_is_refused(message: str, value: Any, problem: str) -> None:
+def test_a_body_that_googles_definitions_do_not_know_is_refused(
+    message: str, value: Any, problem: str
+) -> None:
     assert any(problem in found for found in definitions.misfits("container", message, value, ""))
 
 
 def test_a_mask_changes_its_fields_alone(world: World) -> None:
     path = "projects/acme/topics/work"
-    ask(world, "PUT", "pubsub", path, {"labels": {"a": "1"}, "messageRetentionDuration": "600s"})
-    change = {"topic": {"labels": {"a": "2"}, "messageRetentionDuration": "900s"}, "updateMask": "labels"}
+    ask(
+        world,
+        "PUT",
+        "pubsub",
+        path,
+        {
+            "labels": {"a": "1"},
+            "messageRetentionDuration": "600s",
+        },
+    )
+    change = {
+        "topic": {
+            "labels": {"a": "2"},
+            "messageRetentionDuration": "900s",
+        },
+        "updateMask": "labels",
+    }
     assert ask(world, "PATCH", "pubsub", path, change)["labels"] == {"a": "2"}
     assert world.resources[path]["messageRetentionDuration"] == "600s"
     ask(world, "PATCH", "pubsub", path, {"topic": {}, "updateMask": "message_retention_duration"})
-    assert "messageRetentionDuration" not in world.resources[path], "a field that the request lacks is cleared"
+    assert "messageRetentionDuration" not in world.resources[path], (
+        "a field that the request lacks is cleared"
+    )
     with pytest.raises(Refusal, match="updateMask: colour is no field"):
         ask(world, "PATCH", "pubsub", path, {"topic": {}, "updateMask": "colour"})
 
@@ -66,7 +100,15 @@ def test_a_patch_without_a_mask_merges(world: World) -> None:
 def test_an_old_etag_is_refused(world: World) -> None:
     ask(world, "POST", "storage", "b", BUCKET, project="acme")
     policy = ask(world, "GET", "storage", "b/acme-data/iam")
-    given = {**policy, "bindings": [{"role": "roles/storage.objectViewer", "members": ["user:a@acme.example"]}]}
+    given = {
+        **policy,
+        "bindings": [
+            {
+                "role": "roles/storage.objectViewer",
+                "members": ["user:a@acme.example"],
+            }
+        ],
+    }
     assert ask(world, "PUT", "storage", "b/acme-data/iam", given)["etag"] != policy["etag"]
     with pytest.raises(Refusal, match="concurrent policy changes"):
         ask(world, "PUT", "storage", "b/acme-data/iam", given)
@@ -74,7 +116,14 @@ def test_an_old_etag_is_refused(world: World) -> None:
 
 def test_a_pool_gets_its_taint_label_and_strategy(world: World) -> None:
     gpu = {"acceleratorType": "nvidia-l4", "acceleratorCount": "1"}
-    pool = {"name": "l4", "initialNodeCount": 0, "config": {"spot": True, "accelerators": [gpu]}}
+    pool = {
+        "name": "l4",
+        "initialNodeCount": 0,
+        "config": {
+            "spot": True,
+            "accelerators": [gpu],
+        },
+    }
     ask(world, "POST", "container", POOLS, {"nodePool": pool})
     made = world.resources[f"{POOLS}/l4"]
     assert [taint["key"] for taint in made["config"]["taints"]] == ["nvidia.com/gpu"]

@@ -1,4 +1,6 @@
-"""A played merge: upstream moves an address, replaces pools, needs a field, drops one, pins another provider."""
+"""A played merge: upstream moves an address, replaces pools, needs a field, drops one, pins another
+provider.
+"""
 
 import json
 import os
@@ -15,8 +17,21 @@ pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 
 
 def git(folder: Path, *words: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "core.hooksPath=/dev/null"]
-    done = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True)
+    identity = [
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "-c",
+        "core.hooksPath=/dev/null",
+    ]
+    done = subprocess.run(
+        ["git", *identity, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -25,7 +40,9 @@ def fork(tmp_path: Path) -> Path:
     """A clone of this checkout as it lies here, committed."""
     clone = tmp_path / "fork"
     git(ROOT, "clone", "--quiet", "--shared", str(ROOT), str(clone))
-    changed = git(ROOT, "ls-files", "--modified", "--others", "--exclude-standard", "infra").splitlines()
+    changed = git(
+        ROOT, "ls-files", "--modified", "--others", "--exclude-standard", "infra"
+    ).splitlines()
     for name in changed:
         if (ROOT / name).exists():
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,26 +72,55 @@ def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: 
     upstream(
         fork,
         ("infra/specs/storage.py", "id=purpose,", 'id=f"bucket-{purpose}",'),
-        ("infra/specs/storage.py", 'f"google_storage_bucket.{purpose}"', 'f"google_storage_bucket.bucket-{purpose}"'),
+        (
+            "infra/specs/storage.py",
+            'f"google_storage_bucket.{purpose}"',
+            'f"google_storage_bucket.bucket-{purpose}"',
+        ),
         # Every address stays, and every machine goes.
-        ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),
+        (
+            "infra/specs/cluster.py",
+            '["https://www.googleapis.com/auth/cloud-platform"]',
+            '["storage-full"]',
+        ),
         # The add-on of an environment that did not ask for it: it must come and go in place.
-        ("infra/specs/cluster.py", '{"enabled": security.secret_manager}', '{"enabled": not security.secret_manager}'),
+        (
+            "infra/specs/cluster.py",
+            '{"enabled": security.secret_manager}',
+            '{"enabled": not security.secret_manager}',
+        ),
         # Of the library, which this side has installed.
-        ("workloads/library/holdfast/contract/lifecycle.py", "FLEX_MAX_RUN_S = 604_800", "FLEX_MAX_RUN_S = 518_400"),
-        ("infra/specs/queue.py", '"ack_deadline_seconds": ACK_DEADLINE_S', '"ack_deadline_seconds": 77'),
+        (
+            "workloads/library/holdfast/contract/lifecycle.py",
+            "FLEX_MAX_RUN_S = 604_800",
+            "FLEX_MAX_RUN_S = 518_400",
+        ),
+        (
+            "infra/specs/queue.py",
+            '"ack_deadline_seconds": ACK_DEADLINE_S',
+            '"ack_deadline_seconds": 77',
+        ),
     )
     code, found = check(fork, "upstream")
     assert code == 1, found
-    assert found["destroyed"] == [f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data")]
+    assert found["destroyed"] == [
+        f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data")
+    ]
     assert "foundation-example google_storage_bucket.bucket-data" in found["created"]  # type: ignore[operator]
-    replaced, changed = found["replaced"], found["changed"]
-    assert "cluster-example google_container_node_pool.pool-spot-a100: node_config.oauth_scopes" in replaced  # type: ignore[operator]
+    replaced = found["replaced"]
+    changed = found["changed"]
+    assert (
+        "cluster-example google_container_node_pool.pool-spot-a100: node_config.oauth_scopes"
+        in replaced
+    )  # type: ignore[operator]
     flex = "node_config.max_run_duration, node_config.oauth_scopes"
     assert f"cluster-example google_container_node_pool.pool-flex-a100: {flex}" in replaced  # type: ignore[operator]
     assert len([line for line in replaced if "node_pool" in line]) == 7  # type: ignore[attr-defined]
     assert "foundation-example google_pubsub_subscription.work: ack_deadline_seconds" in changed  # type: ignore[operator]
-    assert "cluster-example google_container_cluster.cluster: cluster_autoscaling, secret_manager_config" in changed  # type: ignore[operator]
+    assert (
+        "cluster-example google_container_cluster.cluster: cluster_autoscaling,"
+        " secret_manager_config" in changed
+    )  # type: ignore[operator]
     assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
 
 
@@ -94,7 +140,11 @@ LOST = (SCHEMA, "    secret_manager: bool = False\n", "")
     ids=["a field to add", "another provider", "older, without a field", "older, broken"],
 )
 def test_a_side_without_a_plan_says_why(
-    fork: Path, edit: tuple[str, str, str], older: bool, code: int, word: str
+    fork: Path,
+    edit: tuple[str, str, str],
+    older: bool,
+    code: int,
+    word: str,
 ) -> None:
     upstream(fork, edit)
     if older:
@@ -106,7 +156,9 @@ def test_a_side_without_a_plan_says_why(
         assert heads == ["could not judge", "got", "allowed", "fix"]
 
 
-def test_an_unknown_revision_is_bad_input_and_one_of_another_layout_is_not_judged(fork: Path) -> None:
+def test_an_unknown_revision_is_bad_input_and_one_of_another_layout_is_not_judged(
+    fork: Path,
+) -> None:
     code, found = check(fork, "no-such-ref")
     assert code == 2 and "no-such-ref" in str(found["stderr"])
     empty = git(fork, "commit-tree", "4b825dc642cb6eb9a060e54bf8d69288fbee4904", "-m", "The first")

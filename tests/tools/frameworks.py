@@ -1,8 +1,8 @@
 """`python -m tests.tools.frameworks`: Hugging Face Trainer and Lightning in a folder of their own.
 
-They are no dependencies of ours: the callbacks' tests put this folder on PYTHONPATH, and benches the folder of
-the libraries that they measure ours beside. What our own locks already hold (torch, numpy, ...) is not installed
-twice. `... frameworks lock [SET ...]` writes the locks anew.
+They are no dependencies of ours: the callbacks' tests put this folder on PYTHONPATH, and benches
+the folder of the libraries that they measure ours beside. What our own locks already hold (torch,
+numpy, ...) is not installed twice. `... frameworks lock [SET ...]` writes the locks anew.
 """
 
 import hashlib
@@ -15,7 +15,8 @@ from pathlib import Path
 from tests import support
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS, RIVALS = "frameworks", "checkpoint-rivals"
+FRAMEWORKS = "frameworks"
+RIVALS = "checkpoint-rivals"
 WANTED = {
     FRAMEWORKS: ("transformers", "accelerate", "lightning"),
     # importlib-metadata 10 lacks a package of its own.
@@ -41,14 +42,24 @@ def install(name: str = FRAMEWORKS) -> Path:
             target = ("--python", sys.executable, "--target", f"{half}/site")
             options = ("--quiet", "--no-deps", "--require-hashes", *target)
             subprocess.run(
-                [support.bootstrap().find_uv(), "pip", "install", *options, "-r", str(_lock_of(name))], check=True
+                [
+                    support.bootstrap().find_uv(),
+                    "pip",
+                    "install",
+                    *options,
+                    "-r",
+                    str(_lock_of(name)),
+                ],
+                check=True,
             )
             Path(half, "site").rename(place)
     return place
 
 
 def lock(name: str) -> None:
-    ours = re.findall(r"^([a-z0-9_.-]+)==", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE)
+    ours = re.findall(
+        r"^([a-z0-9_.-]+)==", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE
+    )
     left_out = [flag for name in ours for flag in ("--no-emit-package", name)]
     options = [
         "--quiet",
@@ -60,9 +71,29 @@ def lock(name: str) -> None:
         "3.11",
     ]
     target = _lock_of(name)
-    constraint = ["-c", "requirements/dev.txt", "-", "-o", str(target)]
-    command = [support.bootstrap().find_uv(), "pip", "compile", *options, *left_out, *constraint]
-    subprocess.run(command, cwd=ROOT, input="\n".join(WANTED[name]), text=True, check=True, stdout=subprocess.DEVNULL)
+    constraint = [
+        "-c",
+        "requirements/dev.txt",
+        "-",
+        "-o",
+        str(target),
+    ]
+    command = [
+        support.bootstrap().find_uv(),
+        "pip",
+        "compile",
+        *options,
+        *left_out,
+        *constraint,
+    ]
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        input="\n".join(WANTED[name]),
+        text=True,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     kept = [line for line in target.read_text().splitlines() if not line.lstrip().startswith("#")]
     target.write_text("\n".join(kept) + "\n")
 

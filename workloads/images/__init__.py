@@ -1,1 +1,3 @@
-"""Images of the roles: built, pushed, copied from others, and their digests written where manifests read them."""
+"""Images of the roles: built, pushed, copied from others, and their digests written where manifests
+read them.
+"""

@@ -1,4 +1,6 @@
-"""`python -m workloads.images.base [IMAGE:TAG]`: record the digest of the base image's tag. Review it like any other update."""
+"""`python -m workloads.images.base [IMAGE:TAG]`: record the digest of the base image's tag. Review
+it like any other update.
+"""
 
 import json
 import sys
@@ -9,7 +11,10 @@ from workloads.images import copying, pins
 
 
 def main() -> None:
-    wanted = sys.argv[1] if len(sys.argv) > 1 else json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
+    if len(sys.argv) > 1:
+        wanted = sys.argv[1]
+    else:
+        wanted = json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
     with working(f"ask for {wanted}"):
         digest = copying.resolve(wanted, plain_http=False)
     pins.record_base(wanted, digest)

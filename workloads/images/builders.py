@@ -55,37 +55,94 @@ def build_of(role: str, context: Path, registry: str, **more: Any) -> Build:
         "SOURCE_DATE_EPOCH": _git(context, "log", "-1", "--format=%ct") or "0",
     }
     target = f"{registry}/{role}:{revision[:12]}{dirty}"
-    return Build(role=role, context=context, target=target, arguments=arguments, **more)
+    return Build(
+        role=role,
+        context=context,
+        target=target,
+        arguments=arguments,
+        **more,
+    )
 
 
 def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def buildah(build: Build) -> str:
     """The digest that the registry holds."""
     tls = ["--tls-verify=false"] if build.plain_http else []
-    words = ["buildah", "build", "--format=oci", "--layers=false", f"--timestamp={build.epoch}", *tls]
-    run([*words, *_common(build), "--tag", build.target, str(build.context)])
+    words = [
+        "buildah",
+        "build",
+        "--format=oci",
+        "--layers=false",
+        f"--timestamp={build.epoch}",
+        *tls,
+    ]
+    run(
+        [
+            *words,
+            *_common(build),
+            "--tag",
+            build.target,
+            str(build.context),
+        ]
+    )
     digest = build.scratch / f"{build.role}.digest"
-    run(["buildah", "push", *tls, f"--digestfile={digest}", build.target, f"docker://{build.target}"])
+    run(
+        [
+            "buildah",
+            "push",
+            *tls,
+            f"--digestfile={digest}",
+            build.target,
+            f"docker://{build.target}",
+        ]
+    )
     return checked_digest(digest.read_text(encoding="utf-8"), "buildah push --digestfile wrote it")
 
 
 def buildx(build: Build) -> str:
     """BuildKit's own provenance and SBOM go to the registry with the image."""
     metadata = build.scratch / f"{build.role}.metadata.json"
-    words = ["docker", "buildx", "build", "--provenance=mode=max", "--sbom=true", f"--metadata-file={metadata}"]
+    words = [
+        "docker",
+        "buildx",
+        "build",
+        "--provenance=mode=max",
+        "--sbom=true",
+        f"--metadata-file={metadata}",
+    ]
     output = "--output=type=registry,rewrite-timestamp=true"
-    run([*words, *_common(build), "--tag", build.target, output, str(build.context)])
+    run(
+        [
+            *words,
+            *_common(build),
+            "--tag",
+            build.target,
+            output,
+            str(build.context),
+        ]
+    )
     found = json.loads(metadata.read_text(encoding="utf-8"))
-    return checked_digest(str(found.get("containerimage.digest", "")), "docker buildx --metadata-file wrote it")
+    return checked_digest(
+        str(found.get("containerimage.digest", "")), "docker buildx --metadata-file wrote it"
+    )
 
 
 BUILDERS = {"buildx": buildx, "buildah": buildah}
 # A docker client without its daemon answers `version` of the plugin, so this asks the daemon.
-_PROGRAMS = {"buildx": ["docker", "info"], "buildah": ["buildah", "version"]}
+_PROGRAMS = {
+    "buildx": ["docker", "info"],
+    "buildah": ["buildah", "version"],
+}
 
 
 def choose(asked: str) -> str:
@@ -93,7 +150,12 @@ def choose(asked: str) -> str:
     if asked in BUILDERS:
         return asked
     if asked:
-        raise InputError("builder", got=asked, allowed=", ".join(BUILDERS), fix="name a builder, or none")
+        raise InputError(
+            "builder",
+            got=asked,
+            allowed=", ".join(BUILDERS),
+            fix="name a builder, or none",
+        )
     found = next((name for name, words in _PROGRAMS.items() if _works(words)), None)
     if found is None:
         raise Unjudged("nothing here builds images: install Docker with buildx, or buildah")
@@ -103,7 +165,15 @@ def choose(asked: str) -> str:
 def _works(words: Sequence[str]) -> bool:
     if shutil.which(words[0]) is None:
         return False
-    return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode == 0
+    return (
+        subprocess.run(
+            words,
+            capture_output=True,
+            check=False,
+            timeout=60,
+        ).returncode
+        == 0
+    )
 
 
 def _common(build: Build) -> list[str]:
@@ -119,7 +189,15 @@ def run(words: Sequence[str], folder: Path | None = None) -> str:
     """Standard output. The tool's own messages go to this process's standard error as they come."""
     if shutil.which(words[0]) is None:
         raise Unjudged(f"{words[0]} is not on PATH")
-    done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        raise Unjudged(f"{' '.join(words[:3])} ended with {done.returncode}; its own message is above")
+        raise Unjudged(
+            f"{' '.join(words[:3])} ended with {done.returncode}; its own message is above"
+        )
     return done.stdout

@@ -11,33 +11,49 @@ from holdfast.contract.examples import examples
 from holdfast.contract.progress import working
 
 app = new_app("Images of the roles: build, push, pin by digest.")
-Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
-Registry = Annotated[str, typer.Option(help="Prefix to push to; default: the environment's repository.")]
-PlainHttp = Annotated[bool, typer.Option("--plain-http", help="The registry is on this host, without TLS.")]
+Env = Annotated[
+    str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")
+]
+Registry = Annotated[
+    str, typer.Option(help="Prefix to push to; default: the environment's repository.")
+]
+PlainHttp = Annotated[
+    bool, typer.Option("--plain-http", help="The registry is on this host, without TLS.")
+]
 ROOT = Path(__file__).parents[2]
 
 
 @app.command(
     epilog=examples(
-        "python -m workloads images build example", "python -m workloads images build example trainer --with buildah"
+        "python -m workloads images build example",
+        "python -m workloads images build example trainer --with buildah",
     )
 )
 def build(
     env: Env,
     roles: Annotated[list[str] | None, typer.Argument(help="Roles; none means all.")] = None,
-    builder: Annotated[str, typer.Option("--with", help="buildx or buildah; default: the first one installed.")] = "",
-    base: Annotated[str, typer.Option(help="IMAGE@sha256:...; default: workloads/images/base.json.")] = "",
+    builder: Annotated[
+        str, typer.Option("--with", help="buildx or buildah; default: the first one installed.")
+    ] = "",
+    base: Annotated[
+        str, typer.Option(help="IMAGE@sha256:...; default: workloads/images/base.json.")
+    ] = "",
     registry: Registry = "",
     plain_http: PlainHttp = False,
-    pip_conf: Annotated[Path | None, typer.Option(help="pip.conf used only in the build.", exists=True)] = None,
-    ca_bundle: Annotated[Path | None, typer.Option(help="CA certificates used only in the build.", exists=True)] = None,
+    pip_conf: Annotated[
+        Path | None, typer.Option(help="pip.conf used only in the build.", exists=True)
+    ] = None,
+    ca_bundle: Annotated[
+        Path | None, typer.Option(help="CA certificates used only in the build.", exists=True)
+    ] = None,
 ) -> None:
     """Build images, push them, write their digests. Next: make render."""
     from infra.describe import described
     from workloads.images import builders, pins
 
     platform = described(env)
-    wanted, name = pins.chosen(roles or [], [*pins.ROLES], "role"), builders.choose(builder)
+    wanted = pins.chosen(roles or [], [*pins.ROLES], "role")
+    name = builders.choose(builder)
     given = {"pip": pip_conf, "ca": ca_bundle}
     with tempfile.TemporaryDirectory() as scratch:
         more = {
@@ -52,17 +68,24 @@ def build(
                 digest = builders.BUILDERS[name](made)
             pins.record(env, {role: digest})
             print(f"{made.target}@{digest}")
-    typer.echo("Next: make render, then commit workloads/images/digests.json and workloads/rendered", err=True)
+    typer.echo(
+        "Next: make render, then commit workloads/images/digests.json and workloads/rendered",
+        err=True,
+    )
 
 
 @app.command(epilog=examples("python -m workloads images copy example"))
 def copy(
     env: Env,
-    names: Annotated[list[str] | None, typer.Argument(help="Third-party images; none means all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Third-party images; none means all.")
+    ] = None,
     registry: Registry = "",
     plain_http: PlainHttp = False,
 ) -> None:
-    """Copy JobSet, Kueue, Envoy and the Cloud SQL proxy into the environment's repository, and write their digests."""
+    """Copy JobSet, Kueue, Envoy and the Cloud SQL proxy into the environment's repository, and
+    write their digests.
+    """
     from infra.describe import described
     from workloads.images import copying, pins
 

@@ -1,4 +1,6 @@
-"""Copy an image of others into the environment's registry, and ask a registry what a tag means today."""
+"""Copy an image of others into the environment's registry, and ask a registry what a tag means
+today.
+"""
 
 import json
 import shutil
@@ -20,7 +22,10 @@ class Tool:
 
 
 TOOLS = {
-    "crane": Tool(copies=("crane ?--insecure copy {source} {target}",), asks=("crane ?--insecure digest {target}",)),
+    "crane": Tool(
+        copies=("crane ?--insecure copy {source} {target}",),
+        asks=("crane ?--insecure digest {target}",),
+    ),
     "skopeo": Tool(
         copies=("skopeo copy --all ?--dest-tls-verify=false docker://{source} docker://{target}",),
         asks=("skopeo inspect ?--tls-verify=false --format={{{{.Digest}}}} docker://{target}",),
@@ -35,14 +40,19 @@ TOOLS = {
             "buildah pull --policy=always ?--tls-verify=false {source}",
             "buildah push ?--tls-verify=false {source} docker://{target}",
         ),
-        asks=("buildah pull --policy=always ?--tls-verify=false {target}", "buildah inspect --type=image {target}"),
+        asks=(
+            "buildah pull --policy=always ?--tls-verify=false {target}",
+            "buildah inspect --type=image {target}",
+        ),
         key="FromImageDigest",
     ),
 }
 
 
 def copy(source: str, target: str, *, plain_http: bool = False) -> str:
-    """The digest under which `target` holds it; all platforms, but for buildah, which takes this machine's."""
+    """The digest under which `target` holds it; all platforms, but for buildah, which takes this
+    machine's.
+    """
     for line in _tool().copies:
         _run(line, plain_http, source=source, target=target)
     return resolve(target, plain_http=plain_http)
@@ -50,20 +60,28 @@ def copy(source: str, target: str, *, plain_http: bool = False) -> str:
 
 def resolve(image: str, *, plain_http: bool = False) -> str:
     """`sha256:...` of a tag, as its registry answers now."""
-    tool, answer = _tool(), ""
+    tool = _tool()
+    answer = ""
     for line in tool.asks:
         answer = _run(line, plain_http, target=image)
-    return checked_digest(str(json.loads(answer).get(tool.key, "")) if tool.key else answer, tool.asks[-1])
+    return checked_digest(
+        str(json.loads(answer).get(tool.key, "")) if tool.key else answer, tool.asks[-1]
+    )
 
 
 def _run(line: str, plain_http: bool, **values: str) -> str:
-    words = [word.removeprefix("?") for word in line.split() if plain_http or not word.startswith("?")]
+    words = [
+        word.removeprefix("?") for word in line.split() if plain_http or not word.startswith("?")
+    ]
     return run([word.format(**values).replace("json_", "json ") for word in words])
 
 
 def _tool() -> Tool:
     found = next((tool for program, tool in TOOLS.items() if shutil.which(program)), None)
     if found is None:
-        fix = "install crane (github.com/google/go-containerregistry), skopeo, Docker with buildx, or buildah"
+        fix = (
+            "install crane (github.com/google/go-containerregistry), skopeo, Docker with buildx, or"
+            " buildah"
+        )
         raise Unjudged(f"nothing here copies images: {fix}")
     return found

@@ -1,4 +1,6 @@
-"""Which images an environment needs, and what pins them: base, lock, wheel, and the digests of what was pushed."""
+"""Which images an environment needs, and what pins them: base, lock, wheel, and the digests of what
+was pushed.
+"""
 
 import json
 import re
@@ -15,7 +17,8 @@ FOLDER = Path(__file__).parent
 BASE = FOLDER / "base.json"
 DIGESTS = FOLDER / "digests.json"
 VENDOR = "vendor"
-# Made by others and copied as they are: one registry is then all that nodes and Binary Authorization have to trust.
+# Made by others and copied as they are: one registry is then all that nodes and Binary
+# Authorization have to trust.
 COPIED = {
     "cloud-sql-proxy": "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.23.0",
     "dcgm-exporter": f"nvcr.io/nvidia/k8s/dcgm-exporter:{DCGM_EXPORTER_VERSION}-distroless",
@@ -55,8 +58,16 @@ def wheel_in(folder: Path) -> Path:
     found = sorted(folder.glob("holdfast-*.whl"))
     if len(found) != 1:
         got = ", ".join(path.name for path in found) or f"none in {folder}"
-        fix = f"make images, which builds it; or .venv/bin/python .ci/wheel.py --wheel-only --out-dir {VENDOR}"
-        raise InputError("the wheel of the library", got=got, allowed="one holdfast-VERSION-py3-none-any.whl", fix=fix)
+        fix = (
+            "make images, which builds it; or .venv/bin/python .ci/wheel.py --wheel-only --out-dir"
+            f" {VENDOR}"
+        )
+        raise InputError(
+            "the wheel of the library",
+            got=got,
+            allowed="one holdfast-VERSION-py3-none-any.whl",
+            fix=fix,
+        )
     return found[0]
 
 
@@ -64,7 +75,10 @@ def chosen(asked: list[str], known: list[str], what: str) -> list[str]:
     unknown = sorted(set(asked) - set(known))
     if unknown:
         raise InputError(
-            what, got=", ".join(unknown), allowed=", ".join(known), fix="name some of these, or none for all"
+            what,
+            got=", ".join(unknown),
+            allowed=", ".join(known),
+            fix="name some of these, or none for all",
         )
     return asked or known
 
@@ -73,7 +87,10 @@ def checked_digest(text: str, source: str) -> str:
     """`sha256:...` of what a tool printed."""
     if not _DIGEST.fullmatch(text.strip()):
         raise InputError(
-            "digest of an image", got=text.strip() or "nothing", allowed="sha256: and 64 hex digits", fix=source
+            "digest of an image",
+            got=text.strip() or "nothing",
+            allowed="sha256: and 64 hex digits",
+            fix=source,
         )
     return text.strip()
 
@@ -83,8 +100,16 @@ def base(given: str = "") -> str:
     image = given or "{image}@{digest}".format_map(json.loads(BASE.read_text(encoding="utf-8")))
     if not _DIGEST.fullmatch(image.partition("@")[2]):
         allowed = "IMAGE@sha256:... of a Debian image with Python 3.11 to 3.13 as `python`"
-        fix = "make images-base, which resolves and records the tag's digest, or --base IMAGE@sha256:..."
-        raise InputError("base image", got=image, allowed=allowed, fix=fix)
+        fix = (
+            "make images-base, which resolves and records the tag's digest, or --base"
+            " IMAGE@sha256:..."
+        )
+        raise InputError(
+            "base image",
+            got=image,
+            allowed=allowed,
+            fix=fix,
+        )
     return image
 
 
@@ -93,9 +118,13 @@ def record_base(image: str, digest: str) -> None:
 
 
 def record(environment: str, found: Mapping[str, str], path: Path = DIGESTS) -> None:
-    """Role -> `sha256:...` into the file that `render` reads; other roles and environments stay as they are."""
+    """Role -> `sha256:...` into the file that `render` reads; other roles and environments stay as
+    they are.
+    """
     known: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-    mine = known.get(environment, {}) | {role: digest.removeprefix("sha256:") for role, digest in found.items()}
+    mine = known.get(environment, {}) | {
+        role: digest.removeprefix("sha256:") for role, digest in found.items()
+    }
     _write(path, dict(sorted((known | {environment: dict(sorted(mine.items()))}).items())))
 
 

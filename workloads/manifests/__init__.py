@@ -1,1 +1,3 @@
-"""Kubernetes objects from the contract: builders, rendered files, and the linter that knows the platform."""
+"""Kubernetes objects from the contract: builders, rendered files, and the linter that knows the
+platform.
+"""

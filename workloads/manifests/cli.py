@@ -14,11 +14,19 @@ RENDERED = Path(__file__).parents[1] / "rendered"
 
 def render(
     env: Annotated[list[str] | None, typer.Argument(help="Environments; none means all.")] = None,
-    out: Annotated[Path, typer.Option(help="Parent folder of the rendered environments.")] = RENDERED,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a file would change.")] = False,
-    small: Annotated[str, typer.Option(help="Reduce the samples to fit this Spot pool; needs --out.")] = "",
+    out: Annotated[
+        Path, typer.Option(help="Parent folder of the rendered environments.")
+    ] = RENDERED,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 1 if a file would change.")
+    ] = False,
+    small: Annotated[
+        str, typer.Option(help="Reduce the samples to fit this Spot pool; needs --out.")
+    ] = "",
     workers: Annotated[int, typer.Option(min=1, help="Workers of the batch, with --small.")] = 2,
-    items: Annotated[str, typer.Option(help="Source of the batch in its pod, with --small.")] = "/data",
+    items: Annotated[
+        str, typer.Option(help="Source of the batch in its pod, with --small.")
+    ] = "/data",
 ) -> None:
     """Write the manifests of environments as YAML."""
     from infra.describe import described
@@ -27,16 +35,32 @@ def render(
 
     unknown = sorted(set(env or []) - set(names()))
     if unknown:
-        raise InputError("unknown environment", got=", ".join(unknown), allowed=", ".join(names()), fix="choose one")
+        raise InputError(
+            "unknown environment",
+            got=", ".join(unknown),
+            allowed=", ".join(names()),
+            fix="choose one",
+        )
     if small and (out == RENDERED or len(env or []) != 1):
-        got, fix = f"--small {small}", "render ENV --small POOL --out FOLDER"
-        raise InputError("reduced samples", got=got, allowed="one ENV, and a separate folder", fix=fix)
+        got = f"--small {small}"
+        fix = "render ENV --small POOL --out FOLDER"
+        raise InputError(
+            "reduced samples",
+            got=got,
+            allowed="one ENV, and a separate folder",
+            fix=fix,
+        )
     wanted = rendering.small(described(env[0]), small, workers, items) if env and small else None
     changed: list[Path] = []
     with working("render") as step:
         for name in env or names():
             step(name)
-            changed += rendering.render(described(name), out, write=not check, small=wanted)
+            changed += rendering.render(
+                described(name),
+                out,
+                write=not check,
+                small=wanted,
+            )
     for path in changed:
         typer.echo(path.as_posix())
     fix = ": python -m workloads render" if check and changed else ""

@@ -1,4 +1,6 @@
-"""What the mover needs to find broken GPUs, and, where the environment lets it replace Spot nodes, the right to."""
+"""What the mover needs to find broken GPUs, and, where the environment lets it replace Spot nodes,
+the right to.
+"""
 
 from collections.abc import Iterator
 
@@ -12,15 +14,15 @@ from holdfast.manifests.policies import policy
 from holdfast.manifests.rbac import reading, within
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
-NAME, MOVER = "holdfast-mover-nodes", "mover"
+NAME = "holdfast-mover-nodes"
+MOVER = "mover"
 ADMISSION = "admissionregistration.k8s.io/v1"
 _SPOT = f"oldObject.metadata.?labels[?'{LABEL_SPOT}'].orValue('') == 'true'"
 # In an update: what is written into a node, other than whether pods may be placed there.
 _CORDONS = (
-    "object.spec.?taints == oldObject.spec.?taints && "
-    "oldObject.metadata.labels.all(k, k in object.metadata.labels) && object.metadata.labels.all(k, "
-    f"k == '{LABEL_GPU_FAULT}' || k in oldObject.metadata.labels && "
-    "object.metadata.labels[k] == oldObject.metadata.labels[k])"
+    "object.spec.?taints == oldObject.spec.?taints && oldObject.metadata.labels.all(k, k in"
+    f" object.metadata.labels) && object.metadata.labels.all(k, k == '{LABEL_GPU_FAULT}' || k in"
+    " oldObject.metadata.labels && object.metadata.labels[k] == oldObject.metadata.labels[k])"
 )
 
 
@@ -29,48 +31,108 @@ def objects(context: RenderContext) -> Iterator[Body]:
     if not security.gpu_exporter:
         return
     yield from _way()
-    about = [client.V1PolicyRule(api_groups=[""], resources=["events"], verbs=["create"])]
-    yield from within(NAME, about, "default", account=MOVER, account_namespace=NAMESPACE_MONITORING)
+    about = [
+        client.V1PolicyRule(
+            api_groups=[""],
+            resources=["events"],
+            verbs=["create"],
+        )
+    ]
+    yield from within(
+        NAME,
+        about,
+        "default",
+        account=MOVER,
+        account_namespace=NAMESPACE_MONITORING,
+    )
     if not security.faulty_nodes_per_hour:
         return
-    nodes = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["patch", "delete"])]
-    yield from reading(NAME, nodes, accounts=[MOVER], namespace=NAMESPACE_MONITORING)
-    evict = [client.V1PolicyRule(api_groups=[""], resources=["pods/eviction"], verbs=["create"])]
+    nodes = [
+        client.V1PolicyRule(
+            api_groups=[""],
+            resources=["nodes"],
+            verbs=["patch", "delete"],
+        )
+    ]
+    yield from reading(
+        NAME,
+        nodes,
+        accounts=[MOVER],
+        namespace=NAMESPACE_MONITORING,
+    )
+    evict = [
+        client.V1PolicyRule(
+            api_groups=[""],
+            resources=["pods/eviction"],
+            verbs=["create"],
+        )
+    ]
     for namespace in (*context.platform.job_namespaces, NAMESPACE_SERVING):
-        yield from within(NAME, evict, namespace, account=MOVER, account_namespace=NAMESPACE_MONITORING)
+        yield from within(
+            NAME,
+            evict,
+            namespace,
+            account=MOVER,
+            account_namespace=NAMESPACE_MONITORING,
+        )
     yield from _spot_only()
 
 
 def _way() -> Iterator[Body]:
     """From the mover to the exporters."""
     ports = [{"port": GPU_EXPORTER_PORT, "protocol": "TCP"}]
-    mover, exporters = {LABEL_NAME: MOVER}, {LABEL_NAME: GPU_EXPORTER}
-    inward = {"from": [_pods(NAMESPACE_MONITORING, mover)], "ports": ports}
-    outward = {"ports": ports, "to": [_pods(GPU_EXPORTER_NAMESPACE, exporters)]}
+    mover = {LABEL_NAME: MOVER}
+    exporters = {LABEL_NAME: GPU_EXPORTER}
+    inward = {
+        "from": [_pods(NAMESPACE_MONITORING, mover)],
+        "ports": ports,
+    }
+    outward = {
+        "ports": ports,
+        "to": [_pods(GPU_EXPORTER_NAMESPACE, exporters)],
+    }
     yield policy(MOVER, GPU_EXPORTER_NAMESPACE, ["Ingress"], [inward], None, exporters)
     yield policy("gpu-metrics", NAMESPACE_MONITORING, ["Egress"], None, [outward], mover)
 
 
 def _pods(namespace: str, labels: dict[str, str]) -> Body:
-    return {"namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: namespace}}, "podSelector": {"matchLabels": labels}}
+    return {
+        "namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: namespace}},
+        "podSelector": {"matchLabels": labels},
+    }
 
 
 def _spot_only() -> Iterator[Body]:
-    """RBAC knows no labels: this keeps the mover from nodes that are not Spot, and from their taints and labels."""
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE", "DELETE"], "resources": ["nodes"]}
+    """RBAC knows no labels: this keeps the mover from nodes that are not Spot, and from their
+    taints and labels.
+    """
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["UPDATE", "DELETE"],
+        "resources": ["nodes"],
+    }
     account = f"system:serviceaccount:{NAMESPACE_MONITORING}:{MOVER}"
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": "by-the-mover", "expression": f"request.userInfo.username == '{account}'"}],
+        "matchConditions": [
+            {"name": "by-the-mover", "expression": f"request.userInfo.username == '{account}'"}
+        ],
         "validations": [
             {"expression": _SPOT, "message": "the mover changes Spot nodes only"},
             {
                 "expression": f"request.operation == 'DELETE' || ({_CORDONS})",
-                "message": f"the mover cordons a node and writes its label {LABEL_GPU_FAULT}, and nothing else",
+                "message": (
+                    f"the mover cordons a node and writes its label {LABEL_GPU_FAULT}, and nothing"
+                    " else"
+                ),
             },
         ],
     }
     yield manifest(ADMISSION, "ValidatingAdmissionPolicy", meta(NAME), spec=spec)
-    bound = {"policyName": NAME, "validationActions": ["Deny"]}
+    bound = {
+        "policyName": NAME,
+        "validationActions": ["Deny"],
+    }
     yield manifest(ADMISSION, "ValidatingAdmissionPolicyBinding", meta(NAME), spec=bound)

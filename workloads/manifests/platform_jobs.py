@@ -1,4 +1,6 @@
-"""What is there before any job: exporter, mover, the reader that proves checkpoints, the data volumes."""
+"""What is there before any job: exporter, mover, the reader that proves checkpoints, the data
+volumes.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +18,12 @@ from holdfast.contract.kubernetes import (
     PROVISIONING_API,
     api_group,
 )
-from holdfast.contract.roles import DATABASE_OWNER, NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
+from holdfast.contract.roles import (
+    DATABASE_OWNER,
+    NAMESPACE_BATCH,
+    NAMESPACE_MONITORING,
+    NAMESPACE_TRAINING,
+)
 from holdfast.manifests import data, database, training
 from holdfast.manifests.pods import PodSettings, Probes, Size, listening, template
 from holdfast.manifests.policies import budget
@@ -26,22 +33,39 @@ from workloads.manifests.tenancy import EXPORTER_PORT
 
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
 # What holds a job before it has a pod.
-QUEUED = ((api_group(KUEUE_API), "workloads"), (api_group(PROVISIONING_API), "provisioningrequests"))
+QUEUED = (
+    (api_group(KUEUE_API), "workloads"),
+    (api_group(PROVISIONING_API), "provisioningrequests"),
+)
 WATCHING = ("list", "watch")
 RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
 STAYS_ON_THE_SYSTEM_POOL = {
-    "holdfast.dev/ignore-HF008": "a quarter of a core for seconds, and an empty cluster buys no node for it",
-    "holdfast.dev/ignore-HF119": "that it completed is what doctor asks for, and one that is gone would run again",
+    "holdfast.dev/ignore-HF008": (
+        "a quarter of a core for seconds, and an empty cluster buys no node for it"
+    ),
+    "holdfast.dev/ignore-HF119": (
+        "that it completed is what doctor asks for, and one that is gone would run again"
+    ),
 }
 
 
 def objects(context: RenderContext) -> Iterator[Body]:
     yield exporter(context)
     yield from _exporter_rights()
-    yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
+    yield budget(
+        "exporter",
+        NAMESPACE_MONITORING,
+        "exporter",
+        "Blind alerts for as long as it is away: one at a time",
+    )
     yield mover(context)
     yield from _mover_rights(context)
-    yield budget("mover", NAMESPACE_MONITORING, "mover", "No job is moved for as long as it is away: one at a time")
+    yield budget(
+        "mover",
+        NAMESPACE_MONITORING,
+        "mover",
+        "No job is moved for as long as it is away: one at a time",
+    )
     yield verifier(context)
     yield from training.rights(context)
     for namespace in context.platform.job_namespaces:
@@ -49,7 +73,8 @@ def objects(context: RenderContext) -> Iterator[Body]:
 
 
 def migration(context: RenderContext) -> Iterator[Body]:
-    """Tables and rights of the results database, before any worker: one small Job, named by what it would do.
+    """Tables and rights of the results database, before any worker: one small Job, named by what it
+    would do.
 
     Nothing where the environment has no Cloud SQL: who owns that database is known to its owner.
     """
@@ -63,7 +88,16 @@ def migration(context: RenderContext) -> Iterator[Body]:
         name="migrate",
         role="migrator",
         image=context.image("batch"),
-        command=["python", "-m", "holdfast", "batch", "database", "--as-role", DATABASE_OWNER, *granted],
+        command=[
+            "python",
+            "-m",
+            "holdfast",
+            "batch",
+            "database",
+            "--as-role",
+            DATABASE_OWNER,
+            *granted,
+        ],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         restart="Never",
@@ -71,7 +105,8 @@ def migration(context: RenderContext) -> Iterator[Body]:
         sidecars=results.sidecars,
     )
     spec = {
-        # Above the time that images take to be pushed, so that an order of commands is a hint, not a trap.
+        # Above the time that images take to be pushed, so that an order of commands is a hint, not
+        # a trap.
         "activeDeadlineSeconds": 6 * 3600,
         "backoffLimit": 6,
         "podFailurePolicy": training.ignoring(EXIT_PREEMPTED),
@@ -82,20 +117,45 @@ def migration(context: RenderContext) -> Iterator[Body]:
 
 
 def _settings(**own: Any) -> PodSettings:
-    return PodSettings(priority=PRIORITY_PLATFORM, grace_s=30, annotations=RULE, **own)
+    return PodSettings(
+        priority=PRIORITY_PLATFORM,
+        grace_s=30,
+        annotations=RULE,
+        **own,
+    )
 
 
 def exporter(context: RenderContext) -> Body:
     env = context.platform
-    words = ["python", "-m", "holdfast", "export", "--project", env.project, "--location", env.region]
+    words = [
+        "python",
+        "-m",
+        "holdfast",
+        "export",
+        "--project",
+        env.project,
+        "--location",
+        env.region,
+    ]
     # Without Cloud SQL it says nothing about batches, and needs no secret to start.
     results = database.access(context, "exporter") if env.database else database.Access(env={})
     get = client.V1HTTPGetAction(path="/metrics", port=EXPORTER_PORT)
-    answers = client.V1Probe(http_get=get, period_seconds=15, failure_threshold=4)
+    answers = client.V1Probe(
+        http_get=get,
+        period_seconds=15,
+        failure_threshold=4,
+    )
     work = _settings(
         name="exporter",
         role="exporter",
-        command=[*words, "--cluster", env.cluster, "--port", str(EXPORTER_PORT), *_teams(context)],
+        command=[
+            *words,
+            "--cluster",
+            env.cluster,
+            "--port",
+            str(EXPORTER_PORT),
+            *_teams(context),
+        ],
         size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         calls_kubernetes=True,
@@ -117,7 +177,13 @@ def mover(context: RenderContext) -> Body:
     work = _settings(
         name="mover",
         role="mover",
-        command=[*words, "--cluster", env.cluster, *cap, *_teams(context)],
+        command=[
+            *words,
+            "--cluster",
+            env.cluster,
+            *cap,
+            *_teams(context),
+        ],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         calls_kubernetes=True,
@@ -127,12 +193,16 @@ def mover(context: RenderContext) -> Body:
 
 def _teams(context: RenderContext) -> Iterator[str]:
     """Words that name every namespace of jobs; none where there is the default team alone."""
-    for namespace, team in context.platform.job_namespaces.items() if context.platform.other_teams else ():
+    for namespace, team in (
+        context.platform.job_namespaces.items() if context.platform.other_teams else ()
+    ):
         yield from ("--team", f"{team}={namespace}")
 
 
 def _single(context: RenderContext, work: PodSettings) -> Body:
-    """A Deployment of one pod. Two at once would count every preemption twice, and wait for each other's Lease."""
+    """A Deployment of one pod. Two at once would count every preemption twice, and wait for each
+    other's Lease.
+    """
     spec = {
         "replicas": 1,
         "selector": {"matchLabels": {LABEL_NAME: work.name}},
@@ -145,15 +215,27 @@ def _single(context: RenderContext, work: PodSettings) -> Body:
 def _exporter_rights() -> Iterator[Body]:
     watched = (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets"), *QUEUED)
     rules = [_rule(group, kind, *WATCHING) for group, kind in watched]
-    yield from reading("holdfast-exporter", rules, accounts=["exporter"], namespace=NAMESPACE_MONITORING)
+    yield from reading(
+        "holdfast-exporter",
+        rules,
+        accounts=["exporter"],
+        namespace=NAMESPACE_MONITORING,
+    )
     # While one is replaced by the next, the holder alone writes to Cloud Monitoring.
     yield from holding("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
 
 
 def _mover_rights(context: RenderContext) -> Iterator[Body]:
-    """A job goes to another queue by a patch, as its receipt is written; then Kueue creates its Workload again."""
+    """A job goes to another queue by a patch, as its receipt is written; then Kueue creates its
+    Workload again.
+    """
     everywhere = [_rule("", kind, *WATCHING) for kind in ("pods", "nodes")]
-    yield from reading("holdfast-mover", everywhere, accounts=["mover"], namespace=NAMESPACE_MONITORING)
+    yield from reading(
+        "holdfast-mover",
+        everywhere,
+        accounts=["mover"],
+        namespace=NAMESPACE_MONITORING,
+    )
     rules = [
         *(_rule(group, kind, *WATCHING, "patch") for group, kind in JOBS),
         _rule(api_group(KUEUE_API), "workloads", "list", "delete", "patch"),
@@ -163,12 +245,22 @@ def _mover_rights(context: RenderContext) -> Iterator[Body]:
         _rule("", "pods", "delete"),
     ]
     for namespace in context.platform.job_namespaces:
-        yield from within("holdfast-mover", rules, namespace, account="mover", account_namespace=NAMESPACE_MONITORING)
+        yield from within(
+            "holdfast-mover",
+            rules,
+            namespace,
+            account="mover",
+            account_namespace=NAMESPACE_MONITORING,
+        )
     yield from holding("holdfast-mover", account="mover", namespace=NAMESPACE_MONITORING)
 
 
 def _rule(group: str, kind: str, *verbs: str) -> client.V1PolicyRule:
-    return client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=[*verbs])
+    return client.V1PolicyRule(
+        api_groups=[group],
+        resources=[kind],
+        verbs=[*verbs],
+    )
 
 
 def verifier(context: RenderContext) -> Body:

@@ -1,6 +1,7 @@
 """Kueue's own metrics for managed Prometheus: what is collected, and by whose token.
 
-Kueue serves them over TLS with a certificate of each process' own, to accounts that may `get /metrics`.
+Kueue serves them over TLS with a certificate of each process' own, to accounts that may `get
+/metrics`.
 """
 
 from collections.abc import Iterator
@@ -16,19 +17,52 @@ NAME = "kueue-metrics"
 PODS = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
 READER = "kueue-metrics-reader"
 # GKE's collectors, whose operator copies the token from the Secret.
-COLLECTOR, COLLECTOR_NAMESPACE = "collector", "gmp-system"
+COLLECTOR = "collector"
+COLLECTOR_NAMESPACE = "gmp-system"
 
 
 def objects(_: RenderContext) -> Iterator[Body]:
-    yield manifest("v1", "ServiceAccount", meta(NAME, NAMESPACE_KUEUE), automountServiceAccountToken=False)
-    role = {"apiGroup": API, "kind": "ClusterRole", "name": READER}
-    subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE_KUEUE}]
-    yield manifest(f"{API}/v1", "ClusterRoleBinding", meta(NAME), roleRef=role, subjects=subjects)
-    # Filled by the cluster. A collector takes a token from a Secret only; this one can do nothing but read metrics.
+    yield manifest(
+        "v1", "ServiceAccount", meta(NAME, NAMESPACE_KUEUE), automountServiceAccountToken=False
+    )
+    role = {
+        "apiGroup": API,
+        "kind": "ClusterRole",
+        "name": READER,
+    }
+    subjects = [
+        {
+            "kind": "ServiceAccount",
+            "name": NAME,
+            "namespace": NAMESPACE_KUEUE,
+        }
+    ]
+    yield manifest(
+        f"{API}/v1",
+        "ClusterRoleBinding",
+        meta(NAME),
+        roleRef=role,
+        subjects=subjects,
+    )
+    # Filled by the cluster. A collector takes a token from a Secret only; this one can do nothing
+    # but read metrics.
     about = meta(NAME, NAMESPACE_KUEUE, annotations={"kubernetes.io/service-account.name": NAME})
     yield manifest("v1", "Secret", about, type="kubernetes.io/service-account-token")
-    rules = [client.V1PolicyRule(api_groups=[""], resources=["secrets"], resource_names=[NAME], verbs=["get", "list", "watch"])]  # fmt: skip
-    yield from within(NAME, rules, NAMESPACE_KUEUE, account=COLLECTOR, account_namespace=COLLECTOR_NAMESPACE)
+    rules = [
+        client.V1PolicyRule(
+            api_groups=[""],
+            resources=["secrets"],
+            resource_names=[NAME],
+            verbs=["get", "list", "watch"],
+        )
+    ]
+    yield from within(
+        NAME,
+        rules,
+        NAMESPACE_KUEUE,
+        account=COLLECTOR,
+        account_namespace=COLLECTOR_NAMESPACE,
+    )
     yield _scraping()
 
 
@@ -40,9 +74,21 @@ def _scraping() -> Body:
         "scheme": "https",
         # No authority signs it: each replica makes its certificate when it starts.
         "tls": {"insecureSkipVerify": True},
-        "authorization": {"type": "Bearer", "credentials": {"secret": {"name": NAME, "key": "token"}}},
+        "authorization": {
+            "type": "Bearer",
+            "credentials": {"secret": {"name": NAME, "key": "token"}},
+        },
         # Managed Prometheus is paid by the sample, and Kueue has some sixty metrics.
-        "metricRelabeling": [{"action": "keep", "sourceLabels": ["__name__"], "regex": kept}],
+        "metricRelabeling": [
+            {
+                "action": "keep",
+                "sourceLabels": ["__name__"],
+                "regex": kept,
+            }
+        ],
     }
-    spec = {"selector": {"matchLabels": PODS}, "endpoints": [endpoint]}
+    spec = {
+        "selector": {"matchLabels": PODS},
+        "endpoints": [endpoint],
+    }
     return manifest(MONITORING_API, "PodMonitoring", meta(NAME, NAMESPACE_KUEUE), spec=spec)

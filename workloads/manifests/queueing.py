@@ -19,14 +19,27 @@ from holdfast.contract.kubernetes import (
     RESIZE_REQUEST_DETAIL,
     api_group,
 )
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_POOL_CLASS, STAYING, Pool, flex_selector
+from holdfast.contract.pools import (
+    GPU_RESOURCE,
+    LABEL_ACCELERATOR,
+    LABEL_POOL_CLASS,
+    STAYING,
+    Pool,
+    flex_selector,
+)
 from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
-RECYCLE_LEAD_S = 3_600  # so long before a flex-start node ends, GKE looks for the next one and drains it
-# After the last one the job is deactivated for good. Kueue's own three are over in seven minutes, which is one capacity
-# revoked and two bookings that expired; ten make three hours, and each of them may wait a week in Google's queue.
-RETRIES = {"backoffLimitCount": 10, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1_800}
+# so long before a flex-start node ends, GKE looks for the next one and drains it
+RECYCLE_LEAD_S = 3_600
+# After the last one the job is deactivated for good. Kueue's own three are over in seven minutes,
+# which is one capacity revoked and two bookings that expired; ten make three hours, and each of
+# them may wait a week in Google's queue.
+RETRIES = {
+    "backoffLimitCount": 10,
+    "backoffBaseSeconds": 60,
+    "backoffMaxSeconds": 1_800,
+}
 
 
 def objects(context: RenderContext) -> Iterator[Body]:
@@ -36,36 +49,54 @@ def objects(context: RenderContext) -> Iterator[Body]:
     for queue, flavors in _flavors(context).items():
         for team, lent in _shares(context, flavors).items() if flavors else ():
             named = f"{team}-{queue}" if team else queue
-            yield _cluster_queue(named, lent, queued=queue == "queued", team=team)
+            yield _cluster_queue(
+                named,
+                lent,
+                queued=queue == "queued",
+                team=team,
+            )
             for namespace in JOB_NAMESPACES if not team else context.platform.team(team).namespaces:
-                yield manifest(KUEUE_API, "LocalQueue", meta(queue, namespace), spec={"clusterQueue": named})
+                yield manifest(
+                    KUEUE_API, "LocalQueue", meta(queue, namespace), spec={"clusterQueue": named}
+                )
     yield from _compute_classes(context)
 
 
 def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
-    """Queue -> flavors with the GPUs that each lends. The numbers come from the environment's quotas and caps."""
+    """Queue -> flavors with the GPUs that each lends. The numbers come from the environment's
+    quotas and caps.
+    """
     found: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES.values()}
     for name, (group, *_) in context.platform.classes.items():
         queue = QUEUES[group.capacity]
         gpus = context.platform.quota(name)
         if gpus and group.capacity in (Capacity.SPOT, *STAYING):
             labels = {LABEL_POOL_CLASS: name}
-            # The same keys in each: JobSet adds them to its Jobs, and takes none away when a job changes its queue. Else Kueue lends it GPUs of another kind when those it asks for are all lent.
+            # The same keys in each: JobSet adds them to its Jobs, and takes none away when a job
+            # changes its queue. Else Kueue lends it GPUs of another kind when those it asks for are
+            # all lent.
             labels |= {LABEL_ACCELERATOR: group.accelerator} if group.accelerator else {}
             tolerations = group.tolerations()
             found[queue].append((_flavor(f"{queue}-{name}", labels, tolerations), gpus))
     for accelerator in context.platform.auto_provisioning:
-        # With the driver: a job that may be moved selects none itself, since machines on demand have theirs from their pool.
+        # With the driver: a job that may be moved selects none itself, since machines on demand
+        # have theirs from their pool.
         labels = flex_selector(accelerator)
-        shares = {"flex": context.flex_gpus(accelerator), "queued": context.queued_gpus(accelerator)}
+        shares = {
+            "flex": context.flex_gpus(accelerator),
+            "queued": context.queued_gpus(accelerator),
+        }
         for queue, gpus in shares.items():
             if gpus:
                 found[queue].append((_flavor(f"{queue}-{accelerator}", labels, []), gpus))
     return found
 
 
-def _shares(context: RenderContext, flavors: list[tuple[Body, int]]) -> dict[str, list[tuple[Body, int]]]:
-    """Team, empty for the default one, -> what it is guaranteed of each flavor; beyond that the cohort lends.
+def _shares(
+    context: RenderContext, flavors: list[tuple[Body, int]]
+) -> dict[str, list[tuple[Body, int]]]:
+    """Team, empty for the default one, -> what it is guaranteed of each flavor; beyond that the
+    cohort lends.
 
     Where a flavor has less than its teams are guaranteed, they share it in proportion.
     """
@@ -88,28 +119,47 @@ def _flavor(name: str, labels: dict[str, str], tolerations: list[dict[str, str]]
     return manifest(KUEUE_API, "ResourceFlavor", meta(name), spec=spec)
 
 
-def _cluster_queue(name: str, flavors: list[tuple[Body, int]], *, queued: bool, team: str) -> Body:
-    resources = [
-        {
-            "name": flavor["metadata"]["name"],
-            "resources": [
-                {"name": GPU_RESOURCE, "nominalQuota": str(gpus)},
-                {"name": "cpu", "nominalQuota": str(gpus * 100)},
-                {"name": "memory", "nominalQuota": f"{gpus * 400}Gi"},
-                {"name": "ephemeral-storage", "nominalQuota": f"{gpus * 400}Gi"},
-            ],
-        }
-        for flavor, gpus in flavors
-    ]
+def _cluster_queue(
+    name: str,
+    flavors: list[tuple[Body, int]],
+    *,
+    queued: bool,
+    team: str,
+) -> Body:
+    resources = []
+    for flavor, gpus in flavors:
+        resources.append(
+            {
+                "name": flavor["metadata"]["name"],
+                "resources": [
+                    {
+                        "name": GPU_RESOURCE,
+                        "nominalQuota": str(gpus),
+                    },
+                    {
+                        "name": "cpu",
+                        "nominalQuota": str(gpus * 100),
+                    },
+                    {"name": "memory", "nominalQuota": f"{gpus * 400}Gi"},
+                    {"name": "ephemeral-storage", "nominalQuota": f"{gpus * 400}Gi"},
+                ],
+            }
+        )
     spec: Body = {
-        "namespaceSelector": {"matchLabels": {LABEL_TEAM: team} if team else {LABEL_PART_OF: PART_OF}},
+        "namespaceSelector": {
+            "matchLabels": {LABEL_TEAM: team} if team else {LABEL_PART_OF: PART_OF}
+        },
         "cohortName": "gpus",
         "queueingStrategy": "BestEffortFIFO",
-        # Higher priority first within the queue; what was lent to a neighbour comes back when its owner needs it.
+        # Higher priority first within the queue; what was lent to a neighbour comes back when its
+        # owner needs it.
         "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
         "resourceGroups": [
-            {"coveredResources": [GPU_RESOURCE, "cpu", "memory", "ephemeral-storage"], "flavors": resources}
+            {
+                "coveredResources": [GPU_RESOURCE, "cpu", "memory", "ephemeral-storage"],
+                "flavors": resources,
+            }
         ],
     }
     if queued:
@@ -119,7 +169,10 @@ def _cluster_queue(name: str, flavors: list[tuple[Body, int]], *, queued: bool, 
 
 def _provisioning() -> Iterator[Body]:
     """A gang is admitted when Google has all its nodes, never before, and keeps to those nodes."""
-    selected = {"key": LABEL_PROVISIONING_REQUEST, "valueFromProvisioningClassDetail": RESIZE_REQUEST_DETAIL}
+    selected = {
+        "key": LABEL_PROVISIONING_REQUEST,
+        "valueFromProvisioningClassDetail": RESIZE_REQUEST_DETAIL,
+    }
     spec = {
         "provisioningClassName": PROVISIONING_CLASS,
         "managedResources": [GPU_RESOURCE],
@@ -127,7 +180,11 @@ def _provisioning() -> Iterator[Body]:
         "podSetUpdates": {"nodeSelector": [selected]},
     }
     yield manifest(KUEUE_API, "ProvisioningRequestConfig", meta("queued"), spec=spec)
-    parameters = {"apiGroup": api_group(KUEUE_API), "kind": "ProvisioningRequestConfig", "name": "queued"}
+    parameters = {
+        "apiGroup": api_group(KUEUE_API),
+        "kind": "ProvisioningRequestConfig",
+        "name": "queued",
+    }
     check = {"controllerName": PROVISIONING_CONTROLLER, "parameters": parameters}
     yield manifest(KUEUE_API, "AdmissionCheck", meta("queued"), spec=check)
 
@@ -140,7 +197,11 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
         if spot:
             priorities = [_priority(pool, context) | {"spot": True} for pool in spot]
             priorities.append(
-                _priority(spot[0], context) | {"flexStart": _flex(context), "capacityCheckWaitTimeSeconds": 900}
+                _priority(spot[0], context)
+                | {
+                    "flexStart": _flex(context),
+                    "capacityCheckWaitTimeSeconds": 900,
+                }
             )
             priorities.append(_priority(spot[0], context))
             spec = {
@@ -152,13 +213,21 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
 
 
 def _flex(context: RenderContext) -> Body:
-    """With recycling, where the version has it: else the next node is requested only after all pods ended with the old one."""
+    """With recycling, where the version has it: else the next node is requested only after all pods
+    ended with the old one.
+    """
     recycles = context.platform.versions.gke_has(*CLASSES_RECYCLE)
-    return {"enabled": True} | ({"nodeRecycling": {"leadTimeSeconds": RECYCLE_LEAD_S}} if recycles else {})
+    return {"enabled": True} | (
+        {"nodeRecycling": {"leadTimeSeconds": RECYCLE_LEAD_S}} if recycles else {}
+    )
 
 
 def _priority(pool: Pool, context: RenderContext) -> Body:
     # On every rung, since it is inherited from nowhere.
-    gpu = {"type": pool.accelerator, "count": pool.gpus_per_node, "driverVersion": DRIVER_LATEST}
+    gpu = {
+        "type": pool.accelerator,
+        "count": pool.gpus_per_node,
+        "driverVersion": DRIVER_LATEST,
+    }
     body: Body = {"machineType": pool.machine_type, "gpu": gpu}
     return body | ({"location": {"zones": list(pool.zones)}} if pool.zones else {})

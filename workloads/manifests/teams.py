@@ -50,14 +50,24 @@ def objects(context: RenderContext) -> Iterator[Body]:
             if team.members:
                 rules = [*_rules(SUBMITTED, *READS, "create", "patch"), *_rules(READ, *READS)]
                 yield from for_groups("Role", PEOPLE, space, rules, [team.members])
-    if groups := sorted({team.members for team in teams if team.members}):
-        document = client.V1PolicyRule(api_groups=[""], resources=["configmaps"], resource_names=[NAME], verbs=["get"])
+    groups = sorted({team.members for team in teams if team.members})
+    if groups:
+        document = client.V1PolicyRule(
+            api_groups=[""],
+            resources=["configmaps"],
+            resource_names=[NAME],
+            verbs=["get"],
+        )
         yield from for_groups("Role", PEOPLE, NAMESPACE_MONITORING, [document], groups)
         yield from for_groups("ClusterRole", PEOPLE, None, _rules(CAPACITY, *READS), groups)
 
 
 def _rules(kinds: dict[str, tuple[str, ...]], *verbs: str) -> list[client.V1PolicyRule]:
     return [
-        client.V1PolicyRule(api_groups=[group], resources=[*resources], verbs=[*verbs])
+        client.V1PolicyRule(
+            api_groups=[group],
+            resources=[*resources],
+            verbs=[*verbs],
+        )
         for group, resources in kinds.items()
     ]

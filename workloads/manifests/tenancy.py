@@ -1,9 +1,16 @@
-"""Namespaces and what bounds them: identities, quotas, network policies, priorities, disruption budgets."""
+"""Namespaces and what bounds them: identities, quotas, network policies, priorities, disruption
+budgets.
+"""
 
 from collections.abc import Iterator, Sequence
 
 from holdfast.contract import roles
-from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_NAME, LABEL_NAMESPACE, PRIORITIES
+from holdfast.contract.kubernetes import (
+    ANNOTATION_GOOGLE_ACCOUNT,
+    LABEL_NAME,
+    LABEL_NAMESPACE,
+    PRIORITIES,
+)
 from holdfast.contract.roles import GOOGLE_APIS_CIDR
 from holdfast.manifests import database
 from holdfast.manifests.policies import block, egress_rule, policy, scraped
@@ -33,7 +40,12 @@ def namespaces(context: RenderContext) -> Iterator[Body]:
         yield from namespace(context, name, of_it, pod_security("restricted"))
 
 
-def namespace(context: RenderContext, name: str, of_it: Sequence[str], labels: dict[str, str]) -> Iterator[Body]:
+def namespace(
+    context: RenderContext,
+    name: str,
+    of_it: Sequence[str],
+    labels: dict[str, str],
+) -> Iterator[Body]:
     """With the accounts of the roles `of_it`, its bounds and its network policies."""
     yield manifest("v1", "Namespace", meta(name, labels=labels))
     for role in of_it:
@@ -54,10 +66,17 @@ def _account(name: str, namespace: str, annotations: dict[str, str] | None) -> B
 def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
     gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in context.platform.pools)
     gpus += sum(context.platform.auto_provisioning.values())
-    hard = {"pods": "2000", "requests.nvidia.com/gpu": str(0 if namespace == roles.NAMESPACE_MONITORING else gpus)}
+    hard = {
+        "pods": "2000",
+        "requests.nvidia.com/gpu": str(0 if namespace == roles.NAMESPACE_MONITORING else gpus),
+    }
     yield manifest("v1", "ResourceQuota", meta("ceiling", namespace), spec={"hard": hard})
     default = {"memory": "512Mi", "ephemeral-storage": "1Gi"}
-    item = {"default": default, "defaultRequest": {"cpu": "100m", "memory": "256Mi"}, "type": "Container"}
+    item = {
+        "default": default,
+        "defaultRequest": {"cpu": "100m", "memory": "256Mi"},
+        "type": "Container",
+    }
     yield manifest("v1", "LimitRange", meta("defaults", namespace), spec={"limits": [item]})
 
 
@@ -68,7 +87,9 @@ def _policies(context: RenderContext, of_it: Sequence[str], namespace: str) -> I
     apis = egress_rule(["443/TCP"], [block(GOOGLE_APIS_CIDR)])
     metadata = egress_rule([f"{port}/TCP" for port in METADATA_PORTS], [*map(block, METADATA)])
     egress = [dns, apis, metadata]
-    results = egress_rule([f"{database.port(context)}/TCP"], [block(context.platform.network.database_cidr)])
+    results = egress_rule(
+        [f"{database.port(context)}/TCP"], [block(context.platform.network.database_cidr)]
+    )
     if "batch" in of_it:
         egress.append(results)
     yield policy("egress-named", namespace, ["Egress"], None, egress)

@@ -8,7 +8,8 @@ from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
 
 Body = dict[str, Any]
 UPSTREAM = Path(__file__).with_name("upstream")
-# On every object of an operator: what an older version had and this one lacks is found by it and removed.
+# On every object of an operator: what an older version had and this one lacks is found by it and
+# removed.
 LABEL_OPERATOR = "holdfast.dev/operator"
 LABEL_VERSION = "app.kubernetes.io/version"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -21,9 +22,13 @@ class Operator:
     """Of its image in the environment's registry, too."""
     version: str
     module: str
-    """The Go module whose config/default is rendered; its checksum is that of the Go checksum database."""
+    """The Go module whose config/default is rendered; its checksum is that of the Go checksum
+    database.
+    """
     released_as: str
-    """The image that its project releases, without a tag. The module's own manifest names a staging registry."""
+    """The image that its project releases, without a tag. The module's own manifest names a staging
+    registry.
+    """
 
     @property
     def namespace(self) -> str:
@@ -43,12 +48,19 @@ class Operator:
 
 
 JOBSET = Operator(
-    name="jobset", version=JOBSET_VERSION, module="sigs.k8s.io/jobset", released_as="registry.k8s.io/jobset/jobset"
+    name="jobset",
+    version=JOBSET_VERSION,
+    module="sigs.k8s.io/jobset",
+    released_as="registry.k8s.io/jobset/jobset",
 )
 KUEUE = Operator(
-    name="kueue", version=KUEUE_VERSION, module="sigs.k8s.io/kueue", released_as="registry.k8s.io/kueue/kueue"
+    name="kueue",
+    version=KUEUE_VERSION,
+    module="sigs.k8s.io/kueue",
+    released_as="registry.k8s.io/kueue/kueue",
 )
-# JobSet first: Kueue watches its kind from the start, and begins to manage it only after a restart otherwise.
+# JobSet first: Kueue watches its kind from the start, and begins to manage it only after a restart
+# otherwise.
 OPERATORS = (JOBSET, KUEUE)
 
 
@@ -58,4 +70,8 @@ def upstream(operator: Operator) -> list[Body]:
 
     # The manifests hold 2.5 MB of schemas: seconds with the loader in Python.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [body for body in yaml.load_all(operator.file.read_text(encoding="utf-8"), Loader=loader) if body]
+    return [
+        body
+        for body in yaml.load_all(operator.file.read_text(encoding="utf-8"), Loader=loader)
+        if body
+    ]

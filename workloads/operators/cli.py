@@ -18,52 +18,85 @@ if TYPE_CHECKING:
     from holdfast.platform import Platform
     from workloads.operators.install import Change
 
-Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
-Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before the first application to a cluster.")]
+Env = Annotated[
+    str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")
+]
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="Default: the current context, as in kubectl.")
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Do not ask before the first application to a cluster.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
 def require_consent(api: "Api", platform: "Platform", *, yes: bool) -> None:
-    """Asks once for a cluster without a document. Raises Stopped where it is another platform's, InputError without a terminal."""
+    """Asks once for a cluster without a document. Raises Stopped where it is another platform's,
+    InputError without a terminal.
+    """
     from holdfast.platform.cluster import require_cluster_of
 
     if require_cluster_of(api, platform) or yes:
         return
     if not sys.stdin.isatty():
         raise InputError(
-            "the cluster has no platform document yet", got=f"{api.cluster}, and no terminal to ask",
-            allowed="an answer, or --yes for the first application", fix="add --yes (make: YES=1) if this is the right cluster",
-        )  # fmt: skip
-    if not typer.confirm(f"Apply {platform} to the cluster {api.cluster} for the first time?", err=True):
+            "the cluster has no platform document yet",
+            got=f"{api.cluster}, and no terminal to ask",
+            allowed="an answer, or --yes for the first application",
+            fix="add --yes (make: YES=1) if this is the right cluster",
+        )
+    if not typer.confirm(
+        f"Apply {platform} to the cluster {api.cluster} for the first time?", err=True
+    ):
         raise typer.Exit(EXIT_STOPPED)
 
 
-def _applied(what: str, changes: "Iterable[Change]", as_json: bool) -> tuple[list[dict[str, str]], str]:
-    """The objects that changed, which are printed here unless `as_json`, and their number, of how many."""
+def _applied(
+    what: str, changes: "Iterable[Change]", as_json: bool
+) -> tuple[list[dict[str, str]], str]:
+    """The objects that changed, which are printed here unless `as_json`, and their number, of how
+    many.
+    """
     with working(what):
         every = list(changes)
     changed = [change for change in every if change.verb != "unchanged"]
     for change in changed if not as_json else ():
         print(f"{change.verb} {change.name}")
-    return [{"verb": change.verb, "object": change.name} for change in changed], f"{len(changed)} of {len(every)}"
+    return [
+        {"verb": change.verb, "object": change.name} for change in changed
+    ], f"{len(changed)} of {len(every)}"
 
 
-def _apply_operators(api: "Api", context: "RenderContext", timeout_s: float, *, as_json: bool) -> None:
+def _apply_operators(
+    api: "Api",
+    context: "RenderContext",
+    timeout_s: float,
+    *,
+    as_json: bool,
+) -> None:
     from holdfast.tables import print_json
     from workloads.operators import install, overlay
     from workloads.operators.catalogue import OPERATORS
 
-    env, report = context.platform.name, list[dict[str, object]]()
+    env = context.platform.name
+    report = list[dict[str, object]]()
     # Before anything is applied: by a tag an operator would change by itself.
     context.require_digests([each.name for each in OPERATORS])
     for operator in OPERATORS:
         bodies = overlay.objects(operator, context)
-        changes, count = _applied(f"apply {operator.name}", install.apply(api, operator, bodies), as_json)
+        changes, count = _applied(
+            f"apply {operator.name}", install.apply(api, operator, bodies), as_json
+        )
         with working(f"wait until {operator.name} answers"):
             install.wait_ready(api, operator, timeout_s)
         typer.echo(f"{operator.name} v{operator.version}: {count} changed, it answers", err=True)
-        report.append({"operator": operator.name, "version": operator.version, "changes": changes})
+        report.append(
+            {
+                "operator": operator.name,
+                "version": operator.version,
+                "changes": changes,
+            }
+        )
     if as_json:
         print_json("operators", environment=env, operators=report)
     typer.echo(f"Next: make apply ENV={env}", err=True)
@@ -72,25 +105,34 @@ def _apply_operators(api: "Api", context: "RenderContext", timeout_s: float, *, 
 def apply_platform(
     env: Env,
     operators: Annotated[
-        bool, typer.Option("--operators", help="Apply JobSet and Kueue instead, and wait for their webhooks.")
+        bool,
+        typer.Option(
+            "--operators", help="Apply JobSet and Kueue instead, and wait for their webhooks."
+        ),
     ] = False,
     timeout_s: Annotated[
-        float, typer.Option(min=1, help="With --operators: seconds to wait for each operator's pods and webhooks.")
+        float,
+        typer.Option(
+            min=1, help="With --operators: seconds to wait for each operator's pods and webhooks."
+        ),
     ] = 300,
     kubeconfig: Kubeconfig = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Apply the platform half: namespaces, priorities, queues, rights, the exporter, the database's migration. Needs no GPU.
+    """Apply the platform half: namespaces, priorities, queues, rights, the exporter, the database's
+    migration. Needs no GPU.
 
-    Shows the changes; safe to repeat."""
+    Shows the changes; safe to repeat.
+    """
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
     from holdfast.tables import print_json
     from infra.describe import described
     from workloads.operators import platform
 
-    api, context = Api(kubeconfig), RenderContext(described(env))
+    api = Api(kubeconfig)
+    context = RenderContext(described(env))
     require_consent(api, context.platform, yes=yes)
     if operators:
         _apply_operators(api, context, timeout_s, as_json=as_json)
@@ -115,9 +157,12 @@ def doctor(env: Env, kubeconfig: Kubeconfig = None, as_json: Json = False) -> No
     from workloads.operators import alert_series
     from workloads.operators.examination import probes
 
-    api, platform = Api(kubeconfig), described(env)
+    api = Api(kubeconfig)
+    platform = described(env)
     require_cluster_of(api, platform)
     with working(f"examine the cluster of {env}"):
         series = partial(alert_series.judged, api, load(env).alerts.modules)
-        found = list(checks.examine(platform, (*probes(api, gcloud.ask), ("series of alerts", series))))
+        found = list(
+            checks.examine(platform, (*probes(api, gcloud.ask), ("series of alerts", series)))
+        )
     raise typer.Exit(checks.show(found, as_json=as_json))

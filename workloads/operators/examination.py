@@ -1,6 +1,7 @@
 """What a deployed cluster lacks before a first job: operators, webhooks, queues, images, database.
 
-Read-only: a dry-run create is all that is ever sent. Each probe answers whether it is well, what was found, and the fix.
+Read-only: a dry-run create is all that is ever sent. Each probe answers whether it is well, what
+was found, and the fix.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,10 @@ def probes(api: Api, ask: Ask) -> Probes:
         ("queues", _queues),
         ("database migrated", _migrated),
     )
-    return (*((name, _answering(partial(probe, api))) for name, probe in found), ("images", partial(_images, ask)))
+    return (
+        *((name, _answering(partial(probe, api))) for name, probe in found),
+        ("images", partial(_images, ask)),
+    )
 
 
 def _answering(probe: Callable[[Platform], Answer]) -> Callable[[Platform], Answer]:
@@ -50,7 +54,8 @@ def _answering(probe: Callable[[Platform], Answer]) -> Callable[[Platform], Answ
 
 def _operators(api: Api, platform: Platform) -> Answer:
     """Whether those that are pinned are there, each of its version and image, and rolled out."""
-    faults, context = list[str](), RenderContext(platform)
+    faults = list[str]()
+    context = RenderContext(platform)
     for operator in OPERATORS:
         path = f"/apis/apps/v1/namespaces/{operator.namespace}/deployments/{operator.deployment}"
         found = api.find(path)
@@ -69,49 +74,81 @@ def _operators(api: Api, platform: Platform) -> Answer:
 
 def _webhooks(api: Api, platform: Platform) -> Answer:
     """They answer, and none of Kueue's is fail-closed on kinds of others."""
-    faults = [f"{operator.name}: {fault}" for operator in OPERATORS if (fault := install.webhook_fault(api, operator))]
+    faults = [
+        f"{operator.name}: {fault}"
+        for operator in OPERATORS
+        if (fault := install.webhook_fault(api, operator))
+    ]
     for kind in WEBHOOKS:
         for body in api.items(_ADMISSION.format(kind.lower())):
             if body["metadata"]["name"].startswith("kueue-"):
                 faults += [
-                    f"{each['name']} intercepts {', '.join(bare)}" for each in body["webhooks"] if (bare := _bare(each))
+                    f"{each['name']} intercepts {', '.join(bare)}"
+                    for each in body["webhooks"]
+                    if (bare := _bare(each))
                 ]
-    return lacking(faults, "they answer", f"make operators ENV={platform.name}; port 10250 of its nodes")
+    return lacking(
+        faults, "they answer", f"make operators ENV={platform.name}; port 10250 of its nodes"
+    )
 
 
 def _bare(webhook: Object) -> list[str]:
     """Resources of others that it intercepts in namespaces of others."""
     scoped = webhook.get("namespaceSelector", {}).get("matchLabels")
-    own = {group for rule in webhook["rules"] for group in rule["apiGroups"] if group.endswith("kueue.x-k8s.io")}
+    own = {
+        group
+        for rule in webhook["rules"]
+        for group in rule["apiGroups"]
+        if group.endswith("kueue.x-k8s.io")
+    }
     named = sorted({resource for rule in webhook["rules"] for resource in rule["resources"]})
-    return [] if scoped or own else [name for name in named if name not in MANAGED_KINDS] or named
+    if scoped or own:
+        return []
+    return [name for name in named if name not in MANAGED_KINDS] or named
 
 
 def _queues(api: Api, platform: Platform) -> Answer:
     """Every ClusterQueue of the environment admits: Kueue says so, and why not."""
-    wanted = [b["metadata"]["name"] for b in rendering.platform(RenderContext(platform)) if b["kind"] == "ClusterQueue"]
-    there = {item["metadata"]["name"]: item for item in api.items(f"{api_path(KUEUE_API)}/clusterqueues")}
+    wanted = []
+    for b in rendering.platform(RenderContext(platform)):
+        if b["kind"] == "ClusterQueue":
+            wanted.append(b["metadata"]["name"])
+    there = {}
+    for item in api.items(f"{api_path(KUEUE_API)}/clusterqueues"):
+        there[item["metadata"]["name"]] = item
     wrong = [f"{name} is not there" for name in wanted if name not in there]
-    wrong += [f"{name}: {why}" for name in wanted if name in there and (why := _inactive(there[name]))]
+    wrong += [
+        f"{name}: {why}" for name in wanted if name in there and (why := _inactive(there[name]))
+    ]
     return lacking(wrong, f"{len(wanted)} admit", f"make apply ENV={platform.name}")
 
 
 def _inactive(queue: Object) -> str:
-    active = next((c for c in queue.get("status", {}).get("conditions", ()) if c["type"] == "Active"), None)
+    active = next(
+        (c for c in queue.get("status", {}).get("conditions", ()) if c["type"] == "Active"), None
+    )
     if active is None:
         return "Kueue has not judged it"
-    return "" if active["status"] == "True" else active.get("message", active.get("reason", "inactive"))
+    if active["status"] == "True":
+        return ""
+    return active.get("message", active.get("reason", "inactive"))
 
 
 def _migrated(api: Api, platform: Platform) -> Answer:
-    """The migration of this checkout has completed; it logs in by Workload Identity, so that has worked, too."""
+    """The migration of this checkout has completed; it logs in by Workload Identity, so that has
+    worked, too.
+    """
     wanted = [body for body in rendering.platform(RenderContext(platform)) if body["kind"] == "Job"]
     if not wanted:
         return True, "a database of your own", ""
     (job,) = wanted
-    namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+    namespace = job["metadata"]["namespace"]
+    name = job["metadata"]["name"]
     found = api.find(api.path_of(job))
-    ended = next((c for c in (found or {}).get("status", {}).get("conditions", ()) if c["status"] == "True"), None)
+    ended = next(
+        (c for c in (found or {}).get("status", {}).get("conditions", ()) if c["status"] == "True"),
+        None,
+    )
     if found is None:
         return False, f"no Job {name}", f"make apply ENV={platform.name}"
     if ended is None or ended["type"] not in ("Complete", "Failed"):
@@ -128,7 +165,14 @@ def _images(ask: Ask, platform: Platform) -> Answer:
     absent = [f"{role} has no digest" for role in needed if role not in platform.images]
     for role in sorted(platform.images):
         try:
-            ask("artifacts", "docker", "images", "describe", context.image(role), project=platform.project)
+            ask(
+                "artifacts",
+                "docker",
+                "images",
+                "describe",
+                context.image(role),
+                project=platform.project,
+            )
         except Unjudged as error:
             if "not found" not in str(error).lower() and "NOT_FOUND" not in str(error):
                 raise

@@ -1,4 +1,6 @@
-"""Apply the operators server-side, remove what an older version left, and wait until their webhooks answer."""
+"""Apply the operators server-side, remove what an older version left, and wait until their webhooks
+answer.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +11,8 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API
 from workloads.operators.catalogue import CRD, LABEL_OPERATOR, WEBHOOKS, Body, Operator
 
-# The only field manager of these: what people changed by hand in these objects is taken back, as with any applied file.
+# The only field manager of these: what people changed by hand in these objects is taken back, as
+# with any applied file.
 MANAGER = "holdfast-operators"
 # Never removed: with a definition go all its objects, with a namespace all that is in it,
 # with a volume what it holds.
@@ -26,18 +29,30 @@ class Change:
 
 
 def apply(api: Api, operator: Operator, bodies: Sequence[Body]) -> Iterator[Change]:
-    """One change for each object, as it is made; definitions are served before anything of their kind is sent."""
+    """One change for each object, as it is made; definitions are served before anything of their
+    kind is sent.
+    """
     for body in bodies:
         yield put(api, body, MANAGER)
         if body["kind"] == CRD:
-            _wait(f"{body['metadata']['name']} is served", lambda made=body: _established(api, made), 60)
+            _wait(
+                f"{body['metadata']['name']} is served",
+                lambda made=body: _established(api, made),
+                60,
+            )
     yield from prune(api, bodies, f"{LABEL_OPERATOR}={operator.name}")
 
 
 def wait_ready(api: Api, operator: Operator, timeout_s: float) -> None:
-    """Its pods are ready and its webhooks answer. Raises Unjudged with the last reason when the time is over."""
+    """Its pods are ready and its webhooks answer. Raises Unjudged with the last reason when the
+    time is over.
+    """
     _wait(f"{operator.deployment} is rolled out", lambda: rolled_out(api, operator), timeout_s)
-    _wait(f"the webhooks of {operator.name} answer", lambda: webhook_fault(api, operator) or None, timeout_s)
+    _wait(
+        f"the webhooks of {operator.name} answer",
+        lambda: webhook_fault(api, operator) or None,
+        timeout_s,
+    )
 
 
 def rolled_out(api: Api, operator: Operator) -> str | None:
@@ -46,28 +61,42 @@ def rolled_out(api: Api, operator: Operator) -> str | None:
     found = api.find(path)
     if found is None:
         return f"no Deployment {operator.deployment} in {operator.namespace}"
-    wanted, status = found["spec"].get("replicas", 1), found.get("status", {})
+    wanted = found["spec"].get("replicas", 1)
+    status = found.get("status", {})
     if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
         return "the controller has not seen the newest template"
-    fresh, there = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+    fresh = status.get("updatedReplicas", 0)
+    there = status.get("availableReplicas", 0)
     if fresh < wanted or there < wanted or status.get("replicas", 0) > wanted:
         return f"{there} of {wanted} replicas available, {fresh} of the newest template"
     return None
 
 
 def webhook_fault(api: Api, operator: Operator) -> str:
-    """Empty when a dry-run create of the operator's own kind passes its webhooks, which fail closed."""
+    """Empty when a dry-run create of the operator's own kind passes its webhooks, which fail
+    closed.
+    """
     try:
         api.create(*_PROBES[operator.name], dryRun="All")
     except ApiError as error:
-        # Forbidden and invalid are answers; unreachable webhooks are an internal error that names them.
+        # Forbidden and invalid are answers; unreachable webhooks are an internal error that names
+        # them.
         return str(error) if error.status >= 500 or error.status == 404 else ""
     return ""
 
 
 def _child() -> Body:
     container = {"name": "main", "image": "none"}
-    return {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}}
+    return {
+        "spec": {
+            "template": {
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [container],
+                }
+            }
+        }
+    }
 
 
 _PROBES: dict[str, tuple[str, Object]] = {
@@ -77,12 +106,24 @@ _PROBES: dict[str, tuple[str, Object]] = {
             "apiVersion": JOBSET_API,
             "kind": "JobSet",
             "metadata": {"name": "probe"},
-            "spec": {"replicatedJobs": [{"name": "probe", "template": _child()}]},
+            "spec": {
+                "replicatedJobs": [
+                    {
+                        "name": "probe",
+                        "template": _child(),
+                    }
+                ]
+            },
         },
     ),
     "kueue": (
         f"/apis/{KUEUE_API}/resourceflavors",
-        {"apiVersion": KUEUE_API, "kind": "ResourceFlavor", "metadata": {"name": "probe"}, "spec": {}},
+        {
+            "apiVersion": KUEUE_API,
+            "kind": "ResourceFlavor",
+            "metadata": {"name": "probe"},
+            "spec": {},
+        },
     ),
 }
 
@@ -104,16 +145,24 @@ def put(api: Api, body: Body, manager: str) -> Change:
 
 
 def _stated(stored: Object) -> Object:
-    """Without what controllers write between the two answers: an admission policy's status comes seconds after it."""
-    meta = {k: v for k, v in stored["metadata"].items() if k not in ("resourceVersion", "managedFields")}
+    """Without what controllers write between the two answers: an admission policy's status comes
+    seconds after it.
+    """
+    meta = {
+        k: v for k, v in stored["metadata"].items() if k not in ("resourceVersion", "managedFields")
+    }
     return {k: v for k, v in stored.items() if k != "status"} | {"metadata": meta}
 
 
 def _only(api: Api, path: str, body: Body, stored: Object) -> Object:
-    """Applying merges lists by name: webhooks of a stock installation would stay before every pod of the cluster."""
+    """Applying merges lists by name: webhooks of a stock installation would stay before every pod
+    of the cluster.
+    """
     wanted = {webhook["name"] for webhook in body["webhooks"]}
     kept = [webhook for webhook in stored["webhooks"] if webhook["name"] in wanted]
-    return stored if len(kept) == len(stored["webhooks"]) else api.call("PUT", path, {}, stored | {"webhooks": kept})
+    if len(kept) == len(stored["webhooks"]):
+        return stored
+    return api.call("PUT", path, {}, stored | {"webhooks": kept})
 
 
 def _refused(name: str, error: ApiError) -> Exception:
@@ -121,17 +170,25 @@ def _refused(name: str, error: ApiError) -> Exception:
         return Unjudged(f"no right to apply {name}: {error}")
     what = f"the cluster rejects {name}; the objects before it were applied"
     fix = "fix the cause and run the command again: applied objects are kept"
-    return InputError(what, got=error, allowed="objects that its API server accepts", fix=fix)
+    return InputError(
+        what,
+        got=error,
+        allowed="objects that its API server accepts",
+        fix=fix,
+    )
 
 
 def prune(api: Api, bodies: Sequence[Body], selector: str) -> Iterator[Change]:
     """What the selector finds among the kinds of `bodies` and is in them no more."""
     paths = {api.path_of(body): body["kind"] for body in bodies if body["kind"] not in KEPT}
-    for collection, kind in sorted({(path.rpartition("/")[0], kind) for path, kind in paths.items()}):
+    for collection, kind in sorted(
+        {(path.rpartition("/")[0], kind) for path, kind in paths.items()}
+    ):
         for item in api.items(collection, labelSelector=selector):
             name = item["metadata"]["name"]
             if f"{collection}/{name}" not in paths:
-                api.delete(f"{collection}/{name}", propagationPolicy="Background")  # a Job would leave its pods
+                # a Job would leave its pods
+                api.delete(f"{collection}/{name}", propagationPolicy="Background")
                 yield Change(verb="removed", name=f"{kind}/{name}")
 
 

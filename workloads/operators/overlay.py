@@ -1,4 +1,6 @@
-"""An operator's vendored manifest with our settings, for one environment. Pure: what is applied, as objects."""
+"""An operator's vendored manifest with our settings, for one environment. Pure: what is applied, as
+objects.
+"""
 
 import copy
 import json
@@ -7,18 +9,34 @@ from hashlib import sha256
 from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
 from workloads.operators import settings
-from workloads.operators.catalogue import CRD, LABEL_OPERATOR, LABEL_VERSION, WEBHOOKS, Body, Operator, upstream
+from workloads.operators.catalogue import (
+    CRD,
+    LABEL_OPERATOR,
+    LABEL_VERSION,
+    WEBHOOKS,
+    Body,
+    Operator,
+    upstream,
+)
 
 CONFIG_FILE = "controller_manager_config.yaml"
-# A ConfigMap mounted by subPath never changes in a running pod; with this on the template it is another pod.
+# A ConfigMap mounted by subPath never changes in a running pod; with this on the template it is
+# another pod.
 ANNOTATION_CONFIG = "holdfast.dev/config-digest"
 _ORDER = ("Namespace", CRD, "ResourceQuota", "ServiceAccount")
 
 
 def objects(operator: Operator, context: RenderContext) -> list[Body]:
-    """In the order in which they are applied: namespace, definitions, rights, the rest, webhooks last."""
-    image, pool = context.image(operator.name), context.system
-    made = [_adapted(copy.deepcopy(body), operator, image, pool) for body in upstream(operator) if settings.stays(body)]
+    """In the order in which they are applied: namespace, definitions, rights, the rest, webhooks
+    last.
+    """
+    image = context.image(operator.name)
+    pool = context.system
+    made = [
+        _adapted(copy.deepcopy(body), operator, image, pool)
+        for body in upstream(operator)
+        if settings.stays(body)
+    ]
     selector = next(body["spec"]["selector"] for body in made if body["kind"] == "Deployment")
     made += settings.bounds(operator.namespace, selector)
     for body in made:
@@ -66,7 +84,11 @@ def _placed(spec: Body, operator: Operator, image: str, pool: Pool) -> None:
         "affinity": _apart(spec["selector"]),
     }
     (container,) = pod["containers"]
-    container |= {"image": image, "imagePullPolicy": "IfNotPresent", "resources": settings.RESOURCES[operator.name]}
+    container |= {
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "resources": settings.RESOURCES[operator.name],
+    }
     kept = [port for port in container["ports"] if port["name"] != "visibility"]
     for port in kept:
         if port["name"] == "webhook-server":
@@ -79,6 +101,8 @@ def _apart(selector: Body) -> Body:
     term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
     return {
         "podAntiAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 100, "podAffinityTerm": term}
+            ]
         }
     }

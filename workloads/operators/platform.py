@@ -1,4 +1,6 @@
-"""Apply the platform half of an environment: namespaces, priorities, queues, rights, the exporter, the migration. No GPU."""
+"""Apply the platform half of an environment: namespaces, priorities, queues, rights, the exporter,
+the migration. No GPU.
+"""
 
 from collections.abc import Iterator
 
@@ -13,7 +15,9 @@ MANAGER = "holdfast-platform"
 
 
 def apply(api: Api, context: RenderContext) -> Iterator[Change]:
-    """One change for each object. The cluster judges all of them first: InputError, and nothing was applied."""
+    """One change for each object. The cluster judges all of them first: InputError, and nothing was
+    applied.
+    """
     bodies = platform(context)
     # A pod of zeros would wait for its image forever.
     context.require_digests(images(context, yaml_text(bodies)))
@@ -30,10 +34,18 @@ def _try(api: Api, bodies: list[Body]) -> None:
         if body["metadata"].get("namespace") in made - there:
             continue  # there is no such place yet
         try:
-            api.apply(api.path_of(body), body, dryRun="All", fieldManager=MANAGER)
+            api.apply(
+                api.path_of(body),
+                body,
+                dryRun="All",
+                fieldManager=MANAGER,
+            )
         except ApiError as error:
             raise InputError(
-                f"the cluster rejects {body['kind']}/{body['metadata']['name']}; nothing was applied", got=error,
+                f"the cluster rejects {body['kind']}/{body['metadata']['name']}; nothing was"
+                " applied",
+                got=error,
                 allowed="objects that its API server accepts",
-                fix=fix_of_unchangeable(error, body) or "run `make operators ENV=NAME` first, on a GKE cluster",
-            ) from error  # fmt: skip
+                fix=fix_of_unchangeable(error, body)
+                or "run `make operators ENV=NAME` first, on a GKE cluster",
+            ) from error

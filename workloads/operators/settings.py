@@ -1,4 +1,6 @@
-"""Settings of the operators for this platform: configuration, where they run, which webhooks intercept which kinds."""
+"""Settings of the operators for this platform: configuration, where they run, which webhooks
+intercept which kinds.
+"""
 
 # Why it is so: infra/decisions/0110.
 
@@ -15,20 +17,30 @@ CONFIGURATIONS: dict[str, Body] = tomllib.loads(
 WEBHOOK_PORT: int = CONFIGURATIONS["kueue"]["webhook"]["port"]
 OURS: Body = CONFIGURATIONS["kueue"]["managedJobsNamespaceSelector"]
 REPLICAS = 2
-# With GKE's add-ons on the system pool; evicting the admission of every job for a metrics agent would be wrong.
+# With GKE's add-ons on the system pool; evicting the admission of every job for a metrics agent
+# would be wrong.
 PRIORITY = "system-cluster-critical"
 # Plurals before which a webhook of Kueue stays: its own kinds, and the jobs that it manages.
 OWN_KINDS = ("clusterqueues", "cohorts", "resourceflavors", "workloads")
 MANAGED_KINDS = ("jobs", "jobsets")
-# Kueue keeps every pending workload in memory; at upstream's 512 MiB it is killed by some thousands of them.
+# Kueue keeps every pending workload in memory; at upstream's 512 MiB it is killed by some thousands
+# of them.
 RESOURCES: dict[str, Body] = {
-    "jobset": {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}},
-    "kueue": {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}},
+    "jobset": {
+        "requests": {"cpu": "250m", "memory": "256Mi"},
+        "limits": {"memory": "4Gi"},
+    },
+    "kueue": {
+        "requests": {"cpu": "250m", "memory": "512Mi"},
+        "limits": {"memory": "4Gi"},
+    },
 }
 
 
 def stays(body: Body) -> bool:
-    """Whether an upstream object is applied. The aggregated API is off, and roles for kinds of others have no use."""
+    """Whether an upstream object is applied. The aggregated API is off, and roles for kinds of
+    others have no use.
+    """
     name: str = body["metadata"]["name"]
     if body["kind"] == "APIService" or "visibility" in name:
         return False
@@ -38,7 +50,16 @@ def stays(body: Body) -> bool:
 
 
 _FOREIGN = (
-    *("jaxjob", "leaderworkerset", "mpijob", "paddlejob", "pytorchjob", "raycluster", "rayjob", "rayservice"),
+    *(
+        "jaxjob",
+        "leaderworkerset",
+        "mpijob",
+        "paddlejob",
+        "pytorchjob",
+        "raycluster",
+        "rayjob",
+        "rayservice",
+    ),
     *("sparkapplication", "tfjob", "trainjob", "xgboostjob"),
 )
 
@@ -46,8 +67,9 @@ _FOREIGN = (
 def webhooks(operator: str, listed: Sequence[Body]) -> list[Body]:
     """Those that stay, in order. JobSet's intercept its own kind, and pods that carry its label.
 
-    Kueue's all fail closed. Upstream one intercepts every pod, Deployment and Job of the cluster, so that with the
-    operator gone nothing starts anywhere; here they intercept jobs in the platform's namespaces.
+    Kueue's all fail closed. Upstream one intercepts every pod, Deployment and Job of the cluster,
+    so that with the operator gone nothing starts anywhere; here they intercept jobs in the
+    platform's namespaces.
     """
     if operator != "kueue":
         return list(listed)
@@ -55,7 +77,9 @@ def webhooks(operator: str, listed: Sequence[Body]) -> list[Body]:
 
 
 def _scoped(webhook: Body) -> Body:
-    return webhook | {"namespaceSelector": OURS} if _plurals(webhook) & set(MANAGED_KINDS) else webhook
+    if _plurals(webhook) & set(MANAGED_KINDS):
+        return webhook | {"namespaceSelector": OURS}
+    return webhook
 
 
 def _plurals(webhook: Body) -> set[str]:
@@ -63,7 +87,9 @@ def _plurals(webhook: Body) -> set[str]:
 
 
 def bounds(namespace: str, selector: dict[str, Any]) -> list[Body]:
-    """GKE grants the system classes by quota, and none outside kube-system; the budget keeps one replica on drains."""
+    """GKE grants the system classes by quota, and none outside kube-system; the budget keeps one
+    replica on drains.
+    """
     quota: Body = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -71,7 +97,13 @@ def bounds(namespace: str, selector: dict[str, Any]) -> list[Body]:
         "spec": {
             "hard": {"pods": str(4 * REPLICAS)},
             "scopeSelector": {
-                "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": [PRIORITY]}]
+                "matchExpressions": [
+                    {
+                        "scopeName": "PriorityClass",
+                        "operator": "In",
+                        "values": [PRIORITY],
+                    }
+                ]
             },
         },
     }
@@ -79,6 +111,10 @@ def bounds(namespace: str, selector: dict[str, Any]) -> list[Body]:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": "controller-manager", "namespace": namespace},
-        "spec": {"maxUnavailable": 1, "selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": selector,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
     }
     return [quota, budget]

@@ -1,6 +1,8 @@
-"""`python -m workloads.operators.vendor`: render the operators' manifests from their Go modules into `upstream/`.
+"""`python -m workloads.operators.vendor`: render the operators' manifests from their Go modules
+into `upstream/`.
 
-The module's checksum is the source's proof. Needs go and kubectl, which includes kustomize."""
+The module's checksum is the source's proof. Needs go and kubectl, which includes kustomize.
+"""
 
 import json
 import re
@@ -20,10 +22,22 @@ _HEAD = """\
 
 
 def vendor(go: str, kubectl: str) -> list[Path]:
-    """The files that changed. Modules come from the user's Go proxy, checked against the checksum database."""
+    """The files that changed. Modules come from the user's Go proxy, checked against the checksum
+    database.
+    """
     changed: list[Path] = []
     for operator in OPERATORS:
-        found = json.loads(_run([go, "mod", "download", "-json", f"{operator.module}@v{operator.version}"]))
+        found = json.loads(
+            _run(
+                [
+                    go,
+                    "mod",
+                    "download",
+                    "-json",
+                    f"{operator.module}@v{operator.version}",
+                ]
+            )
+        )
         text = render(operator, Path(found["Dir"]), found["Sum"], kubectl)
         if not operator.file.exists() or operator.file.read_text(encoding="utf-8") != text:
             operator.file.write_text(text, encoding="utf-8")
@@ -31,12 +45,24 @@ def vendor(go: str, kubectl: str) -> list[Path]:
     return changed
 
 
-def render(operator: Operator, module: Path, checksum: str, kubectl: str) -> str:
+def render(
+    operator: Operator,
+    module: Path,
+    checksum: str,
+    kubectl: str,
+) -> str:
     """`checksum`: `h1:...`, as go.sum has it."""
     text = _run([kubectl, "kustomize", str(module / "config" / "default")])
     # Some schemas end lines in blanks; nothing in YAML of this kind depends on them.
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
-    return _HEAD.format(module=operator.module, version=operator.version, checksum=checksum) + text
+    return (
+        _HEAD.format(
+            module=operator.module,
+            version=operator.version,
+            checksum=checksum,
+        )
+        + text
+    )
 
 
 def _run(command: list[str]) -> str:
@@ -44,10 +70,18 @@ def _run(command: list[str]) -> str:
     if program is None:
         raise Unjudged(f"{command[0]} is not on PATH; operators are vendored with Go and kubectl")
     # Not in a folder with a go.mod: that go.mod would decide which version is taken.
-    done = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=False, cwd="/")
+    done = subprocess.run(
+        [program, *command[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()
-        raise Unjudged(f"{' '.join(command[:3])}: {reason[-1] if reason else f'exit {done.returncode}'}")
+        raise Unjudged(
+            f"{' '.join(command[:3])}: {reason[-1] if reason else f'exit {done.returncode}'}"
+        )
     return done.stdout
 
 

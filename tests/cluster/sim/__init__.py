@@ -1,1 +1,3 @@
-"""A throw-away Kubernetes control plane of host processes, with simulated nodes that can be preempted."""
+"""A throw-away Kubernetes control plane of host processes, with simulated nodes that can be
+preempted.
+"""

@@ -17,8 +17,18 @@ LIMIT_S = 240
 @contextmanager
 def database(folder: Path) -> Iterator[str]:
     """The URI of the embedded PostgreSQL, for this account."""
-    command = [*COMMAND, "database", "--dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+    command = [
+        *COMMAND,
+        "database",
+        "--dir",
+        str(folder),
+    ]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as server:
         assert server.stdout is not None
         try:
             yield json.loads(server.stdout.readline())["uri"]
@@ -28,5 +38,12 @@ def database(folder: Path) -> Iterator[str]:
 
 def batch(*arguments: object) -> Object:
     command = [*COMMAND, *(str(each) for each in arguments), "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S)
+    done = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=LIMIT_S,
+    )
     return json.loads(done.stdout)

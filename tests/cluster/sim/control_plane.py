@@ -1,7 +1,8 @@
-"""etcd, API server, controller manager, scheduler and kwok as processes of this host, on 127.0.0.1 only.
+"""etcd, API server, controller manager, scheduler and kwok as processes of this host, on 127.0.0.1
+only.
 
-Started by `HostManager` for the tests and by the benchmark. Each component has its own identity and the
-rights that Kubernetes gives it; nothing is shared but the authority that signed them.
+Started by `HostManager` for the tests and by the benchmark. Each component has its own identity and
+the rights that Kubernetes gives it; nothing is shared but the authority that signed them.
 """
 
 # Why it is so: infra/decisions/0081.
@@ -36,7 +37,9 @@ def missing_tools(*others: str) -> list[str]:
 
 
 class ControlPlane(Host):
-    def __init__(self, folder: Path, scale: Scale | None = None, *, simulate_nodes: bool = True) -> None:
+    def __init__(
+        self, folder: Path, scale: Scale | None = None, *, simulate_nodes: bool = True
+    ) -> None:
         super().__init__(folder)
         self.simulate_nodes = simulate_nodes
         self.scale = scale or Scale()
@@ -110,7 +113,8 @@ class ControlPlane(Host):
         return f"https://127.0.0.1:{self._etcd_port}"
 
     def _start_apiserver(self) -> None:
-        certificate, key = self.authority.certificate("kube-apiserver"), self.authority.key("kube-apiserver")
+        certificate = self.authority.certificate("kube-apiserver")
+        key = self.authority.key("kube-apiserver")
         tokens = self.authority.key("service-accounts")
         heap_mib = self.scale.apiserver_heap_mib
         self.start_tool(
@@ -157,7 +161,8 @@ class ControlPlane(Host):
             kube_api_burst=2000,
             concurrent_job_syncs=20,
             concurrent_gc_syncs=20,
-            # Else the Service of a simulated gang is written anew for each of its pods that comes or goes.
+            # Else the Service of a simulated gang is written anew for each of its pods that comes
+            # or goes.
             endpoint_updates_batch_period=batch_period,
             endpointslice_updates_batch_period=batch_period,
         )
@@ -177,12 +182,18 @@ class ControlPlane(Host):
         configuration = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": str(arguments.pop("kubeconfig")), "qps": 1000, "burst": 2000},
+            "clientConnection": {
+                "kubeconfig": str(arguments.pop("kubeconfig")),
+                "qps": 1000,
+                "burst": 2000,
+            },
             "leaderElection": {"leaderElect": False},
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 2,
         }
-        self.start_tool("kube-scheduler", **arguments, config=self.write_json("scheduler.json", configuration))
+        self.start_tool(
+            "kube-scheduler", **arguments, config=self.write_json("scheduler.json", configuration)
+        )
 
 
 @contextmanager

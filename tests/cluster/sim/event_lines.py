@@ -10,7 +10,11 @@ def events(path: Path, event_type: str) -> list[Object]:
     """Whole lines only, in the order in which they were written."""
     if not path.exists():
         return []
-    lines = (json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n"))
+    lines = (
+        json.loads(line)
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    )
     return [line for line in lines if line["event"] == event_type]
 
 

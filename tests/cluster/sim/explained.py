@@ -20,6 +20,8 @@ def ask(world: World, job: str, reason: str) -> Explanation:
     return until(f"{job} is explained by {reason}", explained)
 
 
-def one_pod(world: World, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
+def one_pod(
+    world: World, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any
+) -> Any:
     """A Job of one pod with `spec` changed."""
     return world.job_spec(pool, 1) | {"template": world.pod_template(pool, annotations, **spec)}

@@ -1,6 +1,8 @@
-"""The queue of flex-start as a test plays it: Kueue waits for a ProvisioningRequest that nobody here fulfils.
+"""The queue of flex-start as a test plays it: Kueue waits for a ProvisioningRequest that nobody
+here fulfils.
 
-The resource is that of GKE's autoscaler, with its conditions; the real Kueue reserves the quota and waits.
+The resource is that of GKE's autoscaler, with its conditions; the real Kueue reserves the quota and
+waits.
 """
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -18,15 +20,39 @@ def install(api: Api) -> None:
     define(api, "ProvisioningRequest", PLURAL, PROVISIONING.split("/")[2])
 
 
-def define(api: Api, kind: str, plural: str, group: str, scope: str = "Namespaced") -> None:
+def define(
+    api: Api,
+    kind: str,
+    plural: str,
+    group: str,
+    scope: str = "Namespaced",
+) -> None:
     """A kind that only GKE serves, whose objects are not judged."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+    }
     version["schema"] = {"openAPIV3Schema": schema}
-    names = {"plural": plural, "singular": kind.lower(), "kind": kind}
-    spec = {"group": group, "scope": scope, "names": names, "versions": [version]}
-    # The API server lets nobody define a resource of a group of Kubernetes without its reviewers' word.
-    meta = {"name": f"{plural}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}}
+    names = {
+        "plural": plural,
+        "singular": kind.lower(),
+        "kind": kind,
+    }
+    spec = {
+        "group": group,
+        "scope": scope,
+        "names": names,
+        "versions": [version],
+    }
+    # The API server lets nobody define a resource of a group of Kubernetes without its reviewers'
+    # word.
+    meta = {
+        "name": f"{plural}.{group}",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+    }
     head = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
     api.apply(f"{CONDITIONS}/{plural}.{group}", head | {"metadata": meta, "spec": spec})
     until(f"{kind} is served", lambda: api.find(f"/apis/{group}/v1"))
@@ -34,8 +60,19 @@ def define(api: Api, kind: str, plural: str, group: str, scope: str = "Namespace
 
 def request(world: World, name: str, owner: Object, *conditions: Object) -> None:
     meta = owner["metadata"]
-    reference = {"apiVersion": "v1", "kind": "Workload", "name": meta["name"], "uid": meta["uid"]}
-    body = {"metadata": {"name": name, "ownerReferences": [reference]}, "spec": {"podSets": []}}
+    reference = {
+        "apiVersion": "v1",
+        "kind": "Workload",
+        "name": meta["name"],
+        "uid": meta["uid"],
+    }
+    body = {
+        "metadata": {
+            "name": name,
+            "ownerReferences": [reference],
+        },
+        "spec": {"podSets": []},
+    }
     head = {"apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest"}
     path = world.path(PLURAL, PROVISIONING)
     until("a request is taken", lambda: _create(world, path, head | body))
@@ -56,9 +93,19 @@ def check(world: World) -> str:
     """An admission check for the world's queue that no controller here decides."""
     spec = {"controllerName": "holdfast.dev/nobody"}
     path = f"{queues.GROUP}/admissionchecks"
-    head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": world.name}}
+    head = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "AdmissionCheck",
+        "metadata": {"name": world.name},
+    }
     made = world.api.create(path, head | {"spec": spec})
-    active = {"type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": made["metadata"]["creationTimestamp"]}  # fmt: skip
+    active = {
+        "type": "Active",
+        "status": "True",
+        "reason": "Active",
+        "message": "",
+        "lastTransitionTime": made["metadata"]["creationTimestamp"],
+    }
     world.api.merge(f"{path}/{world.name}/status", {"status": {"conditions": [active]}})
     strategy = {"admissionChecksStrategy": {"admissionChecks": [{"name": world.name}]}}
     world.api.merge(f"{queues.GROUP}/clusterqueues/{world.name}", {"spec": strategy})

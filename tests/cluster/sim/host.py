@@ -1,6 +1,7 @@
 """Processes of this host that serve a cluster, whoever runs its API server: kwok, JobSet, Kueue.
 
-`ControlPlane` runs the API server itself; `kind.Beside` stands next to one that runs in a container.
+`ControlPlane` runs the API server itself; `kind.Beside` stands next to one that runs in a
+container.
 """
 
 import json
@@ -48,13 +49,21 @@ class Host(ABC):
         self.processes.stop()
 
     def write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
-        cluster = {"server": self.url, "certificate-authority": str(self.cluster_ca)}
+        cluster = {
+            "server": self.url,
+            "certificate-authority": str(self.cluster_ca),
+        }
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "sim", "cluster": cluster}],
             "users": [{"name": name, "user": user}],
-            "contexts": [{"name": "sim", "context": {"cluster": "sim", "user": name}}],
+            "contexts": [
+                {
+                    "name": "sim",
+                    "context": {"cluster": "sim", "user": name},
+                }
+            ],
             "current-context": "sim",
         }
         return self.write_json(f"{name}.kubeconfig", content)
@@ -75,12 +84,15 @@ class Host(ABC):
             "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
             "kind": "KwokConfiguration",
             # Debugging is what kubelets call logs.
-            "options": {name: 4 * scale.parallelism for name in _KWOK_PARALLELISM} | {"enableDebuggingHandlers": True},
+            "options": {name: 4 * scale.parallelism for name in _KWOK_PARALLELISM}
+            | {"enableDebuggingHandlers": True},
         }
         self.start_tool(
             "kwok",
             kubeconfig=kubeconfig,
-            config=self.write_json("kwok.json", configuration, self._pod_logs(), *stages.all_stages()),
+            config=self.write_json(
+                "kwok.json", configuration, self._pod_logs(), *stages.all_stages()
+            ),
             **self._kubelet(),
             manage_nodes_with_annotation_selector=f"{stages.MANAGED}=fake",
             node_lease_duration_seconds=scale.lease_s,
@@ -91,8 +103,13 @@ class Host(ABC):
         """Where the API server asks for the logs of simulated pods."""
         self.authority.issue("kubelet")
         (port,) = free_ports(1, self.address)
-        served = {"node_ip": self.address, "node_port": port, "server_address": f"{self.address}:{port}"}
-        certificate, key = self.authority.certificate("kubelet"), self.authority.key("kubelet")
+        served = {
+            "node_ip": self.address,
+            "node_port": port,
+            "server_address": f"{self.address}:{port}",
+        }
+        certificate = self.authority.certificate("kubelet")
+        key = self.authority.key("kubelet")
         return served | {"tls_cert_file": certificate, "tls_private_key_file": key}
 
     def _pod_logs(self) -> dict[str, Any]:
@@ -101,8 +118,21 @@ class Host(ABC):
         # As a container runtime writes it.
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
         path.write_text(f'{now} stdout F {{"severity": "INFO", "message": "a simulated pod"}}\n')
-        kind = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "ClusterLogs", "metadata": {"name": "pods"}}
-        return kind | {"spec": {"logs": [{"logsFile": str(path), "follow": False}]}}
+        kind = {
+            "apiVersion": "kwok.x-k8s.io/v1alpha1",
+            "kind": "ClusterLogs",
+            "metadata": {"name": "pods"},
+        }
+        return kind | {
+            "spec": {
+                "logs": [
+                    {
+                        "logsFile": str(path),
+                        "follow": False,
+                    }
+                ]
+            }
+        }
 
 
 _KWOK_PARALLELISM = ("podPlayStageParallelism", "nodePlayStageParallelism", "nodeLeaseParallelism")

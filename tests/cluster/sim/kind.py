@@ -1,7 +1,9 @@
-"""A kind cluster of the test run's own: stock nodes in containers, simulated nodes and operators beside them.
+"""A kind cluster of the test run's own: stock nodes in containers, simulated nodes and operators
+beside them.
 
-`--k8s-provider=kind` asks for it. kwok, JobSet and Kueue stay processes of this host, as with the control plane
-of host processes; the API server in its container reaches their webhooks at the gateway of kind's network.
+`--k8s-provider=kind` asks for it. kwok, JobSet and Kueue stay processes of this host, as with the
+control plane of host processes; the API server in its container reaches their webhooks at the
+gateway of kind's network.
 """
 
 # Why it is so: infra/decisions/0081.
@@ -25,13 +27,19 @@ from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.processes import is_orphan, owner
 from tests.tools.build import KUBERNETES_VERSION
 
-IMAGE = f"kindest/node:v{KUBERNETES_VERSION}"  # what the control plane of host processes is built from
+# what the control plane of host processes is built from
+IMAGE = f"kindest/node:v{KUBERNETES_VERSION}"
 WORKERS = 2  # a drained node's pods need another one
-CREATE_S, COMMAND_S = 300, 120
+CREATE_S = 300
+COMMAND_S = 120
 BUSYBOX = Path("/bin/busybox")
 HOST_MOUNT = "/host"  # of a node: below it lie the folders of this host that its pods may mount
 # A Job's pods are made at the rate of the tests, not at that of a small cluster of people.
-_CONTROLLERS = {"kube-api-qps": "500", "kube-api-burst": "1000", "concurrent-job-syncs": "20"}
+_CONTROLLERS = {
+    "kube-api-qps": "500",
+    "kube-api-burst": "1000",
+    "concurrent-job-syncs": "20",
+}
 
 
 class Beside(Host):
@@ -80,10 +88,20 @@ class KindManager(OwnManager):
         self._reap()
         self.shared.mkdir()
         self.shared.chmod(0o777)  # pods do not run as root
-        kubeconfig, config = folder / "admin.kubeconfig", folder / "kind.json"
+        kubeconfig = folder / "admin.kubeconfig"
+        config = folder / "kind.json"
         config.write_text(json.dumps(self._config()))
         # Its own kubeconfig: the user's stays as it is.
-        command = ["create", "cluster", "--name", self.name, "--config", config, "--kubeconfig", kubeconfig]
+        command = [
+            "create",
+            "cluster",
+            "--name",
+            self.name,
+            "--config",
+            config,
+            "--kubeconfig",
+            kubeconfig,
+        ]
         self._kind([*command, "--wait", f"{CREATE_S}s"], CREATE_S + COMMAND_S)
         self.host = Beside(folder, kubeconfig, self._gateway())
         self.host.start_kwok(kubeconfig, self.scale)
@@ -98,10 +116,28 @@ class KindManager(OwnManager):
 
     def _config(self) -> dict[str, Any]:
         mounts = [
-            {"hostPath": str(path), "containerPath": f"{HOST_MOUNT}{path}", "readOnly": True} for path in self.mounts
+            {
+                "hostPath": str(path),
+                "containerPath": f"{HOST_MOUNT}{path}",
+                "readOnly": True,
+            }
+            for path in self.mounts
         ]
-        mounts.append({"hostPath": str(self.shared), "containerPath": f"{HOST_MOUNT}{self.shared}"})
-        workers = [{"role": "worker", "image": IMAGE, "extraMounts": mounts} for _ in range(WORKERS)]
+        mounts.append(
+            {
+                "hostPath": str(self.shared),
+                "containerPath": f"{HOST_MOUNT}{self.shared}",
+            }
+        )
+        workers = []
+        for _ in range(WORKERS):
+            workers.append(
+                {
+                    "role": "worker",
+                    "image": IMAGE,
+                    "extraMounts": mounts,
+                }
+            )
         flags = [{"name": name, "value": value} for name, value in _CONTROLLERS.items()]
         patch = {
             "apiVersion": "kubeadm.k8s.io/v1beta4",
@@ -117,8 +153,20 @@ class KindManager(OwnManager):
 
     def _gateway(self) -> str:
         template = "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}"
-        command = ["docker", "inspect", "--format", template, f"{self.name}-control-plane"]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_S).stdout.strip()
+        command = [
+            "docker",
+            "inspect",
+            "--format",
+            template,
+            f"{self.name}-control-plane",
+        ]
+        return subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+        ).stdout.strip()
 
     def _reap(self) -> None:
         for name in self._kind(["get", "clusters"]).split():
@@ -131,9 +179,17 @@ class KindManager(OwnManager):
 
     def _kind(self, arguments: list[str | Path], timeout_s: float = COMMAND_S) -> str:
         command = ["kind", *(str(each) for each in arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
         if done.returncode:
-            raise Unjudged(f"`kind {command[1]} {command[2]}` ended with {done.returncode}: {done.stderr[-2000:]}")
+            raise Unjudged(
+                f"`kind {command[1]} {command[2]}` ended with {done.returncode}:"
+                f" {done.stderr[-2000:]}"
+            )
         return done.stdout
 
 
@@ -144,12 +200,23 @@ def prefix() -> str:
 
 def missing() -> str:
     """What a kind cluster and its pods need and this host lacks, in words; empty if nothing."""
-    if absent := [name for name in ("docker", "kind") if not shutil.which(name)]:
+    absent = [name for name in ("docker", "kind") if not shutil.which(name)]
+    if absent:
         return f"{' and '.join(absent)} not on PATH"
-    if not BUSYBOX.exists() or b"/ld-" in BUSYBOX.read_bytes()[:4096]:  # the loader that a dynamic program names
-        return f"{BUSYBOX}, of which the pods' image is made, is not static (Debian: busybox-static)"
+    # the loader that a dynamic program names
+    if not BUSYBOX.exists() or b"/ld-" in BUSYBOX.read_bytes()[:4096]:
+        return (
+            f"{BUSYBOX}, of which the pods' image is made, is not static (Debian: busybox-static)"
+        )
     engine = os.environ.get("DOCKER_HOST", "")
     if engine and not engine.startswith("unix://"):
         return f"DOCKER_HOST={engine} is no engine of this host, whose folders the nodes mount"
-    done = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=COMMAND_S)
-    return "" if done.returncode == 0 else f"no Docker engine answers: {done.stderr.strip()[-300:]}"
+    done = subprocess.run(
+        ["docker", "info"],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+    )
+    if done.returncode == 0:
+        return ""
+    return f"no Docker engine answers: {done.stderr.strip()[-300:]}"

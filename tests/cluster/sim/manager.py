@@ -1,6 +1,7 @@
 """The providers that pytest-kubernetes gets from us, behind the interface of its own.
 
-They touch no cluster but the one that they made: `create` makes a new one, `delete` ends exactly that.
+They touch no cluster but the one that they made: `create` makes a new one, `delete` ends exactly
+that.
 """
 
 import json
@@ -19,7 +20,9 @@ from tests.tools.build import TOOLS
 
 
 class OwnManager(AClusterManager):
-    """What both have in common: a folder for each cluster, kubectl of our own build, and nothing passes through a shell."""
+    """What both have in common: a folder for each cluster, kubectl of our own build, and nothing
+    passes through a shell.
+    """
 
     scale = Scale()
     host: Host | None = None
@@ -29,7 +32,9 @@ class OwnManager(AClusterManager):
     def __init__(self, cluster_name: str | None = None, *_: object) -> None:
         super().__init__(cluster_name)
 
-    def create(self, cluster_options: ClusterOptions | None = None, timeout: int = 90, **_: object) -> None:
+    def create(
+        self, cluster_options: ClusterOptions | None = None, timeout: int = 90, **_: object
+    ) -> None:
         """Idempotent; the options of other providers mean nothing here."""
         if self.folder is None:
             self.folder = Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
@@ -56,9 +61,19 @@ class OwnManager(AClusterManager):
         """What is not a process of this host."""
 
     def kubectl(self, args: list[str], as_dict: bool = True, timeout: int = 60) -> Any:
-        command = [str(TOOLS["kubectl"].binary), "--kubeconfig", str(self.kubeconfig), *args]
+        command = [
+            str(TOOLS["kubectl"].binary),
+            "--kubeconfig",
+            str(self.kubeconfig),
+            *args,
+        ]
         command += ["-o", "json"] if as_dict else []
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         if done.returncode:
             raise RuntimeError(done.stderr)
         return json.loads(done.stdout) if as_dict else done.stdout

@@ -13,10 +13,20 @@ NODES = "/api/v1/nodes"
 POOL = "sim.holdfast.dev/pool"
 
 
-def node(pool: Pool, name: str, *, zone: str = "", labels: dict[str, str] | None = None) -> Object:
+def node(
+    pool: Pool,
+    name: str,
+    *,
+    zone: str = "",
+    labels: dict[str, str] | None = None,
+) -> Object:
     """`labels` let a test keep its nodes to itself."""
     machine = MACHINE_TYPES[pool.machine_type]
-    capacity = {"cpu": str(machine.vcpus), "memory": f"{machine.memory_gib}Gi", "pods": "110"}
+    capacity = {
+        "cpu": str(machine.vcpus),
+        "memory": f"{machine.memory_gib}Gi",
+        "pods": "110",
+    }
     capacity["ephemeral-storage"] = f"{pool.disk_gib}Gi"
     if pool.gpus_per_node:
         capacity[GPU_RESOURCE] = str(pool.gpus_per_node)
@@ -26,10 +36,16 @@ def node(pool: Pool, name: str, *, zone: str = "", labels: dict[str, str] | None
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": {"kubernetes.io/hostname": name, POOL: pool.name, LABEL_MACHINE_TYPE: pool.machine_type}
-            | pool.node_labels()
-            | zones
-            | (labels or {}),
+            "labels": (
+                {
+                    "kubernetes.io/hostname": name,
+                    POOL: pool.name,
+                    LABEL_MACHINE_TYPE: pool.machine_type,
+                }
+                | pool.node_labels()
+                | zones
+                | (labels or {})
+            ),
             "annotations": {MANAGED: "fake"},
         },
         "spec": {"taints": taints(pool)},
@@ -38,7 +54,14 @@ def node(pool: Pool, name: str, *, zone: str = "", labels: dict[str, str] | None
 
 
 def taints(pool: Pool) -> list[dict[str, str]]:
-    return [{"key": t.key, "value": t.value, "effect": t.effect.value} for t in pool.taints]
+    return [
+        {
+            "key": t.key,
+            "value": t.value,
+            "effect": t.effect.value,
+        }
+        for t in pool.taints
+    ]
 
 
 def add(api: Api, wanted: list[Object]) -> list[str]:
@@ -49,14 +72,18 @@ def add(api: Api, wanted: list[Object]) -> list[str]:
 
 
 def is_ready(each: dict[str, Any]) -> bool:
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", ()))
+    return any(
+        c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", ())
+    )
 
 
 def ready(api: Api, names: list[str]) -> bool:
     """Ready, and free of the taint that a new node bears until its controller has seen it."""
     wanted = set(names)
     for each in api.items(NODES):
-        fresh = any(t["key"].startswith("node.kubernetes.io/") for t in each["spec"].get("taints", ()))
+        fresh = any(
+            t["key"].startswith("node.kubernetes.io/") for t in each["spec"].get("taints", ())
+        )
         if is_ready(each) and not fresh:
             wanted.discard(each["metadata"]["name"])
     return not wanted

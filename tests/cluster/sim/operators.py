@@ -1,7 +1,9 @@
-"""JobSet and Kueue as host processes: what `apply --operators` sends, webhooks pointed at this host.
+"""JobSet and Kueue as host processes: what `apply --operators` sends, webhooks pointed at this
+host.
 
-Installed once into the session's cluster. What runs in the cluster otherwise (Deployment, Service, ...) is
-left out; what decides (definitions, roles, configuration, admission) is what a real cluster gets.
+Installed once into the session's cluster. What runs in the cluster otherwise (Deployment, Service,
+...) is left out; what decides (definitions, roles, configuration, admission) is what a real cluster
+gets.
 """
 
 import base64
@@ -24,7 +26,14 @@ from workloads.operators.catalogue import CRD, JOBSET, KUEUE, WEBHOOKS, Operator
 __all__ = ["JOBSET", "KUEUE", "Operator", "install"]
 
 # PodDisruptionBudget and quota bound pods that are not there.
-REPLACED_BY_THE_PROCESS = {"Deployment", "Service", "ConfigMap", "Secret", "PodDisruptionBudget", "ResourceQuota"}
+REPLACED_BY_THE_PROCESS = {
+    "Deployment",
+    "Service",
+    "ConfigMap",
+    "Secret",
+    "PodDisruptionBudget",
+    "ResourceQuota",
+}
 
 
 # Where a binary insists on its metrics certificate, below /etc.
@@ -32,7 +41,9 @@ FIXED_CERTIFICATES = {"kueue": "kueue/metrics/certs"}
 
 
 def install(operator: Operator, plane: Host, api: Api) -> None:
-    """What `apply --operators` sends, its process, and last its webhooks, which would refuse everything before it serves."""
+    """What `apply --operators` sends, its process, and last its webhooks, which would refuse
+    everything before it serves.
+    """
     plane.authority.issue(operator.name)
     health, metrics = free_ports(2)
     (webhook,) = free_ports(1, plane.address)
@@ -42,18 +53,34 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
     list(product.apply(api, operator, [o for o in objects if served_by_the_cluster(o)]))
     _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics))
     plane.processes.wait_until(f"{operator.name} is ready", lambda: _serves(health))
-    list(product.apply(api, operator, [o for o in objects if o["kind"] not in REPLACED_BY_THE_PROCESS]))
-    until(f"the webhooks of {operator.name} answer", lambda: not product.webhook_fault(api, operator))
+    list(
+        product.apply(
+            api, operator, [o for o in objects if o["kind"] not in REPLACED_BY_THE_PROCESS]
+        )
+    )
+    until(
+        f"the webhooks of {operator.name} answer", lambda: not product.webhook_fault(api, operator)
+    )
 
 
 def served_by_the_cluster(each: Object) -> bool:
     return each["kind"] not in {*REPLACED_BY_THE_PROCESS, *WEBHOOKS}
 
 
-def _configuration(operator: Operator, plane: Host, webhook: int, health: int, metrics: int) -> Object:
+def _configuration(
+    operator: Operator,
+    plane: Host,
+    webhook: int,
+    health: int,
+    metrics: int,
+) -> Object:
     """The platform's own, but for addresses, certificates and the pace of one client in a storm."""
     config = json.loads(overlay.configuration_text(operator)) | {
-        "webhook": {"port": webhook, "host": plane.address, "certDir": str(_certificates(operator, plane))},
+        "webhook": {
+            "port": webhook,
+            "host": plane.address,
+            "certDir": str(_certificates(operator, plane)),
+        },
         "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
         "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
         "leaderElection": {"leaderElect": False},
@@ -80,11 +107,16 @@ def aimed(each: Object, address: str, ca: Path) -> Object:
 
 
 def _certificates(operator: Operator, plane: Host) -> Path:
-    """The layout that controllers expect: tls.crt and tls.key in a folder; below it what /etc should hold."""
+    """The layout that controllers expect: tls.crt and tls.key in a folder; below it what /etc
+    should hold.
+    """
     etc = plane.folder / operator.name / "etc"
     folder = etc / FIXED_CERTIFICATES.get(operator.name, "certs")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, source in (("tls.crt", plane.authority.certificate), ("tls.key", plane.authority.key)):
+    for name, source in (
+        ("tls.crt", plane.authority.certificate),
+        ("tls.key", plane.authority.key),
+    ):
         (folder / name).touch(mode=0o600)
         (folder / name).write_bytes(source(operator.name).read_bytes())
     return folder
@@ -95,7 +127,10 @@ def _start(operator: Operator, plane: Host, api: Api, config: Object) -> None:
     account = f"/api/v1/namespaces/{operator.namespace}/serviceaccounts/{operator.name}-controller-manager/token"
     token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]
     kubeconfig = plane.write_kubeconfig(operator.name, {"token": token})
-    command = [str(TOOLS[operator.name].binary), f"--config={plane.write_json(f'{operator.name}.json', config)}"]
+    command = [
+        str(TOOLS[operator.name].binary),
+        f"--config={plane.write_json(f'{operator.name}.json', config)}",
+    ]
     if operator.name in FIXED_CERTIFICATES:
         command = under_etc(plane.folder / operator.name / "etc", command)
     plane.processes.start(operator.name, command, {"KUBECONFIG": str(kubeconfig)})
@@ -104,13 +139,28 @@ def _start(operator: Operator, plane: Host, api: Api, config: Object) -> None:
 def under_etc(extra: Path, command: list[str]) -> list[str]:
     """`command` in a mount namespace of its own, where /etc also holds what `extra` holds.
 
-    For a path that is fixed in a binary. Entering the namespace forgets the signal of a parent's death.
+    For a path that is fixed in a binary. Entering the namespace forgets the signal of a parent's
+    death.
     """
     lacking = [name for name in ("mount", "setpriv", "unshare") if not shutil.which(name)]
-    support.require(not lacking, f"an operator needs an /etc of its own: {', '.join(lacking)} not on PATH")
-    script = 'mount -t overlay overlay -o "lowerdir=$0:/etc" /etc && exec setpriv --pdeathsig KILL "$@"'
-    entry = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-    return [*entry, "sh", "-c", script, str(extra), *command]
+    support.require(
+        not lacking, f"an operator needs an /etc of its own: {', '.join(lacking)} not on PATH"
+    )
+    script = (
+        'mount -t overlay overlay -o "lowerdir=$0:/etc" /etc && exec setpriv --pdeathsig KILL "$@"'
+    )
+    if os.geteuid() == 0:
+        entry = ["unshare", "--mount"]
+    else:
+        entry = ["unshare", "--user", "--map-root-user", "--mount"]
+    return [
+        *entry,
+        "sh",
+        "-c",
+        script,
+        str(extra),
+        *command,
+    ]
 
 
 def _serves(port: int) -> bool:

@@ -1,4 +1,6 @@
-"""Certificates of one throw-away control plane: a new authority each time, keys readable by the owner only."""
+"""Certificates of one throw-away control plane: a new authority each time, keys readable by the
+owner only.
+"""
 
 import datetime
 import ipaddress
@@ -41,11 +43,16 @@ class Authority:
         return self.folder / f"{name}.key"
 
     def issue(self, name: str, *, common_name: str = "", organization: str = "") -> None:
-        """A certificate that serves this host and is a client named `common_name` of group `organization`."""
+        """A certificate that serves this host and is a client named `common_name` of group
+        `organization`.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives = [x509.IPAddress(ipaddress.ip_address(ip)) for ip in self._addresses]
-        builder = self._builder(_name(common_name or name, organization), key.public_key()).add_extension(
-            x509.SubjectAlternativeName([*alternatives, *(x509.DNSName(n) for n in DNS_NAMES)]), critical=False
+        builder = self._builder(
+            _name(common_name or name, organization), key.public_key()
+        ).add_extension(
+            x509.SubjectAlternativeName([*alternatives, *(x509.DNSName(n) for n in DNS_NAMES)]),
+            critical=False,
         )
         self._write_certificate(name, builder)
         self._write_key(name, key)
@@ -54,7 +61,9 @@ class Authority:
         """For service account tokens; the API server reads no PKCS8 key of an elliptic curve."""
         self._write_key(name, ec.generate_private_key(ec.SECP256R1()))
 
-    def _builder(self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
@@ -72,7 +81,9 @@ class Authority:
 
     def _write_key(self, name: str, key: ec.EllipticCurvePrivateKey) -> None:
         pem = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
         )
         self.key(name).touch(mode=0o600)
         self.key(name).write_bytes(pem)

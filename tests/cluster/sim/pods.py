@@ -1,5 +1,5 @@
-"""What a simulated kubelet is to do with one pod, and what a real one would put into it. A pod that is gone meanwhile is as
-good as one that obeyed.
+"""What a simulated kubelet is to do with one pod, and what a real one would put into it. A pod that
+is gone meanwhile is as good as one that obeyed.
 """
 
 import re
@@ -41,7 +41,8 @@ def environment(pod: Object) -> dict[str, str]:
     found: dict[str, str] = {}
     for entry in pod["spec"]["containers"][0]["env"]:
         where = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
-        if match := _FIELD.fullmatch(where):
+        match = _FIELD.fullmatch(where)
+        if match:
             found[entry["name"]] = pod["metadata"].get(match[1], {}).get(match[2], "")
         elif where:
             section, _, name = where.partition(".")

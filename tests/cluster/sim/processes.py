@@ -34,7 +34,9 @@ def alive(pid: int) -> bool:
 
 
 def owner() -> str:
-    """This test run in a name: its process id and, since those are given again, two digits of its start."""
+    """This test run in a name: its process id and, since those are given again, two digits of its
+    start.
+    """
     return f"{os.getpid()}x{_start(os.getpid())}"
 
 
@@ -55,14 +57,18 @@ def _die_with_parent() -> None:
 
 
 class Processes:
-    """Started in order, stopped in reverse. Each has its own process group and its log under `folder`."""
+    """Started in order, stopped in reverse. Each has its own process group and its log under
+    `folder`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         folder.mkdir(parents=True, exist_ok=True)
 
-    def start(self, name: str, command: Sequence[str | Path], env: dict[str, str] | None = None) -> int:
+    def start(
+        self, name: str, command: Sequence[str | Path], env: dict[str, str] | None = None
+    ) -> int:
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(part) for part in command],
@@ -80,15 +86,22 @@ class Processes:
         return {name: process.pid for name, process in self._running}
 
     def wait_until(self, what: str, answers: Callable[[], bool], timeout_s: float = 90.0) -> None:
-        """Poll until `answers` says yes; a process that ended, or the time, is an error with its log."""
+        """Poll until `answers` says yes; a process that ended, or the time, is an error with its
+        log.
+        """
         deadline = time.monotonic() + timeout_s
         while not answers():
             for name, process in self._running:
                 if process.poll() is not None:
-                    raise RuntimeError(f"{name} ended with {process.returncode} before {what}:\n{self.tail(name)}")
+                    raise RuntimeError(
+                        f"{name} ended with {process.returncode} before {what}:\n{self.tail(name)}"
+                    )
             if time.monotonic() > deadline:
                 name = self._running[-1][0]
-                raise TimeoutError(f"{what} not within {timeout_s:.0f} s; the log of {name} ends:\n{self.tail(name)}")
+                raise TimeoutError(
+                    f"{what} not within {timeout_s:.0f} s; the log of {name}"
+                    f" ends:\n{self.tail(name)}"
+                )
             time.sleep(0.05)
 
     def tail(self, name: str, characters: int = 2000) -> str:

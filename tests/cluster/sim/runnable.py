@@ -1,7 +1,8 @@
 """Rendered workloads as they run on a laptop's nodes: everything as rendered but what only GKE has.
 
-Image, GPU, bucket, database proxy and queue are replaced; policies, security, restarts, signals and services stay. The
-interpreter and its packages are this host's own, mounted read-only at their own paths.
+Image, GPU, bucket, database proxy and queue are replaced; policies, security, restarts, signals and
+services stay. The interpreter and its packages are this host's own, mounted read-only at their own
+paths.
 """
 
 import copy
@@ -20,7 +21,14 @@ RENDERED = ROOT / "workloads" / "rendered" / "example"
 HOST_FOLDERS = tuple(
     path
     for path in dict.fromkeys(
-        (Path("/usr"), Path("/lib"), Path("/lib64"), Path(sys.base_prefix), Path(sys.prefix).resolve(), ROOT)
+        (
+            Path("/usr"),
+            Path("/lib"),
+            Path("/lib64"),
+            Path(sys.base_prefix),
+            Path(sys.prefix).resolve(),
+            ROOT,
+        )
     )
     if path.is_dir()
 )
@@ -52,16 +60,34 @@ def job(doc: Object, namespace: str, pod_changes: "Here") -> Object:
 
 def without_queue(command: list[str]) -> list[str]:
     """A batch job's command, so that it queues in the database."""
-    return [word for word, before in zip(command, ["", *command], strict=False) if not {word, before} & QUEUE_OPTIONS]
+    return [
+        word
+        for word, before in zip(command, ["", *command], strict=False)
+        if not {word, before} & QUEUE_OPTIONS
+    ]
 
 
 class Here:
-    """What a pod needs on nodes of this host: image, mounts, and options instead of the rendered ones."""
+    """What a pod needs on nodes of this host: image, mounts, and options instead of the rendered
+    ones.
+    """
 
-    def __init__(self, image: str, node_root: str, writable: Path, selector: dict[str, str], **options: object) -> None:
+    def __init__(
+        self,
+        image: str,
+        node_root: str,
+        writable: Path,
+        selector: dict[str, str],
+        **options: object,
+    ) -> None:
         """`node_root` is where a node has this host's folders."""
-        self._image, self._node_root, self._writable, self._selector = image, node_root, writable, selector
-        self._options = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items()}
+        self._image = image
+        self._node_root = node_root
+        self._writable = writable
+        self._selector = selector
+        self._options = {
+            f"--{name.replace('_', '-')}": str(value) for name, value in options.items()
+        }
         self.spec: Object = {}
         """Fields of the pod that are set besides."""
 
@@ -71,17 +97,36 @@ class Here:
         spec["nodeSelector"] = self._selector
         (container,) = spec["containers"]
         container.pop("resources", None)
-        container |= {"image": self._image, "imagePullPolicy": "IfNotPresent", "workingDir": str(ROOT)}
+        container |= {
+            "image": self._image,
+            "imagePullPolicy": "IfNotPresent",
+            "workingDir": str(ROOT),
+        }
         container["command"] = [sys.executable, *self._with_options(container["command"][1:])]
         kept = [each for each in container["env"] if each["name"] not in {*ENVIRONMENT, ENV_GPUS}]
-        container["env"] = kept + [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
+        container["env"] = kept + [
+            {"name": name, "value": value} for name, value in ENVIRONMENT.items()
+        ]
         spec["volumes"] = [v for v in spec.get("volumes", ()) if "emptyDir" in v]
         known = {volume["name"] for volume in spec["volumes"]}
-        container["volumeMounts"] = [m for m in container.get("volumeMounts", ()) if m["name"] in known]
+        container["volumeMounts"] = [
+            m for m in container.get("volumeMounts", ()) if m["name"] in known
+        ]
         for n, path in enumerate((*HOST_FOLDERS, self._writable)):
-            spec["volumes"].append({"name": f"host-{n}", "hostPath": {"path": f"{self._node_root}{path}"}})
+            spec["volumes"].append(
+                {
+                    "name": f"host-{n}",
+                    "hostPath": {"path": f"{self._node_root}{path}"},
+                }
+            )
             read_only = path != self._writable
-            container["volumeMounts"].append({"name": f"host-{n}", "mountPath": str(path), "readOnly": read_only})
+            container["volumeMounts"].append(
+                {
+                    "name": f"host-{n}",
+                    "mountPath": str(path),
+                    "readOnly": read_only,
+                }
+            )
         spec |= self.spec
 
     def _with_options(self, command: list[str]) -> list[str]:

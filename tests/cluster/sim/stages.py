@@ -1,7 +1,7 @@
 """What kwok does to Nodes and Pods, so that losing a simulated node looks as it does on GKE.
 
-kwok is the only writer of pod status; a test or a storm writes annotations and Nodes. Every selector
-excludes the others: where two stages match, kwok picks one by weight.
+kwok is the only writer of pod status; a test or a storm writes annotations and Nodes. Every
+selector excludes the others: where two stages match, kwok picks one by weight.
 """
 
 from typing import Any
@@ -12,8 +12,10 @@ MANAGED = "kwok.x-k8s.io/node"
 # Labels and annotations by which tests steer a simulation.
 GOING = "sim.holdfast.dev/going"  # node label: its VM is being taken away
 RUN_S = "sim.holdfast.dev/run-seconds"  # pod annotation: ends by itself so long after its start
-EXIT_CODE = "sim.holdfast.dev/exit-code"  # pod annotation: how it ends by itself, and when deleted; default 0 and 143
-WAITING = "sim.holdfast.dev/waiting"  # pod annotation: never starts, with this reason, as ImagePullBackOff
+# pod annotation: how it ends by itself, and when deleted; default 0 and 143
+EXIT_CODE = "sim.holdfast.dev/exit-code"
+# pod annotation: never starts, with this reason, as ImagePullBackOff
+WAITING = "sim.holdfast.dev/waiting"
 PREEMPT = "sim.holdfast.dev/preempt"  # pod annotation, the exit code: its node shuts down now
 
 # The kubelet's words when a node is shut down under a pod.
@@ -38,7 +40,9 @@ _ACTIVE = _rule(".status.phase", "In", "Pending", "Running")
 _TERMINAL = _rule(".status.phase", "In", "Succeeded", "Failed")
 
 
-def _stage(name: str, kind: str, rules: list[dict[str, Any]], following: dict[str, Any], **more: Any) -> Stage:
+def _stage(
+    name: str, kind: str, rules: list[dict[str, Any]], following: dict[str, Any], **more: Any
+) -> Stage:
     return {
         "apiVersion": "kwok.x-k8s.io/v1alpha1",
         "kind": "Stage",
@@ -76,7 +80,9 @@ _TERMINATED = """
 
 
 def _condition(kind: str, status: str, reason: str = "", message: str = "") -> str:
-    arguments = f'- type: {kind}\n  status: "{status}"\n  lastTransitionTime: {{{{ $now | Quote }}}}\n'
+    arguments = (
+        f'- type: {kind}\n  status: "{status}"\n  lastTransitionTime: {{{{ $now | Quote }}}}\n'
+    )
     return arguments + (f'  reason: {reason}\n  message: "{message}"\n' if reason else "")
 
 
@@ -117,8 +123,8 @@ _PREEMPTED = _ended(
     disruption=_condition("DisruptionTarget", "True", SHUTDOWN_REASON, SHUTDOWN_MESSAGE),
     arguments=f'reason: Terminated\nmessage: "{SHUTDOWN_MESSAGE}"',
 )
-# The kubelet moves a deleted pod to a terminal phase before it goes; kwok's own stages do not, and a Job
-# with a podFailurePolicy then waits for ever.
+# The kubelet moves a deleted pod to a terminal phase before it goes; kwok's own stages do not, and
+# a Job with a podFailurePolicy then waits for ever.
 _TERMINATE = _ended(_own_code(143))
 
 _NODE_READY = f"""{_NOW}
@@ -147,21 +153,44 @@ def pod_stages() -> list[Stage]:
     fresh = [_KEPT, _NOT_PREEMPTED, _rule(".status.phase", "In", "Pending")]
     unseen = _rule(".status.startTime", "DoesNotExist")
     return [
-        _stage("pod-start", "Pod", [*fresh, _rule(_annotation(WAITING), "DoesNotExist")], _status(_START)),
-        _stage("pod-stuck", "Pod", [*fresh, _rule(_annotation(WAITING), "Exists"), unseen], _status(_STUCK)),
+        _stage(
+            "pod-start",
+            "Pod",
+            [*fresh, _rule(_annotation(WAITING), "DoesNotExist")],
+            _status(_START),
+        ),
+        _stage(
+            "pod-stuck",
+            "Pod",
+            [*fresh, _rule(_annotation(WAITING), "Exists"), unseen],
+            _status(_STUCK),
+        ),
         _stage(
             "pod-exit",
             "Pod",
-            [_KEPT, _NOT_PREEMPTED, _rule(".status.phase", "In", "Running"), _rule(_annotation(RUN_S), "Exists")],
+            [
+                _KEPT,
+                _NOT_PREEMPTED,
+                _rule(".status.phase", "In", "Running"),
+                _rule(_annotation(RUN_S), "Exists"),
+            ],
             _status(_EXIT),
             # Counted from the start, or each update of the pod would begin its run anew.
-            delay={"durationMilliseconds": 0, "durationFrom": {"expressionFrom": run_until}},
+            delay={
+                "durationMilliseconds": 0,
+                "durationFrom": {"expressionFrom": run_until},
+            },
         ),
-        _stage("pod-preempt", "Pod", [_KEPT, _rule(_annotation(PREEMPT), "Exists"), _ACTIVE], _status(_PREEMPTED)),
+        _stage(
+            "pod-preempt",
+            "Pod",
+            [_KEPT, _rule(_annotation(PREEMPT), "Exists"), _ACTIVE],
+            _status(_PREEMPTED),
+        ),
         _stage("pod-terminate", "Pod", [_DELETED, _ACTIVE], _status(_TERMINATE)),
         _stage("pod-delete", "Pod", [_DELETED, _TERMINAL], {"delete": True}),
-        # Without a stage of its own, a pod that was preempted while its run timer was queued would still
-        # succeed when the timer fires, and a test would pass for the wrong reason.
+        # Without a stage of its own, a pod that was preempted while its run timer was queued would
+        # still succeed when the timer fires, and a test would pass for the wrong reason.
         _stage("pod-ended", "Pod", [_KEPT, _TERMINAL], {}),
     ]
 
@@ -170,9 +199,17 @@ def node_stages() -> list[Stage]:
     going = f'.metadata.labels["{GOING}"]'
     return [
         _stage(
-            "node-ready", "Node", [_rule(going, "DoesNotExist"), _rule(_READY, "NotIn", "True")], _status(_NODE_READY)
+            "node-ready",
+            "Node",
+            [_rule(going, "DoesNotExist"), _rule(_READY, "NotIn", "True")],
+            _status(_NODE_READY),
         ),
-        _stage("node-going", "Node", [_rule(going, "Exists"), _rule(_READY, "NotIn", "False")], _status(_NODE_GOING)),
+        _stage(
+            "node-going",
+            "Node",
+            [_rule(going, "Exists"), _rule(_READY, "NotIn", "False")],
+            _status(_NODE_GOING),
+        ),
     ]
 
 

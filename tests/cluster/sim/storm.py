@@ -1,4 +1,6 @@
-"""Takes simulated nodes away as GKE takes Spot VMs: notice, pods terminated by the kubelet, node gone."""
+"""Takes simulated nodes away as GKE takes Spot VMs: notice, pods terminated by the kubelet, node
+gone.
+"""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +15,30 @@ WRITERS = 8
 ACTIVE = ("Pending", "Running")
 
 
-def preempt(api: Api, victims: list[str], *, code: int = EXIT_PREEMPTED, timeout_s: float = 120.0) -> int:
+def preempt(
+    api: Api,
+    victims: list[str],
+    *,
+    code: int = EXIT_PREEMPTED,
+    timeout_s: float = 120.0,
+) -> int:
     """How many pods were hit. `code` is what their containers end with.
 
     All victims are closed before the first pod ends, or replacements would land on the next victim.
     """
-    notice = {"metadata": {"labels": {GOING: "true"}}, "spec": {"unschedulable": True}}
+    notice = {
+        "metadata": {"labels": {GOING: "true"}},
+        "spec": {"unschedulable": True},
+    }
     hit: set[str] = set()
 
     def ended(pod: Object) -> bool:
         found = api.find(pods.path(pod))
-        return found is None or found["metadata"]["uid"] != pod["metadata"]["uid"] or not _active(found)
+        return (
+            found is None
+            or found["metadata"]["uid"] != pod["metadata"]["uid"]
+            or not _active(found)
+        )
 
     deadline = time.monotonic() + timeout_s
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -32,17 +47,26 @@ def preempt(api: Api, victims: list[str], *, code: int = EXIT_PREEMPTED, timeout
             fresh = [pod for pod in active if pod["metadata"]["uid"] not in hit]
             hit |= {pod["metadata"]["uid"] for pod in fresh}
             list(pool.map(lambda pod: pods.annotate(api, pod, {PREEMPT: str(code)}), fresh))
-            # kwok takes them in order: asking for the last is cheap, listing thousands again is not.
-            until("the last pods have ended", lambda last=active[-WRITERS:]: all(map(ended, last)), timeout_s)
+            # kwok takes them in order: asking for the last is cheap, listing thousands again is
+            # not.
+            until(
+                "the last pods have ended",
+                lambda last=active[-WRITERS:]: all(map(ended, last)),
+                timeout_s,
+            )
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(active)} pods still active on the victims, first {active[0]['metadata']}")
+                raise TimeoutError(
+                    f"{len(active)} pods still active on the victims, first {active[0]['metadata']}"
+                )
         list(pool.map(lambda name: nodes.remove(api, [name]), victims))
     return len(hit)
 
 
 def active_pods(api: Api, victims: set[str]) -> list[Object]:
     """Pods that a scheduler has put on the victims and that have not ended."""
-    unended = api.items("/api/v1/pods", fieldSelector="status.phase!=Failed,status.phase!=Succeeded")
+    unended = api.items(
+        "/api/v1/pods", fieldSelector="status.phase!=Failed,status.phase!=Succeeded"
+    )
     return [pod for pod in unended if pod["spec"].get("nodeName") in victims and _active(pod)]
 
 

@@ -1,6 +1,8 @@
-"""Hours in seconds: what a real cluster does in moments, shown to the exporter with the hours between left out.
+"""Hours in seconds: what a real cluster does in moments, shown to the exporter with the hours
+between left out.
 
-Names, labels, conditions and their order are the cluster's; only its clock is stretched, in jumps between acts.
+Names, labels, conditions and their order are the cluster's; only its clock is stretched, in jumps
+between acts.
 """
 
 import math
@@ -39,32 +41,49 @@ class StoryClock:
         return real_s + sum(skipped for at, skipped in self._jumps if at <= real_s)
 
     def skip(self, minutes: int, each_minute: Callable[[], None]) -> None:
-        """The cluster stands still meanwhile: what it records carries whole seconds, so the jump is on one."""
+        """The cluster stands still meanwhile: what it records carries whole seconds, so the jump is
+        on one.
+        """
         first = self()
         for minute in range(1, minutes + 1):
             self._held = first + 60 * minute
             each_minute()
         jump_s = math.ceil(time.time()) + 1.0
         until("the next second", lambda: time.time() >= jump_s)
-        self._jumps.append((jump_s, self._held - self.of(jump_s) if self._held is not None else 0.0))
+        self._jumps.append(
+            (jump_s, self._held - self.of(jump_s) if self._held is not None else 0.0)
+        )
         self._held = None
 
     def translated(self, value: Any) -> Any:
         """Every moment in an object, but what annotations hold, in the story's time."""
         if isinstance(value, dict):
-            return {key: each if key == "annotations" else self.translated(each) for key, each in value.items()}
+            return {
+                key: each if key == "annotations" else self.translated(each)
+                for key, each in value.items()
+            }
         if isinstance(value, list):
             return [self.translated(each) for each in value]
-        return rfc3339(self.of(unix_s(value))) if isinstance(value, str) and _TIME.fullmatch(value) else value
+        if isinstance(value, str) and _TIME.fullmatch(value):
+            return rfc3339(self.of(unix_s(value)))
+        return value
 
 
 class StoryApi(Api):
     """The API as somebody sees it who lives in the story: for `list` and `explain`."""
 
     def __init__(self, api: Api, clock: StoryClock) -> None:
-        self._api, self._clock = api, clock
+        self._api = api
+        self._clock = clock
 
-    def call(self, method: str, path: str, query: Object, body: object = None, content_type: str = "application/json") -> Object:  # fmt: skip
+    def call(
+        self,
+        method: str,
+        path: str,
+        query: Object,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> Object:
         assert method == "GET"
         return self._clock.translated(self._api.call(method, path, query, body, content_type))
 
@@ -72,11 +91,19 @@ class StoryApi(Api):
 class Watched:
     """What exporter and mover see, each by its own watchers and rights."""
 
-    def __init__(self, exporter: client.ApiClient, mover: client.ApiClient, clock: StoryClock) -> None:
-        self.cluster, self.lock = View(clock=clock), threading.Lock()
-        self._clock, self._seen = clock, dict[str, dict[str, str]]()
-        kinds = [(exporter, kind) for kind in (*KINDS, *QUEUED)] + [(mover, kind) for kind in ending()]
-        self.watchers = [Watcher(self._in_story(kind), by, self.cluster, self.lock) for by, kind in kinds]
+    def __init__(
+        self, exporter: client.ApiClient, mover: client.ApiClient, clock: StoryClock
+    ) -> None:
+        self.cluster = View(clock=clock)
+        self.lock = threading.Lock()
+        self._clock = clock
+        self._seen = dict[str, dict[str, str]]()
+        kinds = [(exporter, kind) for kind in (*KINDS, *QUEUED)] + [
+            (mover, kind) for kind in ending()
+        ]
+        self.watchers = [
+            Watcher(self._in_story(kind), by, self.cluster, self.lock) for by, kind in kinds
+        ]
 
     def _in_story(self, kind: Kind) -> Kind:
         seen = self._seen.setdefault(kind.path, {})
@@ -86,7 +113,10 @@ class Watched:
 
             def change(how: str, found: Mapping[str, Any]) -> None:
                 take(how, self._clock.translated(found))
-                seen[found["metadata"]["uid"]] = "" if how == "DELETED" else found["metadata"]["resourceVersion"]
+                if how == "DELETED":
+                    seen[found["metadata"]["uid"]] = ""
+                else:
+                    seen[found["metadata"]["uid"]] = found["metadata"]["resourceVersion"]
 
             return change
 
@@ -98,7 +128,9 @@ class Watched:
         def same() -> bool:
             for watcher in self.watchers:
                 seen = self._seen[watcher.kind.path]
-                now = {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in api.items(watcher.kind.path)}
+                now = {}
+                for o in api.items(watcher.kind.path):
+                    now[o["metadata"]["uid"]] = o["metadata"]["resourceVersion"]
                 if {uid: version for uid, version in seen.items() if version} != now:
                     return False
             return True
@@ -107,7 +139,9 @@ class Watched:
 
 
 @contextmanager
-def watching(exporter: client.ApiClient, mover: client.ApiClient, clock: StoryClock) -> Generator[Watched]:
+def watching(
+    exporter: client.ApiClient, mover: client.ApiClient, clock: StoryClock
+) -> Generator[Watched]:
     watched = Watched(exporter, mover, clock)
     for watcher in watched.watchers:
         watcher.start()

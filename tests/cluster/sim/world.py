@@ -9,7 +9,12 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.exit_codes import FATAL_EXIT_CODES
 from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
 from holdfast.contract.pools import GPU_RESOURCE, Pool
-from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_SERVING, NAMESPACE_TRAINING
+from holdfast.contract.roles import (
+    NAMESPACE_BATCH,
+    NAMESPACE_MONITORING,
+    NAMESPACE_SERVING,
+    NAMESPACE_TRAINING,
+)
 from tests.cluster.sim import nodes, pods, storm
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S
 from tests.cluster.sim.waiting import until
@@ -19,21 +24,39 @@ OWNER = "sim.holdfast.dev/test"
 # First ignore what the platform did, then stop at once for what a retry would only repeat.
 POLICY = {
     "rules": [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(FATAL_EXIT_CODES)}},
+        {
+            "action": "Ignore",
+            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+        },
+        {
+            "action": "FailJob",
+            "onExitCodes": {
+                "operator": "In",
+                "values": list(FATAL_EXIT_CODES),
+            },
+        },
     ]
 }
 
 
 class World:
     def __init__(self, api: Api, name: str) -> None:
-        self.api, self.name = api, name
+        self.api = api
+        self.name = name
         self.selector = {OWNER: name}
         self.nodes: list[str] = []
         self._made = 0
 
     def create(self) -> None:
-        self.api.create("/api/v1/namespaces", {"metadata": {"name": self.name, "labels": {LABEL_PART_OF: PART_OF}}})
+        self.api.create(
+            "/api/v1/namespaces",
+            {
+                "metadata": {
+                    "name": self.name,
+                    "labels": {LABEL_PART_OF: PART_OF},
+                }
+            },
+        )
         account = f"{self.path('serviceaccounts')}/default"
         until("the namespace has its service account", lambda: self.api.find(account))
 
@@ -44,8 +67,9 @@ class World:
         nodes.remove(self.api, self.nodes)
 
     def _end_pods_elsewhere(self) -> None:
-        """Rendered jobs have namespaces that all tests share, and fixed names: on a node that is gone a pod would stay
-        for a minute, and the next test would take it for its own."""
+        """Rendered jobs have namespaces that all tests share, and fixed names: on a node that is
+        gone a pod would stay for a minute, and the next test would take it for its own.
+        """
         for space in RENDERED_NAMESPACES:
             path = f"/api/v1/namespaces/{space}/pods"
             for pod in self.api.items(path):
@@ -58,13 +82,30 @@ class World:
 
     # -- nodes --
 
-    def add_nodes(self, pool: Pool, count: int, *, zone: str = "", labels: dict[str, str] | None = None) -> list[str]:
-        """Ready nodes of `pool`; names are never used twice. `labels`: instead of those that keep others away."""
-        first, self._made = self._made, self._made + count
+    def add_nodes(
+        self,
+        pool: Pool,
+        count: int,
+        *,
+        zone: str = "",
+        labels: dict[str, str] | None = None,
+    ) -> list[str]:
+        """Ready nodes of `pool`; names are never used twice. `labels`: instead of those that keep
+        others away.
+        """
+        first = self._made
+        self._made = self._made + count
         own = self.selector if labels is None else labels
-        wanted = [
-            nodes.node(pool, f"{self.name}-{pool.name}-{n}", zone=zone, labels=own) for n in range(first, first + count)
-        ]
+        wanted = []
+        for n in range(first, first + count):
+            wanted.append(
+                nodes.node(
+                    pool,
+                    f"{self.name}-{pool.name}-{n}",
+                    zone=zone,
+                    labels=own,
+                )
+            )
         fresh = nodes.add(self.api, wanted)
         self.nodes += fresh
         until(f"{count} nodes are ready", lambda: nodes.ready(self.api, fresh))
@@ -77,8 +118,14 @@ class World:
 
     # -- pods and jobs --
 
-    def pod_template(self, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
-        container = {"name": "main", "image": "none", "resources": {"limits": {GPU_RESOURCE: str(pool.gpus_per_node)}}}
+    def pod_template(
+        self, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any
+    ) -> Object:
+        container = {
+            "name": "main",
+            "image": "none",
+            "resources": {"limits": {GPU_RESOURCE: str(pool.gpus_per_node)}},
+        }
         return {
             "metadata": {"annotations": annotations or {}},
             "spec": {
@@ -90,7 +137,9 @@ class World:
             | spec,
         }
 
-    def job_spec(self, pool: Pool, size: int, *, run_s: float = 3600, code: int = 0, **spec: Any) -> Object:
+    def job_spec(
+        self, pool: Pool, size: int, *, run_s: float = 3600, code: int = 0, **spec: Any
+    ) -> Object:
         """An indexed Job of ours: `run_s` on each index, then `code`."""
         annotations = {RUN_S: str(run_s)} | ({EXIT_CODE: str(code)} if code else {})
         return {
@@ -103,11 +152,20 @@ class World:
         } | spec
 
     def create_job(self, name: str, spec: Object) -> None:
-        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+        body = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
         self.api.create(self.path("jobs", "/apis/batch/v1"), body, fieldValidation="Strict")
 
     def create_pod(self, name: str, template: Object, **query: object) -> None:
-        body = template | {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": name}}
+        body = template | {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": template["metadata"] | {"name": name},
+        }
         self.api.create(self.path("pods"), body, fieldValidation="Strict", **query)
 
     def try_pod(self, name: str, template: Object) -> int:
@@ -120,9 +178,15 @@ class World:
 
     def add_event(self, pod: Object, reason: str, message: str) -> None:
         """An event on the pod, as a controller that is not here would write it."""
-        about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")} | {"kind": "Pod"}
+        about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")} | {
+            "kind": "Pod"
+        }
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        event = {"metadata": {"generateName": "event-"}, "involvedObject": about, "lastTimestamp": now}
+        event = {
+            "metadata": {"generateName": "event-"},
+            "involvedObject": about,
+            "lastTimestamp": now,
+        }
         self.api.create(self.path("events"), event | {"reason": reason, "message": message})
 
     def job(self, name: str) -> Object:
@@ -137,7 +201,11 @@ class World:
 
     def evict(self, name: str) -> int:
         """The HTTP status of the Eviction API."""
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": self.name}}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": self.name},
+        }
         try:
             self.api.create(f"{self.path('pods')}/{name}/eviction", body)
         except ApiError as error:
@@ -149,11 +217,15 @@ class World:
         with ThreadPoolExecutor(writers) as pool:
             list(pool.map(lambda pod: pods.end(self.api, pod), self.pods("Running")))
 
-    def wait_running(self, count: int, timeout_s: float = 120.0, *, old: Collection[str] = ()) -> list[Object]:
+    def wait_running(
+        self, count: int, timeout_s: float = 120.0, *, old: Collection[str] = ()
+    ) -> list[Object]:
         """So many pods that stay, and have none of the `old` uids."""
 
         def running() -> list[Object]:
-            kept = [pod for pod in self.pods("Running") if "deletionTimestamp" not in pod["metadata"]]
+            kept = [
+                pod for pod in self.pods("Running") if "deletionTimestamp" not in pod["metadata"]
+            ]
             found = [pod for pod in kept if pod["metadata"]["uid"] not in old]
             return found if len(found) == count else []
 
@@ -165,7 +237,9 @@ class World:
         def ended() -> str | None:
             for condition in self.job(job)["status"].get("conditions", ()):
                 if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
-                    return condition["type"] if condition["type"] == "Complete" else f"Failed:{condition['reason']}"
+                    if condition["type"] == "Complete":
+                        return condition["type"]
+                    return f"Failed:{condition['reason']}"
             return None
 
         return until(f"Job {job} ends", ended, timeout_s)

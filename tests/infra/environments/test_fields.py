@@ -52,28 +52,56 @@ def on(section: Any, **wrong: Any) -> Make:
 
 def wrong(section: Any, **fields: Any) -> list[tuple[str, str, Make]]:
     """A row for each field, alone wrong, whose name the error gives."""
-    return [(f"{type(section).__name__}.{name}", name, on(section, **{name: value})) for name, value in fields.items()]
+    return [
+        (f"{type(section).__name__}.{name}", name, on(section, **{name: value}))
+        for name, value in fields.items()
+    ]
 
 
-ENV, NET, CLUSTER, NAP = EXAMPLE, EXAMPLE.network, EXAMPLE.cluster, EXAMPLE.auto_provisioning
-SECURITY, STORAGE, QUEUE = EXAMPLE.security, EXAMPLE.storage, EXAMPLE.queue
-ALERTS, DATABASE = EXAMPLE.alerts, EXAMPLE.database
+ENV = EXAMPLE
+NET = EXAMPLE.network
+CLUSTER = EXAMPLE.cluster
+NAP = EXAMPLE.auto_provisioning
+SECURITY = EXAMPLE.security
+STORAGE = EXAMPLE.storage
+QUEUE = EXAMPLE.queue
+ALERTS = EXAMPLE.alerts
+DATABASE = EXAMPLE.database
 
 EXISTING = ExistingNetwork(
-    network="projects/acme-host/global/networks/shared", subnet="projects/acme-host/regions/us-central1/subnetworks/gpu"
+    network="projects/acme-host/global/networks/shared",
+    subnet="projects/acme-host/regions/us-central1/subnetworks/gpu",
 )
-SHARED, OF_OTHERS = replace(NET, existing=EXISTING), replace(EXISTING, creates=("nat",))
+SHARED = replace(NET, existing=EXISTING)
+OF_OTHERS = replace(EXISTING, creates=("nat",))
 MANY = tuple(Run(name=f"r{n}", indices=12, read_by=("batch", "server")) for n in range(40))
 
 WRONG: list[tuple[str, str, Make]] = [
     # class.field, a word of the message, how to get there
     ("Environment.name_prefix", "service account id", on(ENV, name_prefix="a-much-too-long-one")),
     ("Environment.groups", "role system", on(ENV, groups=(SPOT,))),
-    ("Environment.quotas", "quotas[spot-h100]", on(ENV, quotas=(Quota(source="spot-h100", gpus=1),))),
+    (
+        "Environment.quotas",
+        "quotas[spot-h100]",
+        on(ENV, quotas=(Quota(source="spot-h100", gpus=1),)),
+    ),
     ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
     ("Network.services_cidr", "overlaps pods_cidr", on(NET, services_cidr="10.20.0.0/22")),
-    ("Network.existing", "network.existing.subnet", on(ENV, region="us-east1", zones=("us-east1-b",), network=SHARED)),
-    ("ExistingNetwork.creates", "network.existing.creates", on(ENV, network=replace(NET, existing=OF_OTHERS))),
+    (
+        "Network.existing",
+        "network.existing.subnet",
+        on(
+            ENV,
+            region="us-east1",
+            zones=("us-east1-b",),
+            network=SHARED,
+        ),
+    ),
+    (
+        "ExistingNetwork.creates",
+        "network.existing.creates",
+        on(ENV, network=replace(NET, existing=OF_OTHERS)),
+    ),
     ("ExistingNetwork.creates", "nat", on(EXISTING, creates=("natt",))),
     ("AuthorizedRange.name", "a name", on(RANGE, name="")),
     ("Cluster.maintenance_end", "hours", on(CLUSTER, maintenance_end="2026-01-01T03:00:00Z")),
@@ -83,66 +111,199 @@ WRONG: list[tuple[str, str, Make]] = [
     ("NodeGroup.min_nodes", "0 for flex-start", on(FLEX, min_nodes=1)),
     ("NodeGroup.machine_types", "g2-standard-8 has 1 x nvidia-l4", on(SPOT, gpus_per_node=2)),
     ("NodeGroup.accelerator", "nvidia-l4", on(SPOT, accelerator="nvidia-l40")),
-    ("NodeGroup.gpus_per_node", "g2-standard-24", on(SPOT, machine_types=("g2-standard-8",), gpus_per_node=2)),
+    (
+        "NodeGroup.gpus_per_node",
+        "g2-standard-24",
+        on(SPOT, machine_types=("g2-standard-8",), gpus_per_node=2),
+    ),
     ("NodeGroup.disk_type", "pd-balanced", on(SPOT, disk_type="pd-balance")),
     ("NodeGroup.evict_untolerating", "Spot groups only", on(SYSTEM, evict_untolerating=True)),
     ("AcceleratorCap.accelerator", "nvidia-tesla-a100", on(CAP, accelerator="nvidia.com/gpu")),
-    ("Security.rbac_security_group", "gke-security-groups@", on(SECURITY, rbac_security_group="team@example.org")),
-    ("Security.faulty_nodes_per_hour", "0 without gpu_exporter", on(SECURITY, gpu_exporter=False, faulty_nodes_per_hour=1)),
+    (
+        "Security.rbac_security_group",
+        "gke-security-groups@",
+        on(SECURITY, rbac_security_group="team@example.org"),
+    ),
+    (
+        "Security.faulty_nodes_per_hour",
+        "0 without gpu_exporter",
+        on(SECURITY, gpu_exporter=False, faulty_nodes_per_hour=1),
+    ),
     ("Storage.runs", "prefixes", on(STORAGE, runs=(Run(name="a", indices=2), Run(name="a-1")))),
     ("Storage.runs", "at most 90", on(STORAGE, runs=tuple(Run(name=f"r{n}") for n in range(91)))),
     ("Storage.runs", "bindings", on(STORAGE, runs=MANY)),
     ("Run.name", "storage.runs[].name", on(RUN, name="Train/..")),
     ("Cluster.name", "cluster.name", on(CLUSTER, name="ML prod")),
     ("NodeGroup.reservation", "one for capacity reserved", on(SPOT, reservation=RESERVED)),
-    ("NodeGroup.reservation", "one zone", on(SPOT, capacity=Capacity.RESERVED, reservation=RESERVED)),
+    (
+        "NodeGroup.reservation",
+        "one zone",
+        on(SPOT, capacity=Capacity.RESERVED, reservation=RESERVED),
+    ),
     ("Reservation.name", "reservation.name", on(RESERVED, name="A100")),
     ("Reservation.ends", "a day from", on(RESERVED, starts="2026-12-01", ends="2026-11-30")),
     ("Environment.teams", "teams[].name", on(ENV, teams=(TEAM, TEAM))),
     ("Environment.teams", "teams[].name", on(ENV, teams=(Team(name="default"),))),
     ("Team.name", "teams[].name", on(TEAM, name="Vision!")),
     ("Team.members", "teams.members", on(TEAM, members="group:vision@example.org")),
-    ("Team.members", "rbac_security_group", on(ENV, teams=(replace(TEAM, members="vision@example.org"),))),
+    (
+        "Team.members",
+        "rbac_security_group",
+        on(ENV, teams=(replace(TEAM, members="vision@example.org"),)),
+    ),
     ("Team.namespaces", "training", on(ENV, teams=(replace(TEAM, namespaces=("training",)),))),
-    ("Team.quotas", "at most", on(ENV, teams=(replace(TEAM, quotas=(Quota(source="nvidia-l4", gpus=99),)),))),
+    (
+        "Team.quotas",
+        "at most",
+        on(ENV, teams=(replace(TEAM, quotas=(Quota(source="nvidia-l4", gpus=99),)),)),
+    ),
     ("Team.quotas", "accelerators are", on(ENV, teams=(replace(TEAM, quotas=(QUOTA,)),))),
     ("Team.budget_usd", "several namespaces", on(TEAM, budget_usd=9, namespaces=("a", "b"))),
     ("Team.budget_usd", "billing account", on(ENV, teams=(replace(TEAM, budget_usd=9),))),
     ("Team.runs", "storage.runs", on(ENV, teams=(replace(TEAM, runs=("train",)),))),
     # Of these the name of the field is in the message.
-    *wrong(ENV, name="Dev!", project_id="My Project", project_number="my-project", region="us-central1-a"),
-    *wrong(ENV, zones=("europe-west4-a",), state_bucket="gs://state", spot_grace_s=45, enable_apis="yes"),
+    *wrong(
+        ENV,
+        name="Dev!",
+        project_id="My Project",
+        project_number="my-project",
+        region="us-central1-a",
+    ),
+    *wrong(
+        ENV,
+        zones=("europe-west4-a",),
+        state_bucket="gs://state",
+        spot_grace_s=45,
+        enable_apis="yes",
+    ),
     *wrong(ENV, production="no", allow_drills=1),
     *wrong(CAP, max_gpus=0),
     *wrong(NET, nodes_cidr="10.10.0.1/22", pods_cidr="10.20.0.0/24"),
-    *wrong(EXISTING, network="shared", subnet="projects/other-host/regions/us-central1/subnetworks/gpu"),
-    *wrong(EXISTING, pods_range="Pods", services_range="", grants="yes"),
+    *wrong(
+        EXISTING, network="shared", subnet="projects/other-host/regions/us-central1/subnetworks/gpu"
+    ),
+    *wrong(
+        EXISTING,
+        pods_range="Pods",
+        services_range="",
+        grants="yes",
+    ),
     *wrong(RANGE, cidr="office"),
     *wrong(QUOTA, source="", gpus=0),
     *wrong(RUN, indices=13, read_by=("trainer",)),
     *wrong(DELIVERY, repository="https://github.com/a/b", environment="a b"),
-    *wrong(SPOT, role="trainig", min_nodes=9, max_nodes=float("inf"), zones=("us-central1-a", "us-central1-a"), disk_gib=10),
-    *wrong(SECURITY, secret_manager="on", kms_key="projects/p", binary_authorization="on"),
-    *wrong(SECURITY, image_patterns=("docker.io/**",), image_policy_elsewhere=None, signed_kernel_modules=2),
-    *wrong(SECURITY, signed_checkpoints="yes", gpu_exporter="on", faulty_nodes_per_hour=61),
+    *wrong(
+        SPOT,
+        role="trainig",
+        min_nodes=9,
+        max_nodes=float("inf"),
+        zones=("us-central1-a", "us-central1-a"),
+        disk_gib=10,
+    ),
+    *wrong(
+        SECURITY,
+        secret_manager="on",
+        kms_key="projects/p",
+        binary_authorization="on",
+    ),
+    *wrong(
+        SECURITY,
+        image_patterns=("docker.io/**",),
+        image_policy_elsewhere=None,
+        signed_kernel_modules=2,
+    ),
+    *wrong(
+        SECURITY,
+        signed_checkpoints="yes",
+        gpu_exporter="on",
+        faulty_nodes_per_hour=61,
+    ),
     *wrong(STORAGE, allow_destroy="never"),
-    *wrong(RESERVED, project="my project", starts="2026-02-31", usd_per_hour=0),
-    *wrong(SERVING, promised_per_s=500, peak_per_s=-1, replica_per_s=float("nan"), base_replicas=0, base_most=1),
+    *wrong(
+        RESERVED,
+        project="my project",
+        starts="2026-02-31",
+        usd_per_hour=0,
+    ),
+    *wrong(
+        SERVING,
+        promised_per_s=500,
+        peak_per_s=-1,
+        replica_per_s=float("nan"),
+        base_replicas=0,
+        base_most=1,
+    ),
     *wrong(SERVING, overflow_most=0, inflight_target=0),
-    *wrong(NET, database_cidr="10.40.0.0", max_pods_per_node=100, authorized_ranges=(RANGE, RANGE), flow_logs="on"),
-    *wrong(CLUSTER, release_channel="REGLAR", min_version="v1.35", maintenance_start="02:00"),
-    *wrong(CLUSTER, maintenance_days="weekends", dns_endpoint_public=None, deletion_protection="yes"),
-    *wrong(NAP, max_vcpus=-1, max_memory_gib=float("nan"), accelerators=(CAP, CAP), disk_gib=1),
+    *wrong(
+        NET,
+        database_cidr="10.40.0.0",
+        max_pods_per_node=100,
+        authorized_ranges=(RANGE, RANGE),
+        flow_logs="on",
+    ),
+    *wrong(
+        CLUSTER,
+        release_channel="REGLAR",
+        min_version="v1.35",
+        maintenance_start="02:00",
+    ),
+    *wrong(
+        CLUSTER,
+        maintenance_days="weekends",
+        dns_endpoint_public=None,
+        deletion_protection="yes",
+    ),
+    *wrong(
+        NAP,
+        max_vcpus=-1,
+        max_memory_gib=float("nan"),
+        accelerators=(CAP, CAP),
+        disk_gib=1,
+    ),
     *wrong(NAP, disk_type="pd-standard", max_nodes=0),
     *wrong(QUEUE, lanes=21),
-    *wrong(DATABASE, tier="db-n1-standard-1", disk_gib=1, highly_available="yes", backup_days=0, generation=0),
+    *wrong(
+        DATABASE,
+        tier="db-n1-standard-1",
+        disk_gib=1,
+        highly_available="yes",
+        backup_days=0,
+        generation=0,
+    ),
     *wrong(DATABASE, deletion_protection=0),
-    *wrong(ALERTS, emails=("on call@example.org",), channels=("slack",), modules=("acme-alerts",)),
-    *wrong(ALERTS, readers=("ml-platform@example.org",), runbook_base_url="http://wiki", on_demand_pending_s=1),
-    *wrong(ALERTS, queue_wait_s=1, spot_pending_s=0, flex_pending_s=10**9, checkpoint_age_s=-3),
-    *wrong(ALERTS, preemptions_per_hour=0, goodput_min=80, batch_oldest_s=True, heartbeat_s=1),
-    *wrong(BUDGET, billing_account="my account", currency="euro", monthly_usd=0),
-]  # fmt: skip
+    *wrong(
+        ALERTS,
+        emails=("on call@example.org",),
+        channels=("slack",),
+        modules=("acme-alerts",),
+    ),
+    *wrong(
+        ALERTS,
+        readers=("ml-platform@example.org",),
+        runbook_base_url="http://wiki",
+        on_demand_pending_s=1,
+    ),
+    *wrong(
+        ALERTS,
+        queue_wait_s=1,
+        spot_pending_s=0,
+        flex_pending_s=10**9,
+        checkpoint_age_s=-3,
+    ),
+    *wrong(
+        ALERTS,
+        preemptions_per_hour=0,
+        goodput_min=80,
+        batch_oldest_s=True,
+        heartbeat_s=1,
+    ),
+    *wrong(
+        BUDGET,
+        billing_account="my account",
+        currency="euro",
+        monthly_usd=0,
+    ),
+]
 
 
 @pytest.mark.parametrize(("field", "word", "make"), WRONG, ids=[w[0] for w in WRONG])
@@ -163,7 +324,11 @@ def schema_fields(kind: type) -> set[str]:
     for field in fields(kind):
         parts = (hints[field.name], *typing.get_args(hints[field.name]))
         sections = [part for part in parts if isinstance(part, type) and is_dataclass(part)]
-        found |= set().union(*map(schema_fields, sections)) if sections else {f"{kind.__name__}.{field.name}"}
+        found |= (
+            set().union(*map(schema_fields, sections))
+            if sections
+            else {f"{kind.__name__}.{field.name}"}
+        )
     return found
 
 
@@ -193,9 +358,13 @@ def load_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return loaded
 
 
-def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(load_text: Callable[[str], Environment]) -> None:
+def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
+    load_text: Callable[[str], Environment],
+) -> None:
     text = Path(environments.__file__).with_name("example.py").read_text()
-    broken = text.replace('name="example"', 'name="own"').replace("gpus_per_node=1", "gpus_per_node=2", 1)
+    broken = text.replace('name="example"', 'name="own"').replace(
+        "gpus_per_node=1", "gpus_per_node=2", 1
+    )
     line = next(i for i, text in enumerate(broken.splitlines(), 1) if "gpus_per_node=2" in text)
     with pytest.raises(InputError) as caught:
         load_text(broken)
@@ -209,12 +378,20 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(load_text: Cal
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("from infra.environments.schema import Tomorrow\n", r"own\.py:1: fields: got cannot import name 'Tomorrow'"),
-        ("ENVIRONMENT = Team()\n", r"own\.py:1: a name is not imported: got Team; .*fix: import Team"),
+        (
+            "from infra.environments.schema import Tomorrow\n",
+            r"own\.py:1: fields: got cannot import name 'Tomorrow'",
+        ),
+        (
+            "ENVIRONMENT = Team()\n",
+            r"own\.py:1: a name is not imported: got Team; .*fix: import Team",
+        ),
         ("ENVIRONMENT = (\n    1\n    2\n)\n", r"own\.py:2: not Python: got invalid syntax"),
     ],
 )
-def test_a_file_that_python_refuses_is_named(load_text: Callable[[str], Environment], text: str, message: str) -> None:
+def test_a_file_that_python_refuses_is_named(
+    load_text: Callable[[str], Environment], text: str, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         load_text(text)
 
@@ -250,5 +427,7 @@ def test_the_extended_window_reaches_spot_pools_only() -> None:
 
 def test_auto_provisioning_offers_what_the_groups_leave_of_the_cap() -> None:
     group_gpus = sum(p.max_nodes for p in EXAMPLE.pools() if p.accelerator == "nvidia-l4")
-    assert EXAMPLE.quota_gpus("nvidia-l4") == EXAMPLE.auto_provisioning.cap("nvidia-l4") - group_gpus
+    assert (
+        EXAMPLE.quota_gpus("nvidia-l4") == EXAMPLE.auto_provisioning.cap("nvidia-l4") - group_gpus
+    )
     assert replace(EXAMPLE, quotas=(QUOTA,)).quota_gpus("spot-l4") == 4

@@ -31,10 +31,14 @@ class Gcloud:
     """Answers by the leading words, as `("projects", "describe")`."""
 
     def __init__(self, folder: Path) -> None:
-        self._answers, self._calls = folder / "answers.json", folder / "calls.jsonl"
+        self._answers = folder / "answers.json"
+        self._calls = folder / "calls.jsonl"
         self._table: list[tuple[list[str], Any]] = []
         self._answers.write_text("[]")
-        files = {"calls": str(self._calls), "answers": str(self._answers)}
+        files = {
+            "calls": str(self._calls),
+            "answers": str(self._answers),
+        }
         program(folder / "gcloud", SCRIPT.format(python=sys.executable, **files))
 
     def answer(self, words: str, value: Any) -> None:
@@ -45,4 +49,6 @@ class Gcloud:
         self.answer(words, {"refused": text})
 
     def calls(self) -> list[list[str]]:
-        return [json.loads(line) for line in self._calls.read_text().splitlines()] if self._calls.exists() else []
+        if self._calls.exists():
+            return [json.loads(line) for line in self._calls.read_text().splitlines()]
+        return []

@@ -22,8 +22,12 @@ from tests.infra.samples import EXAMPLE
         (replace(load("prod"), budget=None), "broken"),
     ],
 )
-def test_only_right_and_settled_pass(environment: Environment, state: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show.check(environment, as_json=True) == (EXIT_DONE if state == "right" else EXIT_FINDINGS)
+def test_only_right_and_settled_pass(
+    environment: Environment, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show.check(environment, as_json=True) == (
+        EXIT_DONE if state == "right" else EXIT_FINDINGS
+    )
     assert json.loads(capsys.readouterr().out)["state"] == state
 
 
@@ -41,7 +45,9 @@ def test_outputs_are_what_the_stacks_make() -> None:
     buckets = {f"gs://{m['name']}" for m in made if "storage_class" in m}
     accounts = {m["account_id"] for m in made if "account_id" in m}
     assert {value for key, value in found.items() if key.startswith("bucket ")} == buckets
-    assert {value.split("@")[0] for key, value in found.items() if key.startswith("account ")} == accounts
+    assert {
+        value.split("@")[0] for key, value in found.items() if key.startswith("account ")
+    } == accounts
     assert found["images"].rpartition("/")[2] in {m.get("repository_id") for m in made}
     assert found["topic work"].rpartition("/")[2] in {m.get("name") for m in made}
     reach = "gcloud container clusters get-credentials holdfast-example --region=us-central1"

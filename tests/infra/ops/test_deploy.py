@@ -1,4 +1,6 @@
-"""Bootstrap, deploy and destroy, against a gcloud that answers from a table and a cdktf that notes its calls."""
+"""Bootstrap, deploy and destroy, against a gcloud that answers from a table and a cdktf that notes
+its calls.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,16 +29,25 @@ def test_bootstrap_makes_apis_agents_and_a_private_versioned_bucket(gcloud: Gclo
     assert all(f"{api}.googleapis.com" in output[0] for api in APIS)
     agents = [line for line in output if "identity create" in line]
     made = {
-        word.partition("=")[2].partition(".")[0] for line in agents for word in line.split() if "--service=" in word
+        word.partition("=")[2].partition(".")[0]
+        for line in agents
+        for word in line.split()
+        if "--service=" in word
     }
-    assert made | {"storage", "compute"} == set(AGENTS), "storage's by a command of its own, Compute's with its API"
+    assert made | {"storage", "compute"} == set(AGENTS), (
+        "storage's by a command of its own, Compute's with its API"
+    )
     assert "--public-access-prevention" in output[-2] and "--versioning" in output[-1]
 
 
-def test_bootstrap_may_be_repeated_and_shown_and_makes_no_bucket_that_is_not_named(gcloud: Gcloud) -> None:
+def test_bootstrap_may_be_repeated_and_shown_and_makes_no_bucket_that_is_not_named(
+    gcloud: Gcloud,
+) -> None:
     for words in ("services enable", "beta services identity create", "storage"):
         gcloud.answer(words, {})
-    gcloud.refuse("storage buckets create", f"ERROR: (gcloud) {deploy.BUCKET_IS_OURS} and you already own it.")
+    gcloud.refuse(
+        "storage buckets create", f"ERROR: (gcloud) {deploy.BUCKET_IS_OURS} and you already own it."
+    )
     assert "--versioning" in deploy.bootstrap(ENVIRONMENT, dry_run=False)[-1]
     calls = gcloud.calls()
     assert "update" in calls[-1]
@@ -58,17 +69,26 @@ def cdktf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     script = f'#!/bin/sh\necho "$HOLDFAST_UNPROTECTED|$*" >> {calls}\n'
     monkeypatch.setattr(deploy, "CDKTF", program(tmp_path / "cdktf", script))
     monkeypatch.setattr("sys.stdin", StringIO())
-    return lambda: [line.split("|") for line in calls.read_text().splitlines()] if calls.exists() else []
+    return lambda: (
+        [line.split("|") for line in calls.read_text().splitlines()] if calls.exists() else []
+    )
 
 
-def test_production_goes_where_its_name_is_given_once_more(cdktf: Callable[[], list[list[str]]]) -> None:
+def test_production_goes_where_its_name_is_given_once_more(
+    cdktf: Callable[[], list[list[str]]],
+) -> None:
     prod = replace(hardened(), name="prod")
     assert deploy.destroy(prod, yes=True, confirm="example") == EXIT_STOPPED
     assert cdktf() == [], "a wrong name does nothing at all"
     assert deploy.destroy(prod, yes=False, confirm="prod") == 0
     (lifted, first), (still, second) = cdktf()
-    assert first.startswith("deploy foundation-prod cluster-prod monitoring-prod") and lifted == "prod"
-    assert second.startswith("destroy monitoring-prod cluster-prod foundation-prod") and still == "prod"
+    assert (
+        first.startswith("deploy foundation-prod cluster-prod monitoring-prod") and lifted == "prod"
+    )
+    assert (
+        second.startswith("destroy monitoring-prod cluster-prod foundation-prod")
+        and still == "prod"
+    )
 
 
 def test_a_failed_unlock_destroys_nothing(
@@ -79,7 +99,9 @@ def test_a_failed_unlock_destroys_nothing(
     assert len(cdktf()) == 1
 
 
-def test_a_deployment_prints_outputs(cdktf: Callable[[], list[list[str]]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deployment_prints_outputs(
+    cdktf: Callable[[], list[list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert deploy.deploy(EXAMPLE, yes=True) == 0 and len(cdktf()) == 1
     assert "gcloud container clusters get-credentials holdfast-example" in capsys.readouterr().out
     deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 1\n")

@@ -1,4 +1,6 @@
-"""What the commands print of changes, losses first; and what `diff` finds of lists that Terraform ignores."""
+"""What the commands print of changes, losses first; and what `diff` finds of lists that Terraform
+ignores.
+"""
 
 import copy
 import json
@@ -15,15 +17,27 @@ from tests.infra.samples import EXAMPLE
 
 PLAN = {
     "resource_changes": [
-        {"address": f"google_a.{name}", "type": "google_a", "change": {"actions": actions}}
-        for name, actions in {"new": ["create"], "same": ["no-op"], "gone": ["delete", "create"]}.items()
+        {
+            "address": f"google_a.{name}",
+            "type": "google_a",
+            "change": {"actions": actions},
+        }
+        for name, actions in {
+            "new": ["create"],
+            "same": ["no-op"],
+            "gone": ["delete", "create"],
+        }.items()
     ]
 }
 
 
 def test_losses_stand_first_and_what_stays_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     ignored = Change(
-        address="google_a.b", kind="google_a", actions=drift.IGNORED, difference='x[0].y lacks "Z"', fix="correct it"
+        address="google_a.b",
+        kind="google_a",
+        actions=drift.IGNORED,
+        difference='x[0].y lacks "Z"',
+        fix="correct it",
     )
     drift.show(EXAMPLE, {"cluster-example": [*changes_of(PLAN), ignored]}, as_json=False)
     shown = capsys.readouterr()
@@ -44,8 +58,17 @@ def deployed() -> dict[str, Any]:
         for block, name in (("monitoring_config", "enable_components"), ("node_config", "taint")):
             if name in values.get(block, [{}])[0]:
                 values[block][0][name].reverse()
-        change = {"actions": ["no-op"], "before": values}
-        plan["resource_changes"].append({"address": resource.address, "type": resource.kind, "change": change})
+        change = {
+            "actions": ["no-op"],
+            "before": values,
+        }
+        plan["resource_changes"].append(
+            {
+                "address": resource.address,
+                "type": resource.kind,
+                "change": change,
+            }
+        )
     return plan
 
 
@@ -53,28 +76,54 @@ def test_what_terraform_ignores_differs_only_as_a_set() -> None:
     plan = deployed()
     assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "in any order"
     found = {c["address"]: c["change"]["before"] for c in plan["resource_changes"]}
-    found["google_container_cluster.cluster"]["monitoring_config"][0]["enable_components"].remove("DCGM")
-    found["google_container_cluster.cluster"]["logging_config"][0]["enable_components"].append("KCP_HPA")
+    found["google_container_cluster.cluster"]["monitoring_config"][0]["enable_components"].remove(
+        "DCGM"
+    )
+    found["google_container_cluster.cluster"]["logging_config"][0]["enable_components"].append(
+        "KCP_HPA"
+    )
     found["google_container_node_pool.pool-spot-a100"]["node_config"][0]["taint"].pop(0)
-    (logs, metrics, taint) = sorted(drift.ignored_differences(EXAMPLE, plan), key=lambda c: c.difference)
+    logs, metrics, taint = sorted(
+        drift.ignored_differences(EXAMPLE, plan), key=lambda c: c.difference
+    )
     assert logs.difference == 'logging_config[0].enable_components has in addition "KCP_HPA"'
     assert metrics.difference == 'monitoring_config[0].enable_components lacks "DCGM"'
     assert taint.address.endswith("pool-spot-a100") and "taint lacks" in taint.difference
     cluster = "holdfast-example --region=us-central1"
-    assert logs.fix.startswith(f"gcloud container clusters update {cluster} --logging=API_SERVER,CONTROLLER_MANAGER")
+    assert logs.fix.startswith(
+        f"gcloud container clusters update {cluster} --logging=API_SERVER,CONTROLLER_MANAGER"
+    )
     wanted = "nvidia.com/gpu=present:NoSchedule,provisioning-tier=preemptible:NoSchedule"
-    assert taint.fix == f"gcloud container node-pools update spot-a100 --cluster={cluster} --node-taints={wanted}"
+    assert (
+        taint.fix == f"gcloud container node-pools update spot-a100 --cluster={cluster}"
+        f" --node-taints={wanted}"
+    )
     for change in plan["resource_changes"]:
         change["change"]["before"] = None
     assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "before the first deployment"
 
 
-FINDING = Finding(rule="gpu-taint", where="google_a.gone", got="none", allowed="the taint", fix="add it")
+FINDING = Finding(
+    rule="gpu-taint",
+    where="google_a.gone",
+    got="none",
+    allowed="the taint",
+    fix="add it",
+)
 
 
-def test_destroys_and_replacements_come_first_then_broken_rules(capsys: pytest.CaptureFixture[str]) -> None:
-    gone = Change(address="google_c.old", kind="google_c", actions=("delete",))
-    changes = {"cluster-x": changes_of(PLAN), "foundation-x": [gone]}
+def test_destroys_and_replacements_come_first_then_broken_rules(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone = Change(
+        address="google_c.old",
+        kind="google_c",
+        actions=("delete",),
+    )
+    changes = {
+        "cluster-x": changes_of(PLAN),
+        "foundation-x": [gone],
+    }
     show.plan(changes, [FINDING], full=True, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["REPLACE  google_a.gone", "DESTROY  google_c.old"]

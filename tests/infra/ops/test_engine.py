@@ -26,7 +26,9 @@ def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_callers_choice_comes_before_terraform(empty_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_callers_choice_comes_before_terraform(
+    empty_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(empty_path / "tofu", VERSION)
     assert engine.command() == ("tofu",)
     assert engine.offline().version() == ("tofu", (1, 9, 8))
@@ -78,7 +80,9 @@ def test_a_reader_never_finds_half_a_configuration() -> None:
     assert all(each.result() for each in written) and seen <= {whole} and file.read_text() == whole
 
 
-def test_a_configuration_of_the_callers_own_is_left_in_force(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_of_the_callers_own_is_left_in_force(
+    mirror: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = mirror.with_name("own.tfrc")
     own.touch()
     monkeypatch.setenv("TF_CLI_CONFIG_FILE", str(own))

@@ -39,7 +39,9 @@ def test_the_new_environment_loads_and_asks_for_what_is_personal(folder: Path) -
         assert trial not in path.read_text(), "what only a trial gives up"
 
 
-@pytest.mark.parametrize("name", ["example", "schema", "Dev", "a-name", "class", "much-too-long-for-this"])
+@pytest.mark.parametrize(
+    "name", ["example", "schema", "Dev", "a-name", "class", "much-too-long-for-this"]
+)
 def test_a_name_that_cannot_be_or_is_taken_is_refused(folder: Path, name: str) -> None:
     (folder / "schema.py").touch()
     with pytest.raises(InputError, match="environment name"):

@@ -42,7 +42,10 @@ def healthy(gcloud: Gcloud) -> Gcloud:
     metrics = ("NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_A100_GPUS")
     gcloud.answer("compute regions describe", quotas(64.0, *metrics))
     gcloud.answer("compute project-info describe", quotas(256.0, "GPUS_ALL_REGIONS"))
-    sold = [{"name": p.accelerator, "zone": f"z/{zone}"} for p in EXAMPLE.pools() for zone in EXAMPLE.zones]
+    sold = []
+    for p in EXAMPLE.pools():
+        for zone in EXAMPLE.zones:
+            sold.append({"name": p.accelerator, "zone": f"z/{zone}"})
     gcloud.answer("compute accelerator-types list", sold)
     gcloud.answer("storage buckets describe", {"name": "acme-state"})
     agents = [agent(EXAMPLE, service) for service in LISTED_AGENTS]
@@ -51,7 +54,9 @@ def healthy(gcloud: Gcloud) -> Gcloud:
     return gcloud
 
 
-def verdicts(*names: str, environment: Environment = ENVIRONMENT) -> dict[str, tuple[Status, str, str]]:
+def verdicts(
+    *names: str, environment: Environment = ENVIRONMENT
+) -> dict[str, tuple[Status, str, str]]:
     """Of the checks with these names, or of all."""
     checks = [check for check in OF_THE_PROJECT if check[0] in names or not names]
     return {c.name: (c.verdict, c.found, c.fix) for c in examine(environment, checks)}
@@ -82,7 +87,9 @@ SUBNET = {
         (SUBNET | {"privateIpGoogleAccess": False}, "Private Google Access missing"),
     ],
 )
-def test_a_subnet_is_compared_with_the_environment(healthy: Gcloud, found: dict[str, Any], words: str) -> None:
+def test_a_subnet_is_compared_with_the_environment(
+    healthy: Gcloud, found: dict[str, Any], words: str
+) -> None:
     healthy.answer("compute networks subnets describe", found)
     verdict, shown, _ = verdicts("network", environment=shared_network())["network"]
     assert words in shown and (verdict is Status.OK) == (found is SUBNET)
@@ -96,21 +103,36 @@ def test_a_subnet_is_compared_with_the_environment(healthy: Gcloud, found: dict[
         ("projects describe", {"projectNumber": "42"}, "project", 'project_number="42"'),
         ("services list", [], "APIs", "cloudresourcemanager"),
         ("compute regions describe", quotas(0.0, "NVIDIA_L4_GPUS"), QUOTA[0], "more quota"),
-        ("compute project-info describe", quotas(0.0, "GPUS_ALL_REGIONS"), QUOTA[1], "GPUS_ALL_REGIONS"),
+        (
+            "compute project-info describe",
+            quotas(0.0, "GPUS_ALL_REGIONS"),
+            QUOTA[1],
+            "GPUS_ALL_REGIONS",
+        ),
         ("compute accelerator-types list", [], "GPU zones", "change zones"),
         ("projects get-iam-policy", {"bindings": []}, "service agents", "make bootstrap"),
         ("billing accounts describe", {"currencyCode": "EUR"}, "budget currency", 'currency="EUR"'),
     ],
 )
-def test_doctor_says_how_to_fix_what_is_broken(healthy: Gcloud, words: str, answer: Any, check: str, word: str) -> None:
+def test_doctor_says_how_to_fix_what_is_broken(
+    healthy: Gcloud,
+    words: str,
+    answer: Any,
+    check: str,
+    word: str,
+) -> None:
     healthy.answer(words, answer)
     verdict, _, fix = verdicts(check)[check]
     assert verdict is Status.BROKEN
     assert word in fix
 
 
-def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
-    checks = list(examine(ENVIRONMENT, [check for check in OF_THE_PROJECT if check[0] == "project"]))
+def test_doctor_does_not_judge_where_it_has_no_access(
+    gcloud: Gcloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = list(
+        examine(ENVIRONMENT, [check for check in OF_THE_PROJECT if check[0] == "project"])
+    )
     assert checks[0].verdict is Status.UNKNOWN and "permission denied" in checks[0].found
     assert show_doctor(checks, as_json=True) == 3
     assert '"not judged"' in capsys.readouterr().out
@@ -119,7 +141,13 @@ def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: py
 def with_gpus(accelerator: str, machine_type: str, gpus: int) -> Environment:
     """Two Spot machines of it and a cap of 24 GPUs, in a zone that need not sell it."""
     group = next(g for g in EXAMPLE.groups if g.name == "spot-a100")
-    ours = replace(group, accelerator=accelerator, machine_types=(machine_type,), gpus_per_node=gpus, max_nodes=2)
+    ours = replace(
+        group,
+        accelerator=accelerator,
+        machine_types=(machine_type,),
+        gpus_per_node=gpus,
+        max_nodes=2,
+    )
     caps = (AcceleratorCap(accelerator=accelerator, max_gpus=24),)
     provisioned = replace(EXAMPLE.auto_provisioning, accelerators=caps)
     return replace(EXAMPLE, groups=(EXAMPLE.groups[0], ours), auto_provisioning=provisioned)
@@ -137,8 +165,12 @@ PREEMPTIBLE = {
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-def test_the_quota_of_each_accelerator_covers_auto_provisioning(gcloud: Gcloud, accelerator: str) -> None:
-    machine = max((m for m in MACHINE_TYPES.values() if m.accelerator == accelerator), key=lambda m: m.gpus)
+def test_the_quota_of_each_accelerator_covers_auto_provisioning(
+    gcloud: Gcloud, accelerator: str
+) -> None:
+    machine = max(
+        (m for m in MACHINE_TYPES.values() if m.accelerator == accelerator), key=lambda m: m.gpus
+    )
     environment = with_gpus(accelerator, machine.name, machine.gpus)
     wanted = max(24, 2 * machine.gpus)
     for limit, verdict in ((wanted, Status.OK), (wanted - 1, Status.BROKEN)):
@@ -167,13 +199,18 @@ def empty(gcloud: Gcloud) -> Gcloud:
 DISK = {"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}
 
 
-def test_leftovers_tells_what_bills_and_how_to_remove_it(empty: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
+def test_leftovers_tells_what_bills_and_how_to_remove_it(
+    empty: Gcloud, capsys: pytest.CaptureFixture[str]
+) -> None:
     empty.answer("compute disks", [DISK])
     empty.answer("compute firewall-rules", [{"name": "gke-x-all"}])
     found = leftovers.find(EXAMPLE)
     assert [(f.kind, f.bills) for f in found] == [("disk", True), ("firewall rule", False)]
     project = EXAMPLE.project
-    assert found[0].remove == f"gcloud compute disks delete pvc-1 --zone=us-central1-a --project={project}"
+    assert (
+        found[0].remove
+        == f"gcloud compute disks delete pvc-1 --zone=us-central1-a --project={project}"
+    )
     assert show_leftovers(found, as_json=False) == EXIT_FINDINGS
     assert "1 of them bill" in capsys.readouterr().out
     assert all("list" in call for call in empty.calls())
@@ -182,7 +219,9 @@ def test_leftovers_tells_what_bills_and_how_to_remove_it(empty: Gcloud, capsys: 
 
 def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(empty: Gcloud) -> None:
     empty.answer("compute disks list", [DISK])
-    empty.answer("container clusters list", [{"name": "holdfast-example", "location": "us-central1"}])
+    empty.answer(
+        "container clusters list", [{"name": "holdfast-example", "location": "us-central1"}]
+    )
     empty.answer("sql instances list", [{"name": "db", "region": "us-central1"}])
     empty.answer("storage buckets list", [{"storage_url": "gs://b/", "location": "US"}])
     assert [" ".join(item.remove.split()[1:-1]) for item in leftovers.find(EXAMPLE, "r-1")] == [
@@ -191,19 +230,33 @@ def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(empty: G
         "sql instances delete db",
         "storage rm --recursive gs://b/",
     ]
-    filters = [w for call in empty.calls() for w in call if w.startswith("--filter")]
-    assert len(filters) == len(leftovers.SOURCES_OF_RUN) and all(f"abels.{LABEL_RUN}=r-1" in word for word in filters)
+    filters = []
+    for call in empty.calls():
+        for w in call:
+            if w.startswith("--filter"):
+                filters.append(w)
+    assert len(filters) == len(leftovers.SOURCES_OF_RUN) and all(
+        f"abels.{LABEL_RUN}=r-1" in word for word in filters
+    )
 
 
 def test_what_a_run_left_is_removed_and_looked_for_again(empty: Gcloud) -> None:
     empty.answer("storage buckets list", [{"storage_url": "gs://b/"}])
     empty.refuse("storage rm", "ERROR: locked")
-    run, words = CliRunner(), ["leftovers", "example", "--remove"]
+    run = CliRunner()
+    words = ["leftovers", "example", "--remove"]
     with pytest.raises(InputError, match="--run RUN --remove"):
         run.invoke(platform, words, catch_exceptions=False)
     assert not empty.calls()
     done = run.invoke(platform, [*words, "--run", "r-1"], catch_exceptions=False)
     assert done.exit_code == EXIT_FINDINGS and "locked" in done.output and "1 left" in done.output
-    assert ["storage", "rm", "--recursive", "gs://b/", f"--project={EXAMPLE.project}", "--quiet"] in empty.calls()
+    assert [
+        "storage",
+        "rm",
+        "--recursive",
+        "gs://b/",
+        f"--project={EXAMPLE.project}",
+        "--quiet",
+    ] in empty.calls()
     empty.answer("storage buckets list", [])
     assert run.invoke(platform, [*words, "--run", "r-1"]).exit_code == 0

@@ -1,4 +1,6 @@
-"""A proof from end to end with failures injected: whatever happens, it destroys, and says what it left."""
+"""A proof from end to end with failures injected: whatever happens, it destroys, and says what it
+left.
+"""
 
 import os
 import signal
@@ -35,9 +37,15 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def proof(
-    gcloud: Gcloud, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gcloud: Gcloud,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Proof:
-    """Plays the steps of a proof; `faults`: what a step does instead. Exit code, verdict of each step, what was printed."""
+    """Plays the steps of a proof; `faults`: what a step does instead. Exit code, verdict of each
+    step, what was printed.
+    """
     gcloud.refuse("container clusters describe", "NOT_FOUND: no such cluster")
     gcloud.refuse("storage buckets describe", "404: no such bucket")
     real = prove.steps
@@ -47,10 +55,18 @@ def proof(
         head = "import os, signal, sys, time; made = sys.argv[1]; "
 
         def steps(*given: Any) -> list[Step]:
-            return [step(each.name, head + codes.get(each.name, "pass"), str(made)) for each in real(*given)]
+            return [
+                step(each.name, head + codes.get(each.name, "pass"), str(made))
+                for each in real(*given)
+            ]
 
         monkeypatch.setattr(prove, "steps", steps)
-        code = prove.prove(EXAMPLE, max_usd=100, yes=True, out=tmp_path / "proofs")
+        code = prove.prove(
+            EXAMPLE,
+            max_usd=100,
+            yes=True,
+            out=tmp_path / "proofs",
+        )
         shown = capsys.readouterr()
         rows = [line.split() for line in shown.out.partition("VERDICT")[2].splitlines()[1:]]
         return code, {row[0]: " ".join(row[1:-1]) for row in rows}, shown.err
@@ -63,36 +79,65 @@ def test_a_proof_holds_and_leaves_nothing(proof: Proof, made: Path) -> None:
     assert (code, made.exists(), set(steps.values())) == (0, False, {"held"}), printed
     assert list(steps)[:2] == ["doctor", "deploy"] and tuple(steps)[-3:] == CLEAN_UP
     assert {"try", "drill-train-gang", "drill-batch-drain", "receipt-train-gang"} <= set(steps)
-    assert "--run example-" in printed, "how to clean up after a kill is printed before anything is made"
+    assert "--run example-" in printed, (
+        "how to clean up after a kill is printed before anything is made"
+    )
 
 
 @pytest.mark.parametrize(
     ("faults", "last", "word"),
     [
-        ({"deploy": "open(made, 'w'); sys.exit('Quota exceeded')"}, ("deploy", *CLEAN_UP), "Quota exceeded"),
-        ({"drill-train-gang": "sys.exit('1 objective missed')"}, ("drill-train-gang", *CLEAN_UP), "1 objective missed"),
-        ({"doctor": "sys.exit('quota: 0 of 16')"}, ("doctor",), "quota: 0 of 16"),  # nothing is there yet
+        (
+            {"deploy": "open(made, 'w'); sys.exit('Quota exceeded')"},
+            ("deploy", *CLEAN_UP),
+            "Quota exceeded",
+        ),
+        (
+            {"drill-train-gang": "sys.exit('1 objective missed')"},
+            ("drill-train-gang", *CLEAN_UP),
+            "1 objective missed",
+        ),
+        # nothing is there yet
+        ({"doctor": "sys.exit('quota: 0 of 16')"}, ("doctor",), "quota: 0 of 16"),
         ({"leftovers": "sys.exit('disk pvc-1 bills')"}, CLEAN_UP, "--remove"),
     ],
 )
-def test_a_failure_destroys(proof: Proof, made: Path, faults: dict[str, str], last: tuple[str, ...], word: str) -> None:
+def test_a_failure_destroys(
+    proof: Proof,
+    made: Path,
+    faults: dict[str, str],
+    last: tuple[str, ...],
+    word: str,
+) -> None:
     ended, steps, printed = proof(**faults)
     assert (ended, made.exists(), tuple(steps)[-len(last) :]) == (EXIT_FINDINGS, False, last)
-    assert [name for name, verdict in steps.items() if verdict != "held"] == list(faults) and word in printed
+    assert [name for name, verdict in steps.items() if verdict != "held"] == list(
+        faults
+    ) and word in printed
 
 
-def test_a_second_interrupt_ends_the_destroy_and_what_is_left_is_still_looked_for(proof: Proof, made: Path) -> None:
+def test_a_second_interrupt_ends_the_destroy_and_what_is_left_is_still_looked_for(
+    proof: Proof, made: Path
+) -> None:
     """The first one, half way through the apply, goes on with it."""
     code, steps, printed = proof(deploy=f"open(made, 'w'); {INTERRUPTED}", destroy=INTERRUPTED)
     assert (code, made.exists()) == (EXIT_FINDINGS, True)
     assert steps["deploy"] == steps["destroy"] == "interrupted"
-    assert tuple(steps)[-2:] == CLEAN_UP[1:] and "make destroy ENV=example" in printed.splitlines()[-1]
+    assert (
+        tuple(steps)[-2:] == CLEAN_UP[1:] and "make destroy ENV=example" in printed.splitlines()[-1]
+    )
 
 
-def test_the_clean_up_follows_what_does_not_start_and_what_the_paid_time_ends(tmp_path: Path) -> None:
+def test_the_clean_up_follows_what_does_not_start_and_what_the_paid_time_ends(
+    tmp_path: Path,
+) -> None:
     slow = [step(name, "import time; time.sleep(60)") for name in ("a", "b")]
     for steps, within_s, verdict in (
-        ([Step("a", 1, ("no-such-program",))], 600.0, "[Errno 2] No such file or directory: 'no-such-program'"),
+        (
+            [Step("a", 1, ("no-such-program",))],
+            600.0,
+            "[Errno 2] No such file or directory: 'no-such-program'",
+        ),
         (slow, 60.5, "too long"),
         (slow, 59.0, "not begun"),
     ):
@@ -102,7 +147,9 @@ def test_the_clean_up_follows_what_does_not_start_and_what_the_paid_time_ends(tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_at_a_steps_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_an_interrupt_at_a_steps_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     started = subprocess.Popen
 
     def interrupted(*args: Any, **options: Any) -> Any:
@@ -112,5 +159,7 @@ def test_an_interrupt_at_a_steps_start(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     script = Script(folder=tmp_path, run="r")
-    assert not script.play([step(name, "import time; time.sleep(100)") for name in ("a", "b")], [], 60)
+    assert not script.play(
+        [step(name, "import time; time.sleep(100)") for name in ("a", "b")], [], 60
+    )
     assert [row[:2] for row in script.done] == [("a", "interrupted")]

@@ -1,4 +1,6 @@
-"""What stops a proof before anything starts, what it costs, and what it submits: really rendered, really judged."""
+"""What stops a proof before anything starts, what it costs, and what it submits: really rendered,
+really judged.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -55,21 +57,42 @@ def invoked(step: prove.Step, *more: str) -> Result:
     ],
 )
 def test_what_costs_too_much_or_destroys_what_was_there_does_not_start(
-    gcloud: Gcloud, tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str, max_usd: int, yes: bool, word: str
+    gcloud: Gcloud,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    there: str,
+    max_usd: int,
+    yes: bool,
+    word: str,
 ) -> None:
     gcloud.refuse("container clusters describe", "NOT_FOUND: no such cluster")
     gcloud.refuse("storage buckets describe", "404: no such bucket")
     if there:
         gcloud.answer(there, {"name": "x"})
-    assert prove.prove(EXAMPLE, max_usd=max_usd, yes=yes, out=tmp_path / "p") == EXIT_STOPPED
+    assert (
+        prove.prove(
+            EXAMPLE,
+            max_usd=max_usd,
+            yes=yes,
+            out=tmp_path / "p",
+        )
+        == EXIT_STOPPED
+    )
     shown = capsys.readouterr()
     assert word in shown.err and "up to" in shown.out, "the price is shown"
     assert not (tmp_path / "p").exists()
 
 
-def test_a_project_that_does_not_answer_is_not_taken_for_an_empty_one(gcloud: Gcloud, tmp_path: Path) -> None:
+def test_a_project_that_does_not_answer_is_not_taken_for_an_empty_one(
+    gcloud: Gcloud, tmp_path: Path
+) -> None:
     with pytest.raises(Unjudged, match="permission denied"):
-        prove.prove(EXAMPLE, max_usd=1_000, yes=True, out=tmp_path / "p")
+        prove.prove(
+            EXAMPLE,
+            max_usd=1_000,
+            yes=True,
+            out=tmp_path / "p",
+        )
     assert not (tmp_path / "p").exists()
 
 
@@ -78,9 +101,13 @@ def test_the_price_counts_the_machines_of_the_samples_and_what_bills_with_them()
     machine = MACHINE_TYPES["a2-highgpu-1g"]
     a100 = TABLE.quote(machine, EXAMPLE.region, Capacity.SPOT)
     disk = EXAMPLE.pool("spot-a100").disk_gib * prove.USD["disk"]
-    assert a100 and found["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(3 * (a100.usd + disk))
+    assert a100 and found["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(
+        3 * (a100.usd + disk)
+    )
     assert found["1 x e2-standard-4 (loader)"] > 4 * prove.USD["e2"]
-    assert {"cluster", "NAT", "3 x e2-standard-4 (system)", "1 x g2-standard-8 (serving)"} <= set(found)
+    assert {"cluster", "NAT", "3 x e2-standard-4 (system)", "1 x g2-standard-8 (serving)"} <= set(
+        found
+    )
 
 
 def test_what_has_no_price_has_no_bound() -> None:
@@ -97,13 +124,17 @@ def test_what_has_no_price_has_no_bound() -> None:
 def test_the_samples_run_on_the_cheapest_spot_pool_that_holds_them() -> None:
     assert SPOT.name == "spot-l4-g2-standard-8"
     most = {"spot-l4": 1, "spot-a100": 1}
-    groups = tuple(replace(group, max_nodes=most.get(group.name, group.max_nodes)) for group in EXAMPLE.groups)
+    groups = tuple(
+        replace(group, max_nodes=most.get(group.name, group.max_nodes)) for group in EXAMPLE.groups
+    )
     with pytest.raises(InputError, match="large enough for the sample jobs"):
         prove.smallest_spot(replace(EXAMPLE, groups=groups), TABLE)
 
 
 def test_every_command_of_a_proof_is_one_that_there_is(tmp_path: Path) -> None:
-    """Parsed by the commands themselves: an option that was renamed fails here, not after an hour of a proof."""
+    """Parsed by the commands themselves: an option that was renamed fails here, not after an hour
+    of a proof.
+    """
     ours = [step for step in steps_in(tmp_path).values() if step.command[0] == sys.executable]
     assert len(ours) >= 15
     for step in ours:
@@ -132,7 +163,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bodies(path: Path) -> Iterator[Any]:
-    return (body for body in YAML(typ="safe").load_all(path.read_text()) if body["kind"] in ("Job", "JobSet"))
+    return (
+        body
+        for body in YAML(typ="safe").load_all(path.read_text())
+        if body["kind"] in ("Job", "JobSet")
+    )
 
 
 def test_what_is_submitted_fits_the_pool_and_is_what_is_waited_for(run: Path) -> None:
@@ -145,7 +180,9 @@ def test_what_is_submitted_fits_the_pool_and_is_what_is_waited_for(run: Path) ->
         assert pod["nodeSelector"][LABEL_NODEPOOL] == SPOT.name
         assert job["parallelism"] == prove.PODS <= SPOT.max_nodes
         limits = pod["containers"][0]["resources"]["limits"]
-        assert int(limits["nvidia.com/gpu"]) == MACHINE_TYPES[SPOT.machine_type].gpus, "one pod to a machine"
+        assert int(limits["nvidia.com/gpu"]) == MACHINE_TYPES[SPOT.machine_type].gpus, (
+            "one pod to a machine"
+        )
         waits = steps_in(run)[f"end-{sample}"].command
         assert body["kind"].lower() in waits and f"-n={body['metadata']['namespace']}" in waits
         assert f"-l={LABEL_NAME}={sample}" in waits
@@ -157,7 +194,11 @@ def test_what_is_submitted_fits_the_pool_and_is_what_is_waited_for(run: Path) ->
 def test_every_job_of_a_proof_is_admitted_by_its_own_cap(run: Path) -> None:
     """As `submit` judges them: what it refuses ends a proof after an hour of deploying."""
     submitted = [step for name, step in steps_in(run).items() if name.startswith("submit-")]
-    assert [step.name for step in submitted] == ["submit-train-gang", "submit-batch-load", "submit-batch-drain"]
+    assert [step.name for step in submitted] == [
+        "submit-train-gang",
+        "submit-batch-load",
+        "submit-batch-drain",
+    ]
     for step in submitted:
         done = invoked(step, "--dry-run", "--json")
         assert (f'"{SPOT.name}"' in done.stdout) is (step.name != "submit-batch-load"), done.stdout

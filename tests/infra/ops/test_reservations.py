@@ -28,8 +28,14 @@ IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
 
 
 def reserving(**fields: Any) -> Environment:
-    zone, reservation = ("us-central1-a",), replace(OURS, **fields)
-    group = a100("reserved-a100", Capacity.RESERVED, zones=zone, reservation=reservation)
+    zone = ("us-central1-a",)
+    reservation = replace(OURS, **fields)
+    group = a100(
+        "reserved-a100",
+        Capacity.RESERVED,
+        zones=zone,
+        reservation=reservation,
+    )
     return replace(EXAMPLE, groups=(*EXAMPLE.groups, group))
 
 
@@ -39,7 +45,12 @@ def platform(**fields: Any) -> Platform:
 
 
 def own(**fields: Any) -> OwnJob:
-    given: dict[str, Any] = {"name": "mine", "environment": "example", "image": IMAGE, "command": ("python", "t.py")}
+    given: dict[str, Any] = {
+        "name": "mine",
+        "environment": "example",
+        "image": IMAGE,
+        "command": ("python", "t.py"),
+    }
     given |= {"gpus": "1xa100"} | fields
     return OwnJob(**given)
 
@@ -47,11 +58,19 @@ def own(**fields: Any) -> OwnJob:
 @pytest.mark.parametrize(
     ("fields", "planned"),
     [
-        ({}, {"consume_reservation_type": "SPECIFIC_RESERVATION", "values": ["a100-q4"]}),
+        (
+            {},
+            {
+                "consume_reservation_type": "SPECIFIC_RESERVATION",
+                "values": ["a100-q4"],
+            },
+        ),
         ({"project": "acme-host"}, {"values": ["projects/acme-host/reservations/a100-q4"]}),
     ],
 )
-def test_its_pool_takes_the_reservation_that_is_named(fields: dict[str, Any], planned: dict[str, Any]) -> None:
+def test_its_pool_takes_the_reservation_that_is_named(
+    fields: dict[str, Any], planned: dict[str, Any]
+) -> None:
     environment = reserving(**fields)
     (pool,) = (r for r in resources(environment) if r.id == "pool-reserved-a100")
     config: Any = pool.arguments["node_config"]
@@ -67,12 +86,16 @@ def test_it_comes_first_and_costs_what_its_owner_says() -> None:
     prepared = preparing.prepare(own(), ours)
     assert "kueue.x-k8s.io/queue-name: reserved" in yaml_text(prepared.bodies)
     assert preparing.plan(prepared).usd_per_hour == 1.25
-    queues = {b["metadata"]["name"] for b in queueing.objects(RenderContext(ours)) if b["kind"] == "ClusterQueue"}
+    queues = set()
+    for b in queueing.objects(RenderContext(ours)):
+        if b["kind"] == "ClusterQueue":
+            queues.add(b["metadata"]["name"])
     assert "reserved" in queues and ours.queues["reserved"] == "reserved"
 
 
 @pytest.mark.parametrize(
-    ("days", "word"), [({"starts": "2099-01-01"}, "begins on 2099"), ({"ends": "2024-01-31"}, "ends on 2024-01-31")]
+    ("days", "word"),
+    [({"starts": "2099-01-01"}, "begins on 2099"), ({"ends": "2024-01-31"}, "ends on 2024-01-31")],
 )
 def test_calendar_mode_takes_a_job_only_within_its_days(days: dict[str, str], word: str) -> None:
     placed = placing.place(own(), platform(**days), prices.load())
@@ -81,12 +104,19 @@ def test_calendar_mode_takes_a_job_only_within_its_days(days: dict[str, str], wo
         placing.place(own(capacity="reserved"), platform(**days), prices.load())
 
 
-RESERVED = {"instanceProperties": {"machineType": "a2-highgpu-1g"}, "count": "4"}
+RESERVED = {
+    "instanceProperties": {"machineType": "a2-highgpu-1g"},
+    "count": "4",
+}
 
 
 def listed(name: str, **fields: Any) -> dict[str, Any]:
     zone = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
-    return {"name": name, "zone": zone, "specificReservation": RESERVED} | fields
+    return {
+        "name": name,
+        "zone": zone,
+        "specificReservation": RESERVED,
+    } | fields
 
 
 @pytest.mark.parametrize(
@@ -97,7 +127,9 @@ def listed(name: str, **fields: Any) -> dict[str, Any]:
         ([listed("a100-q4", specificReservation=RESERVED | {"count": "2"})], "holds 2 machines"),
     ],
 )
-def test_doctor_refuses_what_is_not_there_or_too_small(gcloud: Gcloud, found: list[Any], word: str) -> None:
+def test_doctor_refuses_what_is_not_there_or_too_small(
+    gcloud: Gcloud, found: list[Any], word: str
+) -> None:
     gcloud.answer("compute reservations list", found)
     checks = [check for check in OF_THE_PROJECT if check[0] == "reservations"]
     (verdict,) = examine(reserving(), checks)

@@ -42,9 +42,19 @@ QUERY = "conditions.0.condition_prometheus_query_language"
 KEY = "projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k"
 FAR = KEY.replace("us-central1", "europe-west4")
 ANYBODY = "serviceAccount:x@p.iam.gserviceaccount.com"
-ALLOW = [{"protocol": "tcp", "ports": ["22"]}]
-ABORT = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}
-OUR_DATABASE = f'resource.name == "projects/{hardened().project}/instances/{hardened().database_name}"'
+ALLOW = [
+    {
+        "protocol": "tcp",
+        "ports": ["22"],
+    }
+]
+ABORT = {
+    "action": {"type": "AbortIncompleteMultipartUpload"},
+    "condition": {"age": 1},
+}
+OUR_DATABASE = (
+    f'resource.name == "projects/{hardened().project}/instances/{hardened().database_name}"'
+)
 CLOUDSQL = {"role": "roles/cloudsql.client", "member": ANYBODY}
 
 
@@ -72,7 +82,17 @@ def sound() -> Facts:
 
 
 def deletes(**condition: Any) -> Edit:
-    return put(CHECKPOINTS, "lifecycle_rule", [ABORT, {"action": {"type": "Delete"}, "condition": condition}])
+    return put(
+        CHECKPOINTS,
+        "lifecycle_rule",
+        [
+            ABORT,
+            {
+                "action": {"type": "Delete"},
+                "condition": condition,
+            },
+        ],
+    )
 
 
 def firewall(**values: Any) -> Edit:
@@ -88,7 +108,9 @@ def preferred(address: str) -> Edit:
 
     def edit(facts: Facts) -> Facts:
         (pool,) = [each for each in facts.resources if each.address == address]
-        soft = [each | {"effect": "PREFER_NO_SCHEDULE"} for each in pool.values["node_config"]["taint"]]
+        soft = [
+            each | {"effect": "PREFER_NO_SCHEDULE"} for each in pool.values["node_config"]["taint"]
+        ]
         return put(address, "node_config.taint", soft)(facts)
 
     return edit
@@ -97,7 +119,15 @@ def preferred(address: str) -> Edit:
 def spot(address: str) -> Edit:
     """As a Spot pool, with its taints."""
     pairs = (("provisioning-tier", "preemptible"), ("nvidia.com/gpu", "present"))
-    taint = [{"key": key, "value": value, "effect": "NO_SCHEDULE"} for key, value in pairs]
+    taint = []
+    for key, value in pairs:
+        taint.append(
+            {
+                "key": key,
+                "value": value,
+                "effect": "NO_SCHEDULE",
+            }
+        )
     return both(put(address, "node_config.spot", True), put(address, "node_config.taint", taint))
 
 
@@ -106,7 +136,11 @@ def limit(index: int, most: int) -> Edit:
 
 
 def halves(*cidrs: str) -> Edit:
-    return put(CLUSTER, "master_authorized_networks_config.cidr_blocks", [{"cidr_block": cidr} for cidr in cidrs])
+    return put(
+        CLUSTER,
+        "master_authorized_networks_config.cidr_blocks",
+        [{"cidr_block": cidr} for cidr in cidrs],
+    )
 
 
 def ranges(cidr: str) -> Edit:
@@ -121,22 +155,40 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "no Spot taint": (taints(SPOT, "nvidia.com/gpu"), "pools-are-tainted"),
     "Spot taint only preferred": (preferred(SPOT), "pools-are-tainted"),
     "system taint only preferred": (preferred(SYSTEM), "system-pool-stays"),
-    "a zone that sells no such GPU": (group("spot-a100", zones=("us-central1-z",)), "zone-sells-the-gpu"),
+    "a zone that sells no such GPU": (
+        group("spot-a100", zones=("us-central1-z",)),
+        "zone-sells-the-gpu",
+    ),
     "120 s on an old control plane": (cluster(min_version="1.34"), "grace-has-its-version"),
-    "no caps": (both(both(without(FLEX), without(GANG)), caps(accelerators=())), "nap-caps-present"),
+    "no caps": (
+        both(both(without(FLEX), without(GANG)), caps(accelerators=())),
+        "nap-caps-present",
+    ),
     "GPUs that no job is offered": (caps(accelerators=L4_ONLY), "pools-have-jobs"),
     "caps below the pools": (caps(max_vcpus=8), "nap-caps-cover-pools"),
     "caps without end": (caps(max_vcpus=100_000), "nap-caps-finite"),
     "memory without end": (limit(1, 999_999_999), "nap-caps-finite"),
     "GPUs without end": (limit(2, 999_999), "nap-caps-finite"),
-    "auto-provisioning by the default account": (put(CLUSTER, f"{DEFAULTS}.service_account", "default"), "node-service-account"),
-    "nodes of the default account": (put(SPOT, "node_config.service_account", None), "node-service-account"),
-    "the token of nodes": (put(SPOT, "node_config.workload_metadata_config.mode", "GCE_METADATA"), "metadata-server"),
+    "auto-provisioning by the default account": (
+        put(CLUSTER, f"{DEFAULTS}.service_account", "default"),
+        "node-service-account",
+    ),
+    "nodes of the default account": (
+        put(SPOT, "node_config.service_account", None),
+        "node-service-account",
+    ),
+    "the token of nodes": (
+        put(SPOT, "node_config.workload_metadata_config.mode", "GCE_METADATA"),
+        "metadata-server",
+    ),
     # Protections
     "endpoint open in production": (cluster(dns_endpoint_public=True), "production-is-hardened"),
     "no flow logs": (network(flow_logs=False), "production-is-hardened"),
     "unsigned kernel modules": (security(signed_kernel_modules=False), "production-is-hardened"),
-    "plain secrets": (put(CLUSTER, "database_encryption", {"state": "DECRYPTED", "key_name": KEY}), "production-is-hardened"),
+    "plain secrets": (
+        put(CLUSTER, "database_encryption", {"state": "DECRYPTED", "key_name": KEY}),
+        "production-is-hardened",
+    ),
     "any image": (security(binary_authorization=False), "production-is-hardened"),
     "people bound one by one": (security(rbac_security_group=""), "production-is-hardened"),
     "secrets under Google's key": (security(kms_key=""), "data-encrypted production-is-hardened"),
@@ -144,14 +196,39 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "no protection of the database": (database(deletion_protection=False), "deletion-protection"),
     "buckets that may be emptied": (storage(allow_destroy=True), "deletion-protection"),
     "first with bugs": (cluster(release_channel="RAPID"), "release-channel"),
-    "bucket's key of another region": (put(CHECKPOINTS, "encryption.default_kms_key_name", FAR), "keys-are-near"),
-    "cluster's key of another region": (put(CLUSTER, "database_encryption.key_name", FAR), "keys-are-near"),
-    "topic without a key": (put("google_pubsub_topic.work", "kms_key_name", None), "data-encrypted"),
-    "node disks without a key": (put(SPOT, "node_config.boot_disk_kms_key", None), "data-encrypted"),
-    "disks of auto-provisioned nodes without a key": (put(CLUSTER, f"{DEFAULTS}.boot_disk_kms_key", None), "data-encrypted"),
+    "bucket's key of another region": (
+        put(CHECKPOINTS, "encryption.default_kms_key_name", FAR),
+        "keys-are-near",
+    ),
+    "cluster's key of another region": (
+        put(CLUSTER, "database_encryption.key_name", FAR),
+        "keys-are-near",
+    ),
+    "topic without a key": (
+        put("google_pubsub_topic.work", "kms_key_name", None),
+        "data-encrypted",
+    ),
+    "node disks without a key": (
+        put(SPOT, "node_config.boot_disk_kms_key", None),
+        "data-encrypted",
+    ),
+    "disks of auto-provisioned nodes without a key": (
+        put(CLUSTER, f"{DEFAULTS}.boot_disk_kms_key", None),
+        "data-encrypted",
+    ),
     "database without a key": (put(DATABASE, "encryption_key_name", None), "data-encrypted"),
-    "images without a key": (put("google_artifact_registry_repository.images", "kms_key_name", None), "data-encrypted"),
-    "images of a whole registry": (put("google_binary_authorization_policy.images", "admission_whitelist_patterns", [{"name_pattern": "docker.io/**"}]), "image-policy-denies"),
+    "images without a key": (
+        put("google_artifact_registry_repository.images", "kms_key_name", None),
+        "data-encrypted",
+    ),
+    "images of a whole registry": (
+        put(
+            "google_binary_authorization_policy.images",
+            "admission_whitelist_patterns",
+            [{"name_pattern": "docker.io/**"}],
+        ),
+        "image-policy-denies",
+    ),
     # Network
     "an address space for ten nodes": (network(nodes_cidr="10.10.0.0/27"), "ip-space"),
     "a pod range for one pool": (network(pods_cidr="10.20.0.0/22"), "ip-space"),
@@ -161,51 +238,160 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "firewall without sources": (firewall(direction="INGRESS"), "no-open-firewall"),
     "firewall with empty sources": (firewall(source_ranges=[]), "no-open-firewall"),
     "firewall for IPv6": (firewall(source_ranges=["::/0"]), "no-open-firewall"),
-    "firewall for two halves": (firewall(source_ranges=["0.0.0.0/1", "128.0.0.0/1"]), "no-open-firewall"),
+    "firewall for two halves": (
+        firewall(source_ranges=["0.0.0.0/1", "128.0.0.0/1"]),
+        "no-open-firewall",
+    ),
     # Identity
-    "owner of a topic": (member("google_pubsub_topic_iam_member", "roles/editor"), "roles-are-narrow"),
-    "administrator of objects": (member("google_storage_bucket_iam_member", "roles/storage.objectAdmin"), "roles-are-narrow"),
-    "bucket binding of an administrator": (add("google_storage_bucket_iam_binding.any", bucket="b", role="roles/storage.admin", members=[ANYBODY]), "roles-are-narrow"),
-    "bucket binding that writes every run": (add("google_storage_bucket_iam_binding.any", bucket=hardened().bucket("checkpoints"), role="roles/storage.objectUser", members=[ANYBODY]), "runs-write-their-own"),
-    "bucket binding to the public": (add("google_storage_bucket_iam_binding.any", role="roles/storage.objectViewer", members=["allUsers"]), "no-public-members"),
-    "every run for servers": (put("google_storage_bucket_iam_member.runs-server", "condition", None), "runs-are-read-by-name"),
-    "no run for servers": (both(unread, without("google_storage_bucket_iam_member.runs-server")), "servers-have-a-run"),
-    "a key of an account": (add("google_service_account_key.k", service_account_id="x"), "no-account-keys"),
+    "owner of a topic": (
+        member("google_pubsub_topic_iam_member", "roles/editor"),
+        "roles-are-narrow",
+    ),
+    "administrator of objects": (
+        member("google_storage_bucket_iam_member", "roles/storage.objectAdmin"),
+        "roles-are-narrow",
+    ),
+    "bucket binding of an administrator": (
+        add(
+            "google_storage_bucket_iam_binding.any",
+            bucket="b",
+            role="roles/storage.admin",
+            members=[ANYBODY],
+        ),
+        "roles-are-narrow",
+    ),
+    "bucket binding that writes every run": (
+        add(
+            "google_storage_bucket_iam_binding.any",
+            bucket=hardened().bucket("checkpoints"),
+            role="roles/storage.objectUser",
+            members=[ANYBODY],
+        ),
+        "runs-write-their-own",
+    ),
+    "bucket binding to the public": (
+        add(
+            "google_storage_bucket_iam_binding.any",
+            role="roles/storage.objectViewer",
+            members=["allUsers"],
+        ),
+        "no-public-members",
+    ),
+    "every run for servers": (
+        put("google_storage_bucket_iam_member.runs-server", "condition", None),
+        "runs-are-read-by-name",
+    ),
+    "no run for servers": (
+        both(unread, without("google_storage_bucket_iam_member.runs-server")),
+        "servers-have-a-run",
+    ),
+    "a key of an account": (
+        add("google_service_account_key.k", service_account_id="x"),
+        "no-account-keys",
+    ),
     "project policy": (project("iam_policy", policy_data="{}"), "no-whole-policies"),
-    "project binding": (project("iam_binding", role="roles/storage.admin", members=[ANYBODY]), "project-roles"),
-    "project owner by member": (project("iam_member", role="roles/owner", member=ANYBODY), "project-roles"),
-    "project role under a condition that is true": (project("iam_member", **CLOUDSQL, condition={"title": "x", "expression": "true"}), "project-roles"),
-    "project role under a condition that is opened again": (project("iam_member", **CLOUDSQL, condition={"title": "x", "expression": f"{OUR_DATABASE} || true"}), "project-roles"),
+    "project binding": (
+        project("iam_binding", role="roles/storage.admin", members=[ANYBODY]),
+        "project-roles",
+    ),
+    "project owner by member": (
+        project("iam_member", role="roles/owner", member=ANYBODY),
+        "project-roles",
+    ),
+    "project role under a condition that is true": (
+        project("iam_member", **CLOUDSQL, condition={"title": "x", "expression": "true"}),
+        "project-roles",
+    ),
+    "project role under a condition that is opened again": (
+        project(
+            "iam_member",
+            **CLOUDSQL,
+            condition={"title": "x", "expression": f"{OUR_DATABASE} || true"},
+        ),
+        "project-roles",
+    ),
     "project role under no condition": (project("iam_member", **CLOUDSQL), "project-roles"),
-    "metric writer for another account": (project("iam_member", role="roles/monitoring.metricWriter", member=ANYBODY), "project-roles"),
-    "account binding to two": (add("google_service_account_iam_binding.any", role="roles/iam.workloadIdentityUser", service_account_id="a", members=[ANYBODY, "user:a@b"]), "one-account-one-workload"),
-    "workers that may drop tables": (put("google_sql_user.batch", "database_roles", ["cloudsqlsuperuser"]), "database-by-identity"),
-    "key for a person": (add("google_kms_crypto_key_iam_member.any", crypto_key_id="k", role="roles/cloudkms.cryptoKeyDecrypter", member="user:a@b.example"), "keys-serve-agents"),
-    "key bound to a person": (add("google_kms_crypto_key_iam_binding.any", crypto_key_id="k", role="roles/cloudkms.cryptoKeyEncrypterDecrypter", members=["user:a@b.example"]), "keys-serve-agents"),
-    "workflows of any issuer": (put("google_iam_workload_identity_pool_provider.github", "oidc.issuer_uri", "https://tokens.example.org"), "one-repository-is-trusted"),
+    "metric writer for another account": (
+        project("iam_member", role="roles/monitoring.metricWriter", member=ANYBODY),
+        "project-roles",
+    ),
+    "account binding to two": (
+        add(
+            "google_service_account_iam_binding.any",
+            role="roles/iam.workloadIdentityUser",
+            service_account_id="a",
+            members=[ANYBODY, "user:a@b"],
+        ),
+        "one-account-one-workload",
+    ),
+    "workers that may drop tables": (
+        put("google_sql_user.batch", "database_roles", ["cloudsqlsuperuser"]),
+        "database-by-identity",
+    ),
+    "key for a person": (
+        add(
+            "google_kms_crypto_key_iam_member.any",
+            crypto_key_id="k",
+            role="roles/cloudkms.cryptoKeyDecrypter",
+            member="user:a@b.example",
+        ),
+        "keys-serve-agents",
+    ),
+    "key bound to a person": (
+        add(
+            "google_kms_crypto_key_iam_binding.any",
+            crypto_key_id="k",
+            role="roles/cloudkms.cryptoKeyEncrypterDecrypter",
+            members=["user:a@b.example"],
+        ),
+        "keys-serve-agents",
+    ),
+    "workflows of any issuer": (
+        put(
+            "google_iam_workload_identity_pool_provider.github",
+            "oidc.issuer_uri",
+            "https://tokens.example.org",
+        ),
+        "one-repository-is-trusted",
+    ),
     # Checkpoints
     "checkpoints deleted at age 0": (deletes(age=0), "checkpoints-do-not-age"),
     "checkpoints deleted by date": (deletes(created_before="2026-01-01"), "checkpoints-do-not-age"),
-    "checkpoints deleted by newer versions": (deletes(num_newer_versions=1), "checkpoints-do-not-age"),
+    "checkpoints deleted by newer versions": (
+        deletes(num_newer_versions=1),
+        "checkpoints-do-not-age",
+    ),
     "checkpoints deleted without a condition": (deletes(), "checkpoints-do-not-age"),
     # The environment as a whole
     "no budget": (state(budget=None), "production-is-safe"),
     "no standby of the database": (database(highly_available=False), "production-is-safe"),
     "a database without cores": (database(tier="db-g1-small"), "production-is-safe"),
     "state on one machine": (state(state_bucket=""), "production-is-safe"),
-    "one zone": (lambda facts: state(zones=facts.environment.zones[:1])(facts), "production-is-safe"),
+    "one zone": (
+        lambda facts: state(zones=facts.environment.zones[:1])(facts),
+        "production-is-safe",
+    ),
     "drills in production": (state(allow_drills=True), "production-is-safe"),
     "runs together": (storage(runs=()), "production-is-safe"),
     "system at most 1": (group("system", min_nodes=0, max_nodes=1), "production-is-safe"),
     "a promise above the base": (serving(promised_per_s=200.0), "serving-keeps-its-promise"),
     "replicas without machines": (serving(base_most=99), "serving-keeps-its-promise"),
-    "state among the data": (lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts), "state-is-apart"),
-    "a quota below a gang": (state(quotas=(Quota(source="spot-a100", gpus=1),)), "quota-holds-a-gang"),
+    "state among the data": (
+        lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),
+        "state-is-apart",
+    ),
+    "a quota below a gang": (
+        state(quotas=(Quota(source="spot-a100", gpus=1),)),
+        "quota-holds-a-gang",
+    ),
     "on demand pages after Spot": (alerts(on_demand_pending_s=3_600), "thresholds-are-in-order"),
     # Alerts
     "seven seconds": (put(ALERT, f"{QUERY}.duration", "7s"), "alert-durations"),
     "a day": (put(ALERT, f"{QUERY}.duration", "86400s"), "alert-durations"),
-    "a bracket that is open": (put(ALERT, f"{QUERY}.query", "sum(rate(x[5m])"), "alert-queries-balance"),
+    "a bracket that is open": (
+        put(ALERT, f"{QUERY}.query", "sum(rate(x[5m])"),
+        "alert-queries-balance",
+    ),
     "an alert that is off": (put(ALERT, "enabled", False), "alerts-are-on-and-heard"),
     "nobody hears": (alerts(emails=(), channels=()), "alerts-are-on-and-heard"),
-}  # fmt: skip
+}

@@ -35,7 +35,8 @@ def put(address: str, path: str, value: Any) -> Edit:
 def add(address: str, **values: Any) -> Edit:
     kind = address.split(".")[0]
     return lambda facts: replace(
-        facts, resources=(*facts.resources, PlannedResource(kind=kind, address=address, values=values))
+        facts,
+        resources=(*facts.resources, PlannedResource(kind=kind, address=address, values=values)),
     )
 
 
@@ -48,7 +49,9 @@ def _section(name: str) -> Callable[..., Edit]:
     """Edits of the fields of one section of the environment."""
 
     def edit(**fields: Any) -> Edit:
-        return lambda facts: state(**{name: replace(getattr(facts.environment, name), **fields)})(facts)
+        return lambda facts: state(**{name: replace(getattr(facts.environment, name), **fields)})(
+            facts
+        )
 
     return edit
 
@@ -73,22 +76,31 @@ def taints(address: str, *keep: str) -> Edit:
     return edit
 
 
-def member(kind: str, role: str, who: str = "serviceAccount:x@p.iam.gserviceaccount.com", **extra: Any) -> Edit:
+def member(
+    kind: str, role: str, who: str = "serviceAccount:x@p.iam.gserviceaccount.com", **extra: Any
+) -> Edit:
     return add(f"{kind}.extra", role=role, member=who, **extra)
 
 
 def without(address: str) -> Edit:
-    return lambda facts: replace(facts, resources=tuple(r for r in facts.resources if r.address != address))
+    return lambda facts: replace(
+        facts, resources=tuple(r for r in facts.resources if r.address != address)
+    )
 
 
 def group(name: str, **fields: Any) -> Edit:
     return lambda facts: state(
-        groups=tuple(replace(g, **fields) if g.name == name else g for g in facts.environment.groups)
+        groups=tuple(
+            replace(g, **fields) if g.name == name else g for g in facts.environment.groups
+        )
     )(facts)
 
 
 def unread(facts: Facts) -> Facts:
     """No run lets servers load it."""
     kept = facts.environment.storage
-    runs = tuple(replace(run, read_by=tuple(role for role in run.read_by if role != "server")) for run in kept.runs)
+    runs = tuple(
+        replace(run, read_by=tuple(role for role in run.read_by if role != "server"))
+        for run in kept.runs
+    )
     return state(storage=replace(kept, runs=runs))(facts)

@@ -1,11 +1,23 @@
-"""What Google's APIs refuse, each one change of a sound set: the edit, who finds it, and who says so.
+"""What Google's APIs refuse, each one change of a sound set: the edit, who finds it, and who says
+so.
 
 Found by rules, named by id, or by the schema: then by the words of its error.
 """
 
 from infra.rules import pools
 from tests.infra.rules.broken import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET
-from tests.infra.rules.edits import Edit, both, caps, cluster, database, group, network, put, security, state
+from tests.infra.rules.edits import (
+    Edit,
+    both,
+    caps,
+    cluster,
+    database,
+    group,
+    network,
+    put,
+    security,
+    state,
+)
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
 DOCS = "https://docs.cloud.google.com/"
@@ -22,44 +34,153 @@ DISK = "node_config.disk_type"
 
 REFUSED: dict[str, tuple[Edit, str, str]] = {
     # Capacity
-    "queued and Spot": (put(GANG, "node_config.spot", True), "spot-xor-flex pools-are-tainted", TOOLKIT),
-    "queued without flex-start": (put(GANG, "node_config.flex_start", False), "pools-have-jobs", f"{GKE}how-to/provisioningrequest"),
+    "queued and Spot": (
+        put(GANG, "node_config.spot", True),
+        "spot-xor-flex pools-are-tainted",
+        TOOLKIT,
+    ),
+    "queued without flex-start": (
+        put(GANG, "node_config.flex_start", False),
+        "pools-have-jobs",
+        f"{GKE}how-to/provisioningrequest",
+    ),
     # Machines
-    "Hyperdisk on an A2": (group("spot-a100", disk_type="hyperdisk-balanced"), "disks-fit", pools.DISKS_DOC),
-    "Hyperdisk on an E2": (group("system", disk_type="hyperdisk-balanced"), "disks-fit", pools.DISKS_DOC),
-    "pd-extreme on a G2": (put("google_container_node_pool.pool-serving", DISK, "pd-extreme"), "disks-fit", DISK_DOC),
+    "Hyperdisk on an A2": (
+        group("spot-a100", disk_type="hyperdisk-balanced"),
+        "disks-fit",
+        pools.DISKS_DOC,
+    ),
+    "Hyperdisk on an E2": (
+        group("system", disk_type="hyperdisk-balanced"),
+        "disks-fit",
+        pools.DISKS_DOC,
+    ),
+    "pd-extreme on a G2": (
+        put("google_container_node_pool.pool-serving", DISK, "pd-extreme"),
+        "disks-fit",
+        DISK_DOC,
+    ),
     "a disk type with a typo": (put(SPOT, DISK, "pd-balnced"), "disks-fit", DISK_DOC),
-    "Hyperdisk from auto-provisioning": (caps(disk_type="hyperdisk-balanced"), "disks-fit", pools.DISKS_DOC),
+    "Hyperdisk from auto-provisioning": (
+        caps(disk_type="hyperdisk-balanced"),
+        "disks-fit",
+        pools.DISKS_DOC,
+    ),
     "a disk of 5 GiB": (group("spot-l4", disk_gib=5), "disk_gib", DISK_DOC),
-    "5,000 nodes in a pool": (group("spot-l4", max_nodes=5_000), "max_nodes", f"{DOCS}kubernetes-engine/quotas"),
+    "5,000 nodes in a pool": (
+        group("spot-l4", max_nodes=5_000),
+        "max_nodes",
+        f"{DOCS}kubernetes-engine/quotas",
+    ),
     # Cluster
-    "a control plane of long ago": (cluster(min_version="1.24"), "version-is-offered grace-has-its-version", f"{GKE}release-schedule"),
-    "a control plane of some day": (cluster(min_version="1.99"), "version-is-offered", f"{GKE}release-schedule"),
-    "an hour of maintenance": (cluster(maintenance_end="2026-01-01T03:00:00Z"), "maintenance", WINDOWS),
-    "maintenance once a week": (cluster(maintenance_days="FREQ=WEEKLY;BYDAY=SU"), "maintenance-is-possible", WINDOWS),
-    "another group for role bindings": (security(rbac_security_group="gke-admins@acme.example"), "rbac_security_group", f"{GKE}how-to/google-groups-rbac"),
+    "a control plane of long ago": (
+        cluster(min_version="1.24"),
+        "version-is-offered grace-has-its-version",
+        f"{GKE}release-schedule",
+    ),
+    "a control plane of some day": (
+        cluster(min_version="1.99"),
+        "version-is-offered",
+        f"{GKE}release-schedule",
+    ),
+    "an hour of maintenance": (
+        cluster(maintenance_end="2026-01-01T03:00:00Z"),
+        "maintenance",
+        WINDOWS,
+    ),
+    "maintenance once a week": (
+        cluster(maintenance_days="FREQ=WEEKLY;BYDAY=SU"),
+        "maintenance-is-possible",
+        WINDOWS,
+    ),
+    "another group for role bindings": (
+        security(rbac_security_group="gke-admins@acme.example"),
+        "rbac_security_group",
+        f"{GKE}how-to/google-groups-rbac",
+    ),
     "a key of another region": (
-        security(kms_key="projects/p/locations/europe-west4/keyRings/r/cryptoKeys/k"), "keys-are-near",
+        security(kms_key="projects/p/locations/europe-west4/keyRings/r/cryptoKeys/k"),
+        "keys-are-near",
         f"{GKE}how-to/using-cmek",
     ),
     # Labels, ranges, database
-    "a label in capitals": (put(SPOT, "node_config.resource_labels", {"Team": "ML"}), "label-grammar", GKE),
-    "a value in capitals": (put(CLUSTER, "resource_labels", {"team": "ML"}), "label-grammar", GKE),
-    "65 labels": (labels(**{f"l{n}": "x" for n in range(65)}), "label-grammar", f"{DOCS}resource-manager/docs/labels-overview"),
-    "a label of Google": (labels(**{"goog-x": "y"}), "label-grammar", f"{DOCS}resource-manager/docs/labels-overview"),
-    "pods on public addresses": (network(pods_cidr="8.8.0.0/16"), "ranges-are-private", f"{DOCS}vpc/docs/subnets#valid-ranges"),
-    "nodes on Docker's range": (network(nodes_cidr="172.17.0.0/20"), "ranges-are-private", f"{DOCS}sql/docs/postgres/private-ip"),
-    "a database on public addresses": (network(database_cidr="9.0.0.0/20"), "ranges-are-private", f"{DOCS}vpc/docs/subnets#valid-ranges"),
-    "a database on Docker's range": (network(database_cidr="172.17.16.0/20"), "ranges-are-private", f"{DOCS}sql/docs/postgres/private-ip"),
-    "a range with host bits": (network(nodes_cidr="10.10.0.1/22"), "nodes_cidr", f"{DOCS}vpc/docs/subnets"),
-    "three CPUs": (database(tier="db-custom-3-11520"), "database-tier-exists", f"{DOCS}sql/docs/postgres/create-instance"),
-    "a gigabyte for two CPUs": (database(tier="db-custom-2-1024"), "database-tier-exists", f"{DOCS}sql/docs/postgres/create-instance"),
-    "memory that is no multiple": (database(tier="db-custom-2-7700"), "database-tier-exists", f"{DOCS}sql/docs/postgres/create-instance"),
-    "a tier of another edition": (database(tier="db-perf-optimized-N-4"), "database-tier-exists", f"{DOCS}sql/docs/editions-intro"),
-    "a tier that is gone": (put(DATABASE, "settings.tier", "db-n1-standard-1"), "database-tier-exists", f"{DOCS}sql/docs/postgres/create-instance"),
-    "an account of 31 characters": (state(name_prefix="a-prefix-that-is-long"), "name_prefix", f"{DOCS}iam/docs/service-accounts-create"),
-    "a node range in the plan only": (
-        both(put(SUBNET, "ip_cidr_range", "11.0.0.0/22"), put(CLUSTER, f"{DEFAULTS}.disk_type", "pd-ssd")),
-        "ranges-are-private", f"{DOCS}vpc/docs/subnets#valid-ranges",
+    "a label in capitals": (
+        put(SPOT, "node_config.resource_labels", {"Team": "ML"}),
+        "label-grammar",
+        GKE,
     ),
-}  # fmt: skip
+    "a value in capitals": (put(CLUSTER, "resource_labels", {"team": "ML"}), "label-grammar", GKE),
+    "65 labels": (
+        labels(**{f"l{n}": "x" for n in range(65)}),
+        "label-grammar",
+        f"{DOCS}resource-manager/docs/labels-overview",
+    ),
+    "a label of Google": (
+        labels(**{"goog-x": "y"}),
+        "label-grammar",
+        f"{DOCS}resource-manager/docs/labels-overview",
+    ),
+    "pods on public addresses": (
+        network(pods_cidr="8.8.0.0/16"),
+        "ranges-are-private",
+        f"{DOCS}vpc/docs/subnets#valid-ranges",
+    ),
+    "nodes on Docker's range": (
+        network(nodes_cidr="172.17.0.0/20"),
+        "ranges-are-private",
+        f"{DOCS}sql/docs/postgres/private-ip",
+    ),
+    "a database on public addresses": (
+        network(database_cidr="9.0.0.0/20"),
+        "ranges-are-private",
+        f"{DOCS}vpc/docs/subnets#valid-ranges",
+    ),
+    "a database on Docker's range": (
+        network(database_cidr="172.17.16.0/20"),
+        "ranges-are-private",
+        f"{DOCS}sql/docs/postgres/private-ip",
+    ),
+    "a range with host bits": (
+        network(nodes_cidr="10.10.0.1/22"),
+        "nodes_cidr",
+        f"{DOCS}vpc/docs/subnets",
+    ),
+    "three CPUs": (
+        database(tier="db-custom-3-11520"),
+        "database-tier-exists",
+        f"{DOCS}sql/docs/postgres/create-instance",
+    ),
+    "a gigabyte for two CPUs": (
+        database(tier="db-custom-2-1024"),
+        "database-tier-exists",
+        f"{DOCS}sql/docs/postgres/create-instance",
+    ),
+    "memory that is no multiple": (
+        database(tier="db-custom-2-7700"),
+        "database-tier-exists",
+        f"{DOCS}sql/docs/postgres/create-instance",
+    ),
+    "a tier of another edition": (
+        database(tier="db-perf-optimized-N-4"),
+        "database-tier-exists",
+        f"{DOCS}sql/docs/editions-intro",
+    ),
+    "a tier that is gone": (
+        put(DATABASE, "settings.tier", "db-n1-standard-1"),
+        "database-tier-exists",
+        f"{DOCS}sql/docs/postgres/create-instance",
+    ),
+    "an account of 31 characters": (
+        state(name_prefix="a-prefix-that-is-long"),
+        "name_prefix",
+        f"{DOCS}iam/docs/service-accounts-create",
+    ),
+    "a node range in the plan only": (
+        both(
+            put(SUBNET, "ip_cidr_range", "11.0.0.0/22"),
+            put(CLUSTER, f"{DEFAULTS}.disk_type", "pd-ssd"),
+        ),
+        "ranges-are-private",
+        f"{DOCS}vpc/docs/subnets#valid-ranges",
+    ),
+}

@@ -1,4 +1,6 @@
-"""Each rule is broken by one edit, alone; what Google refuses is found; no recorded inventory guards a fork's environment."""
+"""Each rule is broken by one edit, alone; what Google refuses is found; no recorded inventory
+guards a fork's environment.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +43,9 @@ def test_the_sound_facts_break_no_rule() -> None:
 def broken(edit: Edit) -> Facts:
     """The edited resources; those of the edited environment, where it changed that alone."""
     facts = edit(sound())
-    return facts if facts.resources != sound().resources else facts_of_specs(facts.environment)
+    if facts.resources != sound().resources:
+        return facts
+    return facts_of_specs(facts.environment)
 
 
 def rules_of(facts: Facts) -> set[str]:
@@ -60,7 +64,9 @@ def test_one_edit_breaks_exactly_its_rule(defect: str) -> None:
 
 @pytest.mark.parametrize("change", REFUSED)
 def test_what_google_refuses_is_found_before_it_is_asked(change: str) -> None:
-    """By the rules or by the schema, as the table says, and so that no other finding could stand for it."""
+    """By the rules or by the schema, as the table says, and so that no other finding could stand
+    for it.
+    """
     edit, finder, source = REFUSED[change]
     assert source.startswith("https://")
     try:
@@ -79,7 +85,15 @@ def test_every_rule_is_broken_alone_by_some_edit() -> None:
 def test_a_child_module_hides_nothing() -> None:
     """Also one of its own, and a resource with `for_each`."""
     bad = BROKEN["firewall with empty sources"][0](sound()).resources[-1]
-    inner = {"resources": [{"type": bad.kind, "address": 'module.a.module.b.any["x"]', "values": dict(bad.values)}]}
+    inner = {
+        "resources": [
+            {
+                "type": bad.kind,
+                "address": 'module.a.module.b.any["x"]',
+                "values": dict(bad.values),
+            }
+        ]
+    }
     plan = {"planned_values": {"root_module": {"child_modules": [{"child_modules": [inner]}]}}}
     found = judge(facts_of_plans(hardened(), [plan]))
     assert {"no-open-firewall"} == {each.rule for each in found if "module.b" in each.where}
@@ -105,7 +119,9 @@ def test_no_shipped_environment_breaks_a_rule(environment: str) -> None:
 
 
 def test_a_broken_environment_fails_before_terraform_with_the_rule_and_its_file() -> None:
-    groups = tuple(replace(g, zones=("us-central1-z",)) if g.name == "spot-a100" else g for g in EXAMPLE.groups)
+    groups = tuple(
+        replace(g, zones=("us-central1-z",)) if g.name == "spot-a100" else g for g in EXAMPLE.groups
+    )
     with pytest.raises(InputError) as caught:
         require_clean(replace(EXAMPLE, groups=groups))
     lines = caught.value.lines()
@@ -115,16 +131,32 @@ def test_a_broken_environment_fails_before_terraform_with_the_rule_and_its_file(
 
 def test_production_asks_for_what_a_trial_may_leave_out() -> None:
     found = {f.rule for f in judge_environment(replace(EXAMPLE, production=True))}
-    assert {"production-is-hardened", "production-is-safe", "deletion-protection", "data-encrypted"} <= found
+    assert {
+        "production-is-hardened",
+        "production-is-safe",
+        "deletion-protection",
+        "data-encrypted",
+    } <= found
     assert judge_environment(hardened()) == []
 
 
-def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(identities.PROJECT_ROLES, "nodes", "roles/storage.objectViewer")
     assert {found.rule for found in judge_environment(EXAMPLE)} == {"project-roles"}
 
 
 def test_who_plans_from_a_workflow_may_read_the_image_policy_and_who_deploys_may_write_it() -> None:
-    granted = {r.id: str(r.arguments["role"]) for r in resources(hardened()) if r.kind == "google_project_iam_member"}
-    assert granted["planner-binaryauthorization-policyViewer"] == "roles/binaryauthorization.policyViewer"
-    assert granted["deployer-binaryauthorization-policyEditor"] == "roles/binaryauthorization.policyEditor"
+    granted = {}
+    for r in resources(hardened()):
+        if r.kind == "google_project_iam_member":
+            granted[r.id] = str(r.arguments["role"])
+    assert (
+        granted["planner-binaryauthorization-policyViewer"]
+        == "roles/binaryauthorization.policyViewer"
+    )
+    assert (
+        granted["deployer-binaryauthorization-policyEditor"]
+        == "roles/binaryauthorization.policyEditor"
+    )

@@ -1,6 +1,7 @@
 """When alerts fire on samples that an exporter really wrote, by Prometheus's own engine.
 
-Samples come as what Cloud Monitoring was sent; their names in PromQL follow Google's rule for custom metrics.
+Samples come as what Cloud Monitoring was sent; their names in PromQL follow Google's rule for
+custom metrics.
 """
 
 import json
@@ -14,7 +15,8 @@ from typing import Any
 from monitoring.alerting.alert import Alert, AlertSource
 from tests.monitoring.alerting.promtool import Rule, rule, tested
 
-# promtool holds a value for each minute of each series, those without a sample too: a month at once fills the memory.
+# promtool holds a value for each minute of each series, those without a sample too: a month at once
+# fills the memory.
 SLICE_MIN = 2_880
 FAR_MIN = 360
 Series = dict[str, dict[int, float]]
@@ -26,7 +28,12 @@ _ASKED = tuple(f"{which}_over_time{_FIRING}" for which in ("min", "max"))
 _AT = re.compile(r"time: ((?:\d+[dhms])+),")
 _SAMPLE = re.compile(r"\{(?P<labels>[^{}]*)\} (?P<value>[0-9.E+]+)")
 _LABEL = re.compile(r'(\w+)=\\?"(.*?)\\?"(?:, |$)')
-_UNIT_MIN = {"d": 1440, "h": 60, "m": 1, "s": 1 / 60}
+_UNIT_MIN = {
+    "d": 1440,
+    "h": 60,
+    "m": 1,
+    "s": 1 / 60,
+}
 _WINDOW = re.compile(r"(?:\[|offset )(\d+)([smhd])")
 # Holds Unix time, which promtool's clock counts from the beginning of a slice.
 _CLOCK = "heartbeat_seconds{"
@@ -73,29 +80,39 @@ def series_name(metric_type: str, labels: Labels) -> str:
 
 
 def promql_name(metric_type: str) -> str:
-    """`custom.googleapis.com/holdfast/x` -> `custom_googleapis_com:holdfast_x`. Without a path it is one already."""
+    """`custom.googleapis.com/holdfast/x` -> `custom_googleapis_com:holdfast_x`. Without a path it
+    is one already.
+    """
     domain, slash, path = metric_type.partition("/")
     if not slash:
         return metric_type
     return f"{re.sub(r'[^a-zA-Z0-9_]', '_', domain)}:{re.sub(r'[^a-zA-Z0-9_]', '_', path)}"
 
 
-def firings(alerts: Iterable[Alert], recorder: Recorder, slice_min: int = SLICE_MIN) -> list[Firing]:
+def firings(
+    alerts: Iterable[Alert], recorder: Recorder, slice_min: int = SLICE_MIN
+) -> list[Firing]:
     """In the order in which they began. A pause below two minutes is none.
 
-    Slices of the time are played one by one, each with as much before it as a rule looks back; rules that look back
-    about as far are played together, with the series that they read.
+    Slices of the time are played one by one, each with as much before it as a rule looks back;
+    rules that look back about as far are played together, with the series that they read.
     """
     minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
     for rules in _by_reach(rule(alert) for alert in alerts if alert.source is AlertSource.PROMQL):
         before_min = max(_looks_back_min(each) for each in rules)
         read = _metrics(rules)
-        series = {name: held for name, held in recorder.series.items() if name.partition("{")[0] in read}
+        series = {
+            name: held for name, held in recorder.series.items() if name.partition("{")[0] in read
+        }
         for first in range(0, recorder.minute + 1, slice_min):
             last = min(first + slice_min - 1, recorder.minute)
             for key, fired in _firing_minutes(rules, series, first, last, before_min).items():
                 minutes[key] |= fired
-    found = [Firing(alert=name, labels=labels, first_min=a, last_min=b) for (name, labels), held in minutes.items() for a, b in _runs(held)]  # fmt: skip
+    found = [
+        Firing(alert=name, labels=labels, first_min=a, last_min=b)
+        for (name, labels), held in minutes.items()
+        for a, b in _runs(held)
+    ]
     return sorted(found, key=lambda firing: firing.first_min)
 
 
@@ -109,7 +126,9 @@ def _by_reach(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
 
 def _metrics(rules: Iterable[Rule]) -> frozenset[str]:
     """With the words of the language, which are no metric's name."""
-    return frozenset(name for each in rules for name in re.findall(r"[a-zA-Z_:][\w:]*", each["expr"]))
+    return frozenset(
+        name for each in rules for name in re.findall(r"[a-zA-Z_:][\w:]*", each["expr"])
+    )
 
 
 def _looks_back_min(rule: Rule) -> int:
@@ -120,7 +139,13 @@ def _looks_back_min(rule: Rule) -> int:
     return int(sum(windows) + int(hold[1]) * _UNIT_MIN[hold[2]]) + 5
 
 
-def _firing_minutes(rules: list[Rule], series: Series, first: int, last: int, before_min: int) -> dict[tuple[str, Labels], set[int]]:  # fmt: skip
+def _firing_minutes(
+    rules: list[Rule],
+    series: Series,
+    first: int,
+    last: int,
+    before_min: int,
+) -> dict[tuple[str, Labels], set[int]]:
     """The minutes from `first` to `last` in which each alert fired."""
     begin = max(0, first - before_min)
     cut = {name: _cut(name, held, begin, last) for name, held in series.items()}
@@ -129,8 +154,12 @@ def _firing_minutes(rules: list[Rule], series: Series, first: int, last: int, be
     minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
     for window, labels, minute in _answers(answer):
         name = labels.pop("alertname")
-        key = name, tuple(sorted((k, v) for k, v in labels.items() if k not in ("alertstate", "severity")))
-        window, minute = window + begin, minute + begin
+        key = (
+            name,
+            tuple(sorted((k, v) for k, v in labels.items() if k not in ("alertstate", "severity"))),
+        )
+        window = window + begin
+        minute = minute + begin
         seen = [m for m in minutes[key] if m > window - WINDOW_MIN]
         minutes[key] |= set(range(min([minute, *seen]), max([minute, *seen]) + 1))
     inside = {key: {m for m in fired if first <= m <= last} for key, fired in minutes.items()}
@@ -139,18 +168,42 @@ def _firing_minutes(rules: list[Rule], series: Series, first: int, last: int, be
 
 def _cut(name: str, held: dict[int, float], begin: int, last: int) -> dict[int, float]:
     earlier_s = 60 * begin if _CLOCK in name else 0
-    return {minute - begin: value - earlier_s for minute, value in held.items() if begin <= minute <= last}
+    return {
+        minute - begin: value - earlier_s
+        for minute, value in held.items()
+        if begin <= minute <= last
+    }
 
 
 def _ask(rules: list[Rule], held: Series, minutes: Iterable[int]) -> str:
-    series = [{"series": name, "values": _values(values)} for name, values in held.items()]
-    asked = [{"expr": expr, "eval_time": f"{minute}m", "exp_samples": []} for minute in minutes for expr in _ASKED]
-    test = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
+    series = []
+    for name, values in held.items():
+        series.append(
+            {
+                "series": name,
+                "values": _values(values),
+            }
+        )
+    asked = []
+    for minute in minutes:
+        for expr in _ASKED:
+            asked.append(
+                {
+                    "expr": expr,
+                    "eval_time": f"{minute}m",
+                    "exp_samples": [],
+                }
+            )
+    test = {
+        "interval": "1m",
+        "input_series": series,
+        "promql_expr_test": asked,
+    }
     printed = tested([(rules, "1m", test)])
     # Expecting nothing makes promtool print whatever there is, and anything else is no answer.
-    assert ("SUCCESS" in printed or "FAILED" in printed) and "error" not in printed.lower().replace("errors", ""), (
-        printed[:2000]
-    )
+    assert ("SUCCESS" in printed or "FAILED" in printed) and "error" not in printed.lower().replace(
+        "errors", ""
+    ), printed[:2000]
     return printed
 
 
@@ -159,7 +212,8 @@ def _values(held: dict[int, float]) -> str:
     words: list[str] = []
     following = 0
     for minute in sorted(held):
-        if gap := minute - following:
+        gap = minute - following
+        if gap:
             words.append(f"_x{gap}" if gap > 1 else "_")
         words.append(f"{held[minute]:g}" if abs(held[minute]) < 1e5 else f"{held[minute]:.0f}")
         following = minute + 1
@@ -170,8 +224,11 @@ def _answers(output: str) -> Iterable[tuple[int, dict[str, str], int]]:
     """(end of the window, labels, first or last minute of it in which the alert fired)."""
     at = 0
     for line in output.splitlines():
-        if moment := _AT.search(line):
-            at = round(sum(int(n) * _UNIT_MIN[unit] for n, unit in re.findall(r"(\d+)([dhms])", moment[1])))
+        moment = _AT.search(line)
+        if moment:
+            at = round(
+                sum(int(n) * _UNIT_MIN[unit] for n, unit in re.findall(r"(\d+)([dhms])", moment[1]))
+            )
         elif line.strip().startswith("got:"):
             for sample in _SAMPLE.finditer(line):
                 yield at, dict(_LABEL.findall(sample["labels"])), round(float(sample["value"]) / 60)

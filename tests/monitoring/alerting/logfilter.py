@@ -1,4 +1,6 @@
-"""The part of Cloud Logging's filter language that the alerts use: AND, OR, brackets, path="value", path=("a" OR "b")."""
+"""The part of Cloud Logging's filter language that the alerts use: AND, OR, brackets, path="value",
+path=("a" OR "b").
+"""
 
 import re
 from typing import Any
@@ -18,7 +20,9 @@ def matches(text: str, entry: dict[str, Any]) -> bool:
         return str(entry["logName"].endswith("/logs/" + found[1].replace("/", "%2F")))
 
     answers = COMPARISON.sub(compared, LOG.sub(logged, text))
-    assert re.fullmatch(r"(True|False|AND|OR|[\s()])+", answers), f"a construct that is not known here: {answers}"
+    assert re.fullmatch(r"(True|False|AND|OR|[\s()])+", answers), (
+        f"a construct that is not known here: {answers}"
+    )
     return eval(answers.replace("AND", "and").replace("OR", "or"))  # noqa: S307  (nothing else is left, see above)
 
 

@@ -1,4 +1,5 @@
-"""`python -m tests.monitoring.alerting.play ALERT`: plays an alert's bad and good histories, shows what fired.
+"""`python -m tests.monitoring.alerting.play ALERT`: plays an alert's bad and good histories, shows
+what fired.
 
 Exits 0 if the alert fires on its bad histories and on no good one, 1 if not.
 """
@@ -24,12 +25,19 @@ def find(name: str) -> Alert:
         if name in (alert.name, alert.slug):
             return alert
     allowed = ", ".join(alert.name for alert in known)
-    raise InputError("no such alert", got=name, allowed=allowed, fix="take one of these names, or its slug")
+    raise InputError(
+        "no such alert",
+        got=name,
+        allowed=allowed,
+        fix="take one of these names, or its slug",
+    )
 
 
 def play(alert: Alert) -> list[Outcome]:
     if alert.source is not AlertSource.PROMQL:
-        raise Unjudged(f"{alert.name} is judged on {alert.source.value}, which Prometheus cannot play")
+        raise Unjudged(
+            f"{alert.name} is judged on {alert.source.value}, which Prometheus cannot play"
+        )
     return run([(alert, history) for history in CASES[alert.name]])
 
 
@@ -43,15 +51,23 @@ def main(alert: Annotated[str, typer.Argument(help="Name or slug.")]) -> None:
         print(_line(outcome))
     if all(outcome.held for outcome in outcomes):
         raise typer.Exit(EXIT_DONE)
-    typer.echo("Next: correct the alert, or its histories in tests/monitoring/alerting/rule_cases*.py", err=True)
+    typer.echo(
+        "Next: correct the alert, or its histories in tests/monitoring/alerting/rule_cases*.py",
+        err=True,
+    )
     raise typer.Exit(EXIT_FINDINGS)
 
 
 def _line(outcome: Outcome) -> str:
     history = outcome.history
     labels = [", ".join(f"{key}={value}" for key, value in fired) for fired in history.fires]
-    what = f"fires by minute {history.at_min}: {'; '.join(labels)}" if labels else f"silent at minute {history.at_min}"
-    return f"  {'held  ' if outcome.held else 'BROKEN'} {what}" + ("" if outcome.held else f"\n{outcome.output}")
+    if labels:
+        what = f"fires by minute {history.at_min}: {'; '.join(labels)}"
+    else:
+        what = f"silent at minute {history.at_min}"
+    return f"  {'held  ' if outcome.held else 'BROKEN'} {what}" + (
+        "" if outcome.held else f"\n{outcome.output}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Plays histories of metrics through Prometheus's own engine, and shows whether the alerts fired as expected.
+"""Plays histories of metrics through Prometheus's own engine, and shows whether the alerts fired as
+expected.
 
 promtool comes from PATH (Debian: prometheus), or from the cache that `make tools` fills.
 Releases from 2.42 to 3.x are understood.
@@ -18,7 +19,8 @@ from holdfast.contract.errors import Unjudged
 from monitoring.alerting.alert import Alert
 from tests.tools import build
 
-PROMTOOL_S, AT_ONCE = 900, 100
+PROMTOOL_S = 900
+AT_ONCE = 100
 Rule = dict[str, Any]
 VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
 
@@ -26,8 +28,9 @@ VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
     series: tuple[tuple[str, str], ...]
-    """(series, values), in promtool's notation, one sample a step: 'a+bxn' starts at a and adds b n times, 'axn'
-    repeats, '_xn' is a gap."""
+    """(series, values), in promtool's notation, one sample a step: 'a+bxn' starts at a and adds b n
+    times, 'axn' repeats, '_xn' is a gap.
+    """
     step_min: int = 1
     """Minutes between two samples, and between two evaluations of the alert."""
     at_min: int
@@ -56,37 +59,63 @@ def program() -> str:
 
 def run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
     """Every case in the order given, a few hundred in one run of promtool."""
-    return [outcome for first in range(0, len(cases), AT_ONCE) for outcome in _run(cases[first : first + AT_ONCE])]
+    return [
+        outcome
+        for first in range(0, len(cases), AT_ONCE)
+        for outcome in _run(cases[first : first + AT_ONCE])
+    ]
 
 
 def _run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
     """A file for each case, because promtool gives one verdict a file."""
-    printed = tested([([rule(alert)], f"{history.step_min}m", _case(alert, history)) for alert, history in cases])
+    printed = tested(
+        [([rule(alert)], f"{history.step_min}m", _case(alert, history)) for alert, history in cases]
+    )
     return [
         Outcome(alert.name, history, held, output)
-        for (held, output), (alert, history) in zip(verdicts(printed, len(cases)), cases, strict=True)
+        for (held, output), (alert, history) in zip(
+            verdicts(printed, len(cases)), cases, strict=True
+        )
     ]
 
 
 def tested(files: Sequence[tuple[Sequence[Rule], str, dict[str, Any]]]) -> str:
-    """What promtool prints of files, each with its rules, the interval between evaluations, and one test."""
+    """What promtool prints of files, each with its rules, the interval between evaluations, and one
+    test.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-alerts-") as name:
-        command, folder = [program(), "test", "rules"], Path(name)
+        command = [program(), "test", "rules"]
+        folder = Path(name)
         for number, (rules, interval, test) in enumerate(files):
             # JSON is YAML, and needs no quoting rules.
-            (folder / f"rules-{number}.json").write_text(json.dumps({"groups": [{"name": "holdfast", "rules": rules}]}))
-            body = {"rule_files": [f"rules-{number}.json"], "evaluation_interval": interval, "tests": [test]}
+            (folder / f"rules-{number}.json").write_text(
+                json.dumps({"groups": [{"name": "holdfast", "rules": rules}]})
+            )
+            body = {
+                "rule_files": [f"rules-{number}.json"],
+                "evaluation_interval": interval,
+                "tests": [test],
+            }
             (folder / f"case-{number}.json").write_text(json.dumps(body))
             command.append(str(folder / f"case-{number}.json"))
-        # One stream: SUCCESS goes to stdout and FAILED to stderr, and only their common order names the file.
-        return subprocess.run(command, stdout=PIPE, stderr=STDOUT, text=True, timeout=PROMTOOL_S, check=False).stdout
+        # One stream: SUCCESS goes to stdout and FAILED to stderr, and only their common order names
+        # the file.
+        return subprocess.run(
+            command,
+            stdout=PIPE,
+            stderr=STDOUT,
+            text=True,
+            timeout=PROMTOOL_S,
+            check=False,
+        ).stdout
 
 
 def verdicts(output: str, count: int) -> list[tuple[bool, str]]:
     """Whether each file held, with what was printed about it, in the order of the files.
 
-    2.x prints the name of a file above its verdict, 3.x prints no name, and only 3.x writes JUnit; a verdict for
-    each file, in their order, is what all releases print. Anything else is Unjudged, never "not held".
+    2.x prints the name of a file above its verdict, 3.x prints no name, and only 3.x writes JUnit;
+    a verdict for each file, in their order, is what all releases print. Anything else is Unjudged,
+    never "not held".
     """
     found: list[tuple[bool, str]] = []
     for line in output.splitlines():
@@ -96,7 +125,9 @@ def verdicts(output: str, count: int) -> list[tuple[bool, str]]:
             held, before = found[-1]
             found[-1] = held, before + line + "\n"
     if len(found) != count:
-        raise Unjudged(f"promtool gave {len(found)} verdicts for {count} files; it printed: {output[:500]}")
+        raise Unjudged(
+            f"promtool gave {len(found)} verdicts for {count} files; it printed: {output[:500]}"
+        )
     return found
 
 
@@ -110,12 +141,25 @@ def rule(alert: Alert) -> Rule:
 
 
 def _case(alert: Alert, history: History) -> dict[str, Any]:
-    expected = [{"exp_labels": dict(labels) | {"severity": alert.severity.value}} for labels in history.fires]
+    expected = []
+    for labels in history.fires:
+        expected.append({"exp_labels": dict(labels) | {"severity": alert.severity.value}})
     verdicts: list[dict[str, Any]] = [
-        {"eval_time": f"{history.at_min}m", "alertname": alert.name, "exp_alerts": expected}
+        {
+            "eval_time": f"{history.at_min}m",
+            "alertname": alert.name,
+            "exp_alerts": expected,
+        }
     ]
     if history.quiet_until_min >= 0:
-        verdicts.insert(0, {"eval_time": f"{history.quiet_until_min}m", "alertname": alert.name, "exp_alerts": []})
+        verdicts.insert(
+            0,
+            {
+                "eval_time": f"{history.quiet_until_min}m",
+                "alertname": alert.name,
+                "exp_alerts": [],
+            },
+        )
     return {
         "interval": f"{history.step_min}m",
         "input_series": [{"series": series, "values": values} for series, values in history.series],

@@ -1,4 +1,6 @@
-"""For each alert bad and good histories: what `make test-alert` plays and what the tests hold the queries to."""
+"""For each alert bad and good histories: what `make test-alert` plays and what the tests hold the
+queries to.
+"""
 
 from tests.monitoring.alerting.promtool import History
 from tests.monitoring.alerting.rule_cases_capacity import CAPACITY
@@ -11,12 +13,22 @@ def _pending(capacity: str, limit_min: int) -> tuple[History, ...]:
     series = ours("pending_seconds", f'capacity="{capacity}",accelerator="nvidia-l4"')
     other = ours("pending_seconds", f'capacity="{capacity}x",accelerator="nvidia-l4"')
     waiting = f"0+60x{limit_min + 30}"
-    due, fires = limit_min + 8, labels(accelerator="nvidia-l4")
+    due = limit_min + 8
+    fires = labels(accelerator="nvidia-l4")
     almost = f"0+60x{limit_min - 1} {(limit_min - 1) * 60}x60"
     return (
-        played((series, waiting), at=due, fires=fires, quiet=limit_min + 4),
+        played(
+            (series, waiting),
+            at=due,
+            fires=fires,
+            quiet=limit_min + 4,
+        ),
         # A gap of three minutes is bridged by the look-back.
-        played((series, f"0+60x{limit_min + 2} _x3 {60 * (limit_min + 6)}+60x9"), at=due + 2, fires=fires),
+        played(
+            (series, f"0+60x{limit_min + 2} _x3 {60 * (limit_min + 6)}+60x9"),
+            at=due + 2,
+            fires=fires,
+        ),
         played((series, almost), (other, f"{limit_min * 600}x90"), at=limit_min + 40),
         played((ours("pending_seconds", f'capacity="{capacity}"', OTHER), "999999x90"), at=60),
     )
@@ -27,7 +39,12 @@ _COUNTED = ours("preemptions_total", 'pool="spot-l4",zone="a"')
 CASES: dict[str, tuple[History, ...]] = {
     "HoldfastSpotPreemptionsAboveUsual": (
         # Seven in an hour, one every eight minutes; the series begins with the first loss ever.
-        played((lost("spot-l4"), "_x5 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1"), at=54, fires=_LOST, quiet=50),
+        played(
+            (lost("spot-l4"), "_x5 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1"),
+            at=54,
+            fires=_LOST,
+            quiet=50,
+        ),
         played((lost("spot-l4"), "_x5 7 _x30"), at=20, fires=_LOST),
         played(
             (lost("spot-l4"), "1 _x9 1 _x9 1 _x9 1 _x9 1 _x9 1 _x9"),  # six, the usual
@@ -40,11 +57,22 @@ CASES: dict[str, tuple[History, ...]] = {
         played((lost("spot-l4"), "7 _x90"), at=75),  # an hour later it is over
     ),
     "HoldfastSpotPreemptionBurst": (
-        played((lost("spot-l4"), "_x20 2 2 1 2"), at=23, fires=_LOST, quiet=22),
         played(
-            (lost("spot-l4"), "1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1"), (lost("x", reason="AutoResize"), "9x60"), at=54
+            (lost("spot-l4"), "_x20 2 2 1 2"),
+            at=23,
+            fires=_LOST,
+            quiet=22,
         ),
-        played((lost("spot-l4", cluster=OTHER), "9x60"), (lost("x", kind="TerminationEvent"), "9x60"), at=30),
+        played(
+            (lost("spot-l4"), "1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1"),
+            (lost("x", reason="AutoResize"), "9x60"),
+            at=54,
+        ),
+        played(
+            (lost("spot-l4", cluster=OTHER), "9x60"),
+            (lost("x", kind="TerminationEvent"), "9x60"),
+            at=30,
+        ),
         played((lost("spot-l4"), "1 1 1 1 1 1 _x30"), at=8),
         played((lost("spot-l4"), "_x20 1 1 1 _x3 2 2"), at=27, fires=_LOST),
         played((lost("spot-l4"), "4 _x13 4"), at=14),
@@ -56,17 +84,41 @@ CASES: dict[str, tuple[History, ...]] = {
     **JOBS,
     **SERVING,
     "HoldfastSystemPodsOnSpot": gauge(
-        "system_pods_on_interruptible", "0x5 1x30", "0x5 1x8 0x30", quiet=13, at=17, end=40, namespace="kube-system"
+        "system_pods_on_interruptible",
+        "0x5 1x30",
+        "0x5 1x8 0x30",
+        quiet=13,
+        at=17,
+        end=40,
+        namespace="kube-system",
     ),
     "HoldfastSilentNodeHoldsPods": gauge(
-        "silent_node_pods", "0x5 1x20", "0x5 2x3 0x20", quiet=9, at=12, end=20, namespace="training"
+        "silent_node_pods",
+        "0x5 1x20",
+        "0x5 2x3 0x20",
+        quiet=9,
+        at=12,
+        end=20,
+        namespace="training",
     ),
     "HoldfastDisruptionBudgetViolated": gauge(
-        "disruption_budget_shortfall", "0x5 1x30", "1x9 0x30", quiet=13, at=17, end=30, namespace="serving", budget="s"
+        "disruption_budget_shortfall",
+        "0x5 1x30",
+        "1x9 0x30",
+        quiet=13,
+        at=17,
+        end=30,
+        namespace="serving",
+        budget="s",
     ),
     "HoldfastPreemptionCountsDisagree": (
         # GKE lost four, the exporter none
-        played((lost("spot-l4"), "_x5 4 _x80"), at=70, fires=labels(), quiet=60),
+        played(
+            (lost("spot-l4"), "_x5 4 _x80"),
+            at=70,
+            fires=labels(),
+            quiet=60,
+        ),
         played((_COUNTED, "0x5 4x80"), at=70, fires=labels()),  # and the other way
         played((lost("spot-l4"), "_x5 4 _x120"), at=110, fires=labels()),
         played((_COUNTED, "0x5 4x120"), at=110, fires=labels()),
@@ -83,10 +135,21 @@ CASES: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastMonitoringSilent": (
         # dead: the series ends
-        played((ours("exporter_heartbeat_seconds"), "0+60x20"), at=33, fires=here(), quiet=24),
+        played(
+            (ours("exporter_heartbeat_seconds"), "0+60x20"),
+            at=33,
+            fires=here(),
+            quiet=24,
+        ),
         # stuck: it is scraped, but no pass ends any more
-        played((ours("exporter_heartbeat_seconds"), "0+60x20 1200x30"), at=33, fires=here(), quiet=29),
-        # Never there: what an empty project shows, and what the heartbeat of another cluster must not hide.
+        played(
+            (ours("exporter_heartbeat_seconds"), "0+60x20 1200x30"),
+            at=33,
+            fires=here(),
+            quiet=29,
+        ),
+        # Never there: what an empty project shows, and what the heartbeat of another cluster must
+        # not hide.
         played((ours("exporter_heartbeat_seconds", "", OTHER), "0+60x90"), at=12, fires=here()),
         played((ours("exporter_heartbeat_seconds"), "0+60x20 _x9 1800+60x40"), at=29),
     ),

@@ -6,7 +6,10 @@ from tests.monitoring.alerting.rule_series import OTHER, labels, ours, played, r
 
 
 def _wait(reason: str, accelerator: str = "nvidia-l4") -> str:
-    return ours("queue_wait_seconds", f'queue="spot",flavor="none",accelerator="{accelerator}",reason="{reason}"')
+    return ours(
+        "queue_wait_seconds",
+        f'queue="spot",flavor="none",accelerator="{accelerator}",reason="{reason}"',
+    )
 
 
 def _dcgm(field: str, cluster: str = EXAMPLE["cluster"]) -> str:
@@ -21,17 +24,35 @@ def _duty(pod: str, cluster: str = EXAMPLE["cluster"]) -> str:
 
 
 _OF_GPU = labels(cluster=EXAMPLE["cluster"], gpu="0", Hostname="n1")
-_OF_QUOTA = labels(queue="spot", accelerator="nvidia-l4", reason="quota")
+_OF_QUOTA = labels(
+    queue="spot",
+    accelerator="nvidia-l4",
+    reason="quota",
+)
 _BY_FITS = " ".join(f"{45000000 * (n // 3)}" for n in range(60))  # a minute of three
-_STARTED, _PENDING = ours("queue_started_workloads", 'queue="spot"'), ours("queue_pending_workloads", 'queue="spot"')
+_STARTED = ours("queue_started_workloads", 'queue="spot"')
+_PENDING = ours("queue_pending_workloads", 'queue="spot"')
 CAPACITY: dict[str, tuple[History, ...]] = {
     "HoldfastQueueWaitTooLong": (
-        played((_wait("quota"), "14000+60x30"), at=13, fires=_OF_QUOTA, quiet=10),
+        played(
+            (_wait("quota"), "14000+60x30"),
+            at=13,
+            fires=_OF_QUOTA,
+            quiet=10,
+        ),
         played((_wait("quota"), "14400x30"), (_wait("stopped"), "999999x30"), at=25),
-        played((ours("queue_wait_seconds", 'queue="spot",reason="quota"', OTHER), "999999x30"), at=25),
+        played(
+            (ours("queue_wait_seconds", 'queue="spot",reason="quota"', OTHER), "999999x30"), at=25
+        ),
     ),
     "HoldfastQueueAdmitsNothing": (
-        played((_PENDING, "0x5 1x60"), (_STARTED, "0x65"), at=40, fires=labels(queue="spot"), quiet=33),
+        played(
+            (_PENDING, "0x5 1x60"),
+            (_STARTED, "0x65"),
+            at=40,
+            fires=labels(queue="spot"),
+            quiet=33,
+        ),
         played((_PENDING, "4x60"), (_STARTED, "1x60"), at=50),  # its turn comes
         played((_PENDING, "0x60"), (_STARTED, "0x60"), at=50),
         played((_PENDING, "1x20 0x2 1x25"), (_STARTED, "0x60"), at=45),
@@ -41,16 +62,30 @@ CAPACITY: dict[str, tuple[History, ...]] = {
             at=50,
         ),
     ),
-    "HoldfastProvisioningLost": risen("provisioning_requests_lost_total", 'reason="Failed"', labels(reason="Failed")),
+    "HoldfastProvisioningLost": risen(
+        "provisioning_requests_lost_total", 'reason="Failed"', labels(reason="Failed")
+    ),
     "HoldfastGpuXidErrors": (
-        played((_dcgm("XID_ERRORS"), "0x40 1x40"), at=51, fires=_OF_GPU, quiet=39),
+        played(
+            (_dcgm("XID_ERRORS"), "0x40 1x40"),
+            at=51,
+            fires=_OF_GPU,
+            quiet=39,
+        ),
         played((_dcgm("XID_ERRORS"), "_x40 79x40"), at=43, fires=_OF_GPU),
         played((_dcgm("XID_ERRORS"), "13x40 79x40"), at=43, fires=_OF_GPU),
         # The last code stays for ever: it is no news.
-        played((_dcgm("XID_ERRORS"), "0x20 31x60"), (_dcgm("XID_ERRORS", "x"), "0x40 79x40"), at=42),
+        played(
+            (_dcgm("XID_ERRORS"), "0x20 31x60"), (_dcgm("XID_ERRORS", "x"), "0x40 79x40"), at=42
+        ),
     ),
     "HoldfastGpuUncorrectableEcc": (
-        played((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x14"), at=13, fires=_OF_GPU, quiet=9),
+        played(
+            (_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x14"),
+            at=13,
+            fires=_OF_GPU,
+            quiet=9,
+        ),
         played((_dcgm("ROW_REMAP_FAILURE"), "0x5 1x14"), at=13, fires=_OF_GPU),
         played((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x3 stale _x20"), at=20),  # its node was replaced
         played(
@@ -64,14 +99,25 @@ CAPACITY: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastGpuThrottled": (
         # 150 ms of each second
-        played((_dcgm("THERMAL_VIOLATION"), "0+9000000x60"), at=25, fires=_OF_GPU, quiet=14),
+        played(
+            (_dcgm("THERMAL_VIOLATION"), "0+9000000x60"),
+            at=25,
+            fires=_OF_GPU,
+            quiet=14,
+        ),
         played((_dcgm("THERMAL_VIOLATION"), _BY_FITS), at=45, fires=_OF_GPU),
         played((_dcgm("THERMAL_VIOLATION"), "0+4800000x60"), at=50),
-        played((_dcgm("THERMAL_VIOLATION"), "0+24000000x30 720000000x20"), at=36),  # it has cooled down
+        # it has cooled down
+        played((_dcgm("THERMAL_VIOLATION"), "0+24000000x30 720000000x20"), at=36),
         played((_dcgm("THERMAL_VIOLATION", "x"), "0+30000000x60"), at=50),
     ),
     "HoldfastGpuIdle": (
-        played((_duty("a"), "90x10 4x60"), at=45, fires=labels(namespace_name="training", pod_name="a"), quiet=39),
+        played(
+            (_duty("a"), "90x10 4x60"),
+            at=45,
+            fires=labels(namespace_name="training", pod_name="a"),
+            quiet=39,
+        ),
         played(
             (_duty("busy"), "5x60"),
             (_duty("bursts"), "0x20 60 0x20 60 0x20"),  # between two batches

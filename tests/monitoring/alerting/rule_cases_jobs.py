@@ -2,14 +2,26 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from tests.monitoring.alerting.promtool import History
-from tests.monitoring.alerting.rule_series import CLUSTER, OTHER, gauge, here, labels, ours, played, risen
+from tests.monitoring.alerting.rule_series import (
+    CLUSTER,
+    OTHER,
+    gauge,
+    here,
+    labels,
+    ours,
+    played,
+    risen,
+)
 
 JOB_A = {"job": "a", "namespace": "training"}
 A = 'job="a",namespace="training"'
 IN_TEAM_A, IN_TEAM_B = (f'job="a",namespace="team-{team}"' for team in "ab")
-OF_A, HERE, DEAD = labels(**JOB_A), here(**JOB_A), EXAMPLE["dead_letters"]
+OF_A = labels(**JOB_A)
+HERE = here(**JOB_A)
+DEAD = EXAMPLE["dead_letters"]
 FIRES_A = {"fires": HERE, **JOB_A}
-_OF_B, _NOT_AN_EVENT = 'job="b",reason="not an event"', f'{A},reason="not an event"'
+_OF_B = 'job="b",reason="not an event"'
+_NOT_AN_EVENT = f'{A},reason="not an event"'
 UNDELIVERED = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="%s"}'
 _FUTURE = f'{A},reason="from the future"'
 
@@ -22,13 +34,25 @@ def _interval(values: str, own: str = A) -> tuple[str, str]:
     return ours("commit_interval_seconds", own), values
 
 
-def _end(values: str, own: str = A, node: str = "n1", cluster: str = CLUSTER) -> tuple[str, str]:
+def _end(
+    values: str,
+    own: str = A,
+    node: str = "n1",
+    cluster: str = CLUSTER,
+) -> tuple[str, str]:
     return ours("node_end_seconds", f'{own},node="{node}"', cluster), values
 
 
 JOBS: dict[str, tuple[History, ...]] = {
     "HoldfastFlexNodeEndsUnsaved": (
-        played(_age("0+60x60"), _end("21000-60x60"), _end("400000-60x60", node="n2"), at=36, fires=HERE, quiet=34),
+        played(
+            _age("0+60x60"),
+            _end("21000-60x60"),
+            _end("400000-60x60", node="n2"),
+            at=36,
+            fires=HERE,
+            quiet=34,
+        ),
         played(
             _age("1800x90", 'job="saved"'),
             _end("9000-60x60", 'job="saved"'),
@@ -42,7 +66,13 @@ JOBS: dict[str, tuple[History, ...]] = {
         played(_age("3000x60"), _end("21600x60"), at=30),
     ),
     "HoldfastNoRecentCommit": (
-        played(_age("0+60x30"), _interval("300x30"), at=13, fires=OF_A, quiet=12),
+        played(
+            _age("0+60x30"),
+            _interval("300x30"),
+            at=13,
+            fires=OF_A,
+            quiet=12,
+        ),
         # no interval is known before the second commit: the environment's limit counts
         played(_age("0+60x70"), at=63, fires=OF_A, quiet=60),
         played(
@@ -66,10 +96,22 @@ JOBS: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastRestoreSkippedCheckpoint": risen("restores_skipped_total", A, OF_A),
     "HoldfastGoodputBelowBreakEven": gauge(
-        "useful_paid_ratio", "0.9x10 0.79x50", "0.2x20 0.8x60", quiet=38, at=42, end=75, other="0x80", **FIRES_A
+        "useful_paid_ratio",
+        "0.9x10 0.79x50",
+        "0.2x20 0.8x60",
+        quiet=38,
+        at=42,
+        end=75,
+        other="0x80",
+        **FIRES_A,
     ),
     "HoldfastGangBelowSize": (
-        played((ours("gang_below_size_seconds", A), "0x5 60+60x50"), at=43, fires=HERE, quiet=38),
+        played(
+            (ours("gang_below_size_seconds", A), "0x5 60+60x50"),
+            at=43,
+            fires=HERE,
+            quiet=38,
+        ),
         # a replacement that comes within the promise, and another cluster
         played(
             (ours("gang_below_size_seconds", A), "60+60x28 0x40"),
@@ -78,27 +120,75 @@ JOBS: dict[str, tuple[History, ...]] = {
             at=60,
         ),
     ),
-    "HoldfastLossNotFinite": gauge("loss_not_finite", "0x5 1x20", "0x5 1x3 0x20", quiet=10, at=12, end=20, **FIRES_A),
-    "HoldfastRankSlow": gauge("slowest_rank_ratio", "1.1x5 2x20", "1x5 2x8 1.2x20", quiet=15, at=17, end=20, **FIRES_A),
+    "HoldfastLossNotFinite": gauge(
+        "loss_not_finite",
+        "0x5 1x20",
+        "0x5 1x3 0x20",
+        quiet=10,
+        at=12,
+        end=20,
+        **FIRES_A,
+    ),
+    "HoldfastRankSlow": gauge(
+        "slowest_rank_ratio",
+        "1.1x5 2x20",
+        "1x5 2x8 1.2x20",
+        quiet=15,
+        at=17,
+        end=20,
+        **FIRES_A,
+    ),
     "HoldfastRestartsWithoutProgress": gauge(
-        "fruitless_restarts", "0 1 1 2 2 3 3", "2x30", quiet=4, at=5, end=20, **FIRES_A
+        "fruitless_restarts",
+        "0 1 1 2 2 3 3",
+        "2x30",
+        quiet=4,
+        at=5,
+        end=20,
+        **FIRES_A,
     ),
     "HoldfastBacklogPastDeadline": gauge(
-        "batch_oldest_seconds", "86000+60x30", "86400x30", quiet=8, at=13, end=25, job="a"
+        "batch_oldest_seconds",
+        "86000+60x30",
+        "86400x30",
+        quiet=8,
+        at=13,
+        end=25,
+        job="a",
     ),
     "HoldfastDeadLetters": (
-        played((UNDELIVERED % DEAD, "0x5 1x5"), at=7, fires=labels(subscription_id=DEAD), quiet=4),
+        played(
+            (UNDELIVERED % DEAD, "0x5 1x5"),
+            at=7,
+            fires=labels(subscription_id=DEAD),
+            quiet=4,
+        ),
         played((UNDELIVERED % "holdfast-example-work", "500x90"), at=80),
         *risen("dead_letters_total", A, OF_A),
     ),
     "HoldfastEventLinesRefused": (
-        *risen("event_lines_refused_total", _NOT_AN_EVENT, labels(**JOB_A, reason="not an event"), most=10),
+        *risen(
+            "event_lines_refused_total",
+            _NOT_AN_EVENT,
+            labels(**JOB_A, reason="not an event"),
+            most=10,
+        ),
         played(  # jobs and reasons are judged alone
-            *((ours("event_lines_refused_total", own), "0x80 8x90") for own in (_NOT_AN_EVENT, _OF_B, _FUTURE)), at=85
+            *(
+                (ours("event_lines_refused_total", own), "0x80 8x90")
+                for own in (_NOT_AN_EVENT, _OF_B, _FUTURE)
+            ),
+            at=85,
         ),
     ),
     "HoldfastResultsDatabaseErrors": (
-        *risen("batch_failures_total", f'{A},error_class="database"', OF_A, most=5, window=10),
+        *risen(
+            "batch_failures_total",
+            f'{A},error_class="database"',
+            OF_A,
+            most=5,
+            window=10,
+        ),
         played((ours("batch_failures_total", f'{A},error_class="input"'), "0+9x60"), at=30),
     ),
 }

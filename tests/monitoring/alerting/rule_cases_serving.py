@@ -7,7 +7,8 @@ from tests.monitoring.alerting.rule_series import Firings, played
 CLUSTER = f'cluster="{EXAMPLE["cluster"]}"'
 ELSE = 'cluster="someone-else"'
 FIRES: Firings = ((),)
-# Minutes between samples where the windows are of hours: a sample each minute would take ten times as long.
+# Minutes between samples where the windows are of hours: a sample each minute would take ten times
+# as long.
 SLOW = 5
 
 
@@ -34,7 +35,8 @@ def _ready(pod: str, tier: str = "base", cluster: str = CLUSTER) -> str:
 
 def rate(*legs: tuple[int, int], step: int = 1) -> str:
     """A counter: (minutes, growth a minute) each, with a sample each `step` minutes."""
-    text, value = "", 0
+    text = ""
+    value = 0
     for minutes, growth in legs:
         text += f"{value}+{growth * step}x{minutes // step - 1} "
         value += growth * minutes
@@ -44,7 +46,9 @@ def rate(*legs: tuple[int, int], step: int = 1) -> str:
 def _burnt(
     good: int, *bad: tuple[int, int], then: tuple[int, int] = (0, 0), step: int = 1
 ) -> tuple[tuple[str, str], ...]:
-    """One listener's answers, `then` (minute, answers a minute), with failures of others that must not count."""
+    """One listener's answers, `then` (minute, answers a minute), with failures of others that must
+    not count.
+    """
     total = sum(minutes for minutes, _ in bad)
     changed, later = then if then[0] else (total - step, good)
     return (
@@ -57,9 +61,20 @@ def _burnt(
 
 
 def _slowly(
-    good: int, *bad: tuple[int, int], then: tuple[int, int] = (0, 0), at: int, fires: Firings = (), quiet: int = -1
+    good: int,
+    *bad: tuple[int, int],
+    then: tuple[int, int] = (0, 0),
+    at: int,
+    fires: Firings = (),
+    quiet: int = -1,
 ) -> History:
-    return played(*_burnt(good, *bad, then=then, step=SLOW), at=at, fires=fires, quiet=quiet, step=SLOW)
+    return played(
+        *_burnt(good, *bad, then=then, step=SLOW),
+        at=at,
+        fires=fires,
+        quiet=quiet,
+        step=SLOW,
+    )
 
 
 def _waits(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
@@ -75,7 +90,9 @@ def _waits(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _shed(asked: tuple[tuple[int, int], ...], refused: tuple[tuple[int, int], ...]) -> tuple[tuple[str, str], ...]:
+def _shed(
+    asked: tuple[tuple[int, int], ...], refused: tuple[tuple[int, int], ...]
+) -> tuple[tuple[str, str], ...]:
     total = sum(minutes for minutes, _ in asked)
     return (
         (_requests(), rate(*asked)),
@@ -88,37 +105,88 @@ def _shed(asked: tuple[tuple[int, int], ...], refused: tuple[tuple[int, int], ..
 SERVING: dict[str, tuple[History, ...]] = {
     "HoldfastServingErrorsBurnBudget": (
         # 2 of 103 a minute: sure after most of an hour.
-        played(*_burnt(100, (120, 0), (70, 2)), at=172, fires=FIRES, quiet=155),
+        played(
+            *_burnt(100, (120, 0), (70, 2)),
+            at=172,
+            fires=FIRES,
+            quiet=155,
+        ),
         played(*_burnt(100, (120, 0), (30, 6), (20, 1)), at=165),  # nearly over
         played(*_burnt(100, (120, 0), (30, 20), (30, 0)), at=153, fires=FIRES),
         played(*_burnt(100, (120, 0), (30, 20), (30, 0)), at=158),  # over
         played(*_burnt(100, (240, 1)), at=230),
-        # With less traffic, and with more: both windows are of the same minutes above and below the line.
+        # With less traffic, and with more: both windows are of the same minutes above and below the
+        # line.
         played(*_burnt(1000, (120, 0), (70, 2), then=(120, 100)), at=185, fires=FIRES),
         played(*_burnt(100, (190, 12), then=(150, 1000)), at=153, fires=FIRES),
         played(*_burnt(1000, (150, 20), (40, 2), then=(150, 100)), at=157, fires=FIRES),
     ),
     "HoldfastServingErrorsBurnSlowly": (
         # 1 of 101 a minute: sure after some hours.
-        _slowly(100, (720, 0), (420, 1), at=1000, fires=FIRES, quiet=940),
-        _slowly(100, (720, 0), (180, 3), (60, 0), at=915, fires=FIRES),
+        _slowly(
+            100,
+            (720, 0),
+            (420, 1),
+            at=1000,
+            fires=FIRES,
+            quiet=940,
+        ),
+        _slowly(
+            100,
+            (720, 0),
+            (180, 3),
+            (60, 0),
+            at=915,
+            fires=FIRES,
+        ),
         _slowly(100, (720, 0), (180, 3), (60, 0), at=945),  # over
         _slowly(1000, (720, 0), (180, 20), (60, 4), at=940),  # nearly over
         _slowly(250, (1200, 1), at=1180),
-        # With less traffic, and with more: both windows are of the same minutes above and below the line.
-        _slowly(1000, (720, 0), (420, 1), then=(720, 100), at=1110, fires=FIRES),
+        # With less traffic, and with more: both windows are of the same minutes above and below the
+        # line.
+        _slowly(
+            1000,
+            (720, 0),
+            (420, 1),
+            then=(720, 100),
+            at=1110,
+            fires=FIRES,
+        ),
         _slowly(1000, (1140, 3), then=(900, 100), at=1080),
-        _slowly(100, (1140, 4), then=(900, 1000), at=910, fires=FIRES),
-        _slowly(1000, (900, 12), (240, 1), then=(900, 100), at=945, fires=FIRES),
+        _slowly(
+            100,
+            (1140, 4),
+            then=(900, 1000),
+            at=910,
+            fires=FIRES,
+        ),
+        _slowly(
+            1000,
+            (900, 12),
+            (240, 1),
+            then=(900, 100),
+            at=945,
+            fires=FIRES,
+        ),
     ),
     "HoldfastServingQueueSlow": (
-        played(*_waits((30, 97, 100), (30, 97, 98)), at=45, fires=FIRES, quiet=36),
+        played(
+            *_waits((30, 97, 100), (30, 97, 98)),
+            at=45,
+            fires=FIRES,
+            quiet=36,
+        ),
         played(*_waits((60, 90, 100)), at=50),
         played(*_waits((30, 80, 90), (30, 100, 100)), at=33, fires=FIRES),
         played(*_waits((30, 80, 90), (30, 100, 100)), at=37),
     ),
     "HoldfastServingSheds": (
-        played(*_shed(((60, 100),), ((20, 0), (40, 8))), at=30, fires=FIRES, quiet=25),
+        played(
+            *_shed(((60, 100),), ((20, 0), (40, 8))),
+            at=30,
+            fires=FIRES,
+            quiet=25,
+        ),
         played(*_shed(((60, 100),), ((20, 0), (40, 4))), at=50),
         played(*_shed(((60, 100),), ((30, 60), (30, 0))), at=33, fires=FIRES),
         played(*_shed(((60, 100),), ((30, 60), (30, 0))), at=37),
@@ -134,9 +202,17 @@ SERVING: dict[str, tuple[History, ...]] = {
             fires=FIRES,
             quiet=24,
         ),
-        played((_ready("a"), "1x60"), (_ready("b"), "1x60"), (_ready("c", cluster=ELSE), "0x60"), at=40),
+        played(
+            (_ready("a"), "1x60"), (_ready("b"), "1x60"), (_ready("c", cluster=ELSE), "0x60"), at=40
+        ),
         # All gone: their series end, and no other cluster's replicas stand in.
-        played((_ready("a"), "1x20"), (_ready("b"), "1x20"), (_ready("c", cluster=ELSE), "1x60"), at=35, fires=FIRES),
+        played(
+            (_ready("a"), "1x20"),
+            (_ready("b"), "1x20"),
+            (_ready("c", cluster=ELSE), "1x60"),
+            at=35,
+            fires=FIRES,
+        ),
         played((_ready("c", "overflow"), "1x60"), (_ready("c", cluster=ELSE), "1x60"), at=40),
     ),
 }

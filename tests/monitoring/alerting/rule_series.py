@@ -12,7 +12,12 @@ def ours(metric: str, labels: str = "", cluster: str = CLUSTER) -> str:
     return f"custom_googleapis_com:holdfast_{metric}{{{cluster}{',' if labels else ''}{labels}}}"
 
 
-def lost(pool: str, reason: str = "Eviction", kind: str = PREEMPTION_TYPE, cluster: str = CLUSTER) -> str:
+def lost(
+    pool: str,
+    reason: str = "Eviction",
+    kind: str = PREEMPTION_TYPE,
+    cluster: str = CLUSTER,
+) -> str:
     return (
         f'{INTERRUPTIONS_METRIC}{{monitored_resource="k8s_node_pool",'
         f'{cluster},node_pool_name="{pool}",interruption_type="{kind}",interruption_reason="{reason}"}}'
@@ -30,9 +35,21 @@ def here(**pairs: str) -> Firings:
     return labels(cluster_name=EXAMPLE["cluster"], **pairs)
 
 
-def played(*series: tuple[str, str], at: int, fires: Firings = (), quiet: int = -1, step: int = 1) -> History:
+def played(
+    *series: tuple[str, str],
+    at: int,
+    fires: Firings = (),
+    quiet: int = -1,
+    step: int = 1,
+) -> History:
     """Times in minutes. `quiet`: a moment at which nothing may fire yet."""
-    return History(series=series, at_min=at, fires=fires, quiet_until_min=quiet, step_min=step)
+    return History(
+        series=series,
+        at_min=at,
+        fires=fires,
+        quiet_until_min=quiet,
+        step_min=step,
+    )
 
 
 def gauge(
@@ -47,30 +64,53 @@ def gauge(
     fires: Firings = (),
     **own: str,
 ) -> tuple[History, ...]:
-    """A `bad` value fires `at`, not at `quiet`; a `good` one and `other` in another cluster do not until `end`."""
+    """A `bad` value fires `at`, not at `quiet`; a `good` one and `other` in another cluster do not
+    until `end`.
+    """
     text = ",".join(f'{name}="{value}"' for name, value in own.items())
     return (
-        played((ours(metric, text), bad), at=at, fires=fires or labels(**own), quiet=quiet),
+        played(
+            (ours(metric, text), bad),
+            at=at,
+            fires=fires or labels(**own),
+            quiet=quiet,
+        ),
         played((ours(metric, text), good), (ours(metric, text, OTHER), other), at=end),
     )
 
 
-def risen(metric: str, own: str, fires: Firings, *, most: int = 0, window: int = 60) -> tuple[History, ...]:
+def risen(
+    metric: str,
+    own: str,
+    fires: Firings,
+    *,
+    most: int = 0,
+    window: int = 60,
+) -> tuple[History, ...]:
     """A counter that rises by more than `most` within a window of minutes is news."""
-    counted, other, news, w = ours(metric, own), ours(metric, own, OTHER), most + 1, window
+    counted = ours(metric, own)
+    other = ours(metric, own, OTHER)
+    news = most + 1
+    w = window
     fewer = (
         played((counted, f"_x{w + 10} {most}x20"), at=w + 12),
         played((counted, f"0x{w + 20} {most * 4 // 5}x90"), at=w + 25),
     )
     return (
         # The first ever, on a series that is born with it.
-        played((counted, f"_x{w + 10} {news}x{w}"), at=w + 10 + w * 4 // 5, fires=fires, quiet=w + 9),
+        played(
+            (counted, f"_x{w + 10} {news}x{w}"),
+            at=w + 10 + w * 4 // 5,
+            fires=fires,
+            quiet=w + 9,
+        ),
         # The exporter restarted, its counter begins again.
         played((counted, f"3x{w + 20} _x2 0x3 {news}x5"), at=w + 27, fires=fires),
         played((counted, f"0x{w + 20} {news}x{w}"), at=w + 20 + w * 4 // 5, fires=fires),
         # A silence of less than two windows is no birth.
         played((counted, f"{news + 3}x{w + 20} _x{w + 1} {news + 3}x60"), at=w + 21 + w * 8 // 5),
-        played((counted, f"3x{w + 20} {news + 3}x100"), at=w + 20 + w * 8 // 5),  # a window and a half ago
+        # a window and a half ago
+        played((counted, f"3x{w + 20} {news + 3}x100"), at=w + 20 + w * 8 // 5),
         # Back after two windows of silence: better one alert too many.
         played((counted, f"{news + 3}x15 _x{2 * w} {news + 3}x20"), at=20 + 2 * w, fires=fires),
         played((other, f"_x{w + 10} {news}x20"), at=w + 20),

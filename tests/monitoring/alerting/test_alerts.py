@@ -1,4 +1,6 @@
-"""Every alert under the real Prometheus engine: fires in time, stays silent on good days, and no part of its query is idle."""
+"""Every alert under the real Prometheus engine: fires in time, stays silent on good days, and no
+part of its query is idle.
+"""
 
 import re
 import sys
@@ -29,7 +31,10 @@ def engine(require: Callable[[object, str], None]) -> None:
         require(False, str(error))
 
 
-OLD = "Unit Testing:  a.json\n  SUCCESS\n\nUnit Testing:  b.json\n  FAILED:\n    alertname: A, time: 3m, \n        exp:[], \n\n\n"
+OLD = (
+    "Unit Testing:  a.json\n  SUCCESS\n\nUnit Testing:  b.json\n  FAILED:\n    alertname: A, time:"
+    " 3m, \n        exp:[], \n\n\n"
+)
 NEW = "  SUCCESS\n\n  FAILED:\n    alertname: A, time: 3m, \n        exp:[], \n\n\n"
 
 
@@ -65,17 +70,23 @@ def test_changing_any_threshold_label_or_metric_breaks_a_case() -> None:
     """A query part that no case notices could be edited away unseen."""
     left = [mutant for alert in PROMQL for mutant in mutate(alert)]
     assert len(left) > 100
-    for turn in range(max(map(len, CASES.values()))):  # a mutant that a case has noticed is shown no other
-        cases = [(mutant, CASES[mutant.name][turn]) for mutant in left if turn < len(CASES[mutant.name])]
+    # a mutant that a case has noticed is shown no other
+    for turn in range(max(map(len, CASES.values()))):
+        cases = [
+            (mutant, CASES[mutant.name][turn]) for mutant in left if turn < len(CASES[mutant.name])
+        ]
         held = iter(promtool.run(cases))
         left = [mutant for mutant in left if turn >= len(CASES[mutant.name]) or next(held).held]
     assert not left, "\n".join(f"{mutant.name} {mutant.query} {mutant.hold_s}" for mutant in left)
 
 
 def mutate(alert: Alert) -> Iterator[Alert]:
-    """The query with one number halved or doubled, one label value or metric name changed; the hold dropped."""
+    """The query with one number halved or doubled, one label value or metric name changed; the hold
+    dropped.
+    """
     for match in re.finditer(
-        r"(?<![\w:.\"-])\d+(?:\.\d+)?(?![\w.:\"])|(?<=\[)\d+(?=[smh]\])|(?<=offset )\d+", alert.query
+        r"(?<![\w:.\"-])\d+(?:\.\d+)?(?![\w.:\"])|(?<=\[)\d+(?=[smh]\])|(?<=offset )\d+",
+        alert.query,
     ):
         value = float(match[0])
         for changed in (value / 2, value * 2 + (value == 0)):
@@ -86,11 +97,17 @@ def mutate(alert: Alert) -> Iterator[Alert]:
                 text = "1"
                 if match[0] == "1":
                     continue
-            yield replace(alert, query=alert.query[: match.start()] + text + alert.query[match.end() :])
+            yield replace(
+                alert, query=alert.query[: match.start()] + text + alert.query[match.end() :]
+            )
     for match in re.finditer(r'="([^"]+)"', alert.query):
-        yield replace(alert, query=alert.query[: match.start(1)] + "renamed" + alert.query[match.end(1) :])
+        yield replace(
+            alert, query=alert.query[: match.start(1)] + "renamed" + alert.query[match.end(1) :]
+        )
     for match in re.finditer(r"\w+:\w+|\b(?:holdfast_server|envoy_http)_\w+(?={)", alert.query):
-        yield replace(alert, query=alert.query[: match.start()] + "renamed" + alert.query[match.end() :])
+        yield replace(
+            alert, query=alert.query[: match.start()] + "renamed" + alert.query[match.end() :]
+        )
     if alert.hold_s > 60:
         yield replace(alert, hold_s=0)
 
@@ -103,7 +120,12 @@ def test_no_alert_is_named_twice_and_every_one_gives_its_reason() -> None:
 
 
 def test_a_limit_that_is_moved_reaches_its_query() -> None:
-    moved = {**EXAMPLE, "spot_pending_s": 777, "goodput_min": 0.55, "heartbeat_s": 300}
+    moved = {
+        **EXAMPLE,
+        "spot_pending_s": 777,
+        "goodput_min": 0.55,
+        "heartbeat_s": 300,
+    }
     text = " ".join(alert.query for alert in alerts(moved))
     for value in ("> 777", "< 0.55", "> 300"):
         assert value in text
@@ -113,8 +135,20 @@ def test_a_limit_that_is_moved_reaches_its_query() -> None:
 FAILURES = (
     {"resultInfo": {"results": [{"errorMsg": {"messageId": "scale.up.error.quota.exceeded"}}]}},
     {"resultInfo": {"results": [{"errorMsg": {"messageId": "scale.up.error.out.of.resources"}}]}},
-    {"noDecisionStatus": {"noScaleUp": {"unhandledPodGroups": [{"napFailureReasons": [{"messageId": "no.scale.up.nap.pod.gpu.no.limit.defined"}]}]}}},
-)  # fmt: skip
+    {
+        "noDecisionStatus": {
+            "noScaleUp": {
+                "unhandledPodGroups": [
+                    {
+                        "napFailureReasons": [
+                            {"messageId": "no.scale.up.nap.pod.gpu.no.limit.defined"}
+                        ]
+                    }
+                ]
+            }
+        }
+    },
+)
 WAITS = (
     {"resultInfo": {"results": [{"eventId": "fine"}]}},
     {"noDecisionStatus": {"noScaleUp": {"reason": {"messageId": "no.scale.up.in.backoff"}}}},
@@ -124,11 +158,20 @@ WAITS = (
 def test_the_log_filter_takes_the_failures_that_waiting_does_not_cure() -> None:
     def taken(payload: object, cluster: str = "c") -> bool:
         log = "projects/p/logs/container.googleapis.com%2Fcluster-autoscaler-visibility"
-        resource = {"type": "k8s_cluster", "labels": {"cluster_name": "c"}}
-        entry = {"resource": resource, "logName": log, "jsonPayload": payload}
+        resource = {
+            "type": "k8s_cluster",
+            "labels": {"cluster_name": "c"},
+        }
+        entry = {
+            "resource": resource,
+            "logName": log,
+            "jsonPayload": payload,
+        }
         return logfilter.matches(filled("$scale_failures", {"cluster": cluster}), entry)
 
-    assert all(map(taken, FAILURES)) and not any(map(taken, WAITS)) and not taken(FAILURES[0], "other")
+    assert (
+        all(map(taken, FAILURES)) and not any(map(taken, WAITS)) and not taken(FAILURES[0], "other")
+    )
 
 
 def test_what_cannot_be_played_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +214,9 @@ def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outsi
     every = alerts(EXAMPLE, [outside])
     assert every[:-1] == alerts(EXAMPLE)
     text = runbook.documentation(every[-1], "https://git.example.org/runbook.md")
-    assert "Users wait" in text.content and text.url == "", "the platform's runbook has no section for it"
+    assert "Users wait" in text.content and text.url == "", (
+        "the platform's runbook has no section for it"
+    )
     assert EXAMPLE["cluster"] in every[-1].query
 
 
@@ -185,7 +230,12 @@ def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outsi
         (("from monitoring", "import acme_absent\nfrom monitoring"), "acme_absent"),
     ],
 )
-def test_an_unusable_module_is_refused(outside: str, tmp_path: Path, change: tuple[str, str], named: str) -> None:
+def test_an_unusable_module_is_refused(
+    outside: str,
+    tmp_path: Path,
+    change: tuple[str, str],
+    named: str,
+) -> None:
     (tmp_path / "acme_alerts.py").write_text(MODULE.replace(*change))
     with pytest.raises(InputError) as error:
         alerts(EXAMPLE, [outside])
@@ -197,7 +247,9 @@ BLIND = range(200, 240)
 
 
 def history() -> Recorder:
-    """Ten hours: an exporter that is away for 40 minutes, a job that waits all along, two damaged checkpoints."""
+    """Ten hours: an exporter that is away for 40 minutes, a job that waits all along, two damaged
+    checkpoints.
+    """
     found = Recorder(began_s=1_700_000_000.0)
     cluster = {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]}
     for minute in range(1, 600):
@@ -205,7 +257,17 @@ def history() -> Recorder:
         if minute in BLIND:
             continue
         found.add(f"{OURS}exporter_heartbeat_seconds", cluster, 60.0 * minute)
-        found.add(f"{OURS}queue_wait_seconds", cluster | {"queue": "spot", "accelerator": "l4", "reason": "quota", "flavor": "spot"}, 60.0 * minute)  # fmt: skip
+        found.add(
+            f"{OURS}queue_wait_seconds",
+            cluster
+            | {
+                "queue": "spot",
+                "accelerator": "l4",
+                "reason": "quota",
+                "flavor": "spot",
+            },
+            60.0 * minute,
+        )
         damaged = sum(minute >= at for at in (100, 421))
         found.add(f"{OURS}restores_skipped_total", cluster | {"job": "a"}, damaged)
     return found
@@ -214,5 +276,10 @@ def history() -> Recorder:
 @pytest.mark.process
 def test_slices_of_time_fire_as_the_whole_does() -> None:
     whole = firings(alerts(EXAMPLE), history(), slice_min=1_000)
-    assert [firing.alert for firing in whole] == ["HoldfastRestoreSkippedCheckpoint", "HoldfastMonitoringSilent", "HoldfastQueueWaitTooLong", "HoldfastRestoreSkippedCheckpoint"]  # fmt: skip
+    assert [firing.alert for firing in whole] == [
+        "HoldfastRestoreSkippedCheckpoint",
+        "HoldfastMonitoringSilent",
+        "HoldfastQueueWaitTooLong",
+        "HoldfastRestoreSkippedCheckpoint",
+    ]
     assert firings(alerts(EXAMPLE), history(), slice_min=97) == whole

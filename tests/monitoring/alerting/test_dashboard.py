@@ -14,10 +14,17 @@ from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import alerts
 from tests.workloads.manifests import rendered
 
-VALUES = {**EXAMPLE, "failed_share": 0.0144, "inflight_target": 24, "promised_per_s": 100.0}
+VALUES = {
+    **EXAMPLE,
+    "failed_share": 0.0144,
+    "inflight_target": 24,
+    "promised_per_s": 100.0,
+}
 COSTS = (("spot-l4", 0.34), ("flex-a100", 2.02))
 SCREENS = {
-    name: dashboard.render(f"c: {name}", charts, {"environment": "e"}, VALUES, choose="job" if name == "job" else "")
+    name: dashboard.render(
+        f"c: {name}", charts, {"environment": "e"}, VALUES, choose="job" if name == "job" else ""
+    )
     for name, charts in {
         "on-call": dashboard.on_call(COSTS),
         "job": dashboard.charts("job"),
@@ -30,7 +37,9 @@ SCREENS = {
 def test_a_round_trip_through_the_api_message_changes_nothing(text: str) -> None:
     message = Dashboard.from_json(text)  # an unknown field is an error
     returned = json.loads(
-        Dashboard.to_json(message, use_integers_for_enums=False, always_print_fields_with_no_presence=False)
+        Dashboard.to_json(
+            message, use_integers_for_enums=False, always_print_fields_with_no_presence=False
+        )
     )
     assert returned == json.loads(text)
 
@@ -39,16 +48,26 @@ def test_a_round_trip_through_the_api_message_changes_nothing(text: str) -> None
 def test_tiles_fill_the_screen_without_overlap(text: str) -> None:
     taken: set[tuple[int, int]] = set()
     for tile in json.loads(text)["mosaicLayout"]["tiles"]:
-        x, y = tile.get("xPos", 0), tile.get("yPos", 0)
-        cells = {(i, j) for i in range(x, x + tile["width"]) for j in range(y, y + tile["height"])}
+        x = tile.get("xPos", 0)
+        y = tile.get("yPos", 0)
+        cells = set()
+        for i in range(x, x + tile["width"]):
+            for j in range(y, y + tile["height"]):
+                cells.add((i, j))
         assert not cells & taken
         assert x + tile["width"] <= dashboard.COLUMNS
         taken |= cells
 
 
 def test_the_cost_of_an_hour_is_nodes_times_price() -> None:
-    [tile] = [t for t in json.loads(SCREENS["on-call"])["mosaicLayout"]["tiles"] if "Cost" in t["widget"]["title"]]
-    first, second = (d["timeSeriesQuery"]["prometheusQuery"] for d in tile["widget"]["xyChart"]["dataSets"])
+    [tile] = [
+        t
+        for t in json.loads(SCREENS["on-call"])["mosaicLayout"]["tiles"]
+        if "Cost" in t["widget"]["title"]
+    ]
+    first, second = (
+        d["timeSeriesQuery"]["prometheusQuery"] for d in tile["widget"]["xyChart"]["dataSets"]
+    )
     assert 'nodepool="spot-l4"}) * 0.34' in first
     assert 'nodepool="flex-a100"}) * 2.02' in second
 
@@ -73,11 +92,17 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     # An autoscaler's query stands in what is rendered for it.
     scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.bodies("example")))) & set(METRICS)
     of_churn = {"spot_node_seconds_total", "spot_node_losses_total"}  # `holdfast churn --project`
-    assert set(METRICS) <= shown | asked | scaled | of_churn, "nothing is exported that nobody reads"
+    assert set(METRICS) <= shown | asked | scaled | of_churn, (
+        "nothing is exported that nobody reads"
+    )
 
 
 def test_what_is_collected_of_kueue_is_what_is_shown() -> None:
-    (scraped,) = (b for b in rendered.bodies("example") if b["metadata"]["name"] == "kueue-metrics" and b["kind"] == "PodMonitoring")  # fmt: skip
+    (scraped,) = (
+        b
+        for b in rendered.bodies("example")
+        if b["metadata"]["name"] == "kueue-metrics" and b["kind"] == "PodMonitoring"
+    )
     (endpoint,) = scraped["spec"]["endpoints"]
     (kept,) = (rule["regex"] for rule in endpoint["metricRelabeling"])
     shown = set(re.findall(r"kueue_\w+", "".join(SCREENS.values())))

@@ -1,4 +1,6 @@
-"""Every alert has its section, which fits into a notification, and whose commands parse and name what the platform gives."""
+"""Every alert has its section, which fits into a notification, and whose commands parse and name
+what the platform gives.
+"""
 
 import fnmatch
 import json
@@ -53,9 +55,13 @@ def test_every_command_parses(slug: str) -> None:
         subprocess.run(["bash", "-n", "-c", command], check=True, capture_output=True)
         words = shlex.split(command)
         assert words[0] in TOOLS, command
-        assert words[0] == "kubectl" or "batch" not in words, "a laptop does not reach the results database"
+        assert words[0] == "kubectl" or "batch" not in words, (
+            "a laptop does not reach the results database"
+        )
     events = [command for command in found if "--events" in command]
-    assert not events or "--follow" in events[0], "a laptop has no event lines before `explain --follow` has kept them"
+    assert not events or "--follow" in events[0], (
+        "a laptop has no event lines before `explain --follow` has kept them"
+    )
 
 
 def test_the_table_is_the_one_of_the_alerts() -> None:
@@ -75,18 +81,25 @@ def test_the_table_is_the_one_of_the_alerts() -> None:
     ],
 )
 def test_a_fork_links_to_itself_and_never_shows_a_secret(remote: str, url: str) -> None:
-    assert runbook.web_url(remote) == (f"{url}/blob/main/monitoring/alerting/runbook.md" if url else "")
+    assert runbook.web_url(remote) == (
+        f"{url}/blob/main/monitoring/alerting/runbook.md" if url else ""
+    )
 
 
-# Shell variable -> label of the notification, where they differ; the environment's own need no label.
+# Shell variable -> label of the notification, where they differ; the environment's own need no
+# label.
 LABEL_OF = {"POOL": "node_pool_name", "HOSTNAME": "Hostname"}
 OF_ENVIRONMENT = {"ENV", "PROJECT", "CLUSTER", "REGION", "CHECKPOINTS"}
 
 
-@pytest.mark.parametrize("alert", [a for a in ALERTS if a.source is AlertSource.PROMQL], ids=lambda a: a.slug)
+@pytest.mark.parametrize(
+    "alert", [a for a in ALERTS if a.source is AlertSource.PROMQL], ids=lambda a: a.slug
+)
 def test_commands_use_only_what_the_notification_carries(alert: Alert) -> None:
     """An empty variable makes a command that returns nothing, or everything."""
-    carried = {name for history in CASES[alert.name] for fired in history.fires for name, _ in fired}
+    carried = {
+        name for history in CASES[alert.name] for fired in history.fires for name, _ in fired
+    }
     for command in runbook.commands(runbook.sections()[alert.slug]):
         used = set(re.findall(r"\$\{?([A-Z_]+)", command)) - OF_ENVIRONMENT
         assert {LABEL_OF.get(name, name.lower()) for name in used} <= carried, command
@@ -96,14 +109,19 @@ ENVIRONMENT = environments.load("example")
 CHECKPOINTS = RenderContext(platform(ENVIRONMENT)).checkpoints
 INVENTORY = Path(__file__).parents[2] / "snapshots" / "plan" / "example" / "foundation-example.yaml"
 USED = [
-    (slug, c) for slug, body in runbook.sections().items() for c in runbook.commands(body) if c.startswith("gcloud ")
+    (slug, c)
+    for slug, body in runbook.sections().items()
+    for c in runbook.commands(body)
+    if c.startswith("gcloud ")
 ]
 
 
 def jobs() -> dict[str, str]:
     """Name of each rendered training job -> the run that its first pod works on."""
     return {
-        body["metadata"]["name"]: rendered.option(command, "--run").replace("$(JOB_COMPLETION_INDEX)", "0")
+        body["metadata"]["name"]: rendered.option(command, "--run").replace(
+            "$(JOB_COMPLETION_INDEX)", "0"
+        )
         for body, _, command in rendered.trainers("example")
     }
 
@@ -111,9 +129,17 @@ def jobs() -> dict[str, str]:
 def words(command: str, job: str, folder: Path) -> list[str]:
     """What gcloud would be called with, after the shell."""
     program(folder / "gcloud", '#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
-    variables = {"JOB": job, "PROJECT": ENVIRONMENT.project, "CLUSTER": ENVIRONMENT.cluster_name}
+    variables = {
+        "JOB": job,
+        "PROJECT": ENVIRONMENT.project,
+        "CLUSTER": ENVIRONMENT.cluster_name,
+    }
     variables |= {"CHECKPOINTS": CHECKPOINTS, "NAMESPACE": "training"}
-    variables |= {"REGION": ENVIRONMENT.region, "POOL": "spot-a100", "PATH": f"{folder}:{os.environ['PATH']}"}
+    variables |= {
+        "REGION": ENVIRONMENT.region,
+        "POOL": "spot-a100",
+        "PATH": f"{folder}:{os.environ['PATH']}",
+    }
     done = ran(["bash", "-uc", command], variables=variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\0")[:-1]
@@ -128,9 +154,19 @@ def test_what_is_named_is_what_the_platform_makes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("job", "run"), jobs().items())
-def test_checkpoints_of_a_rendered_job_are_found_by_the_name_in_its_alert(job: str, run: str, tmp_path: Path) -> None:
-    asked = [words(command, job, tmp_path) for _, command in USED if "$JOB" in command or "${JOB" in command]
-    listed = [word for called in asked if called[0] == "storage" for word in called if word.startswith("gs://")]
+def test_checkpoints_of_a_rendered_job_are_found_by_the_name_in_its_alert(
+    job: str, run: str, tmp_path: Path
+) -> None:
+    asked = []
+    for _, command in USED:
+        if "$JOB" in command or "${JOB" in command:
+            asked.append(words(command, job, tmp_path))
+    listed = []
+    for called in asked:
+        if called[0] == "storage":
+            for word in called:
+                if word.startswith("gs://"):
+                    listed.append(word)
     assert len(listed) >= 2
     for pattern in listed:
         folder = pattern.removeprefix(f"{CHECKPOINTS}/")
@@ -138,7 +174,9 @@ def test_checkpoints_of_a_rendered_job_are_found_by_the_name_in_its_alert(job: s
 
 
 def test_lines_of_a_job_are_found_by_the_label_that_its_pods_have(tmp_path: Path) -> None:
-    asked: list[Any] = [words(command, "job-1", tmp_path) for _, command in USED if "k8s-pod" in command]
+    asked: list[Any] = [
+        words(command, "job-1", tmp_path) for _, command in USED if "k8s-pod" in command
+    ]
     label = f'labels."k8s-pod/{LABEL_HOLDFAST_JOB.replace(".", "_")}"="job-1"'
     assert asked
     assert all(label in called[2] for called in asked)

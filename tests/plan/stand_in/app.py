@@ -1,4 +1,6 @@
-"""Environments with their placeholders settled: `python -m tests.plan.stand_in.app OUT` synthesises prod."""
+"""Environments with their placeholders settled: `python -m tests.plan.stand_in.app OUT` synthesises
+prod.
+"""
 
 import sys
 from dataclasses import replace
@@ -36,9 +38,14 @@ def settled(name: str) -> Environment:
 
 
 def main(out: str) -> None:
-    """Both variants of prod. One process for both: to load the bindings takes as long as a synthesis."""
+    """Both variants of prod. One process for both: to load the bindings takes as long as a
+    synthesis.
+    """
     protected = settled("prod")
-    for variant, environment in {"settled": protected, "unprotected": protected.unprotected()}.items():
+    for variant, environment in {
+        "settled": protected,
+        "unprotected": protected.unprotected(),
+    }.items():
         (Path(out) / variant).mkdir(parents=True)
         app = cdk.App(outdir=str(Path(out) / variant))
         build(app, environment, local_state=True)

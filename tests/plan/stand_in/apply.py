@@ -32,7 +32,11 @@ sys.exit(connection.getresponse().status != 200)
 def fresh_project(environment: str) -> World:
     """As `make bootstrap` leaves it, but for the APIs."""
     wanted = settled(environment)
-    world = World(project=wanted.project, number=NUMBER, keys={wanted.security.kms_key})
+    world = World(
+        project=wanted.project,
+        number=NUMBER,
+        keys={wanted.security.kms_key},
+    )
     for command in bootstrap(wanted, dry_run=True):
         world.run(command)
     return world
@@ -70,26 +74,44 @@ class Project:
         return self.run(stack, "destroy", "-no-color", "-auto-approve", "-refresh=false", AT_ONCE)
 
     def changes(self, stack: Path) -> dict[str, Any]:
-        """Address -> change, of a plan against the stand-in as it is; an empty one says that nothing differs."""
+        """Address -> change, of a plan against the stand-in as it is; an empty one says that
+        nothing differs.
+        """
         events = self.run(stack, "plan", "-json", AT_ONCE, "-out=again").splitlines()
         # To show a plan the provider is started once more, which costs as much as to make it.
         if not any(json.loads(event)["type"] == "planned_change" for event in events):
             return {}
         plan = json.loads(self.run(stack, "show", "-json", "again"))
-        return {c["address"]: c["change"] for c in plan["resource_changes"] if c["change"]["actions"] != ["no-op"]}
+        return {
+            c["address"]: c["change"]
+            for c in plan["resource_changes"]
+            if c["change"]["actions"] != ["no-op"]
+        }
 
     def engine(self) -> engine.Engine:
         """Terraform, and what a command beside it needs to reach the stand-in and nothing else."""
         run = engine.cut_off(engine.offline())
         path = f"{self._sleep().parent}:{run.environment['PATH']}"
-        variables = {**run.environment, **endpoints(self.address, self.folder.name), "PATH": path}
+        variables = {
+            **run.environment,
+            **endpoints(self.address, self.folder.name),
+            "PATH": path,
+        }
         return engine.Engine(command=run.command, environment=variables)
 
     def _sleep(self) -> Path:
         script = self.folder / "bin" / "sleep"
         if not script.exists():
             host = self.address.removeprefix("http://")
-            program(script, SLEEP.format(python=sys.executable, host=host, world=self.folder.name, clock=CLOCK))
+            program(
+                script,
+                SLEEP.format(
+                    python=sys.executable,
+                    host=host,
+                    world=self.folder.name,
+                    clock=CLOCK,
+                ),
+            )
         return script
 
 
@@ -108,5 +130,13 @@ def _initialise(folder: Path, shared: Path) -> None:
 
 def synthesise(out: Path) -> Path:
     """The folder of the variants of tests.plan.stand_in.app."""
-    subprocess.run([sys.executable, "-m", "tests.plan.stand_in.app", str(out)], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.plan.stand_in.app",
+            str(out),
+        ],
+        check=True,
+    )
     return out

@@ -1,7 +1,8 @@
 """Google's published definitions of its APIs: which calls there are, and what a body may say.
 
-They are the discovery documents inside the google-api-python-client package (requirements/discovery.in), which the
-client of that name is driven by. Each is one JSON file with every method's path and every message's fields.
+They are the discovery documents inside the google-api-python-client package
+(requirements/discovery.in), which the client of that name is driven by. Each is one JSON file with
+every method's path and every message's fields.
 """
 
 import json
@@ -14,7 +15,8 @@ from typing import Any
 from tests.plan import isolated
 
 Json = dict[str, Any]
-# Where the version that the provider uses is not v1. An API is called as the segment after the world in an endpoint.
+# Where the version that the provider uses is not v1. An API is called as the segment after the
+# world in an endpoint.
 DOCUMENTS = {
     "logging": "logging.v2",
     "monitoring": "monitoring.v3",
@@ -23,7 +25,8 @@ DOCUMENTS = {
 }
 # What every method takes, beside its own parameters.
 COMMON = {"alt", "prettyPrint", "fields", "key", "quotaUser", "userProject", "$.xgafv"}
-# Sent by the provider in every call of its kind, in force at Google, and missing in the published definitions.
+# Sent by the provider in every call of its kind, in force at Google, and missing in the published
+# definitions.
 UNPUBLISHED = {"NetworkRoutingConfig.deleteBgpAlwaysCompareMed", "RouterNat.initialNatIps"}
 
 
@@ -54,7 +57,9 @@ class Call:
 
     @property
     def created_path(self) -> str:
-        """Where what it creates will be found: named by the body, by a parameter, by the path itself, or by the API."""
+        """Where what it creates will be found: named by the body, by a parameter, by the path
+        itself, or by the API.
+        """
         if self.verb == "PUT":
             return self.path
         by_parameter = [values[0] for name, values in self.query.items() if name.endswith("Id")]
@@ -70,9 +75,16 @@ def document(api: str) -> Json:
 
 
 def find(
-    api: str, verb: str, path: str, query: Mapping[str, Sequence[str]], body: Json, decoded: Callable[[str], str]
+    api: str,
+    verb: str,
+    path: str,
+    query: Mapping[str, Sequence[str]],
+    body: Json,
+    decoded: Callable[[str], str],
 ) -> Call | None:
-    """The call, with what is wrong about its body and parameters; None where no method has this verb and path."""
+    """The call, with what is wrong about its body and parameters; None where no method has this
+    verb and path.
+    """
     query = {_camel(name): values for name, values in query.items()}
     for method, pattern in _methods(api):
         if method["httpMethod"] == verb and pattern.fullmatch(path):
@@ -89,8 +101,15 @@ def find(
     return None
 
 
-def _problems(api: str, method: Json, query: Mapping[str, Sequence[str]], body: Json) -> Iterator[str]:
-    known = {name for name, p in method.get("parameters", {}).items() if p["location"] == "query"} | COMMON
+def _problems(
+    api: str,
+    method: Json,
+    query: Mapping[str, Sequence[str]],
+    body: Json,
+) -> Iterator[str]:
+    known = {
+        name for name, p in method.get("parameters", {}).items() if p["location"] == "query"
+    } | COMMON
     yield from (f"unknown parameter {name}" for name in query if name not in known)
     request = method.get("request", {}).get("$ref")
     if request:
@@ -135,12 +154,18 @@ def _fits(api: str, schema: Json, value: Any, at: str) -> Iterator[str]:
 
 
 def _scalar(schema: Json, value: Any) -> str:
-    kind, form = schema["type"], schema.get("format", "")
+    kind = schema["type"]
+    form = schema.get("format", "")
     if kind == "any":
         return ""
     if form in ("int64", "uint64") and isinstance(value, int) and not isinstance(value, bool):
         return ""  # proto3's JSON reads both spellings
-    python = {"string": str, "boolean": bool, "integer": int, "number": (int, float)}[kind]
+    python = {
+        "string": str,
+        "boolean": bool,
+        "integer": int,
+        "number": (int, float),
+    }[kind]
     if not isinstance(value, python) or (kind == "integer" and isinstance(value, bool)):
         return f"{value!r} is no {kind}"
     if form in ("int64", "uint64") and not re.fullmatch(r"-?\d+", str(value)):
@@ -149,7 +174,11 @@ def _scalar(schema: Json, value: Any) -> str:
     if value and "enum" in schema and value not in schema["enum"]:
         return f"{value!r} is none of {', '.join(schema['enum'])}"
     # Taken today, and refused by the API when its time is over.
-    if value and any(schema.get("enumDeprecated", ())) and schema["enumDeprecated"][schema["enum"].index(value)]:
+    if (
+        value
+        and any(schema.get("enumDeprecated", ()))
+        and schema["enumDeprecated"][schema["enum"].index(value)]
+    ):
         return f"{value!r} is deprecated"
     return ""
 

@@ -52,7 +52,8 @@ def serving(worlds: Mapping[str, World]) -> Generator[str]:
 def endpoints(address: str, world: str) -> dict[str, str]:
     """Variables that send the provider's calls here."""
     return {
-        f"GOOGLE_{name}_CUSTOM_ENDPOINT": f"{address}/{world}/{api}/{base}" for name, (api, base) in ENDPOINTS.items()
+        f"GOOGLE_{name}_CUSTOM_ENDPOINT": f"{address}/{world}/{api}/{base}"
+        for name, (api, base) in ENDPOINTS.items()
     }
 
 
@@ -74,9 +75,11 @@ class _Handler(BaseHTTPRequestHandler):
         api = "monitoring-dashboards" if api == "monitoring" and path.startswith("v1/") else api
         try:
             call = definitions.find(api, self.command, path, parse_qs(url.query), body, unquote)
-            code, answer = 200, self.rooms[room].answer(self.command, api, unquote(path), call)
+            code = 200
+            answer = self.rooms[room].answer(self.command, api, unquote(path), call)
         except Refusal as refusal:
-            code, answer = refusal.code, refusal.body
+            code = refusal.code
+            answer = refusal.body
         self._send(code, answer)
 
     def _send(self, code: int, answer: Any) -> None:

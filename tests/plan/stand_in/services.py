@@ -1,4 +1,6 @@
-"""Where one API differs from the others: names that it gives, fields that it fills in, calls of its own."""
+"""Where one API differs from the others: names that it gives, fields that it fills in, calls of its
+own.
+"""
 
 import itertools
 import random
@@ -40,7 +42,11 @@ def complete(world: World, call: Call, path: str, resource: Json) -> None:
         resource["selfLink"] = f"https://www.googleapis.com/compute/v1/{path}"
         resource["id"] = str(next(_numbers))
     if call.api == "storage":
-        resource |= {"id": resource["name"], "projectNumber": world.number, "timeCreated": "2026-11-22T00:00:00Z"}
+        resource |= {
+            "id": resource["name"],
+            "projectNumber": world.number,
+            "timeCreated": "2026-11-22T00:00:00Z",
+        }
     if call.id in FILLED:
         FILLED[call.id](world, path, resource)
 
@@ -52,14 +58,20 @@ def _cluster(world: World, call: Call) -> Json:
     cluster = world.resources[path]
     for key in ("initialNodeCount", "nodeConfig"):
         cluster.pop(key, None)
-    pool = {"name": "default-pool", "config": body.get("nodeConfig", {}), "initialNodeCount": body["initialNodeCount"]}
+    pool = {
+        "name": "default-pool",
+        "config": body.get("nodeConfig", {}),
+        "initialNodeCount": body["initialNodeCount"],
+    }
     world.resources[f"{path}/nodePools/default-pool"] = pool
     return answer
 
 
 def _show_cluster(world: World, call: Call) -> Json:
     cluster = world.shown(world.existing(call.path))
-    return cluster | {"nodePools": [world.shown(pool) for _, pool in world.below(f"{call.path}/nodePools")]}
+    return cluster | {
+        "nodePools": [world.shown(pool) for _, pool in world.below(f"{call.path}/nodePools")]
+    }
 
 
 def _fill_cluster(world: World, path: str, cluster: Json) -> None:
@@ -82,13 +94,22 @@ def _node_pool(world: World, call: Call) -> Json:
 
 def _fill_pool(world: World, path: str, pool: Json) -> None:
     strict.fill_pool(pool)
-    pool |= {"status": "RUNNING", "version": "1.35.1-gke.1", "selfLink": f"https://container.googleapis.com/v1/{path}"}
+    pool |= {
+        "status": "RUNNING",
+        "version": "1.35.1-gke.1",
+        "selfLink": f"https://container.googleapis.com/v1/{path}",
+    }
 
 
 def _account(world: World, call: Call) -> Json:
     name = f"{call.body['accountId']}@{world.project}.iam.gserviceaccount.com"
     path = f"{call.path}/{name}"
-    account = {**call.body.get("serviceAccount", {}), "name": path, "email": name, "uniqueId": str(next(_numbers))}
+    account = {
+        **call.body.get("serviceAccount", {}),
+        "name": path,
+        "email": name,
+        "uniqueId": str(next(_numbers)),
+    }
     world.resources[path] = account | {"projectId": world.project}
     return world.shown(world.resources[path])
 
@@ -105,7 +126,11 @@ def _record_changes(world: World, call: Call) -> Json:
         del world.resources[_record(zone, record)]
     for record in call.body.get("additions") or ():
         world.resources[_record(zone, record)] = record
-    return {"id": "1", "status": "done", **call.body}
+    return {
+        "id": "1",
+        "status": "done",
+        **call.body,
+    }
 
 
 def _record(zone: str, record: Json) -> str:
@@ -114,7 +139,8 @@ def _record(zone: str, record: Json) -> str:
 
 def _records(world: World, call: Call) -> Json:
     found = [record for _, record in world.below(call.path)]
-    if wanted := call.query.get("name"):
+    wanted = call.query.get("name")
+    if wanted:
         found = [r for r in found if r["name"] == wanted[0] and r["type"] == call.query["type"][0]]
     return {"rrsets": found}
 
@@ -139,7 +165,8 @@ def _peerings(world: World, call: Call) -> Json:
 
 
 def _instance(world: World, call: Call) -> Json:
-    name, body = call.body["name"], call.body
+    name = call.body["name"]
+    body = call.body
     network = body["settings"]["ipConfiguration"].get("privateNetwork", "").rpartition("/")[2]
     if network and not any(p.endswith(f"/connections/{network}") for p in world.resources):
         raise Refusal(400, f"Network {network} has no private services access", reason="invalid")
@@ -165,7 +192,13 @@ def _delete_instance(world: World, call: Call) -> Json:
 
 def _enabled(world: World, call: Call) -> Json:
     names = [f"{name}.googleapis.com" for name in sorted(world.enabled)]
-    about = ({"name": f"projects/{world.number}/services/{name}", "config": {"name": name}} for name in names)
+    about = (
+        {
+            "name": f"projects/{world.number}/services/{name}",
+            "config": {"name": name},
+        }
+        for name in names
+    )
     return {"services": [each | {"state": "ENABLED"} for each in about]}
 
 
@@ -179,12 +212,20 @@ def _enable(world: World, call: Call) -> Json:
 
 
 def _project(world: World, call: Call) -> Json:
-    return {"projectId": world.project, "projectNumber": world.number, "lifecycleState": "ACTIVE", "name": "trial"}
+    return {
+        "projectId": world.project,
+        "projectNumber": world.number,
+        "lifecycleState": "ACTIVE",
+        "name": "trial",
+    }
 
 
 def _image_policy(world: World, call: Call) -> Json:
     """There is one always; Google's own until somebody writes another."""
-    usual = {"name": call.path, "defaultAdmissionRule": {"evaluationMode": "ALWAYS_ALLOW"}}
+    usual = {
+        "name": call.path,
+        "defaultAdmissionRule": {"evaluationMode": "ALWAYS_ALLOW"},
+    }
     return world.shown(world.resources.get(call.path, usual))
 
 

@@ -6,7 +6,11 @@ import re
 from tests.plan.stand_in import definitions
 from tests.plan.stand_in.definitions import Call, Json
 
-GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}
+GPU_TAINT = {
+    "key": "nvidia.com/gpu",
+    "value": "present",
+    "effect": "NO_SCHEDULE",
+}
 
 
 def change(call: Call, resource: Json) -> tuple[Json, list[str]]:
@@ -24,7 +28,9 @@ def change(call: Call, resource: Json) -> tuple[Json, list[str]]:
 
 
 def _masked(call: Call) -> tuple[Json, list[str]]:
-    """The resource in a request, and the fields of it that the request changes; no mask: all that it names."""
+    """The resource in a request, and the fields of it that the request changes; no mask: all that
+    it names.
+    """
     asked = call.query.get("updateMask", [])
     body = call.body
     if isinstance(body.get("updateMask"), str):
@@ -43,7 +49,8 @@ def _is_field(call: Call, path: str) -> bool:
 
 def _copy(source: Json, target: Json, path: list[str]) -> None:
     """One masked field. A field that the mask names and the request lacks is cleared."""
-    name, rest = path[0], path[1:]
+    name = path[0]
+    rest = path[1:]
     if rest and isinstance(source.get(name), dict):
         _copy(source[name], target.setdefault(name, {}), rest)
     elif name in source:
@@ -71,7 +78,10 @@ def fill_pool(pool: Json) -> None:
     stated = {taint["key"] for taint in config.get("taints", ())}
     if config.get("accelerators") and GPU_TAINT["key"] not in stated:
         config["taints"] = [*config.get("taints", []), GPU_TAINT]
-    model = "spot" if config.get("spot") else "flex-start" if config.get("flexStart") else "on-demand"
+    if config.get("spot"):
+        model = "spot"
+    else:
+        model = "flex-start" if config.get("flexStart") else "on-demand"
     labels = {"goog-gke-node-pool-provisioning-model": model}
     config["resourceLabels"] = {**config.get("resourceLabels", {}), **labels}
     pool.setdefault("upgradeSettings", {"strategy": "SURGE", "maxSurge": 1})

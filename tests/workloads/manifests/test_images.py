@@ -18,18 +18,28 @@ def test_an_image_is_pinned_unprivileged_and_gets_its_signals() -> None:
     assert bases and set(bases) == {"${BASE}"}, "a base with a tag of its own would move"
     assert "--require-hashes" in text and "--only-binary :all:" in text
     assert "--no-index --no-deps" in text, "the wheel brings nothing that the lock does not name"
-    assert text.index("\nUSER 65532:65532\n") < text.index("RUN python -m holdfast ${COMMAND} --help > /dev/null")
-    assert re.search(r'^ENTRYPOINT \["python", "-m", "holdfast"\]$', text, re.MULTILINE), "a shell would keep SIGTERM"
+    assert text.index("\nUSER 65532:65532\n") < text.index(
+        "RUN python -m holdfast ${COMMAND} --help > /dev/null"
+    )
+    assert re.search(r'^ENTRYPOINT \["python", "-m", "holdfast"\]$', text, re.MULTILINE), (
+        "a shell would keep SIGTERM"
+    )
     assert not re.search(r"^[^#\n]*NVIDIA_VISIBLE_DEVICES", text, re.MULTILINE), (
         "it would show every GPU of the machine"
     )
 
 
 def test_a_builder_is_sent_locks_and_the_wheel_only() -> None:
-    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     assert lines[0] == "*", "whatever is not named stays out"
     copies = re.findall(r"^COPY (?!--from)(\w+)/", DOCKERFILE, re.MULTILINE)
-    assert [line[1:] for line in lines if line.startswith("!")] == copies == ["requirements", "vendor"]
+    assert (
+        [line[1:] for line in lines if line.startswith("!")] == copies == ["requirements", "vendor"]
+    )
     assert {"**/*.tfstate*", "**/.env*"} <= set(lines)
 
 
@@ -39,10 +49,16 @@ def test_every_rendered_command_is_one_that_its_command_line_understands() -> No
     others = {ENVOY, VLLM, "/usr/bin/dcgm-exporter"}
     commands: set[tuple[str, ...]] = set()
     for template in (template for env in names() for _, template in workloads(env)):
-        for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]:
+        for container in [
+            *template["spec"]["containers"],
+            *template["spec"].get("initContainers", ()),
+        ]:
             words = container.get("command", [ENVOY])
             role = container["image"].partition("@")[0].rpartition("/")[2]
-            assert role not in ("exporter", "mover") or words[2:4] == ["holdfast", pins.ROLES[role].command]
+            assert role not in ("exporter", "mover") or words[2:4] == [
+                "holdfast",
+                pins.ROLES[role].command,
+            ]
             commands |= {tuple(words)} if words[0] not in others else set()
     assert len(commands) >= 5
     for python, flag, *words in commands:

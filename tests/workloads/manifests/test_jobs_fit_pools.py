@@ -1,4 +1,6 @@
-"""Jobs of the platform against the nodes that each environment plans: every job has a node, every GPU pool a job."""
+"""Jobs of the platform against the nodes that each environment plans: every job has a node, every
+GPU pool a job.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -61,7 +63,9 @@ def samples(env: str) -> Iterator[tuple[str, Body]]:
 
 
 def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
-    """Of each machine that the environment offers, a job that fills it and one with a single GPU, alone and as a gang."""
+    """Of each machine that the environment offers, a job that fills it and one with a single GPU,
+    alone and as a gang.
+    """
     platform = platforms.load(env)
     context = RenderContext(platform)
     run = next((each.name for each in platform.runs), "mine")
@@ -71,9 +75,14 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
         if flex.get(offer.capacity) or gpus * nodes > offer.lent_gpus:
             continue
         job = OwnJob(
-            name=run, environment=env, image=IMAGE, command=("true",), gpus=f"{gpus}x{offer.accelerator}", nodes=nodes,
+            name=run,
+            environment=env,
+            image=IMAGE,
+            command=("true",),
+            gpus=f"{gpus}x{offer.accelerator}",
+            nodes=nodes,
             capacity=offer.capacity.value,
-        )  # fmt: skip
+        )
         body = rendered.bodies(job, context, placing.place(job, platform, prices.load()))[-1]
         spec: Any = body["spec"]
         holder = spec["replicatedJobs"][0]["template"]["spec"] if body["kind"] == "JobSet" else spec
@@ -82,13 +91,20 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
 
 @pytest.mark.parametrize("written", [samples, own_jobs])
 def test_every_job_has_a_node_and_every_pool_a_job(env: str, written: Any) -> None:
-    """A pool's GPUs are counted into what a queue lends. A sample need not exist for each kind, a job of one's own must."""
-    pools, caps, found = gpu_pools(env), platforms.load(env).auto_provisioning, list(written(env))
+    """A pool's GPUs are counted into what a queue lends. A sample need not exist for each kind, a
+    job of one's own must.
+    """
+    pools = gpu_pools(env)
+    caps = platforms.load(env).auto_provisioning
+    found = list(written(env))
     assert found
     for queue, pod in found:
         made = queue in FLEX and pod["nodeSelector"][LABEL_ACCELERATOR] in caps
         assert made or any(takes(pool, queue, pod) for pool in pools), (queue, pod["nodeSelector"])
     of_samples = {(queue, pod["nodeSelector"].get(LABEL_ACCELERATOR)) for queue, pod in found}
     for pool in pools:
-        if written is own_jobs or (queue_of(pool), node_labels(pool)[LABEL_ACCELERATOR]) in of_samples:
+        if (
+            written is own_jobs
+            or (queue_of(pool), node_labels(pool)[LABEL_ACCELERATOR]) in of_samples
+        ):
             assert any(takes(pool, queue, pod) for queue, pod in found), pool.address

@@ -1,4 +1,6 @@
-"""Two teams in one cluster: queues that add up, rights of their own, identities, budgets, and jobs that find their home."""
+"""Two teams in one cluster: queues that add up, rights of their own, identities, budgets, and jobs
+that find their home.
+"""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -32,8 +34,12 @@ def lent(environment: Any) -> Counter[str]:
     """Flavor -> GPUs over all ClusterQueues."""
     found: Counter[str] = Counter()
     for body in bodies(environment):
-        for flavor in body["spec"]["resourceGroups"][0]["flavors"] if body["kind"] == "ClusterQueue" else ():
-            found[flavor["name"]] += int(next(r["nominalQuota"] for r in flavor["resources"] if r["name"] == GPU))
+        for flavor in (
+            body["spec"]["resourceGroups"][0]["flavors"] if body["kind"] == "ClusterQueue" else ()
+        ):
+            found[flavor["name"]] += int(
+                next(r["nominalQuota"] for r in flavor["resources"] if r["name"] == GPU)
+            )
     return found
 
 
@@ -42,8 +48,13 @@ def test_teams_get_what_they_are_guaranteed_and_the_cluster_lends_no_more_than_b
     queues = {b["metadata"]["name"]: b["spec"] for b in bodies() if b["kind"] == "ClusterQueue"}
     assert {spec["cohortName"] for spec in queues.values()} == {"gpus"}, "else nothing is borrowed"
     assert all("borrowingLimit" not in str(spec) for spec in queues.values())
-    assert queues["vision-spot"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] == "4"
-    assert queues["speech-spot"]["namespaceSelector"] == {"matchLabels": {"holdfast.dev/team": "speech"}}
+    assert (
+        queues["vision-spot"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"]
+        == "4"
+    )
+    assert queues["speech-spot"]["namespaceSelector"] == {
+        "matchLabels": {"holdfast.dev/team": "speech"}
+    }
     local = defaultdict[str, set[str]](set)
     for body in bodies():
         if body["kind"] == "LocalQueue":
@@ -55,28 +66,48 @@ def test_teams_get_what_they_are_guaranteed_and_the_cluster_lends_no_more_than_b
 def test_a_capacity_smaller_than_what_is_guaranteed_is_shared_in_proportion() -> None:
     one, other = TEAMS.teams
     teams = (one, replace(other, quotas=one.quotas))  # 8 L4 guaranteed; the serving pool has 4
-    found = {
-        body["metadata"]["name"]: next(
-            f for f in body["spec"]["resourceGroups"][0]["flavors"] if "serving" in f["name"]
-        )
-        for body in bodies(replace(TEAMS, teams=teams))
-        if body["kind"] == "ClusterQueue" and "on-demand" in body["metadata"]["name"]
-    }
+    found = {}
+    for body in bodies(replace(TEAMS, teams=teams)):
+        if body["kind"] == "ClusterQueue" and "on-demand" in body["metadata"]["name"]:
+            found[body["metadata"]["name"]] = next(
+                f for f in body["spec"]["resourceGroups"][0]["flavors"] if "serving" in f["name"]
+            )
     gpus = {name: int(flavor["resources"][0]["nominalQuota"]) for name, flavor in found.items()}
-    assert gpus == {"on-demand": 0, "vision-on-demand": 2, "speech-on-demand": 2}
+    assert gpus == {
+        "on-demand": 0,
+        "vision-on-demand": 2,
+        "speech-on-demand": 2,
+    }
 
 
 def test_each_namespace_of_a_team_is_bounded_as_those_of_the_default_team() -> None:
     kinds = ("ResourceQuota", "LimitRange", "PersistentVolumeClaim", "Namespace", "Role")
-    of = {space: {b["kind"] for b in bodies() if space in (b["metadata"].get("namespace"), b["metadata"]["name"])} for space in ("vision", "speech-dev")}  # fmt: skip
+    of = {
+        space: {
+            b["kind"]
+            for b in bodies()
+            if space in (b["metadata"].get("namespace"), b["metadata"]["name"])
+        }
+        for space in ("vision", "speech-dev")
+    }
     assert all(set(kinds) <= found for found in of.values())
-    policies = {(b["metadata"]["namespace"], b["metadata"]["name"]) for b in bodies() if b["kind"] == "NetworkPolicy"}
+    policies = {
+        (b["metadata"]["namespace"], b["metadata"]["name"])
+        for b in bodies()
+        if b["kind"] == "NetworkPolicy"
+    }
     assert {(space, "default-deny") for space in of} <= policies
-    mover = next(b for b in bodies() if b["metadata"]["name"] == "mover" and b["kind"] == "Deployment")
+    mover = next(
+        b for b in bodies() if b["metadata"]["name"] == "mover" and b["kind"] == "Deployment"
+    )
     words = mover["spec"]["template"]["spec"]["containers"][0]["command"]
     assert [words[i + 1] for i, word in enumerate(words) if word == "--team"] == [
-        "default=training", "default=batch", "vision=vision", "speech=speech", "speech=speech-dev",
-    ]  # fmt: skip
+        "default=training",
+        "default=batch",
+        "vision=vision",
+        "speech=speech",
+        "speech=speech-dev",
+    ]
     assert not judge_environment(TEAMS)
 
 
@@ -92,7 +123,9 @@ def test_identities_and_budget_follow_the_namespace() -> None:
 
 
 def test_the_linter_finds_nothing_in_them() -> None:
-    texts = {name: text for name, text in rendering.texts(PLATFORM).items() if name.endswith(".yaml")}
+    texts = {
+        name: text for name, text in rendering.texts(PLATFORM).items() if name.endswith(".yaml")
+    }
     assert "platform/11-teams.yaml" in texts
     assert [str(hit) for hit in lint_texts(texts, Options(platforms=[PLATFORM])).active] == []
 

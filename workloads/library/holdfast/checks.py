@@ -40,9 +40,18 @@ def examine(subject: T, probes: Sequence[tuple[str, Callable[[T], Answer]]]) -> 
             ok, found, fix = probe(subject)
         # Nothing wider: any other error is a bug and must not pass for "not judged".
         except Unjudged as error:
-            yield Check(name=name, verdict=Status.UNKNOWN, found=str(error).splitlines()[0])
+            yield Check(
+                name=name,
+                verdict=Status.UNKNOWN,
+                found=str(error).splitlines()[0],
+            )
         else:
-            yield Check(name=name, verdict=Status.OK if ok else Status.BROKEN, found=found, fix="" if ok else fix)
+            yield Check(
+                name=name,
+                verdict=Status.OK if ok else Status.BROKEN,
+                found=found,
+                fix="" if ok else fix,
+            )
 
 
 def show(checks: Sequence[Check], *, as_json: bool) -> int:
@@ -50,7 +59,9 @@ def show(checks: Sequence[Check], *, as_json: bool) -> int:
     if as_json:
         print_json("doctor", checks=[asdict(check) for check in checks])
     else:
-        print_table(["CHECK", "", "FOUND", "FIX"], [(c.name, c.verdict, c.found, c.fix) for c in checks])
+        print_table(
+            ["CHECK", "", "FOUND", "FIX"], [(c.name, c.verdict, c.found, c.fix) for c in checks]
+        )
     verdicts = {c.verdict for c in checks}
     if Status.BROKEN in verdicts:
         return EXIT_FINDINGS

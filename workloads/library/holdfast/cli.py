@@ -18,7 +18,10 @@ def main() -> None:
             got="holdfast without extras, which has no command line",
             allowed="an extra: trainer, batch, server, jobs, lint, place, report or all",
             # Not by the bare name: an index may hold another package under it.
-            fix="make setup in a clone of the platform; else pip install 'PATH/holdfast-VERSION-py3-none-any.whl[all]'",
+            fix=(
+                "make setup in a clone of the platform; else pip install"
+                " 'PATH/holdfast-VERSION-py3-none-any.whl[all]'"
+            ),
         )
         print(error.lines(), file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)

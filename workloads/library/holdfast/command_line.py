@@ -1,4 +1,6 @@
-"""The edge of every command: what Typer refuses ends in the same four lines as what the commands refuse."""
+"""The edge of every command: what Typer refuses ends in the same four lines as what the commands
+refuse.
+"""
 
 import re
 import sys
@@ -10,9 +12,11 @@ from holdfast.contract.errors import InputError, run_cli
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_CODES_HELP, EXIT_STOPPED
 from holdfast.contract.extras import lacking
 
-# Control characters but for those of text, bytes that are no UTF-8, and what turns the direction of writing: echoed,
-# they would rule the terminal or hide what a command is about to do.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+# Control characters but for those of text, bytes that are no UTF-8, and what turns the direction of
+# writing: echoed, they would rule the terminal or hide what a command is about to do.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def new_app(what: str) -> typer.Typer:
@@ -43,7 +47,8 @@ def _run(app: typer.Typer, words: Sequence[str] | None) -> None:
     except typer.TyperException as error:
         raise _unreadable(error) from None
     except ImportError as error:
-        if answer := lacking(error, given):
+        answer = lacking(error, given)
+        if answer:
             raise answer from None
         raise
     except SystemExit as end:
@@ -59,14 +64,25 @@ def _require_text(words: Sequence[str]) -> None:
     for word in words:
         if _UNPRINTABLE.search(word):
             got = word.encode("unicode_escape").decode()[:200]
-            raise InputError("an argument is not valid text", got=got, allowed="UTF-8 without control characters", fix="type the argument again")  # fmt: skip
+            raise InputError(
+                "an argument is not valid text",
+                got=got,
+                allowed="UTF-8 without control characters",
+                fix="type the argument again",
+            )
 
 
 def _unreadable(error: typer.TyperException) -> InputError:
     context = getattr(error, "ctx", None)
     message = error.format_message()
-    if context is None or message == context.get_help():  # no command at all: its list is the best answer
+    # no command at all: its list is the best answer
+    if context is None or message == context.get_help():
         print(message, file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     usage = context.get_usage().removeprefix("Usage: ")
-    return InputError("the command line cannot be read", got=message, allowed=usage, fix=f"{context.command_path} --help")  # fmt: skip
+    return InputError(
+        "the command line cannot be read",
+        got=message,
+        allowed=usage,
+        fix=f"{context.command_path} --help",
+    )

@@ -1,4 +1,6 @@
-"""`holdfast VERB` and `holdfast AREA VERB`. Commands import what they need when they run, so that --help is quick."""
+"""`holdfast VERB` and `holdfast AREA VERB`. Commands import what they need when they run, so that
+--help is quick.
+"""
 
 import typer
 
@@ -35,9 +37,18 @@ app.add_typer(train, name="train")
 app.add_typer(batch, name="batch")
 app.add_typer(serve, name="serve")
 app.add_typer(checkpoints, name="checkpoints")
-command("new-job", new_job, "holdfast new-job my-run --image trainer --gpus 8xa100 -- python train.py --steps 1000")
+command(
+    "new-job",
+    new_job,
+    "holdfast new-job my-run --image trainer --gpus 8xa100 -- python train.py --steps 1000",
+)
 command("try", try_, "holdfast try", "holdfast try --evict")
-command("submit", submit, "holdfast submit my-run.yaml --dry-run", "holdfast submit my-run.yaml --max-usd-per-hour 30")
+command(
+    "submit",
+    submit,
+    "holdfast submit my-run.yaml --dry-run",
+    "holdfast submit my-run.yaml --max-usd-per-hour 30",
+)
 command(
     "explain",
     explain,
@@ -60,15 +71,25 @@ command(
     "holdfast place --job train.yaml --json",
 )
 command("prices", prices, "holdfast prices", "holdfast prices --refresh")
-command("churn", churn, "holdfast churn --events events", "holdfast churn --project my-project --since 30d --json")
+command(
+    "churn",
+    churn,
+    "holdfast churn --events events",
+    "holdfast churn --project my-project --since 30d --json",
+)
 command("report", report, "holdfast report --events out/demo/events --out out/report.html")
 command(
     "drill",
     drill,
     "holdfast drill --list",
     "holdfast drill --target local",
-    "holdfast drill --target cluster --context staging --namespace team-research --selector app=train",
+    "holdfast drill --target cluster --context staging --namespace team-research --selector"
+    " app=train",
 )
 command("demo", demo, "holdfast demo", "holdfast demo --out out/demo --seed 8")
 command("export", export, "holdfast export --kubeconfig ~/.kube/config --port 9400")
-command("move", move, "holdfast move --kubeconfig ~/.kube/config --project my-project --cluster holdfast-dev")
+command(
+    "move",
+    move,
+    "holdfast move --kubeconfig ~/.kube/config --project my-project --cluster holdfast-dev",
+)

@@ -1,4 +1,6 @@
-"""Tables and JSON objects of commands. Data goes to standard output; off a terminal without colour or cut lines."""
+"""Tables and JSON objects of commands. Data goes to standard output; off a terminal without colour
+or cut lines.
+"""
 
 import json
 import sys
@@ -14,7 +16,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
     for column in columns:
         table.add_column(column, no_wrap=not sys.stdout.isatty(), overflow="fold")
     for row in rows:

@@ -1,9 +1,11 @@
-"""Processes forked from one that has imported their modules: starts in milliseconds, for tests that need many.
+"""Processes forked from one that has imported their modules: starts in milliseconds, for tests that
+need many.
 
 A real process with a session, arguments, environment, streams, signals and an end of its own, as of
-`python SCRIPT ...` or `python -m MODULE ...`. Left out are the interpreter's start, the imports, and what they read of
-the environment; the hash seed is that of the server. Left out of its end is that modules are taken apart, which takes a
-second for those of a framework. What tests a start or an end itself, or compares with one, starts from nothing.
+`python SCRIPT ...` or `python -m MODULE ...`. Left out are the interpreter's start, the imports,
+and what they read of the environment; the hash seed is that of the server. Left out of its end is
+that modules are taken apart, which takes a second for those of a framework. What tests a start or
+an end itself, or compares with one, starts from nothing.
 """
 
 import atexit
@@ -73,7 +75,8 @@ class Started(Forked):
     """By a server."""
 
     def __init__(self, server: "ForkServer", pid: int) -> None:
-        self._server, self.pid = server, pid
+        self._server = server
+        self.pid = pid
 
     def code(self) -> int | None:
         return self._server.ask({"pid": self.pid})["code"]
@@ -86,7 +89,13 @@ class ForkServer:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
+                [
+                    sys.executable,
+                    "-m",
+                    __name__,
+                    str(theirs.fileno()),
+                    *modules,
+                ],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
                 stdin=subprocess.DEVNULL,
@@ -95,10 +104,21 @@ class ForkServer:
             )
 
     def start(
-        self, command: Sequence[str], *, env: Mapping[str, str], out: IO[Any], err: IO[Any], session: bool
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        out: IO[Any],
+        err: IO[Any],
+        session: bool,
     ) -> Started:
         """`command` begins with the interpreter. `session`: a new one."""
-        order = {"argv": [*command[1:]], "env": dict(env), "cwd": str(Path.cwd()), "session": session}
+        order = {
+            "argv": [*command[1:]],
+            "env": dict(env),
+            "cwd": str(Path.cwd()),
+            "session": session,
+        }
         return Started(self, self.ask(order, out.fileno(), err.fileno())["pid"])
 
     def ask(self, order: dict[str, Any], *files: int) -> dict[str, Any]:
@@ -128,11 +148,14 @@ def serve(connection: socket.socket) -> list[str]:
         head, files, *_ = socket.recv_fds(connection, 4, 2)
         if not head:
             sys.exit(0)
-        order = json.loads(_read(connection, int.from_bytes(head + _read(connection, 4 - len(head)))))
+        order = json.loads(
+            _read(connection, int.from_bytes(head + _read(connection, 4 - len(head))))
+        )
         if "pid" in order:
             answer = {"code": _code(order["pid"])}
         else:
-            server, (begun, begin) = os.getpid(), os.pipe()
+            server = os.getpid()
+            (begun, begin) = os.pipe()
             pid = os.fork()
             if not pid:
                 for mine in (connection.detach(), begun):
@@ -143,7 +166,8 @@ def serve(connection: socket.socket) -> list[str]:
                 return order["argv"]
             for theirs in (*files, begin):
                 os.close(theirs)
-            os.read(begun, 1)  # ends when it has its session: before, a signal to its group would reach nobody
+            # ends when it has its session: before, a signal to its group would reach nobody
+            os.read(begun, 1)
             os.close(begun)
             answer = {"pid": pid}
         body = json.dumps(answer).encode()
@@ -167,7 +191,8 @@ def _become(order: dict[str, Any], files: Sequence[int]) -> None:
     if "PYTHONUNBUFFERED" in os.environ:
         for text in (sys.stdout, sys.stderr):
             text.reconfigure(write_through=True)  # type: ignore[union-attr]
-    if "torch" in sys.modules and (threads := os.environ.get("OMP_NUM_THREADS")):  # which torch read at its import
+    # which torch read at its import
+    if "torch" in sys.modules and (threads := os.environ.get("OMP_NUM_THREADS")):
         import_module("torch").set_num_threads(int(threads))
     if "numpy" in sys.modules:  # as `random` does by itself: else all would draw the same
         import_module("numpy").random.seed(random.getrandbits(32))

@@ -1,7 +1,9 @@
-"""A command whose process is forked from a ForkServer, for products that start a program of their user's many times.
+"""A command whose process is forked from a ForkServer, for products that start a program of their
+user's many times.
 
-`forked(server)` gives what stands in place of the interpreter. It hands arguments, environment, folder and output to a
-thread of the test, which has the program forked, and ends as that has ended. A signal to it does not reach the program.
+`forked(server)` gives what stands in place of the interpreter. It hands arguments, environment,
+folder and output to a thread of the test, which has the program forked, and ends as that has ended.
+A signal to it does not reach the program.
 """
 
 import json
@@ -25,7 +27,10 @@ LIMIT_S = 600.0
 def forked(server: "ForkServer") -> Generator[list[str]]:
     """`server` is the thread's alone until the end of the block."""
     # Of a name that is short: the path of a socket has 107 characters at most.
-    with tempfile.TemporaryDirectory(prefix="fork-") as folder, socket.socket(socket.AF_UNIX) as listening:
+    with (
+        tempfile.TemporaryDirectory(prefix="fork-") as folder,
+        socket.socket(socket.AF_UNIX) as listening,
+    ):
         path = f"{folder}/socket"
         listening.bind(path)
         listening.listen()
@@ -42,9 +47,19 @@ def _serve(listening: socket.socket, server: "ForkServer") -> None:
             with connection, connection.makefile("rw") as talk:
                 _, files, *_ = socket.recv_fds(connection, 1, 2)
                 order = json.loads(talk.readline())
-                with os.fdopen(files[0], "wb") as out, os.fdopen(files[1], "wb") as err, chdir(order["cwd"]):
+                with (
+                    os.fdopen(files[0], "wb") as out,
+                    os.fdopen(files[1], "wb") as err,
+                    chdir(order["cwd"]),
+                ):
                     command = [sys.executable, *order["argv"]]
-                    program = server.start(command, env=order["env"], out=out, err=err, session=False)
+                    program = server.start(
+                        command,
+                        env=order["env"],
+                        out=out,
+                        err=err,
+                        session=False,
+                    )
                 talk.write(f"{program.wait(LIMIT_S)}\n")
 
 
@@ -53,7 +68,16 @@ def main(path: str, *argv: str) -> None:
         connection.connect(path)
         socket.send_fds(connection, [b"."], [1, 2])
         with connection.makefile("rw") as talk:
-            talk.write(json.dumps({"argv": argv, "env": dict(os.environ), "cwd": str(Path.cwd())}) + "\n")
+            talk.write(
+                json.dumps(
+                    {
+                        "argv": argv,
+                        "env": dict(os.environ),
+                        "cwd": str(Path.cwd()),
+                    }
+                )
+                + "\n"
+            )
             talk.flush()
             code = int(talk.readline())
     if code < 0:

@@ -1,4 +1,6 @@
-"""Every state that a model of a protocol can reach: none breaks a rule, and from each an end can be reached."""
+"""Every state that a model of a protocol can reach: none breaks a rule, and from each an end can be
+reached.
+"""
 
 import gc
 from collections import defaultdict
@@ -33,9 +35,11 @@ class Protocolled(Protocol[S]):
 
 
 def explore(model: Protocolled[S]) -> int:
-    """Visit every reachable state; how many there are. Raises AssertionError where a rule is broken, and where no end
-    can be reached without another death."""
-    gc.disable()  # states have no circles, and to walk over all that were seen is a fifth of the time
+    """Visit every reachable state; how many there are. Raises AssertionError where a rule is
+    broken, and where no end can be reached without another death.
+    """
+    # states have no circles, and to walk over all that were seen is a fifth of the time
+    gc.disable()
     try:
         return _explored(model)
     finally:
@@ -43,7 +47,8 @@ def explore(model: Protocolled[S]) -> int:
 
 
 def _explored(model: Protocolled[S]) -> int:
-    seen, todo = {model.start()}, [model.start()]
+    seen = {model.start()}
+    todo = [model.start()]
     before: dict[S, list[S]] = defaultdict(list)
     ends: list[S] = []
     while todo:
@@ -64,7 +69,8 @@ def _explored(model: Protocolled[S]) -> int:
 
 
 def reaching(ends: list[S], before: Mapping[S, list[S]]) -> set[S]:
-    found, todo = set(ends), list(ends)
+    found = set(ends)
+    todo = list(ends)
     while todo:
         fresh = set(before.get(todo.pop(), ())) - found
         found |= fresh

@@ -1,4 +1,6 @@
-"""Processes of tests and benches: what they and their children hold, their end, and what is awaited of them."""
+"""Processes of tests and benches: what they and their children hold, their end, and what is awaited
+of them.
+"""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -64,14 +66,18 @@ def until(
     within_s: float = 120.0,
     pause_s: float = 0.01,
 ) -> T:
-    """The first true answer. `what`: for the error, such as a log. `alive`: whether what is awaited can still come.
+    """The first true answer. `what`: for the error, such as a log. `alive`: whether what is awaited
+    can still come.
 
     Raises TimeoutError, and ChildProcessError once it can no longer come.
     """
     ends = time.monotonic() + within_s
     while not (found := condition()):
         if not alive() or time.monotonic() > ends:
-            kind, reason = (TimeoutError, f"not within {within_s:g} s") if alive() else (ChildProcessError, "it ended")
+            if alive():
+                kind, reason = (TimeoutError, f"not within {within_s:g} s")
+            else:
+                kind, reason = (ChildProcessError, "it ended")
             raise kind(f"{reason}: {what if isinstance(what, str) else what()}")
         time.sleep(pause_s)
     return found
@@ -80,7 +86,8 @@ def until(
 @contextmanager
 def sampled(look: Callable[[], T], every_s: float) -> Generator[list[T]]:
     """What `look` finds now and then, in a thread, until the end of the block."""
-    found, ended = list[T](), Event()
+    found = list[T]()
+    ended = Event()
 
     def watch() -> None:
         while not ended.wait(every_s):
@@ -96,13 +103,17 @@ def sampled(look: Callable[[], T], every_s: float) -> Generator[list[T]]:
 
 
 def held(pids: list[int]) -> int:
-    """Memory that no file backs. Shared memory counts once: processes are read one after the other, so that
-    shares of pages that are just being mapped would not add up."""
-    private, shared = 0, dict[str, int]()
+    """Memory that no file backs. Shared memory counts once: processes are read one after the other,
+    so that shares of pages that are just being mapped would not add up.
+    """
+    private = 0
+    shared = dict[str, int]()
     for pid in pids:
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            private += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:"))
+            private += sum(
+                int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:")
+            )
             for inode, resident in shared_mappings(pid):
                 shared[inode] = max(shared.get(inode, 0), resident)
     return private + sum(shared.values())

@@ -14,8 +14,23 @@ Line = dict[str, Any]
 EPOCH = 1_790_000_000.0
 
 
-def line(t: float, event: str, job: str = "job", kind: str = "training", process: str = "p0", **fields: Any) -> Line:
-    return {"v": 1, "t": t, "event": event, "job": job, "kind": kind, "process": process, **fields}
+def line(
+    t: float,
+    event: str,
+    job: str = "job",
+    kind: str = "training",
+    process: str = "p0",
+    **fields: Any,
+) -> Line:
+    return {
+        "v": 1,
+        "t": t,
+        "event": event,
+        "job": job,
+        "kind": kind,
+        "process": process,
+        **fields,
+    }
 
 
 def write(path: Path, lines: Iterable[Line]) -> None:
@@ -34,18 +49,30 @@ def training(
     restart_s: float = 4.0,
     saves: bool = True,
 ) -> list[Line]:
-    """A trainer that is killed `kills` = (seconds after its attempt began, signal) and comes back each time."""
-    rng, lines, t, step, committed = random.Random(seed), list[Line](), EPOCH, 0, 0
+    """A trainer that is killed `kills` = (seconds after its attempt began, signal) and comes back
+    each time.
+    """
+    rng = random.Random(seed)
+    lines = list[Line]()
+    t = EPOCH
+    step = 0
+    committed = 0
 
     def emit(event: str, *, at: float | None = None, by: str = "", **fields: Any) -> None:
-        lines.append(line(round(t if at is None else at, 6), event, job, process=by or process, **fields))
+        lines.append(
+            line(round(t if at is None else at, 6), event, job, process=by or process, **fields)
+        )
 
     for attempt, (life_s, signal) in enumerate([*kills, (float("inf"), "")]):
-        process, begin = f"host-{1000 + attempt}-ab{attempt}", t
+        process = f"host-{1000 + attempt}-ab{attempt}"
+        begin = t
         emit("start", rank=0, world_size=2, attempt=attempt)
         t += 2.0
         emit("restore", step=committed, seconds=0.3, skipped=[])
-        step, window_first, window_began, ended = committed, committed + 1, t, ""
+        step = committed
+        window_first = committed + 1
+        window_began = t
+        ended = ""
         while step < total and not ended:
             t += step_s * rng.uniform(0.9, 1.15)
             step += 1
@@ -53,19 +80,36 @@ def training(
             if ended == "SIGKILL":
                 break
             if step % 5 == 0 or step == total or ended:
-                fields = {"first_step": window_first, "last_step": step, "seconds": round(t - window_began, 6)}
+                fields = {
+                    "first_step": window_first,
+                    "last_step": step,
+                    "seconds": round(t - window_began, 6),
+                }
                 emit("window", **fields, loss=round(5 / (1 + step / 60), 4))
-                window_first, window_began = step + 1, t
+                window_first = step + 1
+                window_began = t
             if (step % every == 0 or step == total or ended) and saves:
                 t += 0.05
-                emit("save", step=step, blocking_seconds=0.05, bytes=2_400_000)
+                emit(
+                    "save",
+                    step=step,
+                    blocking_seconds=0.05,
+                    bytes=2_400_000,
+                )
                 emit("commit", step=step, seconds=0.4, bytes=2_400_000)
-                committed, window_began = step, t
+                committed = step
+                window_began = t
         if not ended:
             t += 0.3
             emit("exit", code=0, step=step, digest="8f2c")
             break
-        emit("evict", at=t if ended == "SIGKILL" else t - 0.6, by="driver", signal=ended, target="pod-77")
+        emit(
+            "evict",
+            at=t if ended == "SIGKILL" else t - 0.6,
+            by="driver",
+            signal=ended,
+            target="pod-77",
+        )
         if ended == "SIGTERM":
             emit("stop", step=step, reason="SIGTERM")
             t += 0.4
@@ -75,39 +119,110 @@ def training(
 
 
 def killed_and_restored(job: str) -> list[Line]:
-    """Killed at step 100 ten seconds after its last line, restored at 45 after 12 s of start, now at step 60."""
-    first = [
-        line(EPOCH + 10 * n, "window", job, first_step=10 * n - 9, last_step=10 * n, seconds=10) for n in range(1, 11)
-    ]
+    """Killed at step 100 ten seconds after its last line, restored at 45 after 12 s of start, now
+    at step 60.
+    """
+    first = []
+    for n in range(1, 11):
+        first.append(
+            line(
+                EPOCH + 10 * n,
+                "window",
+                job,
+                first_step=10 * n - 9,
+                last_step=10 * n,
+                seconds=10,
+            )
+        )
     return [
         line(EPOCH, "start", job, rank=0, attempt=0),
         line(EPOCH, "restore", job, step=0, seconds=0),
         *first,
         line(EPOCH + 46, "commit", job, step=45, seconds=1, bytes=1),
-        line(EPOCH + 110, "evict", job, process="driver", signal="SIGKILL", target="p0"),
-        line(EPOCH + 190, "start", job, process="p1", rank=0, attempt=1),
-        line(EPOCH + 202, "restore", job, process="p1", step=45, seconds=2),
-        line(EPOCH + 217.4, "window", job, process="p1", first_step=46, last_step=60, seconds=15),
+        line(
+            EPOCH + 110,
+            "evict",
+            job,
+            process="driver",
+            signal="SIGKILL",
+            target="p0",
+        ),
+        line(
+            EPOCH + 190,
+            "start",
+            job,
+            process="p1",
+            rank=0,
+            attempt=1,
+        ),
+        line(
+            EPOCH + 202,
+            "restore",
+            job,
+            process="p1",
+            step=45,
+            seconds=2,
+        ),
+        line(
+            EPOCH + 217.4,
+            "window",
+            job,
+            process="p1",
+            first_step=46,
+            last_step=60,
+            seconds=15,
+        ),
     ]
 
 
 def elastic(job: str) -> list[Line]:
     """Two of eight places without a node for 30 of 60 minutes."""
     sizes = [
-        line(EPOCH + 60 * at, "resized", job, step=at, nodes=nodes, of=8, seconds=0.0)
+        line(
+            EPOCH + 60 * at,
+            "resized",
+            job,
+            step=at,
+            nodes=nodes,
+            of=8,
+            seconds=0.0,
+        )
         for at, nodes in ((0, 8), (20, 6), (50, 8))
     ]
     windows = [
-        line(EPOCH + 60 * at, "window", job, first_step=at - long + 1, last_step=at, seconds=60.0 * long)
+        line(
+            EPOCH + 60 * at,
+            "window",
+            job,
+            first_step=at - long + 1,
+            last_step=at,
+            seconds=60.0 * long,
+        )
         for at, long in ((20, 20), (50, 30), (60, 10))
     ]
     both = sorted([*windows, *sizes], key=lambda row: row["t"])
-    return [line(EPOCH, "start", job, rank=0, attempt=0), *both, line(EPOCH + 3_600, "exit", job, code=0, step=60)]
+    return [
+        line(EPOCH, "start", job, rank=0, attempt=0),
+        *both,
+        line(EPOCH + 3_600, "exit", job, code=0, step=60),
+    ]
 
 
-def batch(job: str, *, workers: int = 4, items: int = 240, kills: int = 0, seed: int = 3) -> list[Line]:
-    """Workers that take chunks of 6; a killed one is replaced two seconds later and its chunk comes back."""
-    rng, lines, left, last = random.Random(seed), list[Line](), items, EPOCH
+def batch(
+    job: str,
+    *,
+    workers: int = 4,
+    items: int = 240,
+    kills: int = 0,
+    seed: int = 3,
+) -> list[Line]:
+    """Workers that take chunks of 6; a killed one is replaced two seconds later and its chunk comes
+    back.
+    """
+    rng = random.Random(seed)
+    lines = list[Line]()
+    left = items
+    last = EPOCH
     doomed = set(range(2, 2 * kills + 1, 2))
 
     def emit(t: float, event: str, worker: int, **fields: Any) -> None:
@@ -116,7 +231,8 @@ def batch(job: str, *, workers: int = 4, items: int = 240, kills: int = 0, seed:
     ready = [(EPOCH + rng.random(), n) for n in range(workers)]
     for t, n in ready:
         emit(t, "start", n, rank=n, world_size=1, attempt=0)
-    ready, number = [(t + 1.5, n) for t, n in ready], workers
+    ready = [(t + 1.5, n) for t, n in ready]
+    number = workers
     for turn in itertools.count(1):
         if left <= 0:
             break
@@ -125,12 +241,30 @@ def batch(job: str, *, workers: int = 4, items: int = 240, kills: int = 0, seed:
         emit(t, "claimed", n, items=chunk)
         spent = rng.uniform(0.8, 1.4)
         if turn in doomed:
-            signal, died = "SIGKILL" if turn % 4 else "SIGTERM", t + spent / 2
-            lines.append(line(died, "evict", job, "batch", "driver", signal=signal, target=f"pod-{n}"))
+            signal = "SIGKILL" if turn % 4 else "SIGTERM"
+            died = t + spent / 2
+            lines.append(
+                line(
+                    died,
+                    "evict",
+                    job,
+                    "batch",
+                    "driver",
+                    signal=signal,
+                    target=f"pod-{n}",
+                )
+            )
             if signal == "SIGTERM":
                 emit(died + 0.1, "released", n, items=chunk)
                 emit(died + 0.2, "exit", n, code=143)
-            emit(died + 2, "start", number, rank=n, world_size=1, attempt=1)
+            emit(
+                died + 2,
+                "start",
+                number,
+                rank=n,
+                world_size=1,
+                attempt=1,
+            )
             ready.append((died + 3.5, number))
             number += 1
         else:
@@ -144,7 +278,14 @@ def batch(job: str, *, workers: int = 4, items: int = 240, kills: int = 0, seed:
     return sorted(lines, key=lambda row: row["t"])
 
 
-KILLS = ((13.0, "SIGTERM"), (9.0, "SIGKILL"), (15.0, "SIGTERM"), (12.0, "SIGKILL"), (8.0, "SIGTERM"), (14.0, "SIGKILL"))
+KILLS = (
+    (13.0, "SIGTERM"),
+    (9.0, "SIGKILL"),
+    (15.0, "SIGTERM"),
+    (12.0, "SIGKILL"),
+    (8.0, "SIGTERM"),
+    (14.0, "SIGKILL"),
+)
 
 
 def demo(folder: Path) -> Path:
@@ -170,16 +311,35 @@ def naive(job: str) -> list[Line]:
 
 
 def watched(folder: Path) -> Path:
-    """Three days of a node watcher beside a job, so that a report has prices, churn and waits. Returns the folder."""
-    spot = {"zone": "us-central1-a", "machine_type": "g2-standard-8", "capacity": "spot"}
+    """Three days of a node watcher beside a job, so that a report has prices, churn and waits.
+    Returns the folder.
+    """
+    spot = {
+        "zone": "us-central1-a",
+        "machine_type": "g2-standard-8",
+        "capacity": "spot",
+    }
     lines: list[Line] = []
     for n, hours in enumerate((1, 2, 2, 3, 9, 10, 26, 27, 49, 49, 49, 70)):
         named = spot | {"node": f"node-{n}", "pool": ("spot-l4", "spot-l4-b")[n % 2]}
         t = EPOCH - 72 * 3600 + hours * 3600
         lines.append(line(t, "node_up", "", "node", "watcher", seconds=0, **named))
         waited = {"seconds": n / 4, "accelerator": "nvidia-l4"}
-        lines.append(line(EPOCH + n, "scheduled", "train", "training", f"pod-{n}", **(named | waited)))
-        lines.append(line(t + 1800, "node_down", "", "node", "watcher", reason="preempted", seconds=1800, **named))
+        lines.append(
+            line(EPOCH + n, "scheduled", "train", "training", f"pod-{n}", **(named | waited))
+        )
+        lines.append(
+            line(
+                t + 1800,
+                "node_down",
+                "",
+                "node",
+                "watcher",
+                reason="preempted",
+                seconds=1800,
+                **named,
+            )
+        )
     write(folder / "watcher.jsonl", sorted(lines, key=lambda row: row["t"]))
     write(folder / "train.jsonl", training("train", kills=KILLS))
     return folder
@@ -195,9 +355,21 @@ SUMMARY: dict[str, Any] = {
         "lost_steps": 20,
         "digest": "8f2c",
         "false_completions": 0,
-        "naive": {"lost_steps": 118, "bit_exact": False, "false_completions": 3, "false_completion_steps": [26]},
+        "naive": {
+            "lost_steps": 118,
+            "bit_exact": False,
+            "false_completions": 3,
+            "false_completion_steps": [26],
+        },
     },
-    "batch": {"documents": 480, "kills": 8, "lost": 0, "duplicated": 0, "recomputed": 24, "same_scores": True},
+    "batch": {
+        "documents": 480,
+        "kills": 8,
+        "lost": 0,
+        "duplicated": 0,
+        "recomputed": 24,
+        "same_scores": True,
+    },
     "serving": {
         "servers": 4,
         "evictions": 4,

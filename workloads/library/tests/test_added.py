@@ -1,4 +1,6 @@
-"""Predictors and checkpoint stores of another distribution: installed beside the library, under their names."""
+"""Predictors and checkpoint stores of another distribution: installed beside the library, under
+their names.
+"""
 
 import sys
 from collections.abc import Callable
@@ -62,7 +64,9 @@ def test_a_predictor_is_used_by_its_name(install: Callable[[str, str], None]) ->
     assert error.value.allowed == "gpt, entropy, length, or MODULE:FUNCTION"
 
 
-def test_a_store_is_opened_by_its_scheme(install: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_a_store_is_opened_by_its_scheme(
+    install: Callable[[str, str], None], tmp_path: Path
+) -> None:
     install("holdfast.stores", "acme = acme_parts:store")
     found = open_storage("acme://runs")
     assert isinstance(found, LocalStorage)
@@ -71,8 +75,12 @@ def test_a_store_is_opened_by_its_scheme(install: Callable[[str, str], None], tm
     assert (tmp_path / "runs" / "a" / "b").read_bytes() == b"x"
 
 
-@pytest.mark.parametrize(("function", "got"), [("no_store", "str"), ("of_no_url", "argument"), ("gone", "gone")])
-def test_a_broken_store_names_its_distribution(install: Callable[[str, str], None], function: str, got: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "got"), [("no_store", "str"), ("of_no_url", "argument"), ("gone", "gone")]
+)
+def test_a_broken_store_names_its_distribution(
+    install: Callable[[str, str], None], function: str, got: str
+) -> None:
     install("holdfast.stores", f"acme = acme_parts:{function}")
     with pytest.raises(InputError) as error:
         open_storage("acme://runs")

@@ -46,7 +46,9 @@ def ended(*words: str) -> int:
         (["count", "a\u202eb"], r"a\u202eb"),
     ],
 )
-def test_an_unreadable_command_line_is_refused(words: list[str], got: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_command_line_is_refused(
+    words: list[str], got: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ended(*words) == 2
     first, second, *rest = capsys.readouterr().err.splitlines()
     assert first.startswith("error:   ") and second.startswith("  got:     ") and got in second
@@ -55,7 +57,10 @@ def test_an_unreadable_command_line_is_refused(words: list[str], got: str, capsy
 
 def test_a_program_that_is_not_installed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("start", "no-such-program") == 3
-    assert capsys.readouterr().err == "could not judge: the program no-such-program is not installed, or not on PATH\n"
+    assert (
+        capsys.readouterr().err
+        == "could not judge: the program no-such-program is not installed, or not on PATH\n"
+    )
 
 
 def test_no_command_at_all_shows_the_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,4 +82,6 @@ def test_a_question_without_an_answer_stops(
 
 @pytest.mark.process
 def test_a_reader_that_has_seen_enough_is_no_finding() -> None:
-    assert_read_in_part("from workloads.library.tests.test_command_line import *; run_app(app, ['count'])")
+    assert_read_in_part(
+        "from workloads.library.tests.test_command_line import *; run_app(app, ['count'])"
+    )

@@ -1,4 +1,6 @@
-"""Each extra brings all that its commands import, each lock all that its image's extra declares, and the wheel all files."""
+"""Each extra brings all that its commands import, each lock all that its image's extra declares,
+and the wheel all files.
+"""
 
 import importlib.metadata
 import json
@@ -29,12 +31,21 @@ ROOMS = {
     "mover": ("holdfast.mover",),
     "lint": ("holdfast.lint",),
     # The job file of `place --job`, too.
-    "place": ("holdfast.place", "holdfast.jobs.file_text", "holdfast.jobs.submit", "holdfast.lint.document"),
+    "place": (
+        "holdfast.place",
+        "holdfast.jobs.file_text",
+        "holdfast.jobs.submit",
+        "holdfast.lint.document",
+    ),
     "report": ("holdfast.report",),
     "jobs": ("holdfast.jobs",),
     "drill": ("holdfast.drill",),
     "trainer": ("holdfast.training", "holdfast.checkpoint", "holdfast.runtime"),
-    "server": ("holdfast.inference.server", "holdfast.inference.proxy", "holdfast.inference.predictor"),
+    "server": (
+        "holdfast.inference.server",
+        "holdfast.inference.proxy",
+        "holdfast.inference.predictor",
+    ),
     "batch": ("holdfast.inference", "holdfast.checkpoint", "holdfast.runtime"),
 }
 # For other frameworks, for tests, and for laptops.
@@ -89,7 +100,8 @@ def declared(extra: str) -> dict[str, frozenset[str]]:
 
 def closure(wanted: dict[str, frozenset[str]]) -> set[str]:
     """All that pip would install, as far as it is installed here."""
-    done, open_ = set[str](), [*wanted.items()]
+    done = set[str]()
+    open_ = [*wanted.items()]
     while open_:
         name, extras = open_.pop()
         try:
@@ -98,17 +110,39 @@ def closure(wanted: dict[str, frozenset[str]]) -> set[str]:
             continue
         done.add(name)
         for one in map(Requirement, lines):
-            if any(not one.marker or one.marker.evaluate({"extra": extra}) for extra in (*extras, "")):
-                open_ += [(normal(one.name), frozenset(one.extras))] if normal(one.name) not in done else []
+            if any(
+                not one.marker or one.marker.evaluate({"extra": extra}) for extra in (*extras, "")
+            ):
+                open_ += (
+                    [(normal(one.name), frozenset(one.extras))]
+                    if normal(one.name) not in done
+                    else []
+                )
     return done
 
 
 def import_all(extra: str, *rooms: str) -> subprocess.CompletedProcess[str]:
     others = (*OTHERS, *(ROOMS["server"][:2] if extra == "batch" else ()))
-    given = {"installed": sorted(closure(declared(extra))), "rooms": rooms, "left_out": others}
+    given = {
+        "installed": sorted(closure(declared(extra))),
+        "rooms": rooms,
+        "left_out": others,
+    }
     paths = {"paths": [str(LIBRARY), str(ROOT)]}
-    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(given | paths)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        INSIDE,
+        json.dumps(given | paths),
+    ]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 @pytest.mark.process
@@ -134,7 +168,9 @@ def test_every_image_s_lock_holds_what_its_extra_declares() -> None:
 
 def test_every_answer_names_an_extra_that_there_is_and_a_command_that_there_is() -> None:
     assert {*OF_COMMAND.values(), *OF_PACKAGE.values()} <= EXTRAS.keys()
-    assert OF_COMMAND.keys() <= {one.name for one in (*app.registered_commands, *app.registered_groups)}
+    assert OF_COMMAND.keys() <= {
+        one.name for one in (*app.registered_commands, *app.registered_groups)
+    }
 
 
 @pytest.mark.parametrize(
@@ -142,15 +178,34 @@ def test_every_answer_names_an_extra_that_there_is_and_a_command_that_there_is()
     [
         ("report", "import altair_of_nobody", "", ""),
         ("report", "raise ModuleNotFoundError('no', name='altair')", "altair", "report"),
-        ("export", "raise ModuleNotFoundError('no', name='kubernetes.client')", "kubernetes.client", "exporter"),
+        (
+            "export",
+            "raise ModuleNotFoundError('no', name='kubernetes.client')",
+            "kubernetes.client",
+            "exporter",
+        ),
         ("train", "raise ModuleNotFoundError('no', name='torch')", "torch", "torch"),
-        ("churn", "raise ImportError(\"cannot import name 'monitoring_v3' from 'google.cloud' (x)\")", "google.cloud.monitoring_v3", "report"),
+        (
+            "churn",
+            "raise ImportError(\"cannot import name 'monitoring_v3' from 'google.cloud' (x)\")",
+            "google.cloud.monitoring_v3",
+            "report",
+        ),
         ("train", "raise ModuleNotFoundError('no', name='google')", "google", "gcs"),
-        ("train", "raise ImportError(\"cannot import name 'x' from 'torch'\", name='torch')", "", ""),
+        (
+            "train",
+            "raise ImportError(\"cannot import name 'x' from 'torch'\", name='torch')",
+            "",
+            "",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_command_that_lacks_a_package_names_its_extra(
-    words: str, program: str, name: str, extra: str, capsys: pytest.CaptureFixture[str]
+    words: str,
+    program: str,
+    name: str,
+    extra: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     lame = typer.Typer()
     lame.command(words)(lambda: exec(program))
@@ -162,20 +217,36 @@ def test_a_command_that_lacks_a_package_names_its_extra(
         return
     assert end.value.code == 2
     _, got, _, fix = capsys.readouterr().err.splitlines()
-    assert got.endswith(f"holdfast without {name}") and fix.endswith(f"pip install 'holdfast[{extra}]'")
+    assert got.endswith(f"holdfast without {name}") and fix.endswith(
+        f"pip install 'holdfast[{extra}]'"
+    )
 
 
 @pytest.mark.process
 def test_the_wheel_holds_every_file_of_the_tree_and_is_built_twice_alike(tmp_path: Path) -> None:
     built: list[bytes] = []
     for name in ("a", "b"):
-        command = [sys.executable, str(ROOT / ".ci/wheel.py"), "--wheel-only", "--out-dir", str(tmp_path / name)]
+        command = [
+            sys.executable,
+            str(ROOT / ".ci/wheel.py"),
+            "--wheel-only",
+            "--out-dir",
+            str(tmp_path / name),
+        ]
         subprocess.run(command, check=True, timeout=200)
         built.append(pins.wheel_in(tmp_path / name).read_bytes())
     assert built[0] == built[1]
     with zipfile.ZipFile(pins.wheel_in(tmp_path / "a")) as archive:
         held = {name for name in archive.namelist() if name.startswith("holdfast/")}
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "holdfast"]
-    listed = subprocess.run(words, cwd=LIBRARY, capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run(
+        words,
+        cwd=LIBRARY,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     assert held == {name for name in listed if (LIBRARY / name).exists()}
-    assert any(name.endswith(".json") for name in held) and any(name.endswith(".css") for name in held)
+    assert any(name.endswith(".json") for name in held) and any(
+        name.endswith(".css") for name in held
+    )

@@ -35,7 +35,13 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[[str], Started]:
     def started(code: str) -> Started:
         with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
             command = [sys.executable, str(tmp_path / "script.py"), code]
-            return server.start(command, env={"MINE": "yes"}, out=out, err=err, session=True)
+            return server.start(
+                command,
+                env={"MINE": "yes"},
+                out=out,
+                err=err,
+                session=True,
+            )
 
     return started
 
@@ -50,7 +56,13 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[[str], Started]:
         ("os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
     ],
 )
-def test_it_ends_as_python(start: Callable[[str], Started], tmp_path: Path, code: str, ended: int, shown: str) -> None:
+def test_it_ends_as_python(
+    start: Callable[[str], Started],
+    tmp_path: Path,
+    code: str,
+    ended: int,
+    shown: str,
+) -> None:
     assert start(code).wait(60) == ended
     printed = (tmp_path / "out").read_text().splitlines()
     assert printed[0] == f"True yes {code} __main__ True"
@@ -58,7 +70,9 @@ def test_it_ends_as_python(start: Callable[[str], Started], tmp_path: Path, code
     assert (tmp_path / "err").read_text().endswith(shown)
 
 
-def test_a_signal_to_its_group_meets_it_from_the_first_moment_on(start: Callable[[str], Started]) -> None:
+def test_a_signal_to_its_group_meets_it_from_the_first_moment_on(
+    start: Callable[[str], Started],
+) -> None:
     for _ in range(20):
         process = start("time.sleep(600)")
         os.killpg(process.pid, signal.SIGTERM)
@@ -68,7 +82,13 @@ def test_a_signal_to_its_group_meets_it_from_the_first_moment_on(start: Callable
 def test_it_ends_with_the_server(tmp_path: Path) -> None:
     server = ForkServer([])
     with (tmp_path / "log").open("w") as log:
-        process = server.start([sys.executable, "-m", "http.server", "0"], env={}, out=log, err=log, session=True)
+        process = server.start(
+            [sys.executable, "-m", "http.server", "0"],
+            env={},
+            out=log,
+            err=log,
+            session=True,
+        )
     assert process.poll() is None
     server.close()
     until = time.monotonic() + 60

@@ -1,12 +1,13 @@
-"""Asynchronous, verified checkpoints that may be killed at any moment. What a user's own trainer imports.
+"""Asynchronous, verified checkpoints that may be killed at any moment. What a user's own trainer
+imports.
 
     with Checkpointer("gs://bucket/runs", {"model": model, "optimizer": optimizer}, run="run-7") as ckpt:
         for step in range(ckpt.step, total_steps):
             train_step()
             ckpt.tick(step + 1)
 
-Needs torch and google-crc32c; gs:// needs google-cloud-storage. Names load on first use, so that the
-uploader process and the command line start without torch.
+Needs torch and google-crc32c; gs:// needs google-cloud-storage. Names load on first use, so that
+the uploader process and the command line start without torch.
 """
 
 from importlib import import_module

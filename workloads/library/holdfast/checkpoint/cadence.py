@@ -1,8 +1,9 @@
 """When to save: every N steps, every N seconds, or at the interval that loses least.
 
-The interval follows Young 1974 and Daly 2006, from the measured cost of a save and the measured hazard: events over
-exposure, where time without an event counts too (censored), so that a quiet run saves less often. Until an event or
-some hours have been seen, a save follows the one before as long as that costs less than 2 % of the time.
+The interval follows Young 1974 and Daly 2006, from the measured cost of a save and the measured
+hazard: events over exposure, where time without an event counts too (censored), so that a quiet run
+saves less often. Until an event or some hours have been seen, a save follows the one before as long
+as that costs less than 2 % of the time.
 """
 
 import time
@@ -30,11 +31,20 @@ class EverySeconds:
     """The coordinator calls `interval_s` at each plan point, so it may change as measurements come."""
 
     def __init__(
-        self, interval_s: Callable[[], float], ranks: Ranks, step: int, *, clock: Callable[[], float] = time.monotonic
+        self,
+        interval_s: Callable[[], float],
+        ranks: Ranks,
+        step: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._interval_s, self._ranks, self._clock = interval_s, ranks, clock
-        self._first_step, self._began = step, clock()
-        # A launch without a save yet counts from its start, or the first plan point would save at once.
+        self._interval_s = interval_s
+        self._ranks = ranks
+        self._clock = clock
+        self._first_step = step
+        self._began = clock()
+        # A launch without a save yet counts from its start, or the first plan point would save at
+        # once.
         self._last_save = clock()
         self._next_point = step + 2  # the first step compiles and warms up
 
@@ -59,7 +69,12 @@ class EverySeconds:
         return save, step + max(1, min(int(ahead_s / step_s), done))
 
 
-def cadence_of(setting: Setting, auto_s: Callable[[], float], ranks: Ranks, step: int) -> EverySteps | EverySeconds:
+def cadence_of(
+    setting: Setting,
+    auto_s: Callable[[], float],
+    ranks: Ranks,
+    step: int,
+) -> EverySteps | EverySeconds:
     kind, value = setting
     if kind == "steps":
         return EverySteps(int(value))
@@ -86,7 +101,8 @@ class Hazard:
     @property
     def rate(self) -> float:
         """Evictions per second: what was seen, shrunk towards the prior."""
-        # With the prior the rate is never zero: a run that has seen nothing yet must not stop saving.
+        # With the prior the rate is never zero: a run that has seen nothing yet must not stop
+        # saving.
         return (self.events + PRIOR_EVENTS) / (self.exposure_s + PRIOR_EXPOSURE_S)
 
     @property
@@ -99,8 +115,12 @@ class Hazard:
         """`notes` of the restored checkpoint; empty at the start of a run."""
         if not notes:
             return cls()
-        saved = notes["hazard"]  # lists, of which an older release had a number for each band of node age
-        return cls(events=sum(saved["events"]) + (not notes.get("ended")), exposure_s=sum(saved["exposure_s"]))
+        # lists, of which an older release had a number for each band of node age
+        saved = notes["hazard"]
+        return cls(
+            events=sum(saved["events"]) + (not notes.get("ended")),
+            exposure_s=sum(saved["exposure_s"]),
+        )
 
     def notes(self, *, ended: bool = False) -> dict[str, Any]:
         """Up to now, censored: this launch still runs."""
@@ -108,7 +128,13 @@ class Hazard:
         self.exposure_s += now - self._counted_to
         # Or the same time would be counted again by the next save.
         self._counted_to = now
-        return {"hazard": {"events": [self.events], "exposure_s": [self.exposure_s]}, "ended": ended}
+        return {
+            "hazard": {
+                "events": [self.events],
+                "exposure_s": [self.exposure_s],
+            },
+            "ended": ended,
+        }
 
 
 class SaveCostModel:
@@ -116,7 +142,8 @@ class SaveCostModel:
 
     def __init__(self, hazard: Hazard, *, floor_s: float, ceiling_s: float) -> None:
         self.hazard = hazard
-        self._floor_s, self._ceiling_s = floor_s, ceiling_s
+        self._floor_s = floor_s
+        self._ceiling_s = ceiling_s
         self.blocking_s = self.persist_s = 0.0
         """Of the newest save: how long it held training, and how long until it was durable."""
         self._step_s = {True: 0.0, False: 0.0}
@@ -124,7 +151,10 @@ class SaveCostModel:
 
     def observe_step(self, seconds: float, *, uploading: bool) -> None:
         before = self._step_s[uploading]
-        self._step_s[uploading] = seconds if not before else before + _SMOOTHING * (seconds - before)
+        if not before:
+            self._step_s[uploading] = seconds
+        else:
+            self._step_s[uploading] = before + _SMOOTHING * (seconds - before)
 
     @property
     def step_s(self) -> float:
@@ -133,7 +163,8 @@ class SaveCostModel:
     @property
     def cost_s(self) -> float:
         """Training time that one save takes: being held, and running slower while it is uploaded."""
-        during, alone = self._step_s[True], self._step_s[False]
+        during = self._step_s[True]
+        alone = self._step_s[False]
         slowdown = max(0.0, during / alone - 1) if during and alone else 0.0
         return self.blocking_s + slowdown / (1 + slowdown) * self.persist_s
 
@@ -141,5 +172,6 @@ class SaveCostModel:
         best = daly(self.cost_s, 1 / self.hazard.rate) if self.cost_s else self._floor_s
         if not self.hazard.known:
             best = min(best, self.cost_s / UNKNOWN_CHURN_COST)
-        # Not below the time of an upload: saves would queue, and each would protect no earlier than before.
+        # Not below the time of an upload: saves would queue, and each would protect no earlier than
+        # before.
         return min(max(best, self._floor_s, self.persist_s), self._ceiling_s)

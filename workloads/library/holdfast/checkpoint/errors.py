@@ -1,7 +1,8 @@
 """The exceptions of the checkpoint library, in addition to InputError of the contract.
 
-What fails in the background (an upload, a commit, retention) is reported and never raised in the training loop. An
-InputError, a RankLost and each CheckpointExit are raised on every rank, or a rank would wait for one that is gone.
+What fails in the background (an upload, a commit, retention) is reported and never raised in the
+training loop. An InputError, a RankLost and each CheckpointExit are raised on every rank, or a rank
+would wait for one that is gone.
 """
 
 from holdfast.contract.errors import HoldfastError
@@ -9,7 +10,9 @@ from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RE
 
 
 class Damaged(HoldfastError):
-    """These bytes are not what was committed; the text says why. Restore falls back to an older checkpoint."""
+    """These bytes are not what was committed; the text says why. Restore falls back to an older
+    checkpoint.
+    """
 
 
 class Abandoned(HoldfastError):
@@ -40,7 +43,8 @@ class Full(StorageError):
     """No space or quota left."""
 
 
-# Only what may pass by itself belongs here: it is repeated for minutes, while the job's window may be seconds.
+# Only what may pass by itself belongs here: it is repeated for minutes, while the job's window may
+# be seconds.
 class Transient(StorageError):
     """Trying again may help: 429, 5xx, timeout, broken connection."""
 
@@ -57,7 +61,8 @@ class CheckpointExit(SystemExit):
 
     def __init__(self, step: int, reason: str = "") -> None:
         super().__init__(self.CODE)
-        self.step, self.reason = step, reason
+        self.step = step
+        self.reason = reason
 
 
 class Preempted(CheckpointExit):
@@ -71,6 +76,8 @@ class NotDurable(CheckpointExit):
 
 
 class Superseded(CheckpointExit):
-    """Two trainers write one run, and the other began later. To start again would only take the run from it."""
+    """Two trainers write one run, and the other began later. To start again would only take the run
+    from it.
+    """
 
     CODE = EXIT_BAD_INPUT

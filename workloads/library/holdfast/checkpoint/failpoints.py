@@ -40,7 +40,14 @@ GANG_POINTS = (
 )
 
 # Of copies in neighbours' memory.
-PEER_POINTS = ("peer.agree", "peer.copy", "peer.send", "peer.receive", "peer.copied", "peer.restore")
+PEER_POINTS = (
+    "peer.agree",
+    "peer.copy",
+    "peer.send",
+    "peer.receive",
+    "peer.copied",
+    "peer.restore",
+)
 
 _seen: Counter[str] = Counter()
 
@@ -62,5 +69,6 @@ def failpoint(name: str) -> None:
     _seen[name] += 1
     point, _, count = wanted.partition(":")
     if point == name and _seen[name] == int(count or 1):
-        # Not os._exit: buffers, destructors and exit hooks must be skipped as a lost machine skips them.
+        # Not os._exit: buffers, destructors and exit hooks must be skipped as a lost machine skips
+        # them.
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,6 @@
-"""What `verify-exact` finds: the first thing that differs between two runs of a training, its cause, and the line to add."""
+"""What `verify-exact` finds: the first thing that differs between two runs of a training, its
+cause, and the line to add.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,8 +15,10 @@ def first_difference(
 ) -> tuple[int, list[str]] | None:
     """Step and keys. `but`: keys that do not count."""
     for step in sorted(other):
-        mine, theirs = whole[step]["state"], other[step]["state"]
-        if keys := [key for key in mine if mine[key] != theirs.get(key) and key not in but]:
+        mine = whole[step]["state"]
+        theirs = other[step]["state"]
+        keys = [key for key in mine if mine[key] != theirs.get(key) and key not in but]
+        if keys:
             return step, keys
     return None
 
@@ -34,47 +38,78 @@ def unseeded_in(whole: Mapping[int, Line], before: Mapping[int, Line]) -> set[st
 
 
 def unseeded(whole: Mapping[int, Line], before: Mapping[int, Line]) -> str:
-    """The streams that the training draws from and that begin otherwise at each start; empty where there is none."""
+    """The streams that the training draws from and that begin otherwise at each start; empty where
+    there is none.
+    """
     steps = sorted(before)
     other = unseeded_in(whole, before)
-    drawn = {key.split("/")[1] for key in other if len({whole[step]["state"].get(key) for step in steps}) > 1}
+    drawn = set()
+    for key in other:
+        if len({whole[step]["state"].get(key) for step in steps}) > 1:
+            drawn.add(key.split("/")[1])
     lines = [SEEDS[name] for name in SEEDS if name in drawn]
-    return f"it draws from a stream that is not seeded; begin with {', '.join(lines)}" if lines else ""
+    if lines:
+        return f"it draws from a stream that is not seeded; begin with {', '.join(lines)}"
+    return ""
 
 
-SEEDS = {"python": "random.seed(0)", "numpy": "numpy.random.seed(0)", "torch": "torch.manual_seed(0)"}
+SEEDS = {
+    "python": "random.seed(0)",
+    "numpy": "numpy.random.seed(0)",
+    "torch": "torch.manual_seed(0)",
+}
 
 
-def explain(whole: Mapping[int, Line], resumed: Mapping[int, Line], step: int, keys: list[str]) -> str:
+def explain(
+    whole: Mapping[int, Line],
+    resumed: Mapping[int, Line],
+    step: int,
+    keys: list[str],
+) -> str:
     """The first thing that differs and the line to add, by what else differs at that step."""
-    mine, theirs = whole[step]["unsaved"], resumed[step]["unsaved"]
+    mine = whole[step]["unsaved"]
+    theirs = resumed[step]["unsaved"]
     of_kind: defaultdict[str, list[str]] = defaultdict(list)
     for name, (kind, value) in sorted(mine.items()):
         if name in theirs and theirs[name][1] != value:
             of_kind[kind].append(name)
-    there = {kind: sorted(name for name, found in mine.items() if found[0] == kind) for kind in DATA}
+    there = {
+        kind: sorted(name for name, found in mine.items() if found[0] == kind) for kind in DATA
+    }
     lead = f"step {step}: {_what(keys)} differs"
-    if names := of_kind["stateful"]:
-        return f'{lead}, and so does {names[0]}, which is not in the state; add "{names[0]}": {names[0]} to it'
-    if names := of_kind["generator"]:
+    names = of_kind["stateful"]
+    if names:
         return (
-            f"{lead}, and so does the generator {names[0]}, which no checkpoint holds; draw from torch, random or "
-            f"numpy.random itself, or give the state an object whose state_dict() returns the state of {names[0]}"
+            f'{lead}, and so does {names[0]}, which is not in the state; add "{names[0]}":'
+            f" {names[0]} to it"
         )
-    # Before what was drawn or computed with them: a count is a cause, and a tensor mostly a consequence.
-    if (names := of_kind["value"]) and not any(there.values()):
+    names = of_kind["generator"]
+    if names:
+        return (
+            f"{lead}, and so does the generator {names[0]}, which no checkpoint holds; draw from"
+            " torch, random or numpy.random itself, or give the state an object whose state_dict()"
+            f" returns the state of {names[0]}"
+        )
+    # Before what was drawn or computed with them: a count is a cause, and a tensor mostly a
+    # consequence.
+    names = of_kind["value"]
+    if names and not any(there.values()):
         return f"{lead}, and so do {', '.join(names)}, which are not in the state"
-    if names := of_kind["tensor"]:
+    names = of_kind["tensor"]
+    if names:
         return _of_data(f"{lead}, since it saw other data ({', '.join(names)})", there)
-    if names := [*of_kind["value"], *of_kind["measure"]]:
+    names = [*of_kind["value"], *of_kind["measure"]]
+    if names:
         return f"{lead}, and so do {', '.join(names)}, which are not in the state"
     if all(key.startswith(STREAMS) for key in keys):
         return (
-            f"{lead}: a resumed start draws more or fewer random numbers before its first step than the whole run did"
+            f"{lead}: a resumed start draws more or fewer random numbers before its first step than"
+            " the whole run did"
         )
     return (
-        f"{lead}; nothing else that could be seen does: look for what the step reads elsewhere, and on three ranks and "
-        "more make DDP by holdfast.training.replicas.replicate(model), or with find_unused_parameters=True"
+        f"{lead}; nothing else that could be seen does: look for what the step reads elsewhere, and"
+        " on three ranks and more make DDP by holdfast.training.replicas.replicate(model), or with"
+        " find_unused_parameters=True"
     )
 
 
@@ -82,13 +117,19 @@ DATA = ("loader", "iterator")
 
 
 def _of_data(lead: str, there: Mapping[str, list[str]]) -> str:
-    if loaders := there["loader"]:  # and not the iterator that was made of it, which cannot be begun again
+    # and not the iterator that was made of it, which cannot be begun again
+    loaders = there["loader"]
+    if loaders:
         return f'{lead}; write {loaders[0]} = track({loaders[0]}), and add "data": {loaders[0]}'
-    if iterators := there["iterator"]:
-        return f'{lead}; write data = track(...) of what {iterators[0]} iterates over, and add "data": data'
+    iterators = there["iterator"]
+    if iterators:
+        return (
+            f'{lead}; write data = track(...) of what {iterators[0]} iterates over, and add "data":'
+            " data"
+        )
     return (
-        f"{lead}; where a loop draws a batch before it is needed, write draw = track(draw, ahead=1) for the function "
-        'that draws it, and add "data": draw'
+        f"{lead}; where a loop draws a batch before it is needed, write draw = track(draw, ahead=1)"
+        ' for the function that draws it, and add "data": draw'
     )
 
 

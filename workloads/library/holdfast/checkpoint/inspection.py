@@ -60,11 +60,23 @@ def _rows_of_step(storage: Storage, run: str, entry: StepObjects, read: bool) ->
 def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Row:
     assert entry.commit is not None
     age_s = time.time() - entry.commit.modified
-    row = Row(run=run, step=entry.step, attempt="", bytes=0, state=COMMITTED, age_s=age_s)
+    row = Row(
+        run=run,
+        step=entry.step,
+        attempt="",
+        bytes=0,
+        state=COMMITTED,
+        age_s=age_s,
+    )
     try:
         opened = open_step(storage, run, entry.step)
         commit = opened.commit
-        row = replace(row, attempt=commit.attempt, bytes=commit.total_bytes, world_size=commit.world_size)
+        row = replace(
+            row,
+            attempt=commit.attempt,
+            bytes=commit.total_bytes,
+            world_size=commit.world_size,
+        )
         if read:
             verify(storage, opened)
             row = replace(row, state=VERIFIED)
@@ -82,4 +94,8 @@ def verify(storage: Storage, opened: Opened) -> None:
 
     # Each thread holds a whole shard, so the memory needed does not grow with the checkpoint.
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(one, [(found, n) for found in opened.manifests for n in range(len(found.shards))]))
+        list(
+            pool.map(
+                one, [(found, n) for found in opened.manifests for n in range(len(found.shards))]
+            )
+        )

@@ -1,4 +1,6 @@
-"""What the other trainers and servers of the library are built from, in addition to Checkpointer. Loads torch."""
+"""What the other trainers and servers of the library are built from, in addition to Checkpointer.
+Loads torch.
+"""
 
 from holdfast.checkpoint.cadence import Hazard as Hazard
 from holdfast.checkpoint.format import fence as fence

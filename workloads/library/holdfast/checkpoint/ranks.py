@@ -1,8 +1,8 @@
 """What the ranks of a job agree on, through torch.distributed's store, never through a collective.
 
-At start, at each save and at the stop, not in other steps. Every rank calls `agree` equally often and in the same
-order. One rank's error is every rank's: each reports its outcome, the worst counts, and all raise the same error, so no rank
-waits for one that has given up.
+At start, at each save and at the stop, not in other steps. Every rank calls `agree` equally often
+and in the same order. One rank's error is every rank's: each reports its outcome, the worst counts,
+and all raise the same error, so no rank waits for one that has given up.
 
 Decision: infra/decisions/0021.
 """
@@ -32,8 +32,17 @@ _generation = 0
 
 
 class Ranks:
-    def __init__(self, store: Store, rank: int, world_size: int, *, timeout_s: float = 600.0) -> None:
-        self.store, self.rank, self.world_size = store, rank, world_size
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        *,
+        timeout_s: float = 600.0,
+    ) -> None:
+        self.store = store
+        self.rank = rank
+        self.world_size = world_size
         self._timeout_s = timeout_s
         self._turn = 0
 
@@ -58,9 +67,12 @@ class Ranks:
         """As the launcher says; all of them where none did."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
 
-    def agree(self, mine: Json, decide: Callable[[list[Json]], Json], *, timeout_s: float | None = None) -> Json:
-        """Every rank brings `mine`; rank 0 decides over all of it, in rank order; all return its decision. Raises
-        RankLost."""
+    def agree(
+        self, mine: Json, decide: Callable[[list[Json]], Json], *, timeout_s: float | None = None
+    ) -> Json:
+        """Every rank brings `mine`; rank 0 decides over all of it, in rank order; all return its
+        decision. Raises RankLost.
+        """
         self._turn += 1
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if self.world_size == 1:
@@ -78,7 +90,8 @@ class Ranks:
             self.store.set(f"{self._turn}/{self.rank}", json.dumps(mine))
             self._wait([verdict], timeout_s)
             return json.loads(self.store.get(verdict))
-        # Keys are never deleted: a rank that is slow may still read, and a launch makes few of them.
+        # Keys are never deleted: a rank that is slow may still read, and a launch makes few of
+        # them.
         others = [f"{self._turn}/{rank}" for rank in range(1, self.world_size)]
         self._wait(others, timeout_s)
         decision = decide([mine, *(json.loads(self.store.get(key)) for key in others)])
@@ -86,7 +99,8 @@ class Ranks:
         return decision
 
     def _wait(self, keys: list[str], timeout_s: float) -> None:
-        # Not store.wait(): it blocks in C code, where no signal is handled and a dead rank is not noticed.
+        # Not store.wait(): it blocks in C code, where no signal is handled and a dead rank is not
+        # noticed.
         deadline = time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
         while not self.store.check(keys):
@@ -108,7 +122,8 @@ def default_store() -> c10d.Store:
 
 # What torch's RuntimeErrors contain when another rank is gone (gloo; nccl raises DistError).
 _PEER_LOST = re.compile(
-    "closed by peer|reset by peer|Connection refused|Broken pipe|Timed out|recv header|caused pair closure"
+    "closed by peer|reset by peer|Connection refused|Broken pipe|Timed out|recv header|caused pair"
+    " closure"
 )
 
 
@@ -138,12 +153,25 @@ def outcome(call: Callable[[], Json]) -> dict[str, Any]:
 
 
 def failure_of(error: InputError) -> dict[str, Any]:
-    return {"input": [error.what, error.got, error.allowed, error.fix, isinstance(error, Later)]}
+    return {
+        "input": [
+            error.what,
+            error.got,
+            error.allowed,
+            error.fix,
+            isinstance(error, Later),
+        ]
+    }
 
 
 def error_of(failure: dict[str, Any]) -> InputError:
     what, got, allowed, fix, later = failure["input"]
-    return (Later if later else InputError)(what, got=got, allowed=allowed, fix=fix)
+    return (Later if later else InputError)(
+        what,
+        got=got,
+        allowed=allowed,
+        fix=fix,
+    )
 
 
 def _unreachable(error: StorageError) -> InputError:
@@ -161,17 +189,25 @@ def _unreachable(error: StorageError) -> InputError:
 def worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     for kind in ("input", "stopped", "damaged"):
         for rank, found in enumerate(outcomes):
-            # A user's mistake outweighs damage: falling back to an older checkpoint would not fix it.
+            # A user's mistake outweighs damage: falling back to an older checkpoint would not fix
+            # it.
             if kind in found:
-                return {kind: f"rank {rank}: {found[kind]}"} if kind == "damaged" else found
+                if kind == "damaged":
+                    return {kind: f"rank {rank}: {found[kind]}"}
+                return found
     return outcomes[0]
 
 
 def agreed(
-    ranks: Ranks, mine: dict[str, Any], decide: Callable[[list[dict[str, Any]]], dict[str, Any]] = worst
+    ranks: Ranks,
+    mine: dict[str, Any],
+    decide: Callable[[list[dict[str, Any]]], dict[str, Any]] = worst,
 ) -> dict[str, Any]:
-    """What rank 0 decides over all outcomes; an InputError or a Preempted of any rank is raised on all."""
-    # Also after an error of this rank's own: a rank that raises without answering leaves the others waiting.
+    """What rank 0 decides over all outcomes; an InputError or a Preempted of any rank is raised on
+    all.
+    """
+    # Also after an error of this rank's own: a rank that raises without answering leaves the others
+    # waiting.
     decision: dict[str, Any] = ranks.agree(mine, decide)
     if "input" in decision:
         raise error_of(decision)

@@ -1,4 +1,6 @@
-"""What a Checkpointer makes known: events for the ledger, and log lines, among them the work that a preemption puts at risk."""
+"""What a Checkpointer makes known: events for the ledger, and log lines, among them the work that a
+preemption puts at risk.
+"""
 
 import os
 import time
@@ -17,11 +19,14 @@ from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 
 WINDOW_S = 10.0
-"""Of steps, as one line: what a machine that goes without notice takes with it is known to so much."""
+"""Of steps, as one line: what a machine that goes without notice takes with it is known to so much.
+"""
 
 
 class Reports:
-    """Of a loop that brings no log of its own and runs as a job of the platform, the starts, steps and ends, too."""
+    """Of a loop that brings no log of its own and runs as a job of the platform, the starts, steps
+    and ends, too.
+    """
 
     def __init__(self, events: EventLog | None, run: str) -> None:
         self._whole = events is None and bool(os.environ.get(ENV_JOB))
@@ -31,14 +36,21 @@ class Reports:
         self._since_s = 0.0
         self._announced = False
         self.coordinator = True
-        """Only there is anything written: a gang of a thousand ranks would write every line a thousand times."""
+        """Only there is anything written: a gang of a thousand ranks would write every line a
+        thousand times.
+        """
         self.failure = ""
         """Why the newest save failed, on every rank; empty again once a later one is durable."""
 
     def begin(self, coordinator: bool, world_size: int) -> None:
         self.coordinator = coordinator
         if self._whole:
-            self.emit("start", rank=0, world_size=world_size, attempt=attempt_of())
+            self.emit(
+                "start",
+                rank=0,
+                world_size=world_size,
+                attempt=attempt_of(),
+            )
 
     def stepped(self, step: int) -> float:
         """The monotonic clock now."""
@@ -54,14 +66,27 @@ class Reports:
         now_s = time.monotonic()
         if self._whole and self._last >= self._first > 0:
             seconds = round(now_s - self._since_s, 6)
-            self.emit("window", first_step=self._first, last_step=self._last, seconds=seconds)
-        self._first, self._since_s = self._last + 1, now_s
+            self.emit(
+                "window",
+                first_step=self._first,
+                last_step=self._last,
+                seconds=seconds,
+            )
+        self._first = self._last + 1
+        self._since_s = now_s
 
     def emit(self, event: str, **fields: object) -> None:
         if self._events is not None and self.coordinator:
             self._events.emit(event, **fields)
 
-    def log(self, write: Callable[[str, str], None], action: str, message: str, *, everywhere: bool = False) -> None:
+    def log(
+        self,
+        write: Callable[[str, str], None],
+        action: str,
+        message: str,
+        *,
+        everywhere: bool = False,
+    ) -> None:
         if self.coordinator or everywhere:
             write(action, message)
 
@@ -71,9 +96,18 @@ class Reports:
         self.emit("stop", step=step, reason=reason)
 
     def of_restore(self, found: Restored) -> None:
-        self._last, self._first, self._since_s = found.step, found.step + 1, time.monotonic()
-        seconds, source = round(found.seconds, 3), "store" if found.durable_step is None else "memory"
-        self.emit("restore", step=found.step, seconds=seconds, skipped=found.skipped, source=source)
+        self._last = found.step
+        self._first = found.step + 1
+        self._since_s = time.monotonic()
+        seconds = round(found.seconds, 3)
+        source = "store" if found.durable_step is None else "memory"
+        self.emit(
+            "restore",
+            step=found.step,
+            seconds=seconds,
+            skipped=found.skipped,
+            source=source,
+        )
 
     def of_save(self, report: Report) -> None:
         if report.done in ("committed", "sound"):
@@ -81,17 +115,26 @@ class Reports:
         elif report.done in ("failed", "fenced"):
             self.failure = report.reason
             self.log(
-                logs.warning, "save", f"checkpoint of step {report.step} failed: {report.reason}; training goes on"
+                logs.warning,
+                "save",
+                f"checkpoint of step {report.step} failed: {report.reason}; training goes on",
             )
-        if event := report.event():
+        event = report.event()
+        if event:
             self.emit(event[0], **event[1])
 
     def of_loss(self, writer: CheckpointWriter, step: int, peer: str = "") -> None:
-        """What leaving at `step` loses. `peer`: why another rank is gone, which may have been the one that writes."""
-        # Counted from the commit: a save that was staged or uploaded and has no commit is not restored.
-        lost, seconds = step - writer.durable_step, time.monotonic() - writer.durable_since
+        """What leaving at `step` loses. `peer`: why another rank is gone, which may have been the
+        one that writes.
+        """
+        # Counted from the commit: a save that was staged or uploaded and has no commit is not
+        # restored.
+        lost = step - writer.durable_step
+        seconds = time.monotonic() - writer.durable_since
         if lost > 0:
-            newest = f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
+            newest = (
+                f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
+            )
             kept = ", unless the save in flight still completes" if writer.busy else ""
             line = f"{newest}: {lost} steps ({seconds:.0f} s) are lost{kept}{peer and f'; {peer}'}"
             self.log(logs.warning, "stop", line, everywhere=bool(peer))
@@ -103,12 +146,19 @@ class Reports:
         if self._announced or not save_s:
             return
         self._announced = True
-        verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
+        if save_s < window_s - WINDOW_MARGIN_S:
+            verdict = "a last save fits"
+        else:
+            verdict = "no save in the window"
         (kind, value), cost = every, writer.save_cost
-        interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s()}[kind]
+        interval_s = {
+            "steps": value * cost.step_s,
+            "seconds": value,
+            "auto": cost.interval_s(),
+        }[kind]
         line = (
-            f"window {window_s:.0f} s, upload {writer.state_bytes / save_s / 1e6:.0f} MB/s, "
-            f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
+            f"window {window_s:.0f} s, upload {writer.state_bytes / save_s / 1e6:.0f} MB/s, full"
+            f" save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
         )
         self.log(logs.info, "save", line)
 
@@ -116,5 +166,6 @@ class Reports:
         if self._whole:
             code = error.code if isinstance(error, SystemExit) else int(error is not None)
             self.emit("exit", code=code if isinstance(code, int) else 1, step=self._last)
-        if isinstance(error, NotDurable | Superseded):  # an exit with a number prints nothing by itself
+        # an exit with a number prints nothing by itself
+        if isinstance(error, NotDurable | Superseded):
             self.log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")

@@ -23,14 +23,17 @@ class Tuning:
     """What few users change."""
 
     keep_every: int = 0
-    """Every checkpoint whose step is a multiple stays, in addition to the newest; 0: none for that reason."""
+    """Every checkpoint whose step is a multiple stays, in addition to the newest; 0: none for that
+    reason.
+    """
     shard_bytes: int = 64 * MIB
     """Most bytes of one object. Bounded, so that each is one request and many go in parallel."""
     parallel: int = 8
     """Objects in flight per rank, writing and reading."""
     wait_s: float = 30.0
-    """How long training waits, in all, for an upload that has not finished when the next save is due; then it goes on
-    without that save."""
+    """How long training waits, in all, for an upload that has not finished when the next save is
+    due; then it goes on without that save.
+    """
     commit_timeout_s: float = 1800.0
     """How long the coordinator waits for the other ranks' shards."""
     agree_timeout_s: float = 600.0
@@ -43,17 +46,22 @@ class Tuning:
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
     peer_steps: int = 0
-    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: chosen so that copies
-    hold training or keep the node's processors busy for less than 2 % of the time."""
+    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the
+    next; 0: chosen so that copies hold training or keep the node's processors busy for less than 2
+    % of the time.
+    """
 
     def shard_size(self, length: int) -> int:
-        """A stream too short for `parallel` full shards is cut smaller, so that it too goes in parallel."""
+        """A stream too short for `parallel` full shards is cut smaller, so that it too goes in
+        parallel.
+        """
         # Rounded up, or the remainder would be a shard of its own and one more request.
         share = -(-length // self.parallel)
         return min(self.shard_bytes, max(MIN_SHARD_BYTES, -(-share // MIB) * MIB))
 
     def __post_init__(self) -> None:
-        # request_s: below a tenth of a second every request would count as lost, and the store as down.
+        # request_s: below a tenth of a second every request would count as lost, and the store as
+        # down.
         limits: dict[str, tuple[float, float]] = {
             "shard_bytes": (4096, 1024 * MIB),
             "parallel": (1, 64),
@@ -66,7 +74,9 @@ class Tuning:
 
 
 def checked_url(url: object) -> str:
-    """A path object means its folder; what the text means, opening.py knows. Raises InputError for anything else."""
+    """A path object means its folder; what the text means, opening.py knows. Raises InputError for
+    anything else.
+    """
     found = os.fspath(url) if isinstance(url, os.PathLike) else url
     if isinstance(found, str) and found:
         return found

@@ -1,12 +1,13 @@
 """The last step of ranks that each hold the whole state, committed without the ranks that are gone.
 
-Where a rank dies before all have agreed on a stop, no joint save is possible: its part would be missing. With replicated
-state (DDP) every other rank has all of it, so one of them writes the step as a checkpoint of one rank, and the others
-wait for it. The store's counter picks that rank; a second one could do no harm, since a commit is created once.
+Where a rank dies before all have agreed on a stop, no joint save is possible: its part would be
+missing. With replicated state (DDP) every other rank has all of it, so one of them writes the step
+as a checkpoint of one rank, and the others wait for it. The store's counter picks that rank; a
+second one could do no harm, since a commit is created once.
 
-State that is sharded over ranks (FSDP, HSDP, tensor parallel) or marked PerRank is on no survivor whole, and is left
-alone. Random streams are not written: those of the lost rank are gone, so a resume treats them as one on another number
-of ranks.
+State that is sharded over ranks (FSDP, HSDP, tensor parallel) or marked PerRank is on no survivor
+whole, and is left alone. Random streams are not written: those of the lost rank are gone, so a
+resume treats them as one on another number of ranks.
 """
 
 # Why it is so: infra/decisions/0030.
@@ -28,14 +29,23 @@ from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.decision import is_flat, manifest_of
 from holdfast.checkpoint.save.staging import upload_now
 from holdfast.checkpoint.save.writer import CheckpointWriter
-from holdfast.checkpoint.state import Captured, PerRank, Stateful, capture, encode_value, targets, without_streams
+from holdfast.checkpoint.state import (
+    Captured,
+    PerRank,
+    Stateful,
+    capture,
+    encode_value,
+    targets,
+    without_streams,
+)
 from holdfast.checkpoint.state.tensors import as_dtensor, pieces_of
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 
-_POLL_S, _ANSWER_S = 0.05, 3.0
+_POLL_S = 0.05
+_ANSWER_S = 3.0
 _LARGE = 10_000
 """Numbers of a tensor that would take longer to compare at each tick than a tick may."""
 T = TypeVar("T")
@@ -44,10 +54,20 @@ _SHARDED = "the state is sharded, and no rank has all of it"
 
 class Survivors:
     def __init__(
-        self, url: str, run: str, state: dict[str, Any], ranks: Ranks, writer: CheckpointWriter, epoch: int
+        self,
+        url: str,
+        run: str,
+        state: dict[str, Any],
+        ranks: Ranks,
+        writer: CheckpointWriter,
+        epoch: int,
     ) -> None:
         """`epoch`: of this start, by which its commits are fenced."""
-        self._url, self._run, self._state, self._ranks, self._writer = url, run, state, ranks, writer
+        self._url = url
+        self._run = run
+        self._state = state
+        self._ranks = ranks
+        self._writer = writer
         self._epoch = epoch
         self._inside = self._used = False
         self._at_tick: list[object] | None = None
@@ -55,8 +75,10 @@ class Survivors:
 
     @contextmanager
     def computing(self) -> Generator[None]:
-        """Around forward and backward, before the optimizer's step: a rank that loses a peer there still holds the step
-        before, unless a buffer or a position in the data has changed since the tick, which is compared."""
+        """Around forward and backward, before the optimizer's step: a rank that loses a peer there
+        still holds the step before, unless a buffer or a position in the data has changed since the
+        tick, which is compared.
+        """
         self._inside = self._used = True
         yield
         self._inside = False  # an error leaves it: the state is as it was
@@ -71,15 +93,23 @@ class Survivors:
         if self._used:
             self._at_tick = self._signs()
 
-    def commit(self, step: int, notes: dict[str, Any], peer: str, left_s: float) -> str:
-        """Empty once `step` is committed, by this rank or another survivor; else `peer`, why a rank is gone, and why not.
-        Call it where the state is that of `step`."""
+    def commit(
+        self,
+        step: int,
+        notes: dict[str, Any],
+        peer: str,
+        left_s: float,
+    ) -> str:
+        """Empty once `step` is committed, by this rank or another survivor; else `peer`, why a rank
+        is gone, and why not. Call it where the state is that of `step`.
+        """
         if step <= max(self._writer.last_step, self._writer.durable_step):
             return peer  # handed over by all
         why = self._not_whole() or self._too_long(left_s) or self._stored(step, notes, left_s)
         if why:
             return f"{peer}; {why}"
-        self._writer.durable_step, self._writer.durable_since = step, time.monotonic()
+        self._writer.durable_step = step
+        self._writer.durable_since = time.monotonic()
         return ""
 
     def _stored(self, step: int, notes: dict[str, Any], left_s: float) -> str:
@@ -95,19 +125,36 @@ class Survivors:
         except TimeoutError:
             return "the rank that keeps the store does not answer"
         except dist.DistError as error:
-            return f"the rank that keeps the store is gone: {str(error).partition(chr(10))[0][:160]}"
+            return (
+                f"the rank that keeps the store is gone: {str(error).partition(chr(10))[0][:160]}"
+            )
         except (StorageError, Damaged, Fenced, InputError) as error:
             return f"this rank alone could not store it: {str(error)[:160]}"
-        logs.warning("save", f"step {step} committed by rank {self._ranks.rank} alone: another rank is gone")
+        logs.warning(
+            "save", f"step {step} committed by rank {self._ranks.rank} alone: another rank is gone"
+        )
         return ""
 
-    def _write(self, step: int, captured: Captured, notes: dict[str, Any], left_s: float) -> None:
-        storage, pieces = reliable_storage(self._url, self._writer.tuning), pieces_of(captured, 0, 1)
+    def _write(
+        self,
+        step: int,
+        captured: Captured,
+        notes: dict[str, Any],
+        left_s: float,
+    ) -> None:
+        storage = reliable_storage(self._url, self._writer.tuning)
+        pieces = pieces_of(captured, 0, 1)
         alone = Ranks(self._ranks.store, 0, 1)
         manifest = manifest_of(self._run, alone, step, random_hex(6), captured, pieces, notes)
         written = upload_now(storage, pieces, manifest, self._writer.tuning)
         # Of one rank: there is no other manifest to wait for.
-        commit(storage, written, state=CommitState(epoch=self._epoch), timeout_s=left_s, abandoned=lambda _: False)
+        commit(
+            storage,
+            written,
+            state=CommitState(epoch=self._epoch),
+            timeout_s=left_s,
+            abandoned=lambda _: False,
+        )
 
     def _wait_for_other(self, step: int, ends: float) -> str:
         """A launcher ends the rank that writes with the first that goes."""
@@ -123,21 +170,23 @@ class Survivors:
             return "no other rank"
         if any(isinstance(entry, PerRank) for entry in self._state.values()):
             return "each rank has state of its own"
-        sharded = any(as_dtensor(p.data) is not None or is_flat(p) for p in _parameters(self._state))
+        sharded = any(
+            as_dtensor(p.data) is not None or is_flat(p) for p in _parameters(self._state)
+        )
         return _SHARDED if sharded else ""
 
     def _too_long(self, left_s: float) -> str:
-        # One rank uploads what all of them did; 0 as long as nothing is known: to try costs nothing.
+        # One rank uploads what all of them did; 0 as long as nothing is known: to try costs
+        # nothing.
         needs_s = self._writer.save_cost.persist_s * self._ranks.world_size
-        return (
-            ""
-            if needs_s < left_s
-            else f"one rank needs {needs_s:.0f} s to store it, and {max(0.0, left_s):.0f} s are left"
-        )
+        if needs_s < left_s:
+            return ""
+        return f"one rank needs {needs_s:.0f} s to store it, and {max(0.0, left_s):.0f} s are left"
 
     def _signs(self) -> list[object] | None:
-        """Versions of buffers, and all values of what is neither module nor optimizer: between the optimizer's steps
-        those two keep the rest. None where that would take long."""
+        """Versions of buffers, and all values of what is neither module nor optimizer: between the
+        optimizer's steps those two keep the rest. None where that would take long.
+        """
         large: list[str] = []
         found: list[object] = []
 
@@ -157,7 +206,9 @@ class Survivors:
 
 
 def _answer(ask: Callable[[], T]) -> T:
-    """Of the store. A client of torch's waits without limit for one whose machine is frozen. Raises TimeoutError."""
+    """Of the store. A client of torch's waits without limit for one whose machine is frozen. Raises
+    TimeoutError.
+    """
     answer: Future[T] = Future()
 
     def asking() -> None:
@@ -166,7 +217,11 @@ def _answer(ask: Callable[[], T]) -> T:
         except Exception as error:  # noqa: BLE001  # raised in the thread that waits
             answer.set_exception(error)
 
-    threading.Thread(target=asking, name="ask-store", daemon=True).start()
+    threading.Thread(
+        target=asking,
+        name="ask-store",
+        daemon=True,
+    ).start()
     return answer.result(_ANSWER_S)
 
 

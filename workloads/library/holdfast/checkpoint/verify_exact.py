@@ -1,9 +1,11 @@
-"""`verify-exact`: a short training undisturbed, and killed at several points and resumed; the bits compared.
+"""`verify-exact`: a short training undisturbed, and killed at several points and resumed; the bits
+compared.
 
-The trainer's side (`Trial`) writes down what each step left and ends the process where the orders say so. It is off unless
-HOLDFAST_TRIAL names a file of orders; checkpoints then go to a folder of the trial, never to the run's own. The first
-thing that differs is named, with the line to add. The part of a killed run before its kill is compared as well: where
-that differs, the training itself gives other bits each time, and no checkpoint can be at fault.
+The trainer's side (`Trial`) writes down what each step left and ends the process where the orders
+say so. It is off unless HOLDFAST_TRIAL names a file of orders; checkpoints then go to a folder of
+the trial, never to the run's own. The first thing that differs is named, with the line to add. The
+part of a killed run before its kill is compared as well: where that differs, the training itself
+gives other bits each time, and no checkpoint can be at fault.
 """
 
 import hashlib
@@ -22,7 +24,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.checkpoint.findings import Line, explain, first_difference, streams_in, unseeded, unseeded_in
+from holdfast.checkpoint.findings import (
+    Line,
+    explain,
+    first_difference,
+    streams_in,
+    unseeded,
+    unseeded_in,
+)
 from holdfast.checkpoint.state import Stateful, capture, targets
 from holdfast.checkpoint.state.random_streams import stream_of
 from holdfast.checkpoint.state.tensors import local_of, memory_of
@@ -30,7 +39,10 @@ from holdfast.checkpoint.state.tracking import TrackedDraw, TrackedIterable
 from holdfast.contract.environment import ENV_TRIAL
 from holdfast.contract.errors import InputError, Unjudged
 
-KILL, KILL_SAVING, KILL_IN_STEP, NOTICE = "SIGKILL", "SIGKILL in a save", "SIGKILL in a step", "SIGTERM"
+KILL = "SIGKILL"
+KILL_SAVING = "SIGKILL in a save"
+KILL_IN_STEP = "SIGKILL in a step"
+NOTICE = "SIGTERM"
 DEATHS = (KILL, KILL_SAVING, KILL_IN_STEP, NOTICE)
 
 
@@ -49,8 +61,10 @@ class Orders:
 class Trial:
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
-        # Line by line: what is buffered would be lost with a SIGKILL, and with it the step that matters.
-        self._file = Path(f"{orders.trace}{os.environ.get('RANK', '0')}.jsonl").open("a", buffering=1)  # noqa: SIM115
+        # Line by line: what is buffered would be lost with a SIGKILL, and with it the step that
+        # matters.
+        path = Path(f"{orders.trace}{os.environ.get('RANK', '0')}.jsonl")
+        self._file = path.open("a", buffering=1)
         self._began = time.monotonic()
 
     @classmethod
@@ -61,15 +75,21 @@ class Trial:
     def stepped(self, step: int, state: Mapping[str, Any], frame: FrameType | None) -> None:
         """Before anything is saved or left. `frame`: of what the loop has called."""
         loop = frame.f_back if frame else None
-        line = {"step": step, "state": digests(state), "unsaved": _unsaved(loop, state)}
+        line = {
+            "step": step,
+            "state": digests(state),
+            "unsaved": _unsaved(loop, state),
+        }
         self._file.write(json.dumps(line) + "\n")
         if step == self.orders.die_at and self.orders.death in (KILL, NOTICE):
             os.kill(os.getpid(), signal.SIGKILL if self.orders.death == KILL else signal.SIGTERM)
 
     def saved(self, step: int) -> None:
         """After what was due. Raises SystemExit where the trial is over."""
-        # The next step lasts about as long as this one: half of it later, the kill falls into its middle.
-        step_s, self._began = time.monotonic() - self._began, time.monotonic()
+        # The next step lasts about as long as this one: half of it later, the kill falls into its
+        # middle.
+        step_s = time.monotonic() - self._began
+        self._began = time.monotonic()
         if step == self.orders.die_at and self.orders.death == KILL_SAVING:
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.orders.die_at and self.orders.death == KILL_IN_STEP:
@@ -82,8 +102,11 @@ def digests(state: Mapping[str, Any]) -> dict[str, str]:
     """Of every tensor by its key, and of the values of every entry."""
     captured = capture(state)
     found = {key: _of_tensor(tensor) for key, tensor in captured.tensors.items()}
-    # What tracked data keeps are random streams, and one that is not seeded differs from start to start.
-    tracked = {name for name, value in targets(state) if isinstance(value, TrackedIterable | TrackedDraw)}
+    # What tracked data keeps are random streams, and one that is not seeded differs from start to
+    # start.
+    tracked = {
+        name for name, value in targets(state) if isinstance(value, TrackedIterable | TrackedDraw)
+    }
     parts = {name: part for name, part in captured.skeleton.items() if name not in tracked}
     return found | {f"{name} (values)": _of_text(json.dumps(part)) for name, part in parts.items()}
 
@@ -107,11 +130,15 @@ def _described(value: Any) -> tuple[str, str] | None:
         return "tensor", _of_tensor(value)
     if isinstance(value, bool | int | float | str):
         return ("measure" if isinstance(value, float) else "value"), repr(value)
-    if (stream := stream_of(value)) is not None:
+    stream = stream_of(value)
+    if stream is not None:
         return "generator", _of_text(stream)
     if isinstance(value, Stateful) and not isinstance(value, type):
         try:
-            own = {key: found for key, found in digests({"it": value}).items() if key.startswith("it")}
+            own = {}
+            for key, found in digests({"it": value}).items():
+                if key.startswith("it"):
+                    own[key] = found
             return "stateful", _of_text(json.dumps(own))
         except (InputError, TypeError, AssertionError):
             return None
@@ -135,15 +162,25 @@ class ExactnessResult:
     death: str
     at: int
     resumed_at: int | None = None
-    """0: nothing had been committed yet, so it began at step 0; None: it differed before, so it was not resumed."""
+    """0: nothing had been committed yet, so it began at step 0; None: it differed before, so it was
+    not resumed.
+    """
     finding: str = ""
     """Empty: exact."""
 
 
-def verify(command: list[str], folder: Path, *, steps: int, timeout_s: float) -> Iterator[ExactnessResult]:
-    """Raises Unjudged if the command ends before `steps` or all starts together take longer than `timeout_s`,
-    InputError if it trains without Checkpointer."""
-    every, ends = max(1, steps // 4), time.monotonic() + timeout_s
+def verify(
+    command: list[str],
+    folder: Path,
+    *,
+    steps: int,
+    timeout_s: float,
+) -> Iterator[ExactnessResult]:
+    """Raises Unjudged if the command ends before `steps` or all starts together take longer than
+    `timeout_s`, InputError if it trains without Checkpointer.
+    """
+    every = max(1, steps // 4)
+    ends = time.monotonic() + timeout_s
     whole = _run(command, folder / "whole", Orders(steps=steps, every=every), ends)
     if not whole:
         raise InputError(
@@ -162,25 +199,50 @@ def verify(command: list[str], folder: Path, *, steps: int, timeout_s: float) ->
 
 
 def _judged(
-    command: list[str], folder: Path, orders: Orders, whole: dict[str, dict[int, Line]], ends: float
+    command: list[str],
+    folder: Path,
+    orders: Orders,
+    whole: dict[str, dict[int, Line]],
+    ends: float,
 ) -> ExactnessResult:
-    killed = _run(command, folder, orders, ends, trace="killed", dies=True)
+    killed = _run(
+        command,
+        folder,
+        orders,
+        ends,
+        trace="killed",
+        dies=True,
+    )
     for rank, lines in whole.items():
-        # First the part before the kill: where that differs, what comes after proves nothing about checkpoints.
+        # First the part before the kill: where that differs, what comes after proves nothing about
+        # checkpoints.
         before = killed.get(rank, {})
-        if unsteady := first_difference(lines, before, streams_in(lines)):
+        unsteady = first_difference(lines, before, streams_in(lines))
+        if unsteady:
             why = unseeded(lines, before) or _by_hashes(command, folder, orders, unsteady[0], ends)
             finding = f"step {unsteady[0]} differs before the kill ({unsteady[1][0]}): {why}"
-            return ExactnessResult(death=orders.death, at=orders.die_at, finding=finding)
+            return ExactnessResult(
+                death=orders.death,
+                at=orders.die_at,
+                finding=finding,
+            )
     resumed = _run(command, folder, Orders(steps=orders.steps, every=orders.every), ends)
     first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
     found = ""
     for rank, lines in whole.items():
         # A stream that is not seeded, and that nothing draws from, differs from start to start.
-        if different := first_difference(lines, resumed.get(rank, {}), unseeded_in(lines, killed.get(rank, {}))):
+        different = first_difference(
+            lines, resumed.get(rank, {}), unseeded_in(lines, killed.get(rank, {}))
+        )
+        if different:
             found = explain(lines, resumed[rank], *different)
             break
-    return ExactnessResult(death=orders.death, at=orders.die_at, resumed_at=first - 1, finding=found)
+    return ExactnessResult(
+        death=orders.death,
+        at=orders.die_at,
+        resumed_at=first - 1,
+        finding=found,
+    )
 
 
 def _run(
@@ -197,14 +259,20 @@ def _run(
     # A folder for each death: a run must not find the checkpoints of another.
     folder.mkdir(exist_ok=True)
     file = folder / "orders.json"
-    file.write_text(json.dumps(asdict(replace(orders, store=str(folder / "store"), trace=f"{folder / trace}-"))))
+    file.write_text(
+        json.dumps(asdict(replace(orders, store=str(folder / "store"), trace=f"{folder / trace}-")))
+    )
     log = folder / f"{trace}.log"
     # A file and no pipe: one that is not read blocks the trainer once it is full.
     with log.open("w") as out:
         try:
             done = subprocess.run(
                 command,
-                env={**os.environ, **env, ENV_TRIAL: str(file)},
+                env={
+                    **os.environ,
+                    **env,
+                    ENV_TRIAL: str(file),
+                },
                 stdout=out,
                 stderr=out,
                 timeout=max(0.0, ends - time.monotonic()),
@@ -212,14 +280,20 @@ def _run(
             )
         except subprocess.TimeoutExpired as error:
             raise Unjudged(
-                f"no end in time: choose a longer --timeout or fewer --steps; its output ends: {log.read_text()[-600:]}"
+                "no end in time: choose a longer --timeout or fewer --steps; its output ends:"
+                f" {log.read_text()[-600:]}"
             ) from error
         except OSError as error:
             raise InputError(
-                "command cannot be started", got=str(error), allowed="a program", fix="check what follows --"
+                "command cannot be started",
+                got=str(error),
+                allowed="a program",
+                fix="check what follows --",
             ) from error
     if bool(done.returncode) != dies:
-        raise Unjudged(f"the command ended with {done.returncode}; its output ends: {log.read_text()[-600:]}")
+        raise Unjudged(
+            f"the command ended with {done.returncode}; its output ends: {log.read_text()[-600:]}"
+        )
     return {
         path.stem.removeprefix(f"{trace}-"): {
             line["step"]: line for line in map(json.loads, path.read_text().splitlines())
@@ -228,10 +302,20 @@ def _run(
     }
 
 
-def _by_hashes(command: list[str], folder: Path, orders: Orders, step: int, ends: float) -> str:
+def _by_hashes(
+    command: list[str],
+    folder: Path,
+    orders: Orders,
+    step: int,
+    ends: float,
+) -> str:
     """Whether it is repeatable once strings have the same hash at each start."""
-    short, env = Orders(steps=step, every=orders.every), {"PYTHONHASHSEED": "0"}
+    short = Orders(steps=step, every=orders.every)
+    env = {"PYTHONHASHSEED": "0"}
     one, other = (_run(command, folder / f"hashes-{n}", short, ends, env=env) for n in range(2))
     if any(first_difference(one[rank], lines, streams_in(lines)) for rank, lines in other.items()):
         return "the training itself is not repeatable"
-    return "it depends on the order of a set, which differs between starts; iterate over sorted(...), or set PYTHONHASHSEED"
+    return (
+        "it depends on the order of a set, which differs between starts; iterate over sorted(...),"
+        " or set PYTHONHASHSEED"
+    )

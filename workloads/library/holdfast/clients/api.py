@@ -1,6 +1,8 @@
-"""The Kubernetes API as JSON: paths in, dictionaries out, through the official client's transport and credentials.
+"""The Kubernetes API as JSON: paths in, dictionaries out, through the official client's transport
+and credentials.
 
-Dictionaries, since the typed models double the time of a long list and know neither JobSet nor Kueue.
+Dictionaries, since the typed models double the time of a long list and know neither JobSet nor
+Kueue.
 """
 
 import json
@@ -47,11 +49,18 @@ class Api:
     def over(cls, client: Any) -> "Api":
         """Over a client that knows its server; no context."""
         api = cls.__new__(cls)
-        api.client, api.context, api.cluster = client, "", ""
+        api.client = client
+        api.context = ""
+        api.cluster = ""
         return api
 
     def call(
-        self, method: str, path: str, query: Object, body: object = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        query: Object,
+        body: object = None,
+        content_type: str = "application/json",
     ) -> Object:
         """One request. Raises ApiError for an answer of 400 and above."""
         text = self._sent(method, path, query, body, content_type)
@@ -59,10 +68,18 @@ class Api:
 
     def text(self, path: str, **query: object) -> str:
         """What is no JSON, as the log of a pod."""
-        return self._sent("GET", path, query, None, "application/json", "*/*").decode(errors="replace")
+        return self._sent("GET", path, query, None, "application/json", "*/*").decode(
+            errors="replace"
+        )
 
     def _sent(
-        self, method: str, path: str, query: Object, body: object, content_type: str, accept: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        query: Object,
+        body: object,
+        content_type: str,
+        accept: str = "application/json",
     ) -> bytes:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
@@ -70,7 +87,12 @@ class Api:
         headers = {"Accept": accept, "Content-Type": content_type}
         parameters = [(key, str(value)) for key, value in query.items() if value is not None]
         request = self.client.param_serialize(
-            method, path, query_params=parameters, header_params=headers, body=body, auth_settings=["BearerToken"]
+            method,
+            path,
+            query_params=parameters,
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
         )
         try:
             response = self.client.call_api(*request, _request_timeout=60)
@@ -112,10 +134,14 @@ class Api:
 
     def path_of(self, body: Object) -> str:
         """Where an object of a manifest lives, as the cluster's own discovery says."""
-        version, meta = body["apiVersion"], body["metadata"]
+        version = body["apiVersion"]
+        meta = body["metadata"]
         group = f"/apis/{version}" if "/" in version else f"/api/{version}"
         known = self.find(group) or {"resources": []}
-        found = next((r for r in known["resources"] if r["kind"] == body["kind"] and "/" not in r["name"]), None)
+        found = next(
+            (r for r in known["resources"] if r["kind"] == body["kind"] and "/" not in r["name"]),
+            None,
+        )
         if found is None:
             raise ApiError(404, f"the cluster does not know {version} {body['kind']}")
         scope = f"/namespaces/{meta.get('namespace', 'default')}" if found["namespaced"] else ""
@@ -135,13 +161,25 @@ class Api:
         return self.call("PATCH", path, {}, change, MERGE)
 
     def apply(self, path: str, body: Object, **query: object) -> Object:
-        """Server-side apply with strict field validation: an unknown field is an error, not a warning."""
-        parameters = {"fieldManager": "holdfast", "force": "true", "fieldValidation": "Strict"} | query
+        """Server-side apply with strict field validation: an unknown field is an error, not a
+        warning.
+        """
+        parameters = {
+            "fieldManager": "holdfast",
+            "force": "true",
+            "fieldValidation": "Strict",
+        } | query
         return self.call("PATCH", path, parameters, body, APPLY)
 
     def evict(self, namespace: str, pod: str) -> None:
-        """Through the Eviction API, as a drain does it. Raises ApiError 429 where a budget refuses now."""
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+        """Through the Eviction API, as a drain does it. Raises ApiError 429 where a budget refuses
+        now.
+        """
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+        }
         self.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", body)
 
     def delete(self, path: str, **query: object) -> Object:
@@ -157,17 +195,27 @@ def connect(kubeconfig: str) -> Api:
     try:
         config.load_incluster_config()
     except config.ConfigException as error:
-        raise Unjudged(f"no cluster to watch: {error}; give --kubeconfig, or run in a pod") from error
+        raise Unjudged(
+            f"no cluster to watch: {error}; give --kubeconfig, or run in a pod"
+        ) from error
     return Api.over(client.ApiClient())
 
 
 def fix_of_unchangeable(error: ApiError, body: Object) -> str:
-    """For an object that is there with other values, which its kind never changes; empty for any other refusal."""
+    """For an object that is there with other values, which its kind never changes; empty for any
+    other refusal.
+    """
     if error.status != 422 or "immutable" not in str(error):
         return ""
     what = f"{body['kind']} {body['metadata']['name']}"
-    kept = " (what it points to stays, if its reclaim policy is Retain)" if body["kind"] == "PersistentVolume" else ""
-    return f"check that this is the cluster of this environment; if it is, `kubectl delete {what}`{kept}, then repeat"
+    if body["kind"] == "PersistentVolume":
+        kept = " (what it points to stays, if its reclaim policy is Retain)"
+    else:
+        kept = ""
+    return (
+        "check that this is the cluster of this environment; if it is, `kubectl delete"
+        f" {what}`{kept}, then repeat"
+    )
 
 
 def _message(text: object) -> str:

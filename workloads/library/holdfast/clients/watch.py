@@ -1,7 +1,9 @@
-"""One kind of a cluster, as a copy that is kept equal to what the API server knows, through its restarts.
+"""One kind of a cluster, as a copy that is kept equal to what the API server knows, through its
+restarts.
 
-List, then watch from there; on any break, and when a watch ends, list again: what vanished meanwhile is forgotten, so a
-missed DELETED does no harm. Standard library only: the proxy's image has no client for Kubernetes.
+List, then watch from there; on any break, and when a watch ends, list again: what vanished
+meanwhile is forgotten, so a missed DELETED does no harm. Standard library only: the proxy's image
+has no client for Kubernetes.
 """
 
 import json
@@ -46,10 +48,14 @@ class ListAndWatch(threading.Thread):
     """What ends a watch, to be begun again. ValueError: a line cut by the server's end."""
     longest_pause_s: ClassVar[float] = 15.0
 
-    def __init__(self, name: str, *, key: Callable[[Object], Any], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, *, key: Callable[[Object], Any], warn: Callable[[str], None]
+    ) -> None:
         super().__init__(name=f"watch-{name}", daemon=True)
-        self._key, self._warn = key, warn
-        self.ready, self.stop = threading.Event(), threading.Event()
+        self._key = key
+        self._warn = warn
+        self.ready = threading.Event()
+        self.stop = threading.Event()
         self.open: Any = None
         """The answer that is being read."""
 
@@ -97,14 +103,20 @@ class ListAndWatch(threading.Thread):
                 return page["metadata"]["resourceVersion"]
 
     def _watch(self, version: str) -> None:
-        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "1"}
+        query = {
+            "watch": "1",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_S),
+            "allowWatchBookmarks": "1",
+        }
         with closing(self.get(query, WATCH_S + _SILENT_S)) as answer:
             self.open = answer
             try:
                 for line in answer:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        raise ValueError(event["object"].get("message", "the watch cannot go on"))  # too old
+                        # too old
+                        raise ValueError(event["object"].get("message", "the watch cannot go on"))
                     if event["type"] != "BOOKMARK":
                         self.take([(event["type"], event["object"])])
                     if self.stop.is_set():
@@ -114,4 +126,6 @@ class ListAndWatch(threading.Thread):
 
 
 def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}" if str(error) else type(error).__name__
+    if str(error):
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    return type(error).__name__

@@ -1,4 +1,5 @@
-"""The errors of the library: one root, and the one error a user sees: what is wrong, what was got, what is allowed, the fix.
+"""The errors of the library: one root, and the one error a user sees: what is wrong, what was got,
+what is allowed, the fix.
 
 HoldfastError
 ├── InputError (ValueError)     bad input: exit code 2
@@ -17,12 +18,21 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_DONE, EXIT_NOT_JUDGED, EXIT_RETRY, EXIT_STOPPED
+from holdfast.contract.exit_codes import (
+    EXIT_BAD_INPUT,
+    EXIT_BUG,
+    EXIT_DONE,
+    EXIT_NOT_JUDGED,
+    EXIT_RETRY,
+    EXIT_STOPPED,
+)
 from holdfast.contract.printable import printable
 
 
 class HoldfastError(Exception):
-    """Root of all: `except HoldfastError` takes what the library raises, and no bug of the caller's own code."""
+    """Root of all: `except HoldfastError` takes what the library raises, and no bug of the caller's
+    own code.
+    """
 
 
 class InputError(HoldfastError, ValueError):
@@ -32,15 +42,23 @@ class InputError(HoldfastError, ValueError):
     """Of a process that ends for it."""
 
     def __init__(self, what: str, *, got: object, allowed: str, fix: str) -> None:
-        self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
+        self.what = what
+        self.got = str(got)
+        self.allowed = allowed
+        self.fix = fix
         super().__init__(f"{what}: got {self.got}; allowed: {allowed}; fix: {fix}")
 
-    def __reduce__(self) -> tuple[Callable[..., "InputError"], tuple[type["InputError"], str, str, str, str]]:
-        # Keywords only cannot be pickled by default; torch sends a rank's error to the others that way.
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[..., "InputError"], tuple[type["InputError"], str, str, str, str]]:
+        # Keywords only cannot be pickled by default; torch sends a rank's error to the others that
+        # way.
         return _again, (type(self), self.what, self.got, self.allowed, self.fix)
 
     def lines(self) -> str:
-        what, got, allowed, fix = (printable(text, 2_000) for text in (self.what, self.got, self.allowed, self.fix))
+        what, got, allowed, fix = (
+            printable(text, 2_000) for text in (self.what, self.got, self.allowed, self.fix)
+        )
         return f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}"
 
 
@@ -56,7 +74,13 @@ class Later(InputError):
     code = EXIT_RETRY
 
 
-def _again(kind: type[InputError], what: str, got: str, allowed: str, fix: str) -> InputError:
+def _again(
+    kind: type[InputError],
+    what: str,
+    got: str,
+    allowed: str,
+    fix: str,
+) -> InputError:
     return kind(what, got=got, allowed=allowed, fix=fix)
 
 
@@ -65,17 +89,27 @@ class Unjudged(HoldfastError, RuntimeError):
 
 
 _OF_A_PATH = {
-    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
-}  # fmt: skip
+    errno.EACCES,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 
 _OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
 def unusable_path(error: OSError) -> InputError | None:
-    """What to answer where the system refuses a path of the command line, or has no room; None for every other trouble."""
+    """What to answer where the system refuses a path of the command line, or has no room; None for
+    every other trouble.
+    """
     of_path = error.filename is not None and (error.errno in _OF_A_PATH or _makes_no_folders(error))
-    return unusable(error, error.filename) if of_path or error.errno in _OF_SPACE else None
+    if of_path or error.errno in _OF_SPACE:
+        return unusable(error, error.filename)
+    return None
 
 
 def unusable(error: OSError, path: object) -> InputError:
@@ -83,12 +117,24 @@ def unusable(error: OSError, path: object) -> InputError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     got = f"{str(path)[:200]}: {reason}" if path else reason
     if error.errno in _OF_SPACE:
-        return Later("the disk is full", got=got, allowed="a disk with free space", fix="free some, and run it again")
-    return InputError("the path cannot be used", got=got, allowed="a path that this user can read or write", fix="use another path, or fix its permissions")  # fmt: skip
+        return Later(
+            "the disk is full",
+            got=got,
+            allowed="a disk with free space",
+            fix="free some, and run it again",
+        )
+    return InputError(
+        "the path cannot be used",
+        got=got,
+        allowed="a path that this user can read or write",
+        fix="use another path, or fix its permissions",
+    )
 
 
 def _makes_no_folders(error: OSError) -> bool:
-    """/proc and the like call a folder that they will not make one that is not there; elsewhere a file is in its place."""
+    """/proc and the like call a folder that they will not make one that is not there; elsewhere a
+    file is in its place.
+    """
     return error.errno in (errno.ENOENT, errno.EEXIST) and any(
         frame.name == "mkdir" for frame in traceback.extract_tb(error.__traceback__)
     )
@@ -96,7 +142,9 @@ def _makes_no_folders(error: OSError) -> bool:
 
 def missing_program(error: OSError) -> str:
     """The program that was to be started and is not installed; empty for a file that is not there."""
-    started = any(frame.filename == subprocess.__file__ for frame in traceback.extract_tb(error.__traceback__))
+    started = any(
+        frame.filename == subprocess.__file__ for frame in traceback.extract_tb(error.__traceback__)
+    )
     return str(error.filename) if started and error.errno == errno.ENOENT else ""
 
 
@@ -109,7 +157,8 @@ def run_cli(command: Callable[[], object]) -> None:
     except Unjudged as error:
         _end_as_unjudged(str(error))
     except BrokenPipeError:
-        # `| head` has seen enough. Whatever is still buffered must find a place, or Python complains at its end.
+        # `| head` has seen enough. Whatever is still buffered must find a place, or Python
+        # complains at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(EXIT_DONE)
     except Exception as error:  # noqa: BLE001  # the top level: Python's own exit code 1 would mean findings
@@ -139,6 +188,12 @@ def _report_bug(error: Exception) -> None:
         traceback.print_exception(error)
     last = traceback.extract_tb(error.__traceback__)[-1]
     message = printable(" ".join(str(error).split())[:300])
-    print(f"internal error: {type(error).__name__}: {message} ({last.filename}, line {last.lineno})", file=sys.stderr)
+    print(
+        f"internal error: {type(error).__name__}: {message} ({last.filename}, line {last.lineno})",
+        file=sys.stderr,
+    )
     where = "the issue tracker of the repository that you installed this from"
-    print(f"a bug in holdfast: report it to {where}, with what {ENV_TRACEBACK}=1 shows", file=sys.stderr)
+    print(
+        f"a bug in holdfast: report it to {where}, with what {ENV_TRACEBACK}=1 shows",
+        file=sys.stderr,
+    )

@@ -3,4 +3,10 @@
 
 def examples(*commands: str) -> str:
     """For Typer's `epilog`; lines are not wrapped, so that they can be copied."""
-    return "\n".join(["\b", "Examples:" if len(commands) > 1 else "Example:", *(f"  {each}" for each in commands)])
+    return "\n".join(
+        [
+            "\b",
+            "Examples:" if len(commands) > 1 else "Example:",
+            *(f"  {each}" for each in commands),
+        ]
+    )

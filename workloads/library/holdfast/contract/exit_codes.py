@@ -1,4 +1,6 @@
-"""The exit codes, all of them: of processes in pods, which Jobs act on, and of commands, which people and CI read."""
+"""The exit codes, all of them: of processes in pods, which Jobs act on, and of commands, which
+people and CI read.
+"""
 
 from collections.abc import Iterable
 
@@ -17,7 +19,9 @@ FATAL_EXIT_CODES = (EXIT_BAD_INPUT, EXIT_BUG)
 
 
 def of_ranks(codes: Iterable[int], *, noticed: bool) -> int:
-    """The pod's code from those of its ranks: what must not be retried outweighs all else. -n: ended by signal n."""
+    """The pod's code from those of its ranks: what must not be retried outweighs all else. -n:
+    ended by signal n.
+    """
     found = {128 - code if code < 0 else code for code in codes}
     for fatal in FATAL_EXIT_CODES:
         if fatal in found:
@@ -38,5 +42,6 @@ EXIT_NOT_JUDGED = 3
 EXIT_STOPPED = 4
 
 EXIT_CODES_HELP = (
-    "Exit: 0 done, 1 findings, 2 bad input, 3 could not judge, 4 stopped by a safety rule, 70 a bug, 75 try again."
+    "Exit: 0 done, 1 findings, 2 bad input, 3 could not judge, 4 stopped by a safety rule, 70 a"
+    " bug, 75 try again."
 )

@@ -1,4 +1,6 @@
-"""Which extra of the distribution brings a package that a command lacks. Extras: pyproject.toml of the library."""
+"""Which extra of the distribution brings a package that a command lacks. Extras: pyproject.toml of
+the library.
+"""
 
 import re
 import tomllib
@@ -15,8 +17,11 @@ _FROM_SHARED = re.compile(r"cannot import name '(\w+)' from '(google(?:\.cloud)?
 
 
 def lacking(error: ImportError, words: Sequence[str]) -> InputError | None:
-    """What to answer where a command, called with these words, lacks a package of an extra; None for any other fault."""
-    if shared := _FROM_SHARED.match(str(error)):
+    """What to answer where a command, called with these words, lacks a package of an extra; None
+    for any other fault.
+    """
+    shared = _FROM_SHARED.match(str(error))
+    if shared:
         name = f"{shared[2]}.{shared[1]}"
     else:
         name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""

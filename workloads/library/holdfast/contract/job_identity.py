@@ -1,8 +1,9 @@
 """Who a process works for: one identity from the manifest to the alert, the receipt and `explain`.
 
-`job` is the name of the Job, JobSet or Deployment in Kubernetes. Where each index of an Indexed Job trains apart, tables
-name its run `<job>-<index>`; the pods of a gang share one run, which is the job's name. In the storage a run has the
-name without the digest of the job's template, so that the job of the next image resumes it (infra/decisions/0068).
+`job` is the name of the Job, JobSet or Deployment in Kubernetes. Where each index of an Indexed Job
+trains apart, tables name its run `<job>-<index>`; the pods of a gang share one run, which is the
+job's name. In the storage a run has the name without the digest of the job's template, so that the
+job of the next image resumes it (infra/decisions/0068).
 """
 
 import os
@@ -40,16 +41,26 @@ class JobIdentity:
         """The identity of a process that works on `run`; outside Kubernetes the run is the job."""
         job = environ.get(ENV_JOB) or run
         index = environ.get(ENV_COMPLETION_INDEX, "")
-        apart = is_count(index) and run in (run_name(each, int(index)) for each in (job, _VERSION.sub("", job)))
-        return cls(job=job, index=int(index) if apart else None, attempt=attempt_of(environ))
+        apart = is_count(index) and run in (
+            run_name(each, int(index)) for each in (job, _VERSION.sub("", job))
+        )
+        return cls(
+            job=job,
+            index=int(index) if apart else None,
+            attempt=attempt_of(environ),
+        )
 
     def fields(self) -> dict[str, object]:
         """What an event line carries of it; the attempt is in `start`."""
-        return {"job": self.job} if self.index is None else {"job": self.job, "index": self.index}
+        if self.index is None:
+            return {"job": self.job}
+        return {"job": self.job, "index": self.index}
 
 
 def attempt_of(environ: Mapping[str, str] = os.environ) -> int:
-    """Starts of the run before this one: a count, or several joined by `+`, since a manifest cannot add up. Else 0."""
+    """Starts of the run before this one: a count, or several joined by `+`, since a manifest cannot
+    add up. Else 0.
+    """
     counts = environ.get(ENV_ATTEMPT, "").split("+")
     return sum(int(each) for each in counts if is_count(each))
 

@@ -1,7 +1,8 @@
-"""Names of the Kubernetes API: versions, labels and annotations of Job, JobSet, Kueue and GKE, and priority classes.
+"""Names of the Kubernetes API: versions, labels and annotations of Job, JobSet, Kueue and GKE, and
+priority classes.
 
-As Kubernetes, its operators and GKE spell them. What is on nodes of a pool is in `pools`; what pods and processes
-share is in `holdfast.contract`.
+As Kubernetes, its operators and GKE spell them. What is on nodes of a pool is in `pools`; what pods
+and processes share is in `holdfast.contract`.
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ COMPUTE_CLASS_API = "cloud.google.com/v1"
 MONITORING_API = "monitoring.googleapis.com/v1"
 # GKE's managed metrics adapter: general from 1.37, preview from 1.36.4.
 AUTOSCALING_METRIC_API = "autoscaling.gke.io/v1beta1"
-# GKE versions from which on a Deployment may end at zero replicas, and ComputeClasses surely recycle nodes.
-SCALES_TO_ZERO, CLASSES_RECYCLE = (1, 37), (1, 35)
+# GKE versions from which on a Deployment may end at zero replicas, and ComputeClasses surely
+# recycle nodes.
+SCALES_TO_ZERO = (1, 37)
+CLASSES_RECYCLE = (1, 35)
 
 
 def api_path(api_version: str) -> str:
@@ -46,10 +49,12 @@ LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
 NAMESPACE_KUEUE = "kueue-system"  # of its own manifest
 # Of those that Kueue serves: collected by manifests, read by dashboards.
-KUEUE_ADMISSION_WAIT, KUEUE_PENDING = "kueue_admission_wait_time_seconds", "kueue_pending_workloads"
+KUEUE_ADMISSION_WAIT = "kueue_admission_wait_time_seconds"
+KUEUE_PENDING = "kueue_pending_workloads"
 KUEUE_METRICS = (KUEUE_ADMISSION_WAIT, KUEUE_PENDING)
-# Why a workload has no quota, of its condition QuotaReserved (gate UnadmittedWorkloadsObservability, Kueue 0.19): these
-# last until a person acts. Older versions and a closed gate say Inadmissible.
+# Why a workload has no quota, of its condition QuotaReserved (gate
+# UnadmittedWorkloadsObservability, Kueue 0.19): these last until a person acts. Older versions and
+# a closed gate say Inadmissible.
 KUEUE_INADMISSIBLE = {
     "NoMatchingFlavor": "correct nodeSelector and tolerations, or submit to another queue",
     "ExceedsMaxQuota": "ask for less, or raise the quota in infra/environments",
@@ -67,20 +72,23 @@ RESIZE_REQUEST_DETAIL = "ResizeRequestName"
 # On pods of a ProvisioningRequest, by Kueue or by the user.
 ANNOTATION_CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 
-# On every object of the platform; written by manifests, read by Kueue's namespace selectors and by `kubectl apply --prune`.
+# On every object of the platform; written by manifests, read by Kueue's namespace selectors and by
+# `kubectl apply --prune`.
 LABEL_NAME = "app.kubernetes.io/name"
 LABEL_PART_OF = "app.kubernetes.io/part-of"
 PART_OF = "holdfast"
-# On what `make apply` applies, and on nothing else: of these objects it removes those that are rendered no more.
+# On what `make apply` applies, and on nothing else: of these objects it removes those that are
+# rendered no more.
 LABEL_HALF = "holdfast.dev/half"
-# On pods of a gang, with the name of its run: by it network policies know them, and admission keeps it to its Jobs.
+# On pods of a gang, with the name of its run: by it network policies know them, and admission keeps
+# it to its Jobs.
 LABEL_GANG = "holdfast.dev/gang"
 PLATFORM_HALF = "platform"
 # On a namespace of a team other than the default one; its ClusterQueues select it.
 LABEL_TEAM = "holdfast.dev/team"
 
-# On a pod of a job: a second copy of it does no harm, so it may be declared dead while its node is silent.
-# Kueue's FailureRecoveryPolicy reads the same annotation.
+# On a pod of a job: a second copy of it does no harm, so it may be declared dead while its node is
+# silent. Kueue's FailureRecoveryPolicy reads the same annotation.
 ANNOTATION_EXPENDABLE = "kueue.x-k8s.io/safe-to-forcefully-terminate"
 EXPENDABLE = {ANNOTATION_EXPENDABLE: "true"}
 # On a pod of a sharded gang: size of what all its nodes save together, as 60Gi.
@@ -100,7 +108,8 @@ SECRETS_API = "secrets-store.csi.x-k8s.io/v1"
 SECRETS_DRIVER = "secrets-store-gke.csi.k8s.io"
 SECRETS_PROVIDER = "gke"
 
-# The driver branch that auto-provisioning installs; without it GKE's default, which is too old for CUDA 13.
+# The driver branch that auto-provisioning installs; without it GKE's default, which is too old for
+# CUDA 13.
 LABEL_DRIVER = "cloud.google.com/gke-gpu-driver-version"
 DRIVER_LATEST = "latest"
 
@@ -131,10 +140,24 @@ PRIORITY_SERVING = "serving"
 PRIORITY_PLATFORM = "platform"
 # None reaches the system classes at 2,000,000,000.
 PRIORITIES = {
-    PRIORITY_SPOT: Priority(value=-5, preempts=False, what="Work on Spot: yields to everything that says nothing"),
-    PRIORITY_FLEX: Priority(
-        value=0, preempts=False, what="Work on flex-start: waits in Google's queue, preempts no other work"
+    PRIORITY_SPOT: Priority(
+        value=-5,
+        preempts=False,
+        what="Work on Spot: yields to everything that says nothing",
     ),
-    PRIORITY_SERVING: Priority(value=1_000, preempts=True, what="Online serving on demand"),
-    PRIORITY_PLATFORM: Priority(value=10_000, preempts=True, what="Exporter and maintenance"),
+    PRIORITY_FLEX: Priority(
+        value=0,
+        preempts=False,
+        what="Work on flex-start: waits in Google's queue, preempts no other work",
+    ),
+    PRIORITY_SERVING: Priority(
+        value=1_000,
+        preempts=True,
+        what="Online serving on demand",
+    ),
+    PRIORITY_PLATFORM: Priority(
+        value=10_000,
+        preempts=True,
+        what="Exporter and maintenance",
+    ),
 }

@@ -30,24 +30,40 @@ def _zones(text: str) -> frozenset[str]:
     return frozenset(f"{region}-{letter}" for region, letters in regions for letter in letters)
 
 
-def _machine(name: str, vcpus: int, memory_gib: int, gpus: int = 0, accelerator: str = "") -> MachineType:
+def _machine(
+    name: str,
+    vcpus: int,
+    memory_gib: int,
+    gpus: int = 0,
+    accelerator: str = "",
+) -> MachineType:
     never = {Capacity.ON_DEMAND} if name in _TABLE["sales"]["never_on_demand"] else set[Capacity]()
     return MachineType(
-        name=name, vcpus=vcpus, memory_gib=memory_gib, gpus=gpus, accelerator=accelerator,
+        name=name,
+        vcpus=vcpus,
+        memory_gib=memory_gib,
+        gpus=gpus,
+        accelerator=accelerator,
         sold_as=frozenset(Capacity) - never,
-    )  # fmt: skip
+    )
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("machines.toml").read_text())
 ACCELERATORS = {
-    name: Accelerator(name=name, memory_gib=found["memory_gib"], zones=_zones(found["zones"]))
+    name: Accelerator(
+        name=name,
+        memory_gib=found["memory_gib"],
+        zones=_zones(found["zones"]),
+    )
     for name, found in _TABLE["accelerators"].items()
 }
 MACHINE_TYPES = {name: _machine(name, *row) for name, row in _TABLE["machines"].items()}
 
 
 def sold(machine: MachineType, capacity: Capacity, region: str = "") -> bool:
-    """Whether this machine can be bought so, in some zone of the region (anywhere where none is given)."""
+    """Whether this machine can be bought so, in some zone of the region (anywhere where none is
+    given).
+    """
     gpu = ACCELERATORS.get(machine.accelerator)
     there = not region or gpu is None or any(zone.startswith(f"{region}-") for zone in gpu.zones)
     return capacity in machine.sold_as and there

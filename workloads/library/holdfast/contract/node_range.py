@@ -1,4 +1,6 @@
-"""How many nodes a job takes, as people write it: `8`, or `4..8` for a gang that goes on with fewer."""
+"""How many nodes a job takes, as people write it: `8`, or `4..8` for a gang that goes on with
+fewer.
+"""
 
 import re
 
@@ -13,15 +15,30 @@ def parse(got: object, most: int) -> tuple[int, int]:
         return _whole(got, most)
     allowed = f"a whole number from 1 to {most}, or MIN..MAX of such numbers with MIN below MAX"
     if not re.fullmatch(PATTERN, got):
-        raise InputError("nodes", got=repr(got), allowed=allowed, fix="write 4..8, or a number without quotes")
+        raise InputError(
+            "nodes",
+            got=repr(got),
+            allowed=allowed,
+            fix="write 4..8, or a number without quotes",
+        )
     least, largest = map(int, got.split(".."))
     if 1 <= least < largest <= most:
         return least, largest
     low, high = sorted(min(max(number, 1), most) for number in (least, largest))
-    raise InputError("nodes", got=got, allowed=allowed, fix=f"write {low}..{high}" if low < high else f"write {low}")
+    raise InputError(
+        "nodes",
+        got=got,
+        allowed=allowed,
+        fix=f"write {low}..{high}" if low < high else f"write {low}",
+    )
 
 
 def _whole(got: object, most: int) -> tuple[int, int]:
     if not isinstance(got, int) or isinstance(got, bool) or not 1 <= got <= most:
-        raise InputError("nodes", got=repr(got), allowed=f"a whole number from 1 to {most}", fix="write such a number")
+        raise InputError(
+            "nodes",
+            got=repr(got),
+            allowed=f"a whole number from 1 to {most}",
+            fix="write such a number",
+        )
     return got, got

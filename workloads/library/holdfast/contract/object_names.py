@@ -1,7 +1,7 @@
 """Names of a run and of its objects in the storage.
 
-A checkpoint is <run>/step-<n>/<attempt>/<shard>, and one COMMIT.json for each step, written last. A name here is
-part of the format: checkpoints of older releases are found by it.
+A checkpoint is <run>/step-<n>/<attempt>/<shard>, and one COMMIT.json for each step, written last. A
+name here is part of the format: checkpoints of older releases are found by it.
 """
 
 import re
@@ -58,7 +58,9 @@ def epochs_prefix(run: str) -> str:
 
 
 def epoch_object(run: str, number: int) -> str:
-    """Made by each start of a trainer, create-only: only the one with the highest number may commit."""
+    """Made by each start of a trainer, create-only: only the one with the highest number may
+    commit.
+    """
     return f"{epochs_prefix(run)}/{number:010d}.json"
 
 
@@ -67,7 +69,9 @@ def gang_prefix(run: str) -> str:
 
 
 def gang_object(run: str, number: int) -> str:
-    """Who belongs to an elastic gang from here on; create-only, so that only one proposal of a number counts."""
+    """Who belongs to an elastic gang from here on; create-only, so that only one proposal of a
+    number counts.
+    """
     return f"{gang_prefix(run)}/{number:010d}.json"
 
 

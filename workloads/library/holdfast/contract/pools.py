@@ -1,7 +1,7 @@
 """Node pools, and the labels and taints by which pods find or avoid them.
 
-Pools and the manifests that select them come from the same `Pool`, so a selector that matches no pool cannot be
-written.
+Pools and the manifests that select them come from the same `Pool`, so a selector that matches no
+pool cannot be written.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,11 @@ class Effect(StrEnum):
 
     @property
     def provider_value(self) -> str:
-        return {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}[self]
+        return {
+            "NoSchedule": "NO_SCHEDULE",
+            "PreferNoSchedule": "PREFER_NO_SCHEDULE",
+            "NoExecute": "NO_EXECUTE",
+        }[self]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +35,12 @@ class Taint:
     effect: Effect = Effect.NO_SCHEDULE
 
     def toleration(self) -> dict[str, str]:
-        return {"key": self.key, "operator": "Equal", "value": self.value, "effect": self.effect.value}
+        return {
+            "key": self.key,
+            "operator": "Equal",
+            "value": self.value,
+            "effect": self.effect.value,
+        }
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}:{self.effect.value}"
@@ -64,7 +73,8 @@ LABEL_POOL_CLASS = "holdfast.dev/pool-class"
 LABEL_ROLE = "holdfast.dev/role"
 # On pools of a reservation: what one machine costs by your contract, and the days of calendar mode.
 LABEL_OWN_PRICE = "holdfast.dev/usd-per-hour"
-LABEL_RESERVED_FROM, LABEL_RESERVED_UNTIL = "holdfast.dev/reserved-from", "holdfast.dev/reserved-until"
+LABEL_RESERVED_FROM = "holdfast.dev/reserved-from"
+LABEL_RESERVED_UNTIL = "holdfast.dev/reserved-until"
 # Nodes that Google does not take away.
 STAYING = (Capacity.ON_DEMAND, Capacity.RESERVED)
 
@@ -73,16 +83,24 @@ LABEL_GPU_FAULT = "holdfast.dev/gpu-fault"
 
 GPU_RESOURCE = "nvidia.com/gpu"
 
-# Set by the node controller: the kubelet stopped reporting (after about 50 s), or reports that it cannot run pods.
-UNREACHABLE, NOT_READY = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
-# Seconds that a pod stays on such a node. Kubernetes' default is 300. A kubelet that is not ready may be restarting.
+# Set by the node controller: the kubelet stopped reporting (after about 50 s), or reports that it
+# cannot run pods.
+UNREACHABLE = "node.kubernetes.io/unreachable"
+NOT_READY = "node.kubernetes.io/not-ready"
+# Seconds that a pod stays on such a node. Kubernetes' default is 300. A kubelet that is not ready
+# may be restarting.
 SILENCE_TOLERATED_S = {UNREACHABLE: 10, NOT_READY: 30}
 
 
 def silence_tolerations() -> list[dict[str, str | int]]:
     """What every pod of the platform carries, so that a silent node holds it for seconds."""
     return [
-        {"key": key, "operator": "Exists", "effect": Effect.NO_EXECUTE.value, "tolerationSeconds": seconds}
+        {
+            "key": key,
+            "operator": "Exists",
+            "effect": Effect.NO_EXECUTE.value,
+            "tolerationSeconds": seconds,
+        }
         for key, seconds in SILENCE_TOLERATED_S.items()
     ]
 
@@ -118,7 +136,9 @@ class Pool:
     disk_type: str = "pd-balanced"
     window: ShutdownWindow = field(default=DEFAULT_WINDOW)
     max_run_s: int = 0
-    """Planned life of a flex-start node; 0: no end, or on a queued pool the one that the job's request names."""
+    """Planned life of a flex-start node; 0: no end, or on a queued pool the one that the job's
+    request names.
+    """
 
     @property
     def interruptible(self) -> bool:
@@ -132,13 +152,19 @@ class Pool:
 
     @property
     def reserved_days(self) -> tuple[str, str]:
-        """First and last day of a reservation in calendar mode, as 2026-12-01; empty where it has none."""
+        """First and last day of a reservation in calendar mode, as 2026-12-01; empty where it has
+        none.
+        """
         labels = dict(self.extra_labels)
         return labels.get(LABEL_RESERVED_FROM, ""), labels.get(LABEL_RESERVED_UNTIL, "")
 
     def labels(self) -> dict[str, str]:
         """The platform's labels; GKE adds its own."""
-        return {LABEL_POOL_CLASS: self.pool_class or self.name, LABEL_ROLE: self.role.value, **dict(self.extra_labels)}
+        return {
+            LABEL_POOL_CLASS: self.pool_class or self.name,
+            LABEL_ROLE: self.role.value,
+            **dict(self.extra_labels),
+        }
 
     def node_labels(self) -> dict[str, str]:
         """Everything a selector may match on a node of this pool: ours and GKE's."""
@@ -165,8 +191,14 @@ class Pool:
 
 
 def flex_selector(accelerator: str) -> dict[str, str]:
-    """The nodeSelector of a pod on flex-start or queued nodes: those of node pools, and those that NAP makes for it.
+    """The nodeSelector of a pod on flex-start or queued nodes: those of node pools, and those that
+    NAP makes for it.
 
-    No maximal run: only nodes that NAP makes have that label, so no pod that selects it fits a node pool.
+    No maximal run: only nodes that NAP makes have that label, so no pod that selects it fits a node
+    pool.
     """
-    return {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator, LABEL_DRIVER: DRIVER_LATEST}
+    return {
+        LABEL_FLEX_START: "true",
+        LABEL_ACCELERATOR: accelerator,
+        LABEL_DRIVER: DRIVER_LATEST,
+    }

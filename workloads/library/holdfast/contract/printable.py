@@ -4,9 +4,11 @@ MOST_CHARACTERS = 400
 
 
 def printable(text: str, most: int = MOST_CHARACTERS) -> str:
-    """One line without control characters, cut to `most`; what cannot be shown is replaced by its escape.
+    """One line without control characters, cut to `most`; what cannot be shown is replaced by its
+    escape.
 
-    GitHub's runner takes `##[` anywhere in a line for a command, and `::` at its beginning: that one is for the caller.
+    GitHub's runner takes `##[` anywhere in a line for a command, and `::` at its beginning: that
+    one is for the caller.
     """
     cut = text if len(text) <= most else text[:most] + "..."
     if not cut.isprintable():

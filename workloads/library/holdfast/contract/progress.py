@@ -1,4 +1,6 @@
-"""The state of a command while a person waits for it: one line of a terminal's standard error, and nothing elsewhere."""
+"""The state of a command while a person waits for it: one line of a terminal's standard error, and
+nothing elsewhere.
+"""
 
 import os
 import shutil
@@ -20,16 +22,19 @@ _WIPE = "\r\x1b[2K"
 
 @contextmanager
 def working(what: str) -> Generator[Callable[[str], None]]:
-    """Shows `what` and its seconds until the block ends. Yields a function that names the step that begins.
+    """Shows `what` and its seconds until the block ends. Yields a function that names the step that
+    begins.
 
-    The line is wiped before the block's end is seen: what is printed afterwards has a line of its own. Inside the block
-    nothing else should be printed.
+    The line is wiped before the block's end is seen: what is printed afterwards has a line of its
+    own. Inside the block nothing else should be printed.
     """
     stream = sys.stderr
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda _: None
         return
-    over, began_s, step = threading.Event(), time.monotonic(), [""]
+    over = threading.Event()
+    began_s = time.monotonic()
+    step = [""]
 
     def draw_until_over() -> None:
         if over.wait(SILENT_S):
@@ -42,7 +47,11 @@ def working(what: str) -> Generator[Callable[[str], None]]:
         stream.write(_WIPE)
         stream.flush()
 
-    thread = threading.Thread(target=draw_until_over, name="progress", daemon=True)
+    thread = threading.Thread(
+        target=draw_until_over,
+        name="progress",
+        daemon=True,
+    )
     thread.start()
     try:
         yield lambda name: step.__setitem__(0, f": {name}")

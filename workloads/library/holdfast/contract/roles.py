@@ -22,18 +22,22 @@ JOB_NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH)
 """Where jobs of the default team run, that are moved and get receipts."""
 DEFAULT_TEAM = "default"
 
-# private.googleapis.com. The network's own zone resolves every Google API to it, and network policies admit no other
-# way out; both are wrong without the other.
+# private.googleapis.com. The network's own zone resolves every Google API to it, and network
+# policies admit no other way out; both are wrong without the other.
 GOOGLE_APIS_CIDR = "199.36.153.8/30"
 
 # On the Cloud SQL instance; batch pods connect to it.
 RESULTS_DATABASE = "results"
-# Workers write results; the exporter reads how many are left; the migrator makes the tables and says who may do what.
+# Workers write results; the exporter reads how many are left; the migrator makes the tables and
+# says who may do what.
 DATABASE_ROLES = ("batch", "exporter", "migrator")
-# Cloud SQL's own: owner of a database that its API made, and the only role there that may make roles.
+# Cloud SQL's own: owner of a database that its API made, and the only role there that may make
+# roles.
 DATABASE_OWNER = "cloudsqlsuperuser"
 
 
 def events_view(project_id: str, cluster_name: str) -> str:
-    """The log view through which exporter and mover read the event lines of pods; made by the foundation stack."""
+    """The log view through which exporter and mover read the event lines of pods; made by the
+    foundation stack.
+    """
     return f"projects/{project_id}/locations/global/buckets/_Default/views/{cluster_name}-events"

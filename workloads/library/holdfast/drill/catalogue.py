@@ -1,4 +1,6 @@
-"""Every drill: those of drills.toml, and those that other distributions add by the entry points `holdfast.drills`."""
+"""Every drill: those of drills.toml, and those that other distributions add by the entry points
+`holdfast.drills`.
+"""
 
 import tomllib
 from collections.abc import Callable, Iterable
@@ -15,7 +17,9 @@ from holdfast.drill.plan import Blast, Drill, DrillWork, Fault, Place, bound, pr
 GROUP = "holdfast.drills"
 """Of entry points: each is a callable without arguments that returns drills."""
 SAVE_EVERY = 20  # steps between checkpoints of the local trainer
-NODES, COPY_EVERY, COMMIT_EVERY = 2, 10, 50  # of the local sharded gang; steps
+NODES = 2  # of the local sharded gang; steps
+COPY_EVERY = 10
+COMMIT_EVERY = 50
 WORKERS = 3
 ITEMS = 3_000
 SERVERS = 3
@@ -28,7 +32,9 @@ _NAMES = {
     "two_copies": 2 * COPY_EVERY,
     "some_items": ITEMS // 20,
 }
-_TABLES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("drills.toml").read_text())
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("drills.toml").read_text()
+)
 
 
 def _stated(name: str) -> dict[str, Any]:
@@ -51,7 +57,10 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 def _built_in(name: str) -> Drill:
     stated = {field: value for field, value in _stated(name).items() if field != "like"}
-    return Drill(name=name, **{f: _READERS[f](value) if f in _READERS else value for f, value in stated.items()})
+    return Drill(
+        name=name,
+        **{f: _READERS[f](value) if f in _READERS else value for f, value in stated.items()},
+    )
 
 
 BUILT_IN = tuple(map(_built_in, _TABLES))
@@ -63,18 +72,25 @@ def drills() -> dict[str, Drill]:
     for distribution, name, make in extensions(GROUP):
         for drill in _made(distribution, name, make):
             if drill.name in found:
-                raise refused(distribution, f"{GROUP}: {name}", f"a second drill {drill.name}", "names that are free")
+                raise refused(
+                    distribution,
+                    f"{GROUP}: {name}",
+                    f"a second drill {drill.name}",
+                    "names that are free",
+                )
             found[drill.name] = drill
     return found
 
 
 def _made(distribution: str, name: str, make: object) -> list[Drill]:
-    what, allowed = f"{GROUP}: {name}", "a callable that returns drills"
+    what = f"{GROUP}: {name}"
+    allowed = "a callable that returns drills"
     try:
         made = list(cast(Callable[[], Iterable[Any]], make)())
     except Exception as error:  # foreign code runs here, and may raise anything
         raise refused(distribution, what, f"{type(error).__name__}: {error}", allowed) from error
-    if wrong := [each for each in made if not isinstance(each, Drill)]:
+    wrong = [each for each in made if not isinstance(each, Drill)]
+    if wrong:
         raise refused(distribution, what, repr(wrong[0]), allowed)
     return made
 
@@ -85,7 +101,12 @@ def find(name: str) -> Drill:
         return known[name]
     near = get_close_matches(name, known, n=1)
     fix = f"did you mean {near[0]}?" if near else "`holdfast drill --list`"
-    raise InputError("no such drill", got=name, allowed=", ".join(known), fix=fix)
+    raise InputError(
+        "no such drill",
+        got=name,
+        allowed=", ".join(known),
+        fix=fix,
+    )
 
 
 def of(place: Place) -> list[Drill]:

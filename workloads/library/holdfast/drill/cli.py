@@ -7,7 +7,9 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the report, the summary, events and logs.")] = Path("out/demo"),
+    out: Annotated[
+        Path, typer.Option(help="Folder of the report, the summary, events and logs.")
+    ] = Path("out/demo"),
     seed: Annotated[int, typer.Option(help="Of the eviction schedule.")] = 7,
 ) -> None:
     """Train, score and serve under evictions, compare with undisturbed runs, and write a report."""
@@ -17,25 +19,48 @@ def demo(
 
 
 def drill(
-    names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")
+    ] = None,
     target: Annotated[str, typer.Option(help="local, cluster or gke.")] = "local",
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("out/drills"),
-    show_list: Annotated[bool, typer.Option("--list", help="Only list all drills with target and fault.")] = False,
-    kubeconfig: Annotated[Path | None, typer.Option(help="cluster, gke: default as in kubectl.")] = None,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="Only list all drills with target and fault.")
+    ] = False,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="cluster, gke: default as in kubectl.")
+    ] = None,
     context: Annotated[
-        str, typer.Option(help="cluster, gke: context of the kubeconfig; the current one is never used.")
+        str,
+        typer.Option(
+            help="cluster, gke: context of the kubeconfig; the current one is never used."
+        ),
     ] = "",
-    namespace: Annotated[str, typer.Option(help="cluster, gke: namespace of the targeted pods.")] = "",
-    selector: Annotated[str, typer.Option(help="cluster, gke: labels of the targeted pods, as in kubectl -l.")] = "",
+    namespace: Annotated[
+        str, typer.Option(help="cluster, gke: namespace of the targeted pods.")
+    ] = "",
+    selector: Annotated[
+        str, typer.Option(help="cluster, gke: labels of the targeted pods, as in kubectl -l.")
+    ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output.")
+    ] = False,
 ) -> None:
-    """Cause preemptions on purpose and check the results. Exit: 0 held, 1 broken, 3 inconclusive, 130 and 143 by a signal."""
+    """Cause preemptions on purpose and check the results. Exit: 0 held, 1 broken, 3 inconclusive,
+    130 and 143 by a signal.
+    """
     from holdfast.drill.commands import list_all, run_drills
     from holdfast.drill.remote import Where
 
     if show_list:
         list_all(as_json=as_json)
         return
-    where = Where(kubeconfig=kubeconfig, context=context, namespace=namespace, selector=selector, yes=yes)
+    where = Where(
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace,
+        selector=selector,
+        yes=yes,
+    )
     raise typer.Exit(run_drills(names or [], target, out.resolve(), where, as_json=as_json))

@@ -28,17 +28,36 @@ def list_all(*, as_json: bool) -> None:
     if as_json:
         print_json("drill-list", drills=[asdict(drill) for drill in drills])
         return
-    shown = [(d.name, d.place, d.fault, d.blast, d.question + (" (by name only)" if d.control else "")) for d in drills]
+    shown = []
+    for d in drills:
+        shown.append(
+            (
+                d.name,
+                d.place,
+                d.fault,
+                d.blast,
+                d.question + (" (by name only)" if d.control else ""),
+            )
+        )
     print_table(["DRILL", "TARGET", "FAULT", "BLAST", "QUESTION"], shown)
 
 
-def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_json: bool) -> int:
+def run_drills(
+    names: list[str],
+    target: str,
+    out: Path,
+    where: Where,
+    *,
+    as_json: bool,
+) -> int:
     drills = chosen(names, target)
     place = drills[0].place
-    runner, build = partial(DrillRun, log=console.moment), local
+    runner = partial(DrillRun, log=console.moment)
+    build = local
     if place is not Place.LOCAL:
         where = checked(place, where)
-        runner, build = partial(runner, consent=consent(where)), builder(place, where)
+        runner = partial(runner, consent=consent(where))
+        build = builder(place, where)
     code, journals = run_all(drills, out, build, runner, quiet=as_json)
     if as_json:
         print(json.dumps({"schema": "holdfast.drills/1", "drills": journals}, default=str))
@@ -46,7 +65,12 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_jso
 
 
 def run_all(
-    drills: Sequence[Drill], out: Path, build: Builder, runner: Runner, *, quiet: bool = False
+    drills: Sequence[Drill],
+    out: Path,
+    build: Builder,
+    runner: Runner,
+    *,
+    quiet: bool = False,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Exit code, and the journals. A signal ends it all."""
     records: list[Record] = []
@@ -55,11 +79,21 @@ def run_all(
             records.append(_run(drill, out, build, runner, quiet=quiet))
             if records[-1].signal:
                 break
-    code = 128 + records[-1].signal if records and records[-1].signal else exit_code([r.verdict for r in records])
+    if records and records[-1].signal:
+        code = 128 + records[-1].signal
+    else:
+        code = exit_code([r.verdict for r in records])
     return code, [record.journal() for record in records]
 
 
-def _run(drill: Drill, out: Path, build: Builder, runner: Runner, *, quiet: bool) -> Record:
+def _run(
+    drill: Drill,
+    out: Path,
+    build: Builder,
+    runner: Runner,
+    *,
+    quiet: bool,
+) -> Record:
     print(f"drill {drill.name}: {drill.question}", file=sys.stderr)
     folder = store.fresh(out, drill.name)
     record = runner(drill, build(drill, folder)).run()
@@ -78,9 +112,19 @@ def local(drill: Drill, folder: Path) -> Target:
     from holdfast.drill.targets.local_training import LocalTraining
 
     if drill.work is DrillWork.BATCH:
-        return LocalBatch(folder, drill.fault, workers=catalogue.WORKERS, items=catalogue.ITEMS)
+        return LocalBatch(
+            folder,
+            drill.fault,
+            workers=catalogue.WORKERS,
+            items=catalogue.ITEMS,
+        )
     if drill.work is DrillWork.SERVER:
-        return LocalServing(folder, drill.fault, replicas=catalogue.SERVERS, per_s=catalogue.REQUESTS_PER_S)
+        return LocalServing(
+            folder,
+            drill.fault,
+            replicas=catalogue.SERVERS,
+            per_s=catalogue.REQUESTS_PER_S,
+        )
     if drill.work is DrillWork.SHARDED:
         every = {"copy_every": catalogue.COPY_EVERY, "commit_every": catalogue.COMMIT_EVERY}
         return LocalSharded(folder, drill.fault, nodes=catalogue.NODES, **every)
@@ -91,7 +135,12 @@ def chosen(names: list[str], target: str) -> list[Drill]:
     """The named ones, all of one place; or every drill of the place but its controls."""
     places = {place.value: place for place in Place}
     if target not in places:
-        raise InputError("no such target", got=target, allowed=", ".join(places), fix="--target local")
+        raise InputError(
+            "no such target",
+            got=target,
+            allowed=", ".join(places),
+            fix="--target local",
+        )
     if not names:
         return catalogue.of(places[target])
     drills = [catalogue.find(name) for name in names]

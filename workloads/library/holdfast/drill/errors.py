@@ -1,6 +1,7 @@
 """The exceptions of this room, in addition to InputError, Stopped and Unjudged of the contract.
 
-DrillError (HoldfastError, RuntimeError)   the work under test did something that no eviction explains
+DrillError (HoldfastError, RuntimeError)   the work under test did something that no eviction
+explains
 """
 
 from holdfast.contract.errors import HoldfastError

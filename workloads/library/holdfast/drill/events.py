@@ -39,15 +39,24 @@ class Follower:
 
     def last(self, event_type: str, field: str) -> Any:
         """The field of the newest event of that word; None if there is none."""
-        return next((e[field] for e in reversed(self.seen) if e["event"] == event_type and field in e), None)
+        return next(
+            (e[field] for e in reversed(self.seen) if e["event"] == event_type and field in e), None
+        )
 
     def of(self, event_type: str) -> list[Event]:
         return [event for event in self.seen if event["event"] == event_type]
 
 
-def until(done: Callable[[], bool], *, events: Follower, watch: Callable[[], None], tail: Callable[[], str]) -> None:
-    """Read events until `done`. `watch` runs each round and raises where waiting is useless; `tail` gives the
-    last lines of a run that fell silent."""
+def until(
+    done: Callable[[], bool],
+    *,
+    events: Follower,
+    watch: Callable[[], None],
+    tail: Callable[[], str],
+) -> None:
+    """Read events until `done`. `watch` runs each round and raises where waiting is useless; `tail`
+    gives the last lines of a run that fell silent.
+    """
     heard = time.monotonic()
     while True:
         heard = time.monotonic() if events.read() else heard
@@ -60,8 +69,18 @@ def until(done: Callable[[], bool], *, events: Follower, watch: Callable[[], Non
 
 
 def completed(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,)) -> str:
-    """Standard output of a short command; DrillError with its last lines unless its exit is one of `done`."""
-    ended = subprocess.run(list(command), capture_output=True, text=True, timeout=300, check=False)
+    """Standard output of a short command; DrillError with its last lines unless its exit is one of
+    `done`.
+    """
+    ended = subprocess.run(
+        list(command),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     if ended.returncode not in done:
-        raise DrillError(f"{' '.join(command[2:6])}: exit {ended.returncode}\n{ended.stderr.strip()[-2000:]}")
+        raise DrillError(
+            f"{' '.join(command[2:6])}: exit {ended.returncode}\n{ended.stderr.strip()[-2000:]}"
+        )
     return ended.stdout

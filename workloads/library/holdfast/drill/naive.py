@@ -1,9 +1,10 @@
-"""What tutorials do, for comparison only: `python -m holdfast.drill.naive`, with the flags of `train run`.
+"""What tutorials do, for comparison only: `python -m holdfast.drill.naive`, with the flags of
+`train run`.
 
-The same model, data, batch, ranks and interval as the trainer. Different is only what the report compares:
-torch.save to one file while the training waits, overwriting the last good copy; a handler that exits with 0
-at once; and a resume that restores weights and step, and forgets where in the data and the random stream
-the run was.
+The same model, data, batch, ranks and interval as the trainer. Different is only what the report
+compares: torch.save to one file while the training waits, overwriting the last good copy; a handler
+that exits with 0 at once; and a resume that restores weights and step, and forgets where in the
+data and the random stream the run was.
 """
 
 import signal
@@ -36,14 +37,33 @@ from holdfast.training.rendezvous import use_loopback
 from holdfast.training.trainer import share
 
 
-def train(rank: int, config: TrainConfig, corpus: Corpus, rendezvous: str) -> None:
+def train(
+    rank: int,
+    config: TrainConfig,
+    corpus: Corpus,
+    rendezvous: str,
+) -> None:
     signal.signal(signal.SIGTERM, _exit_zero)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=config.ranks)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=config.ranks,
+    )
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
-    events.emit("start", rank=rank, world_size=config.ranks, attempt=attempt_of())
-    samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
+    events.emit(
+        "start",
+        rank=rank,
+        world_size=config.ranks,
+        attempt=attempt_of(),
+    )
+    samples = Samples(
+        text=corpus.text,
+        context=config.model.context,
+        seed=config.seed,
+    )
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
@@ -52,7 +72,8 @@ def train(rank: int, config: TrainConfig, corpus: Corpus, rendezvous: str) -> No
     meter = Meter(events, every=config.report_every)
     meter.begin(first, lead=rank == 0)
     for step in range(first, config.steps):
-        inputs, following = share(samples, (step - first) * config.batch, config, rank)  # the data starts over
+        # the data starts over
+        inputs, following = share(samples, (step - first) * config.batch, config, rank)
         loss = next_byte_loss(replicas(inputs), following)
         optimizer.zero_grad()
         loss.backward()
@@ -62,23 +83,61 @@ def train(rank: int, config: TrainConfig, corpus: Corpus, rendezvous: str) -> No
             save(config, model, optimizer, step + 1, events)
     meter.flush()
     if rank == 0:
-        events.emit("exit", code=0, step=config.steps, digest=digest(model, optimizer))
+        events.emit(
+            "exit",
+            code=0,
+            step=config.steps,
+            digest=digest(model, optimizer),
+        )
 
 
-def save(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, events: EventLog) -> None:
+def save(
+    config: TrainConfig,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    events: EventLog,
+) -> None:
     began = time.monotonic()
     path = _file(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     # A kill in here leaves a torn file in the place of the last good one: that is the comparison.
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
-    took, size = time.monotonic() - began, path.stat().st_size
-    events.emit("save", step=step, blocking_seconds=round(took, 6), bytes=size)
-    events.emit("commit", step=step, seconds=round(took, 6), bytes=size)
+    torch.save(
+        {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "step": step,
+        },
+        path,
+    )
+    took = time.monotonic() - began
+    size = path.stat().st_size
+    events.emit(
+        "save",
+        step=step,
+        blocking_seconds=round(took, 6),
+        bytes=size,
+    )
+    events.emit(
+        "commit",
+        step=step,
+        seconds=round(took, 6),
+        bytes=size,
+    )
 
 
-def resume(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer, events: EventLog | None) -> int:
-    """The step in the file; 0 when there is none or when a kill in the middle of a save has spoilt it."""
-    began, step, skipped = time.monotonic(), 0, list[list[object]]()
+def resume(
+    config: TrainConfig,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    events: EventLog | None,
+) -> int:
+    """The step in the file; 0 when there is none or when a kill in the middle of a save has spoilt
+    it.
+    """
+    began = time.monotonic()
+    step = 0
+    skipped = list[list[object]]()
     try:
         saved: dict[str, Any] = torch.load(_file(config), weights_only=True)
         model.load_state_dict(saved["model"])
@@ -89,7 +148,12 @@ def resume(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimiz
     except Exception as error:  # noqa: BLE001  # whatever a torn file raises
         skipped.append([0, f"{type(error).__name__}: {error}"[:200]])
     if events:
-        events.emit("restore", step=step, seconds=round(time.monotonic() - began, 6), skipped=skipped)
+        events.emit(
+            "restore",
+            step=step,
+            seconds=round(time.monotonic() - began, 6),
+            skipped=skipped,
+        )
     return step
 
 

@@ -36,7 +36,11 @@ class Fault(StrEnum):
     PREEMPT = "preempt"  # the node gets its notice and ends; the place decides how
 
 
-_HOLDS = {"<=": operator.le, ">=": operator.ge, "=": operator.eq}
+_HOLDS = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "=": operator.eq,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,11 +67,20 @@ def number(measured: float | None) -> str:
 
 def bound(text: str) -> Bound:
     """`METRIC <= NUMBER`, also >= and =, and a unit after it where it has one."""
-    if not (found := re.fullmatch(r"(\S+) (<=|>=|=) ([\d.]+)(?: (\S+))?", text)):
+    found = re.fullmatch(r"(\S+) (<=|>=|=) ([\d.]+)(?: (\S+))?", text)
+    if not found:
         raise InputError(
-            "the bound cannot be read", got=text, allowed="METRIC <= NUMBER UNIT", fix="write spaces between"
+            "the bound cannot be read",
+            got=text,
+            allowed="METRIC <= NUMBER UNIT",
+            fix="write spaces between",
         )
-    return Bound(metric=found[1], operator=found[2], value=float(found[3]), unit=found[4] or "")
+    return Bound(
+        metric=found[1],
+        operator=found[2],
+        value=float(found[3]),
+        unit=found[4] or "",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +124,8 @@ class Drill:
     blast: Blast
     fault: Fault
     stop_when: Bound
-    """Looked at all the time after the fault; once it holds, waiting ends and the rollback begins."""
+    """Looked at all the time after the fault; once it holds, waiting ends and the rollback begins.
+    """
     recovery_s: float
     """How long recovery is waited for."""
     objectives: tuple[Objective, ...]
@@ -124,12 +138,24 @@ class Drill:
     def __post_init__(self) -> None:
         promises = [objective.promise for objective in self.objectives]
         if not promises or len(set(promises)) < len(promises):
-            raise _wrong(self.name, promises, "at least one objective, each promise once", "reword the objectives")
+            raise _wrong(
+                self.name,
+                promises,
+                "at least one objective, each promise once",
+                "reword the objectives",
+            )
         if not (self.blast.most >= 1 and 1 <= self.blast.percent <= 100):
-            raise _wrong(self.name, self.blast, "most >= 1, percent 1..100", "bound the blast radius")
-        late = [o.bound for o in self.objectives if o.bound.metric == RECOVERED and o.bound.value > self.recovery_s]
+            raise _wrong(
+                self.name, self.blast, "most >= 1, percent 1..100", "bound the blast radius"
+            )
+        late = []
+        for o in self.objectives:
+            if o.bound.metric == RECOVERED and o.bound.value > self.recovery_s:
+                late.append(o.bound)
         if late:
-            raise _wrong(self.name, late[0], f"at most recovery_s, {self.recovery_s:g} s", "wait longer")
+            raise _wrong(
+                self.name, late[0], f"at most recovery_s, {self.recovery_s:g} s", "wait longer"
+            )
 
     @property
     def minutes(self) -> float:
@@ -138,4 +164,9 @@ class Drill:
 
 
 def _wrong(name: str, got: object, allowed: str, fix: str) -> InputError:
-    return InputError(f"drill {name} is not complete", got=got, allowed=allowed, fix=fix)
+    return InputError(
+        f"drill {name} is not complete",
+        got=got,
+        allowed=allowed,
+        fix=fix,
+    )

@@ -1,4 +1,5 @@
-"""A pod on this machine: a command with all its descendants, evicted the way a node takes a pod down.
+"""A pod on this machine: a command with all its descendants, evicted the way a node takes a pod
+down.
 
 The kubelet sends SIGTERM to the container's first process only, waits for the window, then kills
 whatever is left in the container's cgroup, also processes that moved to a session of their own.
@@ -29,9 +30,18 @@ _EXEC_S = 1.0
 
 
 class Pod:
-    """`owner` groups the pods of one drill, so that a later run can clear what a killed run left behind."""
+    """`owner` groups the pods of one drill, so that a later run can clear what a killed run left
+    behind.
+    """
 
-    def __init__(self, command: Sequence[str], *, log: Path, owner: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        owner: str,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self._mark = uuid.uuid4().hex
         log.parent.mkdir(parents=True, exist_ok=True)
         # As in a container, what a killed process leaves under /tmp goes with the pod.
@@ -43,7 +53,13 @@ class Pod:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **(env or {}), "TMPDIR": tmp, MARK: self._mark, OWNER: owner},
+                env={
+                    **os.environ,
+                    **(env or {}),
+                    "TMPDIR": tmp,
+                    MARK: self._mark,
+                    OWNER: owner,
+                },
                 start_new_session=True,  # Ctrl-C reaches the drill alone, which then ends its pods
             )
         self.log = log
@@ -66,7 +82,9 @@ class Pod:
         return code
 
     def preempt(self, window_s: float) -> int:
-        """SIGTERM, the window, then SIGKILL to all that is left. The exit code; 137 if the window ran out."""
+        """SIGTERM, the window, then SIGKILL to all that is left. The exit code; 137 if the window
+        ran out.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
         try:
@@ -119,7 +137,9 @@ def _kill_all(belongs: Callable[[dict[str, str]], bool]) -> int:
 
 
 def _members(belongs: Callable[[dict[str, str]], bool]) -> list[psutil.Process]:
-    return [p for p in psutil.process_iter() if p.pid != os.getpid() and _alive(p) and belongs(_env(p))]
+    return [
+        p for p in psutil.process_iter() if p.pid != os.getpid() and _alive(p) and belongs(_env(p))
+    ]
 
 
 def _alive(process: psutil.Process) -> bool:
@@ -132,8 +152,11 @@ def _alive(process: psutil.Process) -> bool:
 def _env(process: psutil.Process) -> dict[str, str]:
     ends = time.monotonic() + _EXEC_S
     try:
-        # For a moment a process that becomes another program shows neither its environment nor its command line.
-        while not (env := process.environ()) and _becomes_another(process) and time.monotonic() < ends:
+        # For a moment a process that becomes another program shows neither its environment nor its
+        # command line.
+        while (
+            not (env := process.environ()) and _becomes_another(process) and time.monotonic() < ends
+        ):
             time.sleep(_POLL_S / 10)
     except (psutil.Error, OSError):
         return {}

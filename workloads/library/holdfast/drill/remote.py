@@ -1,7 +1,9 @@
-"""Drills on a cluster that is not the drill's own: what must be named, what is allowed, and who must agree.
+"""Drills on a cluster that is not the drill's own: what must be named, what is allowed, and who
+must agree.
 
-Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none. A cluster with a
-platform document is hit only where that allows drills, and VMs of GKE only in such a cluster.
+Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none. A
+cluster with a platform document is hit only where that allows drills, and VMs of GKE only in such a
+cluster.
 """
 
 # Why it is so: infra/decisions/0090.
@@ -32,8 +34,14 @@ class Where:
 
 
 def checked(place: Place, where: Where) -> Where:
-    """Everything named, the context known and allowed, a person there to ask; the project filled in."""
-    needed = {"--context": where.context, "--namespace": where.namespace, "--selector": where.selector}
+    """Everything named, the context known and allowed, a person there to ask; the project filled
+    in.
+    """
+    needed = {
+        "--context": where.context,
+        "--namespace": where.namespace,
+        "--selector": where.selector,
+    }
     lacking = [flag for flag, value in needed.items() if not value]
     if lacking:
         raise InputError(
@@ -52,7 +60,12 @@ def checked(place: Place, where: Where) -> Where:
         )
     where = _allowed(place, where)
     if not where.yes and not sys.stdin.isatty():
-        raise InputError("no terminal to ask on", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
+        raise InputError(
+            "no terminal to ask on",
+            got="no terminal",
+            allowed="an answer, or --yes",
+            fix="add --yes",
+        )
     return where
 
 
@@ -64,7 +77,10 @@ def _allowed(place: Place, where: Where) -> Where:
             "this platform allows no drills",
             got=f"{where.context}, which is {owner}",
             allowed="a platform whose document says drills: true",
-            fix="use another cluster; the platform team can set allow_drills=True in the environment",
+            fix=(
+                "use another cluster; the platform team can set allow_drills=True in the"
+                " environment"
+            ),
         )
     if owner is None and (place is Place.GKE or where.context.startswith("gke_")):
         raise no_document(where.context)
@@ -97,22 +113,35 @@ def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
     return build
 
 
-def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill, Sequence[str]], None]:
+def consent(
+    where: Where, ask: Callable[[str], str] = input
+) -> Callable[[Drill, Sequence[str]], None]:
     """Shows what will be done and asks for the context's name, unless --yes was given."""
 
     def consent(drill: Drill, victims: Sequence[str]) -> None:
         budget = f"at most {drill.minutes:g} minutes and ${drill.usd:g}"
-        print(f"{drill.name}: {drill.fault.value}, blast radius {drill.blast}, {budget}", file=sys.stderr)
+        print(
+            f"{drill.name}: {drill.fault.value}, blast radius {drill.blast}, {budget}",
+            file=sys.stderr,
+        )
         print(f"stops when {drill.stop_when}; afterwards: {drill.rollback}", file=sys.stderr)
         print(f"it will affect, in context {where.context}:", file=sys.stderr)
         for victim in victims:
             print(f"  {victim}", file=sys.stderr)
         if where.yes:
             return
-        print("Type the name of the context to continue: ", end="", file=sys.stderr, flush=True)
+        print(
+            "Type the name of the context to continue: ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
         if ask("").strip() != where.context:
             raise Stopped(
-                "nothing was hit", got="another answer", allowed=where.context, fix="type the name of the context"
+                "nothing was hit",
+                got="another answer",
+                allowed=where.context,
+                fix="type the name of the context",
             )
 
     return consent

@@ -1,7 +1,8 @@
 """Runs one drill on one target: gate, targets, fault, recovery, measurement, rollback.
 
-Guarantees: nothing is injected before the steady state was met and the targets were agreed to; the rollback
-runs whatever happened, Ctrl-C and SIGTERM included, and a second signal does not cut it short.
+Guarantees: nothing is injected before the steady state was met and the targets were agreed to; the
+rollback runs whatever happened, Ctrl-C and SIGTERM included, and a second signal does not cut it
+short.
 """
 
 import signal
@@ -56,7 +57,12 @@ class Record:
 
     @property
     def verdict(self) -> Verdict:
-        return drill_verdict(self.results, injected=self.injected, stopped=self.stopped, deviated=self.deviated)
+        return drill_verdict(
+            self.results,
+            injected=self.injected,
+            stopped=self.stopped,
+            deviated=self.deviated,
+        )
 
     @property
     def seconds(self) -> float:
@@ -65,7 +71,8 @@ class Record:
     def fail(self, step: str, why: str) -> None:
         """The first failure is the one that counts; what follows from it is noise."""
         if not self.fail_step:
-            self.fail_step, self.why = step, why
+            self.fail_step = step
+            self.why = why
 
     def journal(self) -> dict[str, Any]:
         return {
@@ -81,7 +88,14 @@ class Record:
             "why": self.why,
             "rollbacks": self.rollbacks,
             "objectives": [result.as_json() for result in self.results],
-            "timeline": [{"t": rfc3339(t), "step": step, "what": what} for t, step, what in self.timeline],
+            "timeline": [
+                {
+                    "t": rfc3339(t),
+                    "step": step,
+                    "what": what,
+                }
+                for t, step, what in self.timeline
+            ],
         }
 
 
@@ -106,7 +120,8 @@ class DrillRun:
             try:
                 self._run_steps()
             except Interrupted as notice:
-                record.stopped, record.signal = True, notice.signum
+                record.stopped = True
+                record.signal = notice.signum
                 record.fail("interrupted", f"by {notice}")
             finally:
                 with _handled(signal.SIG_IGN):
@@ -138,7 +153,8 @@ class DrillRun:
             self._judge(None)
 
     def _gate(self) -> None:
-        began, steady = time.monotonic(), self.drill.steady
+        began = time.monotonic()
+        steady = self.drill.steady
         met = self._steady()
         took_s = time.monotonic() - began
         if not met:
@@ -192,10 +208,18 @@ class DrillRun:
         """A timeout counts as the time waited."""
         if not self.record.injected:
             return
-        measured = {o.bound.metric: self.target.measure(o.bound.metric) for o in self.drill.objectives}
-        if measured.get(RECOVERED, 0) is None and waited_s is not None and waited_s >= self.drill.recovery_s:
+        measured = {
+            o.bound.metric: self.target.measure(o.bound.metric) for o in self.drill.objectives
+        }
+        if (
+            measured.get(RECOVERED, 0) is None
+            and waited_s is not None
+            and waited_s >= self.drill.recovery_s
+        ):
             measured[RECOVERED] = waited_s
-        self.record.results = [Result(objective=o, measured=measured[o.bound.metric]) for o in self.drill.objectives]
+        self.record.results = [
+            Result(objective=o, measured=measured[o.bound.metric]) for o in self.drill.objectives
+        ]
 
     def _failed(self, step: str, why: str) -> None:
         self.record.fail(step, why)
@@ -214,13 +238,22 @@ class DrillRun:
             except Exception as error:  # noqa: BLE001  # the other steps must still run, and the journal has it
                 failed = f"{type(error).__name__}: {error}"
                 self.record.fail("rollback", f"{name}: {error}")
-            self.record.rollbacks.append({"name": name, "succeeded": not failed, "output": failed})
-        done, of = sum(step["succeeded"] for step in self.record.rollbacks), len(self.record.rollbacks)
+            self.record.rollbacks.append(
+                {
+                    "name": name,
+                    "succeeded": not failed,
+                    "output": failed,
+                }
+            )
+        done = sum(step["succeeded"] for step in self.record.rollbacks)
+        of = len(self.record.rollbacks)
         self._note("rollback", f"{done} of {of} steps done" if of else "nothing to put back")
 
 
 @contextmanager
-def _handled(handler: "Callable[[int, FrameType | None], None] | signal.Handlers") -> Generator[None]:
+def _handled(
+    handler: "Callable[[int, FrameType | None], None] | signal.Handlers",
+) -> Generator[None]:
     """The notices go to `handler`. Python knows signals in its main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield

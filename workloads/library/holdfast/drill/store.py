@@ -1,4 +1,6 @@
-"""Every run of every drill in a folder of its own: `<out>/<drill>/<when>/journal.json` and what belongs to it."""
+"""Every run of every drill in a folder of its own: `<out>/<drill>/<when>/journal.json` and what
+belongs to it.
+"""
 
 import datetime
 import fcntl
@@ -21,8 +23,14 @@ def alone(folder: Path, who: str) -> Generator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            got, allowed = str(folder), f"one {who} per folder"
-            raise InputError(f"another {who} writes to this folder", got=got, allowed=allowed, fix="wait, or pass --out") from None  # fmt: skip
+            got = str(folder)
+            allowed = f"one {who} per folder"
+            raise InputError(
+                f"another {who} writes to this folder",
+                got=got,
+                allowed=allowed,
+                fix="wait, or pass --out",
+            ) from None
         yield
 
 

@@ -29,5 +29,7 @@ class Target(Protocol):
     def recovered(self) -> bool: ...
 
     def rollback(self) -> Iterable[Undo]:
-        """Steps that put everything back, each tried whatever becomes of the others, also when nothing began."""
+        """Steps that put everything back, each tried whatever becomes of the others, also when
+        nothing began.
+        """
         ...

@@ -26,17 +26,31 @@ class Result:
     def verdict(self) -> Verdict:
         if self.measured is None:
             return Verdict.NOT_MEASURED
-        return Verdict.HELD if self.objective.bound.holds(self.measured) else Verdict.BROKEN
+        if self.objective.bound.holds(self.measured):
+            return Verdict.HELD
+        return Verdict.BROKEN
 
     def as_json(self) -> dict[str, Any]:
         objective = self.objective
-        wanted = {"promise": objective.promise, "metric": objective.bound.metric, "wanted": str(objective.bound)}
+        wanted = {
+            "promise": objective.promise,
+            "metric": objective.bound.metric,
+            "wanted": str(objective.bound),
+        }
         found = {"measured": self.measured, "verdict": self.verdict.value}
         return wanted | found
 
 
-def drill_verdict(judged: Sequence[Result], *, injected: bool, stopped: bool, deviated: bool = False) -> Verdict:
-    """Broken outweighs stopped: what was seen before the stop stays seen. Deviated: never steady again."""
+def drill_verdict(
+    judged: Sequence[Result],
+    *,
+    injected: bool,
+    stopped: bool,
+    deviated: bool = False,
+) -> Verdict:
+    """Broken outweighs stopped: what was seen before the stop stays seen. Deviated: never steady
+    again.
+    """
     if not injected:
         return Verdict.STOPPED if stopped else Verdict.INCONCLUSIVE
     if deviated or any(result.verdict is Verdict.BROKEN for result in judged):
@@ -56,5 +70,7 @@ _EXITS = {
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Of several drills: the worst, broken before stopped before inconclusive. None at all is not judged."""
+    """Of several drills: the worst, broken before stopped before inconclusive. None at all is not
+    judged.
+    """
     return next((code for verdict, code in _EXITS.items() if verdict in verdicts), EXIT_NOT_JUDGED)

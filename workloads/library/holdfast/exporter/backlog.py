@@ -3,8 +3,9 @@
 A thread of its own, so that a slow database never delays a pass. Guarantee: a value older than
 STALE_S is not shown: the series ends, and an outage does not look like an empty queue.
 
-Not Pub/Sub's num_undelivered_messages: it is minutes old, counts leased messages as waiting, and is zero for items that
-were registered but never published. The view is the interface to the batch room, which monitoring may not import.
+Not Pub/Sub's num_undelivered_messages: it is minutes old, counts leased messages as waiting, and is
+zero for items that were registered but never published. The view is the interface to the batch
+room, which monitoring may not import.
 """
 
 import threading
@@ -19,21 +20,26 @@ from holdfast.exporter.log import logger
 from holdfast.exporter.sample import Sample, sample
 
 LOG = logger("read-backlog")
-EVERY_S, STALE_S = 30.0, 120.0
+EVERY_S = 30.0
+STALE_S = 120.0
 QUERY = "SELECT job, backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling"
 # A read may not pile up behind itself, and writes nothing.
 OPTIONS = "-c statement_timeout=20000 -c default_transaction_read_only=on"
 
 
 class Backlog(threading.Thread):
-    def __init__(self, uri: str, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, uri: str, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__(name="backlog", daemon=True)
         try:
             import psycopg
         except ImportError as error:
             raise Unjudged(f"{ENV_DATABASE} is set, but psycopg is not installed") from error
         self._psycopg: Any = psycopg
-        self._uri, self._every_s, self._clock = uri, every_s, clock
+        self._uri = uri
+        self._every_s = every_s
+        self._clock = clock
         self._closing = threading.Event()
         self._newest: tuple[float, tuple[Sample, ...]] = (0.0, ())
 
@@ -46,7 +52,10 @@ class Backlog(threading.Thread):
         while not self._closing.is_set():
             try:
                 connection = connection or self._psycopg.connect(
-                    self._uri, autocommit=True, connect_timeout=5, options=OPTIONS
+                    self._uri,
+                    autocommit=True,
+                    connect_timeout=5,
+                    options=OPTIONS,
                 )
                 self._newest = self._clock(), tuple(_samples(connection.execute(QUERY).fetchall()))
             except self._psycopg.Error as error:

@@ -1,7 +1,8 @@
 """Writes samples to Cloud Monitoring, within what its API takes.
 
-Guarantee: at most 200 series a call, one point a series, never an older or a too early point;
-a call that fails for a passing reason is tried again until the next pass is due, then given up and counted.
+Guarantee: at most 200 series a call, one point a series, never an older or a too early point; a
+call that fails for a passing reason is tried again until the next pass is due, then given up and
+counted.
 """
 
 import time
@@ -43,7 +44,11 @@ class CloudWriter:
     _resource: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        labels = {"project_id": self.project, "location": self.location, "cluster_name": self.cluster}
+        labels = {
+            "project_id": self.project,
+            "location": self.location,
+            "cluster_name": self.cluster,
+        }
         self._resource = monitored_resource_pb2.MonitoredResource(type="k8s_cluster", labels=labels)
 
     def write(self, samples: Iterable[Sample]) -> int:
@@ -60,11 +65,18 @@ class CloudWriter:
     def _send(self, batch: Sequence[Sample], now: float) -> int:
         series = [self._series(s, now) for s in batch]
         retry: Any = Retry(
-            predicate=if_exception_type(*TRANSIENT), initial=0.2, maximum=3.0, multiplier=2.0, timeout=self.patience_s
+            predicate=if_exception_type(*TRANSIENT),
+            initial=0.2,
+            maximum=3.0,
+            multiplier=2.0,
+            timeout=self.patience_s,
         )
         try:
             self.client.create_time_series(
-                name=f"projects/{self.project}", time_series=series, retry=retry, timeout=self.patience_s
+                name=f"projects/{self.project}",
+                time_series=series,
+                retry=retry,
+                timeout=self.patience_s,
             )
         except exceptions.GoogleAPIError as error:
             self.refused += len(batch)
@@ -75,7 +87,9 @@ class CloudWriter:
         return len(batch)
 
     def _series(self, one: Sample, now: float) -> Any:
-        """The message itself: through its wrapper a pass over thousands of series takes ten times as long."""
+        """The message itself: through its wrapper a pass over thousands of series takes ten times
+        as long.
+        """
         series = _MESSAGE(unit="s" if "seconds" in one.metric else "1")
         series.metric.type = f"{METRIC_PREFIX}/{one.metric}"
         series.metric.labels.update(one.labels)

@@ -79,7 +79,9 @@ class Cluster:
         reason, since_s = eviction(found)
         # One that was not watched while it lived was evicted before this exporter began.
         if reason and before and before.node and not before.disrupted:
-            line = lines.evicted(found["metadata"].get("name", ""), before, since_s or self.clock(), reason)
+            line = lines.evicted(
+                found["metadata"].get("name", ""), before, since_s or self.clock(), reason
+            )
             self._lines += [line] if line else []
         done = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if change == "DELETED" or done:
@@ -91,20 +93,27 @@ class Cluster:
             self.pods[uid] = now
 
     def budget(self, change: str, found: Mapping[str, Any]) -> None:
-        """Those of jobs are left out: without a node, or done, none of their pods is healthy, as it should be."""
-        meta, status = found["metadata"], found.get("status", {})
+        """Those of jobs are left out: without a node, or done, none of their pods is healthy, as it
+        should be.
+        """
+        meta = found["metadata"]
+        status = found.get("status", {})
         key = (meta["namespace"], meta["name"])
         if change == "DELETED" or meta["namespace"] in self.namespaces:
             self.budgets.pop(key, None)
         else:
-            self.budgets[key] = max(0, int(status.get("desiredHealthy", 0)) - int(status.get("currentHealthy", 0)))
+            self.budgets[key] = max(
+                0, int(status.get("desiredHealthy", 0)) - int(status.get("currentHealthy", 0))
+            )
 
     def running_since(self) -> dict[JobIdentity, float]:
         """Runs with a pod whose containers run, and since when the first of these does."""
         found: dict[JobIdentity, float] = {}
         for pod in self.pods.values():
             if pod.job and pod.running_since_s:
-                found[pod.identity] = min(found.get(pod.identity, pod.running_since_s), pod.running_since_s)
+                found[pod.identity] = min(
+                    found.get(pod.identity, pod.running_since_s), pod.running_since_s
+                )
         return found
 
     def reset_counters(self) -> None:
@@ -124,8 +133,11 @@ class Cluster:
                 del held[key]
 
     def _mark_deleted(self, name: str) -> None:
-        """The pods' watch may show why a node went only after the nodes' watch showed that it is gone."""
-        if node := self.nodes.pop(name, None):
+        """The pods' watch may show why a node went only after the nodes' watch showed that it is
+        gone.
+        """
+        node = self.nodes.pop(name, None)
+        if node:
             self.risk.left(name, node, self.clock())
             self.gone[name] = replace(node, gone_s=self.clock())
         while len(self.gone) > REMEMBERED:
@@ -138,9 +150,11 @@ class Cluster:
             self._lines.append(lines.node_down(name, node))
 
     def _scheduled(self, found: Mapping[str, Any], pod: Pod) -> None:
-        bound, node = since_s(found, "PodScheduled") or self.clock(), self.nodes.get(pod.node)
+        bound = since_s(found, "PodScheduled") or self.clock()
+        node = self.nodes.get(pod.node)
         waited = max(0.0, bound - unix_s(found["metadata"].get("creationTimestamp")))
-        if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):
+        line = lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited)
+        if line:
             self._lines.append(line)
 
     def lines(self, now_s: float) -> list[Line]:
@@ -149,7 +163,8 @@ class Cluster:
             if node.gone_s and now_s - node.gone_s >= SETTLE_S:
                 self._lines.append(lines.node_down(name, node))
                 self.gone[name] = replace(node, gone_s=0.0)
-        found, self._lines = [*self._lines, *self.queues.lines], []
+        found = [*self._lines, *self.queues.lines]
+        self._lines = []
         self.queues.lines = []
         return found
 
@@ -162,7 +177,12 @@ class Cluster:
         yield from self._misplaced()
         yield from self._held()
         for (namespace, budget), missing in self.budgets.items():
-            yield sample("disruption_budget_shortfall", missing, namespace=namespace, budget=budget)
+            yield sample(
+                "disruption_budget_shortfall",
+                missing,
+                namespace=namespace,
+                budget=budget,
+            )
 
     def _take(self, name: str) -> None:
         """Each Spot node counts once, however many signs it gives."""
@@ -196,7 +216,12 @@ class Cluster:
             key = pod.capacity, pod.accelerator
             longest[key] = max(longest[key], waited)
         for (capacity, accelerator), waited in longest.items():
-            yield sample("pending_seconds", waited, capacity=capacity, accelerator=accelerator)
+            yield sample(
+                "pending_seconds",
+                waited,
+                capacity=capacity,
+                accelerator=accelerator,
+            )
 
     def _misplaced(self) -> Iterable[Sample]:
         counts: dict[str, int] = {namespace: 0 for namespace in SYSTEM_NAMESPACES}
@@ -210,5 +235,8 @@ class Cluster:
     def _held(self) -> Iterable[Sample]:
         silent = {name for name, node in self.nodes.items() if node.silent}
         for namespace in self.namespaces:
-            held = [pod for pod in self.pods.values() if pod.namespace == namespace and pod.node in silent]
+            held = []
+            for pod in self.pods.values():
+                if pod.namespace == namespace and pod.node in silent:
+                    held.append(pod)
             yield sample("silent_node_pods", len(held), namespace=namespace)

@@ -1,4 +1,6 @@
-"""The command `holdfast export`. Its body imports: `--help` must not wait for what only a run needs."""
+"""The command `holdfast export`. Its body imports: `--help` must not wait for what only a run
+needs.
+"""
 
 from typing import Annotated
 
@@ -6,17 +8,22 @@ import typer
 
 
 def export(
-    project: Annotated[str, typer.Option(help="Cloud project for the metrics; empty: Prometheus only.")] = "",
+    project: Annotated[
+        str, typer.Option(help="Cloud project for the metrics; empty: Prometheus only.")
+    ] = "",
     location: Annotated[str, typer.Option(help="Region of the cluster.")] = "",
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
     port: Annotated[int, typer.Option(help="Port of /metrics.")] = 9400,
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
     team: Annotated[
-        list[str] | None, typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch.")
+        list[str] | None,
+        typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch."),
     ] = None,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
-    """Watch pods, nodes, event lines and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to Prometheus and the cloud."""
+    """Watch pods, nodes, event lines and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to
+    Prometheus and the cloud.
+    """
     from holdfast.exporter.main import serve
 
     serve(project, location, cluster, port, every_s, kubeconfig, team or ())

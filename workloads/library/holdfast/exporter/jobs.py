@@ -1,8 +1,9 @@
 """What the runs of jobs are like, from their event lines.
 
-Pure but for asking its source. Guarantee: a run keeps its newest events only (KEEP_EVENTS), a run silent for FORGET_S
-is dropped, and runs, reasons and classes of error are bounded in number, so memory and series stay flat whatever
-pods write. A line that cannot be used is counted, and never ends a pass.
+Pure but for asking its source. Guarantee: a run keeps its newest events only (KEEP_EVENTS), a run
+silent for FORGET_S is dropped, and runs, reasons and classes of error are bounded in number, so
+memory and series stay flat whatever pods write. A line that cannot be used is counted, and never
+ends a pass.
 """
 
 import statistics
@@ -26,9 +27,12 @@ from holdfast.ledger.processes import FOREIGN_TYPES, computing_us
 KEEP_EVENTS = 20_000
 KEEP_COMMITS = 20
 FORGET_S = 7 * 86_400
-# A run that writes nothing for so long, and has no pod that runs, has ended or waits: its state is no news.
+# A run that writes nothing for so long, and has no pod that runs, has ended or waits: its state is
+# no news.
 ALIVE_S = 3_600
-MOST_RUNS, MOST_ERROR_CLASSES, MOST_REFUSALS = 2_000, 20, 1_000
+MOST_RUNS = 2_000
+MOST_ERROR_CLASSES = 20
+MOST_REFUSALS = 1_000
 FAULT_LABELS = ("pool", "fault", "answer")
 # Exits that are no crash: done, stopped with notice, taken without.
 NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
@@ -66,15 +70,19 @@ class RunRecord:
     slowest: float | None = None
     """Of the ranks of a gang, by the pace of the others."""
     fallen: set[str] = field(default_factory=set[str])
-    """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
+    """Hosts whose process crashed since anything last started: the pods of a gang fall together,
+    and once.
+    """
     _standing: LedgerSummary | None = None
     """Until another line comes."""
     _computed: tuple[tuple[float, float], float] | None = None
-    """Two moments and how long it computed between them, as last counted; until another line comes."""
+    """Two moments and how long it computed between them, as last counted; until another line comes.
+    """
 
     def take(self, event: Event, *, counts: bool) -> None:
         """`counts`: it is new, and was not published by an exporter before this one."""
-        t, fields = event.t_us / 1e6, event.fields
+        t = event.t_us / 1e6
+        fields = event.fields
         self.heard_s = max(self.heard_s, t)
         self.events.append(event)
         self._standing = self._computed = None
@@ -126,9 +134,13 @@ class RunRecord:
 
     def _error_class(self, name: str) -> str:
         """Each is a series that is kept for years."""
-        return name if name in self.failures or len(self.failures) < MOST_ERROR_CLASSES else "other"
+        if name in self.failures or len(self.failures) < MOST_ERROR_CLASSES:
+            return name
+        return "other"
 
-    def samples(self, run: JobIdentity, now_s: float, running_since_s: float | None) -> Iterable[Sample]:
+    def samples(
+        self, run: JobIdentity, now_s: float, running_since_s: float | None
+    ) -> Iterable[Sample]:
         labels = run_labels(run)
         for capacity, count in self.moves.items():
             yield sample("placement_moves_total", count, **labels, capacity=capacity)
@@ -152,31 +164,45 @@ class RunRecord:
             yield sample("loss_not_finite", self.diverged, **labels)
             if self.slowest is not None:
                 yield sample("slowest_rank_ratio", self.slowest, **labels)
-            yield sample("last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels)
+            yield sample(
+                "last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels
+            )
             gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
-            if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):
+            if gaps and self._owes_a_commit(
+                now_s, running_since_s, usual_s := statistics.median(gaps)
+            ):
                 yield sample("commit_interval_seconds", usual_s, **labels)
 
     def _stands(self) -> LedgerSummary:
-        """A pass comes far more often than a line, and each would go through all that the run ever wrote."""
+        """A pass comes far more often than a line, and each would go through all that the run ever
+        wrote.
+        """
         if self._standing is None:
-            # Lines of a pod and of the watcher come by different ways, so not in the order of their time.
+            # Lines of a pod and of the watcher come by different ways, so not in the order of their
+            # time.
             ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
             sizes = ledger.sizes
-            self._standing = LedgerSummary(ledger.goodput, ledger.useful_paid, bool(sizes), below_size_since_us(sizes))
+            self._standing = LedgerSummary(
+                ledger.goodput, ledger.useful_paid, bool(sizes), below_size_since_us(sizes)
+            )
         return self._standing
 
     def _owes_a_commit(self, now_s: float, running_since_s: float, usual_s: float) -> bool:
-        """A start takes as long as it takes, and what a loss without notice cost is gone: an attempt is held to the
-        interval once it has saved, or had the time to save twice."""
+        """A start takes as long as it takes, and what a loss without notice cost is gone: an
+        attempt is held to the interval once it has saved, or had the time to save twice.
+        """
         if self.commits[-1] >= running_since_s:
             return True
         return self.restored_s >= running_since_s and now_s - self.restored_s > 2 * usual_s
 
     def unsaved_s(self, now_s: float, running_since_s: float) -> float:
-        """Time that it computed since its newest commit. Hours without a node count nothing; a hang counts in full."""
+        """Time that it computed since its newest commit. Hours without a node count nothing; a hang
+        counts in full.
+        """
         committed_s = self.commits[-1] if self.commits else 0.0
-        return self._computed_s(committed_s, running_since_s) + max(0.0, now_s - max(running_since_s, committed_s))
+        return self._computed_s(committed_s, running_since_s) + max(
+            0.0, now_s - max(running_since_s, committed_s)
+        )
 
     def _computed_s(self, begin_s: float, end_s: float) -> float:
         if self._computed is None or self._computed[0] != (begin_s, end_s):
@@ -189,7 +215,8 @@ class RunRecord:
 class Jobs:
     source: EventSource
     since_s: float = 0.0
-    """Counters count from here on, or each restart would count again what was published long ago."""
+    """Counters count from here on, or each restart would count again what was published long ago.
+    """
     runs: dict[JobIdentity, RunRecord] = field(default_factory=dict[JobIdentity, RunRecord])
     faults: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
     """(pool, fault, answer) -> nodes with a broken GPU."""
@@ -210,17 +237,30 @@ class Jobs:
                     self.faults[tuple(str(event.fields.get(name)) for name in FAULT_LABELS)] += 1
 
     def _take(self, event: Event, writer: str) -> None:
-        """`writer`: namespace of the pod that wrote it. Watchers name that of the job; files know none."""
-        named = str(event.fields.get("namespace") or "") if writer in ("", NAMESPACE_MONITORING) else writer
-        run = JobIdentity(namespace=named or HOME_OF[event.kind], job=event.job, index=event.run_index)
+        """`writer`: namespace of the pod that wrote it. Watchers name that of the job; files know
+        none.
+        """
+        if writer in ("", NAMESPACE_MONITORING):
+            named = str(event.fields.get("namespace") or "")
+        else:
+            named = writer
+        run = JobIdentity(
+            namespace=named or HOME_OF[event.kind],
+            job=event.job,
+            index=event.run_index,
+        )
         if run not in self.runs and len(self.runs) >= MOST_RUNS:
             self._refuse("", "", "lines of more runs than are followed", 1)
             return
-        self.runs.setdefault(run, RunRecord(event.kind)).take(event, counts=event.t_us >= self.since_s * 1e6)
+        self.runs.setdefault(run, RunRecord(event.kind)).take(
+            event, counts=event.t_us >= self.since_s * 1e6
+        )
 
     def _refuse(self, namespace: str, job: str, reason: str, count: int) -> None:
         key = namespace, job, reason
-        self.refused[key if key in self.refused or len(self.refused) < MOST_REFUSALS else ("", "", "other")] += count
+        self.refused[
+            key if key in self.refused or len(self.refused) < MOST_REFUSALS else ("", "", "other")
+        ] += count
 
     def samples(self, now_s: float, running: Mapping[JobIdentity, float]) -> Iterable[Sample]:
         """`running`: runs that have a pod whose containers run, and since when."""
@@ -231,4 +271,10 @@ class Jobs:
         for key, count in self.faults.items():
             yield sample("gpu_faults_total", count, **dict(zip(FAULT_LABELS, key, strict=True)))
         for (namespace, job, reason), count in self.refused.items():
-            yield sample("event_lines_refused_total", count, namespace=namespace, job=job, reason=reason)
+            yield sample(
+                "event_lines_refused_total",
+                count,
+                namespace=namespace,
+                job=job,
+                reason=reason,
+            )

@@ -16,7 +16,8 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.kubernetes import LEASE_API, api_path
 from holdfast.contract.values import unix_s
 
-EXPORTER, MOVER = "holdfast-exporter", "holdfast-mover"
+EXPORTER = "holdfast-exporter"
+MOVER = "holdfast-mover"
 CONFLICT = 409
 
 
@@ -38,9 +39,12 @@ class Lease:
         found = self.api.find(f"{self._leases}/{self.name}")
         spec = (found or {}).get("spec") or {}
         renewed = spec.get("renewTime") or ""
-        expired = self.clock() - unix_s(renewed) > (spec.get("leaseDurationSeconds") or self.holds_s)
+        expired = self.clock() - unix_s(renewed) > (
+            spec.get("leaseDurationSeconds") or self.holds_s
+        )
         if spec.get("holderIdentity") not in (None, "", self.me) and not expired:
-            self.heard, self._renewed = renewed != self._renewed, renewed
+            self.heard = renewed != self._renewed
+            self._renewed = renewed
             self._mine_until_s = 0.0
             return False
         return self._written(found)
@@ -70,7 +74,11 @@ class Lease:
         }
         try:
             if found is None:
-                head = {"apiVersion": LEASE_API, "kind": "Lease", "metadata": {"name": self.name}}
+                head = {
+                    "apiVersion": LEASE_API,
+                    "kind": "Lease",
+                    "metadata": {"name": self.name},
+                }
                 self.api.create(self._leases, head | {"spec": spec})
             else:
                 self.api.replace(f"{self._leases}/{self.name}", found | {"spec": spec})

@@ -1,4 +1,5 @@
-"""Event lines of exporter and mover: nodes that came and went, pods that got one, jobs that were moved.
+"""Event lines of exporter and mover: nodes that came and went, pods that got one, jobs that were
+moved.
 
 Pure but for `write`.
 """
@@ -18,8 +19,14 @@ KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
 HOME_OF = {kind: namespace for namespace, kind in KIND_OF.items()}
 """Kind -> namespace of jobs whose lines name none."""
 WATCHER = f"watcher-{socket.gethostname()}"
-PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
-SCHEDULED, EVICT, ADMITTED, MOVED, FAULTY = "scheduled", "evict", "admitted", "moved", "node_faulty"
+PREEMPTED = "preempted"
+EXPIRED = "expired"
+DELETED = "deleted"
+SCHEDULED = "scheduled"
+EVICT = "evict"
+ADMITTED = "admitted"
+MOVED = "moved"
+FAULTY = "node_faulty"
 # A flex-start node goes within minutes of its planned end.
 EXPIRY_S = 900.0
 
@@ -33,7 +40,10 @@ def node_down(name: str, node: Node) -> Line:
     t = node.gone_s
     expired = node.ends_s and t >= node.ends_s - EXPIRY_S
     reason = EXPIRED if expired else PREEMPTED if node.taken else DELETED
-    return _of_node("node_down", name, node, t) | {"reason": reason, "seconds": _age(node, t)}
+    return _of_node("node_down", name, node, t) | {
+        "reason": reason,
+        "seconds": _age(node, t),
+    }
 
 
 def faulty(name: str, node: Node, t: float, fault: str, answer: str) -> Line:
@@ -41,30 +51,72 @@ def faulty(name: str, node: Node, t: float, fault: str, answer: str) -> Line:
     return _of_node(FAULTY, name, node, t) | {"fault": fault, "answer": answer}
 
 
-def scheduled(name: str, pod: Pod, node: Node | None, t: float, waited_s: float) -> Line | None:
+def scheduled(
+    name: str,
+    pod: Pod,
+    node: Node | None,
+    t: float,
+    waited_s: float,
+) -> Line | None:
     """None for pods that belong to no job of the platform."""
     line = _of_pod(SCHEDULED, name, pod, t)
-    where = {"node": pod.node, "pool": node.pool if node else ""}
-    what = {"capacity": node.capacity if node else pod.capacity, "accelerator": pod.accelerator}
+    where = {
+        "node": pod.node,
+        "pool": node.pool if node else "",
+    }
+    what = {
+        "capacity": node.capacity if node else pod.capacity,
+        "accelerator": pod.accelerator,
+    }
     return line | {"seconds": round(waited_s, 3)} | where | what if line else None
 
 
-def admitted(queue: str, flavor: str, accelerator: str, t: float, waited_s: float) -> Line:
-    """Of no job, as the lines of nodes: it is about the queue, and comes before any process of the job."""
-    where = {"queue": queue, "flavor": flavor, "accelerator": accelerator}
+def admitted(
+    queue: str,
+    flavor: str,
+    accelerator: str,
+    t: float,
+    waited_s: float,
+) -> Line:
+    """Of no job, as the lines of nodes: it is about the queue, and comes before any process of the
+    job.
+    """
+    where = {
+        "queue": queue,
+        "flavor": flavor,
+        "accelerator": accelerator,
+    }
     return _line(ADMITTED, t, "", KIND_NODE, WATCHER) | {"seconds": round(waited_s, 3)} | where
 
 
 def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:
     """The platform ended a pod: what no process can write that is killed."""
     line = _of_pod(EVICT, name, pod, t)
-    return line | {"signal": "SIGTERM", "target": name, "reason": reason} if line else None
+    if line:
+        return line | {
+            "signal": "SIGTERM",
+            "target": name,
+            "reason": reason,
+        }
+    return None
 
 
-def moved(namespace: str, job: str, t: float, source: str, capacity: str, reason: str) -> Line:
+def moved(
+    namespace: str,
+    job: str,
+    t: float,
+    source: str,
+    capacity: str,
+    reason: str,
+) -> Line:
     """The mover sent a job to another capacity."""
     head = _line(MOVED, t, job, KIND_OF.get(namespace, KIND_TRAINING), WATCHER)
-    return head | {"namespace": namespace, "source": source, "capacity": capacity, "reason": reason}
+    return head | {
+        "namespace": namespace,
+        "source": source,
+        "capacity": capacity,
+        "reason": reason,
+    }
 
 
 def write(lines: Iterable[Line]) -> None:
@@ -77,11 +129,19 @@ def _of_pod(event_type: str, name: str, pod: Pod, t: float) -> Line | None:
     kind = KIND_OF.get(pod.namespace) or pod.kind
     if not (kind and pod.job):
         return None
-    return _line(event_type, t, pod.job, kind, name) | pod.identity.fields() | {"namespace": pod.namespace}
+    return (
+        _line(event_type, t, pod.job, kind, name)
+        | pod.identity.fields()
+        | {"namespace": pod.namespace}
+    )
 
 
 def _of_node(event_type: str, name: str, node: Node, t: float) -> Line:
-    where = {"node": name, "pool": node.pool, "zone": node.zone}
+    where = {
+        "node": name,
+        "pool": node.pool,
+        "zone": node.zone,
+    }
     return (
         _line(event_type, t, "", KIND_NODE, WATCHER)
         | where
@@ -90,7 +150,14 @@ def _of_node(event_type: str, name: str, node: Node, t: float) -> Line:
 
 
 def _line(event_type: str, t: float, job: str, kind: str, process: str) -> Line:
-    return {"v": EVENT_VERSION, "t": round(t, 6), "event": event_type, "job": job, "kind": kind, "process": process}
+    return {
+        "v": EVENT_VERSION,
+        "t": round(t, 6),
+        "event": event_type,
+        "job": job,
+        "kind": kind,
+        "process": process,
+    }
 
 
 def _age(node: Node, t: float) -> float:

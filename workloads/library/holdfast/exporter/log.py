@@ -1,4 +1,5 @@
-"""The log of exporter and mover: lines with severity and action, as every process of a pod writes them (holdfast.runtime.logs).
+"""The log of exporter and mover: lines with severity and action, as every process of a pod writes
+them (holdfast.runtime.logs).
 
 On standard error GKE would call each of them an error.
 """

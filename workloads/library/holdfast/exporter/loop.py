@@ -1,4 +1,6 @@
-"""The loop of a process that watches a cluster, exporter or mover: passes under a lease. The first signal ends it cleanly."""
+"""The loop of a process that watches a cluster, exporter or mover: passes under a lease. The first
+signal ends it cleanly.
+"""
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
@@ -38,7 +40,11 @@ def running(threads: Sequence[Worker | None]) -> Generator[None]:
 
 
 def run(
-    one_pass: Callable[[], object], watchers: Sequence[Watcher], lease: Lease | None, stop: Shutdown, every_s: float
+    one_pass: Callable[[], object],
+    watchers: Sequence[Watcher],
+    lease: Lease | None,
+    stop: Shutdown,
+    every_s: float,
 ) -> None:
     # A pass before the first lists would show that nothing is pending and no node exists.
     while not all(w.ready.is_set() for w in watchers) and not stop.wait(0.1):
@@ -51,7 +57,8 @@ def run(
 
 
 def guarded(one_pass: Callable[[], object]) -> None:
-    """The loop's last resort: a bug must not blind every alert, or stop every move, until a person deploys.
+    """The loop's last resort: a bug must not blind every alert, or stop every move, until a person
+    deploys.
 
     The exporter's heartbeat stops meanwhile, so HoldfastMonitoringSilent pages.
     """
@@ -71,11 +78,19 @@ def leads(lease: Lease) -> bool:
 
 
 def team_of(given: Sequence[str]) -> dict[str, str]:
-    """Namespace of jobs -> team. `given`: TEAM=NAMESPACE of each; none: those of the default team. Raises InputError."""
+    """Namespace of jobs -> team. `given`: TEAM=NAMESPACE of each; none: those of the default team.
+    Raises InputError.
+    """
     pairs = [each.partition("=") for each in given]
-    if wrong := [each for each, (team, _, space) in zip(given, pairs, strict=True) if not (team and space)]:
+    wrong = [
+        each for each, (team, _, space) in zip(given, pairs, strict=True) if not (team and space)
+    ]
+    if wrong:
         raise InputError(
-            "--team", got=wrong[0], allowed="TEAM=NAMESPACE", fix="name the team and one of its namespaces"
+            "--team",
+            got=wrong[0],
+            allowed="TEAM=NAMESPACE",
+            fix="name the team and one of its namespaces",
         )
     return {space: team for team, _, space in pairs} or dict.fromkeys(JOB_NAMESPACES, DEFAULT_TEAM)
 
@@ -87,7 +102,9 @@ def cloud_logs(project: str, cluster_name: str, namespaces: Collection[str]) -> 
     from google.auth.transport.requests import AuthorizedSession
 
     try:
-        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/logging.read"])
+        credentials, _ = google.auth.default(
+            scopes=["https://www.googleapis.com/auth/logging.read"]
+        )
     except GoogleAuthError as error:
         raise Unjudged(f"no credentials for Cloud Logging: {error}") from error
     return CloudLogs(AuthorizedSession(credentials), project, cluster_name, namespaces=namespaces)

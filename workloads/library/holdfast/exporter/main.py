@@ -30,7 +30,9 @@ HANDOVER_S = 60.0
 
 @dataclass(kw_only=True, slots=True)
 class Exporter:
-    """One pass reads everything and publishes it at once, so that metrics of one moment fit together."""
+    """One pass reads everything and publishes it at once, so that metrics of one moment fit
+    together.
+    """
 
     cluster: Cluster
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -42,7 +44,8 @@ class Exporter:
     newest: Newest = field(default_factory=Newest)
 
     def one_pass(self) -> None:
-        samples, lease = self.gather(), self.lease
+        samples = self.gather()
+        lease = self.lease
         if lease is None or loop.leads(lease):
             self.newest.show(samples)
             with self.lock:
@@ -53,7 +56,8 @@ class Exporter:
         elif lease.recently_held:
             self.newest.show(samples)
         else:
-            # Two that serve would count everything twice: what the other published until now is left out here.
+            # Two that serve would count everything twice: what the other published until now is
+            # left out here.
             self.newest.show(())
             if lease.heard:
                 self._reset_counters()
@@ -61,7 +65,8 @@ class Exporter:
     def gather(self) -> list[Sample]:
         now = self.clock()
         with self.lock:
-            found, running = list(self.cluster.samples(now)), self.cluster.running_since()
+            found = list(self.cluster.samples(now))
+            running = self.cluster.running_since()
         if self.jobs:
             self.jobs.read(now)
             found += self.jobs.samples(now, running)
@@ -87,7 +92,12 @@ def serve(
     teams: Sequence[str] = (),
 ) -> None:
     if project and not (location and cluster_name):
-        raise InputError("cloud metrics need project, location and cluster", got="--project alone", allowed="--project, --location, --cluster", fix="add both")  # fmt: skip
+        raise InputError(
+            "cloud metrics need project, location and cluster",
+            got="--project alone",
+            allowed="--project, --location, --cluster",
+            fix="add both",
+        )
     between("the port is out of range", port, 0, 65_535)
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
     logs.info("start", "the exporter starts")
@@ -96,7 +106,8 @@ def serve(
     backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
     namespaces = loop.team_of(teams)
     source = loop.cloud_logs(project, cluster_name, namespaces) if project else None
-    cluster, lock = Cluster(namespaces=namespaces), threading.Lock()
+    cluster = Cluster(namespaces=namespaces)
+    lock = threading.Lock()
     watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED)]
     exporter = Exporter(
         cluster=cluster,
@@ -105,8 +116,11 @@ def serve(
         backlog=backlog,
         # With a kubeconfig and no project a person looks at a cluster.
         lease=Lease(api, NAMESPACE_MONITORING) if project or not kubeconfig else None,
-        writer=CloudWriter(MetricServiceClient(), project, location, cluster_name) if project else None,
+        writer=CloudWriter(MetricServiceClient(), project, location, cluster_name)
+        if project
+        else None,
     )
-    exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks
+    # without one it is the pod's account that asks
+    exporter.newest.serve(port, in_pod=not kubeconfig)
     with loop.running([*watchers, backlog, source]):
         loop.run(exporter.one_pass, watchers, exporter.lease, stop, every_s)

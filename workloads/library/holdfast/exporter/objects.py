@@ -7,7 +7,12 @@ from typing import Any
 
 from holdfast.contract import pools
 from holdfast.contract.capacity import QUEUES, Capacity
-from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity, is_count
+from holdfast.contract.job_identity import (
+    LABEL_HOLDFAST_JOB,
+    LABEL_RUN_PER_INDEX,
+    JobIdentity,
+    is_count,
+)
 from holdfast.contract.kubernetes import (
     ANNOTATION_INDEX,
     LABEL_CLUSTER_QUEUE,
@@ -73,12 +78,17 @@ class Pod:
 
     @property
     def identity(self) -> JobIdentity:
-        return JobIdentity(namespace=self.namespace, job=self.job, index=self.index)
+        return JobIdentity(
+            namespace=self.namespace,
+            job=self.job,
+            index=self.index,
+        )
 
 
 def read_node(found: Mapping[str, Any]) -> Node:
     meta = found["metadata"]
-    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    labels = meta.get("labels") or {}
+    annotations = meta.get("annotations") or {}
     return Node(
         pool=labels.get(pools.LABEL_NODEPOOL, ""),
         zone=labels.get(pools.LABEL_ZONE, ""),
@@ -104,7 +114,9 @@ def is_taken(found: Mapping[str, Any]) -> bool:
     if TERMINATION_TAINTS & _taints(found):
         return True
     ready = condition(found, "Ready")
-    return ready.get("status", "True") != "True" and any(r in (ready.get("message") or "") for r in SHUTDOWN_REASONS)
+    return ready.get("status", "True") != "True" and any(
+        r in (ready.get("message") or "") for r in SHUTDOWN_REASONS
+    )
 
 
 # The kubelet ends pods for one reason that sets this: its node is shutting down.
@@ -112,8 +124,11 @@ BY_KUBELET = "TerminationByKubelet"
 
 
 def _asked(labels: Mapping[str, str], selector: Mapping[str, str]) -> str:
-    """Of a pod. One whose job may be moved selects a pool's class and no capacity: its queue shows which that is."""
-    if labels.get(LABEL_CLUSTER_QUEUE, "").rpartition("-")[2] == QUEUES[Capacity.SPOT]:  # a team's is TEAM-spot
+    """Of a pod. One whose job may be moved selects a pool's class and no capacity: its queue shows
+    which that is.
+    """
+    # a team's is TEAM-spot
+    if labels.get(LABEL_CLUSTER_QUEUE, "").rpartition("-")[2] == QUEUES[Capacity.SPOT]:
         return SPOT
     return _capacity(selector)
 
@@ -122,13 +137,19 @@ def _capacity(labels: Mapping[str, str]) -> str:
     """Of a node's labels, or of a pod's selector."""
     if labels.get(pools.LABEL_SPOT) == "true" or labels.get(pools.LABEL_PROVISIONING) == SPOT:
         return SPOT
-    flex = labels.get(pools.LABEL_FLEX_START) == "true" or labels.get(pools.LABEL_PROVISIONING) == "flex-start"
+    flex = (
+        labels.get(pools.LABEL_FLEX_START) == "true"
+        or labels.get(pools.LABEL_PROVISIONING) == "flex-start"
+    )
     return "flex-start" if flex else "on-demand"
 
 
 def read_pod(found: Mapping[str, Any]) -> Pod:
-    meta, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
-    labels, selector = meta.get("labels") or {}, spec.get("nodeSelector") or {}
+    meta = found["metadata"]
+    spec = found.get("spec") or {}
+    status = found.get("status") or {}
+    labels = meta.get("labels") or {}
+    selector = spec.get("nodeSelector") or {}
     owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
     return Pod(
         namespace=meta["namespace"],
@@ -165,11 +186,16 @@ def job_of(labels: Mapping[str, str]) -> str:
 
 def _index(labels: Mapping[str, str]) -> int | None:
     index = labels.get(ANNOTATION_INDEX, "")
-    return int(index) if labels.get(LABEL_RUN_PER_INDEX) == "true" and is_count(index) else None
+    if labels.get(LABEL_RUN_PER_INDEX) == "true" and is_count(index):
+        return int(index)
+    return None
 
 
 def _running_since(status: Mapping[str, Any]) -> float:
-    started = [(each.get("state") or {}).get("running") or {} for each in status.get("containerStatuses") or ()]
+    started = [
+        (each.get("state") or {}).get("running") or {}
+        for each in status.get("containerStatuses") or ()
+    ]
     return min((s for each in started if (s := unix_s(each.get("startedAt")))), default=0.0)
 
 
@@ -186,7 +212,9 @@ def is_true(found: Mapping[str, Any], kind: str) -> bool:
 def since_s(found: Mapping[str, Any], kind: str, status: str = "True") -> float:
     """When a condition took this status; 0 if it has another."""
     each = condition(found, kind)
-    return unix_s(each.get("lastTransitionTime")) if each.get("status") == status else 0.0
+    if each.get("status") == status:
+        return unix_s(each.get("lastTransitionTime"))
+    return 0.0
 
 
 def ended_s(job: Mapping[str, Any]) -> float:

@@ -32,12 +32,17 @@ class Newest(Collector):
             yield _family(metric, samples)
 
     def serve(self, port: int, *, in_pod: bool = False) -> tuple[WSGIServer, threading.Thread]:
-        """In a pod on its address, which a NetworkPolicy opens to the collector alone; elsewhere to this machine."""
-        return start_http_server(port, addr="0.0.0.0" if in_pod else "127.0.0.1", registry=self.registry)
+        """In a pod on its address, which a NetworkPolicy opens to the collector alone; elsewhere to
+        this machine.
+        """
+        return start_http_server(
+            port, addr="0.0.0.0" if in_pod else "127.0.0.1", registry=self.registry
+        )
 
 
 def _family(metric: str, samples: list[Sample]) -> Metric:
-    keys = sorted({key for one in samples for key, _ in one.labels})  # an index is of some jobs only
+    # an index is of some jobs only
+    keys = sorted({key for one in samples for key, _ in one.labels})
     build = CounterMetricFamily if samples[0].cumulative else GaugeMetricFamily
     family = build(f"holdfast_{metric}", METRICS[metric], labels=keys)
     for one in samples:

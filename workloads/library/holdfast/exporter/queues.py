@@ -1,7 +1,8 @@
 """Jobs that wait without a pod: Kueue's Workloads, and the ProvisioningRequests behind flex-start.
 
-While Kueue or Google's queue holds a job there is no pod, so no pod can be Pending. Pure: objects as dicts in, samples
-out. Guarantee: memory follows the objects that exist; every reason is one of four, so series stay few.
+While Kueue or Google's queue holds a job there is no pod, so no pod can be Pending. Pure: objects
+as dicts in, samples out. Guarantee: memory follows the objects that exist; every reason is one of
+four, so series stay few.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +17,10 @@ from holdfast.exporter.lines import Line, admitted
 from holdfast.exporter.objects import condition, is_true, since_s
 from holdfast.exporter.sample import Sample, sample
 
-QUOTA, INADMISSIBLE, CHECK, STOPPED = "quota", "inadmissible", "admission-check", "stopped"
+QUOTA = "quota"
+INADMISSIBLE = "inadmissible"
+CHECK = "admission-check"
+STOPPED = "stopped"
 # Conditions of a ProvisioningRequest after which its nodes will not come, or are gone.
 LOST_REQUEST = ("Failed", "BookingExpired", "CapacityRevoked")
 NONE = "none"
@@ -51,7 +55,8 @@ class Queues:
         if change == "DELETED" or is_true(found, "Finished"):
             self.workloads.pop(uid, None)
             return
-        before, now = self.workloads.get(uid), read_workload(found)
+        before = self.workloads.get(uid)
+        now = read_workload(found)
         # One that had started before anybody watched was counted by the exporter before this one.
         if before and before.reason and not now.reason:
             self._started(found, now, before.since_s)
@@ -79,17 +84,24 @@ class Queues:
 
     def samples(self, now_s: float) -> Iterable[Sample]:
         longest: dict[tuple[str, str, str, str], float] = defaultdict(float)
-        pending, started = Counter[str](), Counter[str]()
+        pending = Counter[str]()
+        started = Counter[str]()
         for one in self.workloads.values():
             # A series for every queue: zero is news, and an absent series would be none.
             pending[one.queue] += one.reason in (QUOTA, INADMISSIBLE)
-            # What waits for an admission check has passed its queue: Google's answer takes hours by design.
+            # What waits for an admission check has passed its queue: Google's answer takes hours by
+            # design.
             started[one.queue] += one.reason in ("", CHECK)
             if one.reason:
                 key = one.queue, one.flavor, one.accelerator, one.reason
                 longest[key] = max(longest[key], now_s - one.since_s)
         for (queue, flavor, accelerator, reason), waited in longest.items():
-            labels = {"queue": queue, "flavor": flavor, "accelerator": accelerator, "reason": reason}
+            labels = {
+                "queue": queue,
+                "flavor": flavor,
+                "accelerator": accelerator,
+                "reason": reason,
+            }
             yield sample("queue_wait_seconds", waited, **labels)
         for queue in pending:
             yield sample("queue_pending_workloads", pending[queue], queue=queue)
@@ -99,7 +111,8 @@ class Queues:
 
 
 def read_workload(found: Mapping[str, Any]) -> Waiting:
-    spec, status = found.get("spec") or {}, found.get("status") or {}
+    spec = found.get("spec") or {}
+    status = found.get("status") or {}
     return Waiting(
         queue=spec.get("queueName") or NONE,
         flavor=_flavor(status),
@@ -116,7 +129,9 @@ def _reason(found: Mapping[str, Any]) -> str:
         return STOPPED
     if is_true(found, "QuotaReserved"):
         return CHECK
-    return INADMISSIBLE if condition(found, "QuotaReserved").get("reason") in KUEUE_INADMISSIBLE else QUOTA
+    if condition(found, "QuotaReserved").get("reason") in KUEUE_INADMISSIBLE:
+        return INADMISSIBLE
+    return QUOTA
 
 
 def _since_s(found: Mapping[str, Any]) -> float:
@@ -134,6 +149,7 @@ def _flavor(status: Mapping[str, Any]) -> str:
 def _accelerator(spec: Mapping[str, Any]) -> str:
     for each in spec.get("podSets") or ():
         pod = (each.get("template") or {}).get("spec") or {}
-        if name := (pod.get("nodeSelector") or {}).get(LABEL_ACCELERATOR):
+        name = (pod.get("nodeSelector") or {}).get(LABEL_ACCELERATOR)
+        if name:
             return name
     return NONE

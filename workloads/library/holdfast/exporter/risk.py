@@ -1,7 +1,7 @@
 """How long Spot nodes were at risk and how many were lost, by pool, machine type, zone and age.
 
-`holdfast churn --project` reads the two counters back. A node counts from when it was first watched until
-it is taken or gone, so both counters cover the same time.
+`holdfast churn --project` reads the two counters back. A node counts from when it was first watched
+until it is taken or gone, so both counters cover the same time.
 """
 
 from bisect import bisect_right
@@ -47,11 +47,21 @@ class Risk:
         """Both counters for every key: a loss that did not happen must be a zero, not an absence."""
         for key in self.seconds.keys() | self.losses.keys():
             pool, machine_type, zone, age_h = key
-            labels = {"pool": pool, "machine_type": machine_type, "zone": zone, "age_h": age_h}
+            labels = {
+                "pool": pool,
+                "machine_type": machine_type,
+                "zone": zone,
+                "age_h": age_h,
+            }
             yield sample("spot_node_seconds_total", self.seconds.get(key, 0.0), **labels)
             yield sample("spot_node_losses_total", self.losses.get(key, 0), **labels)
 
 
 def _key(node: Node, now_s: float) -> Key:
     age_h = max(0.0, now_s - node.born_s) / 3600 if node.born_s else 0.0
-    return node.pool, node.machine_type, node.zone, f"{AGE_BANDS_H[bisect_right(AGE_BANDS_H, age_h) - 1]:g}"
+    return (
+        node.pool,
+        node.machine_type,
+        node.zone,
+        f"{AGE_BANDS_H[bisect_right(AGE_BANDS_H, age_h) - 1]:g}",
+    )

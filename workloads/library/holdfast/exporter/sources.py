@@ -11,7 +11,8 @@ class Lines:
 
     lines: Sequence[bytes]
     job: str = ""
-    """By the labels of the pod that wrote them; empty where only the lines themselves name a job."""
+    """By the labels of the pod that wrote them; empty where only the lines themselves name a job.
+    """
     namespace: str = ""
     pod: str = ""
     """Empty where no pod is known to have written them."""

@@ -48,7 +48,13 @@ KINDS = (
 # Nothing waits for these: a cluster may have no Kueue, and ProvisioningRequests are GKE's.
 _REQUESTS = f"{api_path(PROVISIONING_API)}/provisioningrequests"
 QUEUED = (
-    Kind(f"{api_path(KUEUE_API)}/workloads", "workloads", lambda c: c.queues.workload, uid, optional=True),
+    Kind(
+        f"{api_path(KUEUE_API)}/workloads",
+        "workloads",
+        lambda c: c.queues.workload,
+        uid,
+        optional=True,
+    ),
     Kind(_REQUESTS, "requests", lambda c: c.queues.request, uid, optional=True),
 )
 
@@ -56,14 +62,26 @@ QUEUED = (
 class Watcher(ListAndWatch):
     breaks = (*ListAndWatch.breaks, ApiException, urllib3.exceptions.HTTPError)
 
-    def __init__(self, kind: Kind, api: client.ApiClient, cluster: Cluster, lock: threading.Lock) -> None:
-        super().__init__(kind.held, key=kind.key, warn=lambda why: LOG.warning("%s: %s", kind.held, why))
-        self.kind, self._api, self._cluster, self._lock = kind, api, cluster, lock
+    def __init__(
+        self,
+        kind: Kind,
+        api: client.ApiClient,
+        cluster: Cluster,
+        lock: threading.Lock,
+    ) -> None:
+        super().__init__(
+            kind.held, key=kind.key, warn=lambda why: LOG.warning("%s: %s", kind.held, why)
+        )
+        self.kind = kind
+        self._api = api
+        self._cluster = cluster
+        self._lock = lock
 
     def close(self) -> None:
         """Ends a watch that waits for news, too."""
         self.stop.set()
-        if answer := self.open:
+        answer = self.open
+        if answer:
             answer.shutdown()
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> Any:

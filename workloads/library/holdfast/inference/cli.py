@@ -1,4 +1,6 @@
-"""The commands `python -m holdfast batch VERB`. Bodies import what they need when they run, so that --help is fast."""
+"""The commands `python -m holdfast batch VERB`. Bodies import what they need when they run, so that
+--help is fast.
+"""
 
 import json
 import sys
@@ -22,7 +24,11 @@ class _Explaining(TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("psycopg", "psycopg_pool", "holdfast"):
+            if type(error).__module__.partition(".")[0] not in (
+                "psycopg",
+                "psycopg_pool",
+                "holdfast",
+            ):
                 raise
             from holdfast.inference.results.connect import explained
 
@@ -30,7 +36,10 @@ class _Explaining(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Explaining, help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True
+    cls=_Explaining,
+    help="Predict every item of a job once.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
 )
 
 SETTINGS = {
@@ -41,10 +50,22 @@ SETTINGS = {
 }
 """Of `batch run --set`; WorkerSettings describes them."""
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
-Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
-Topic = Annotated[str, typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL.")]
+Database = Annotated[
+    str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")
+]
+Topic = Annotated[
+    str,
+    typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL."),
+]
 Subscription = Annotated[str, typer.Option(help="Its subscription (projects/P/subscriptions/S).")]
-Limit = Annotated[int, typer.Option(min=1, max=1_000_000, help="Show this many of the newest items.")]
+Limit = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=1_000_000,
+        help="Show this many of the newest items.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
@@ -52,29 +73,46 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standar
     "database",
     epilog=examples(
         "python -m holdfast batch database --dir out/db",
-        "python -m holdfast batch database --database postgresql://admin@10.0.0.3/batch --grant worker=holdfast_worker",
+        "python -m holdfast batch database --database postgresql://admin@10.0.0.3/batch --grant"
+        " worker=holdfast_worker",
     ),
 )
 def prepare(
     database: Database = "",
     as_role: Annotated[
-        str, typer.Option("--as-role", help="Owner of the schema; the login must be a member of this role.")
+        str,
+        typer.Option(
+            "--as-role", help="Owner of the schema; the login must be a member of this role."
+        ),
     ] = "",
     grants: Annotated[
-        list[str] | None, typer.Option("--grant", help="LOGIN=holdfast_worker or LOGIN=holdfast_exporter; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--grant", help="LOGIN=holdfast_worker or LOGIN=holdfast_exporter; repeatable."
+        ),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Serve an embedded PostgreSQL in this folder until SIGTERM instead.")
+        Path | None,
+        typer.Option(
+            "--dir", help="Serve an embedded PostgreSQL in this folder until SIGTERM instead."
+        ),
     ] = None,
 ) -> None:
-    """Update the schema of a database and grant rights to logins; safe to repeat. With --dir its URI is the first line, as JSON."""
+    """Update the schema of a database and grant rights to logins; safe to repeat. With --dir its
+    URI is the first line, as JSON.
+    """
     from holdfast.contract.errors import InputError
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect, database_uri
 
     if directory is not None:
         if database or as_role or grants:
-            raise InputError("an embedded database has one login", got="--dir with options of another database", allowed="--dir alone", fix="leave the others out")  # fmt: skip
+            raise InputError(
+                "an embedded database has one login",
+                got="--dir with options of another database",
+                allowed="--dir alone",
+                fix="leave the others out",
+            )
         _serve(directory)
         return
     wanted = schema.grants_of(grants or [])
@@ -102,15 +140,20 @@ def _serve(directory: Path) -> None:
 @app.command(
     epilog=examples(
         "python -m holdfast batch enqueue my-job --source documents",
-        "python -m holdfast batch enqueue my-job --source items.parquet --id-column id --body-column text",
+        "python -m holdfast batch enqueue my-job --source items.parquet --id-column id"
+        " --body-column text",
     )
 )
 def enqueue(
     job: Job,
     source: Annotated[str, typer.Option(help="Folder, or .jsonl or .parquet file.")],
     id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
-    body_column: Annotated[str, typer.Option(help="Column with the content; default: the whole row.")] = "",
-    deadline: Annotated[str, typer.Option(help="Deadline (RFC 3339); it determines the number of replicas.")] = "",
+    body_column: Annotated[
+        str, typer.Option(help="Column with the content; default: the whole row.")
+    ] = "",
+    deadline: Annotated[
+        str, typer.Option(help="Deadline (RFC 3339); it determines the number of replicas.")
+    ] = "",
     database: Database = "",
     topic: Topic = "",
     subscription: Subscription = "",
@@ -122,29 +165,63 @@ def enqueue(
     from holdfast.inference.run import PubSubOptions, publishing
     from holdfast.inference.sources import items_of
 
-    items = items_of(job, source, id_column=id_column, body_column=body_column)
-    at, broker = deadline_of(deadline), PubSubOptions(topic, subscription)
-    with working(f"enqueue {job}") as step, publishing(database, job, broker) as (connection, queue):
+    items = items_of(
+        job,
+        source,
+        id_column=id_column,
+        body_column=body_column,
+    )
+    at = deadline_of(deadline)
+    broker = PubSubOptions(topic, subscription)
+    with (
+        working(f"enqueue {job}") as step,
+        publishing(database, job, broker) as (connection, queue),
+    ):
         done = write(
-            connection, queue, job, items, lambda seen: step(f"{seen} items"), deadline=at, subscription=subscription
+            connection,
+            queue,
+            job,
+            items,
+            lambda seen: step(f"{seen} items"),
+            deadline=at,
+            subscription=subscription,
         )
     if as_json:
-        print(json.dumps({"schema": "holdfast.batch-enqueue/1", "job": job, **done}))
-    print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}", file=sys.stderr)
+        print(
+            json.dumps(
+                {
+                    "schema": "holdfast.batch-enqueue/1",
+                    "job": job,
+                    **done,
+                }
+            )
+        )
+    print(
+        f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}",
+        file=sys.stderr,
+    )
 
 
-@app.command(epilog=examples("python -m holdfast batch run my-job --predictor my_model:make --model models/classifier"))
+@app.command(
+    epilog=examples(
+        "python -m holdfast batch run my-job --predictor my_model:make --model models/classifier"
+    )
+)
 def run(
     job: Job,
     database: Database = "",
-    predictor: Annotated[str, typer.Option(help="gpt, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
+    predictor: Annotated[
+        str, typer.Option(help="gpt, entropy, or MODULE:FUNCTION of your own.")
+    ] = "gpt",
     model: Annotated[str, typer.Option(help="Folder of the model, for your FUNCTION.")] = "",
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
-    run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is used.")] = "",
+    run_name: Annotated[
+        str, typer.Option("--run", help="The training run whose newest commit is used.")
+    ] = "",
     events: Annotated[Path | None, typer.Option(help="File for event lines.")] = None,
-    window: Annotated[float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.")] = float(
-        DEFAULT_WINDOW.pod_s
-    ),
+    window: Annotated[
+        float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.")
+    ] = float(DEFAULT_WINDOW.pod_s),
     topic: Topic = "",
     subscription: Subscription = "",
     settings: Annotated[
@@ -160,12 +237,20 @@ def run(
     launch = Launch(
         job=job,
         database=database,
-        predictor=PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name),
+        predictor=PredictorSpec(
+            name=predictor,
+            model=model,
+            checkpoints=checkpoints,
+            run=run_name,
+        ),
         events=events,
-        settings=WorkerSettings(window_s=window, **assigned(settings or (), WorkerSettings, SETTINGS)),
+        settings=WorkerSettings(
+            window_s=window, **assigned(settings or (), WorkerSettings, SETTINGS)
+        ),
         broker=PubSubOptions(topic, subscription),
     )
-    # All is closed and written down; torn down piece by piece, an interpreter on a busy machine takes seconds more.
+    # All is closed and written down; torn down piece by piece, an interpreter on a busy machine
+    # takes seconds more.
     leave_now(run_worker(launch))
 
 
@@ -185,24 +270,34 @@ def status(
 
 
 @app.command(
-    epilog=examples("python -m holdfast batch failures my-job", "python -m holdfast batch failures my-job --redrive")
+    epilog=examples(
+        "python -m holdfast batch failures my-job",
+        "python -m holdfast batch failures my-job --redrive",
+    )
 )
 def failures(
     job: Job,
     database: Database = "",
     limit: Limit = 100,
-    redrive: Annotated[bool, typer.Option("--redrive", help="Put failed items back in the queue instead.")] = False,
+    redrive: Annotated[
+        bool, typer.Option("--redrive", help="Put failed items back in the queue instead.")
+    ] = False,
     item: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --redrive: only these items, which Pub/Sub may have given up; default: all that failed."
+            help=(
+                "With --redrive: only these items, which Pub/Sub may have given up; default: all"
+                " that failed."
+            )
         ),
     ] = None,
     topic: Topic = "",
     subscription: Subscription = "",
     as_json: AsJson = False,
 ) -> None:
-    """List failed items with reason and number of tries; exit 1 if there are any. --redrive puts them back in the queue."""
+    """List failed items with reason and number of tries; exit 1 if there are any. --redrive puts
+    them back in the queue.
+    """
     from holdfast.contract.exit_codes import EXIT_FINDINGS
     from holdfast.contract.printable import printable
     from holdfast.inference.results.connect import connect, database_uri
@@ -218,7 +313,15 @@ def failures(
     with connect(database_uri(database)) as connection:
         found = newest(connection, job, limit)
     if as_json:
-        print(json.dumps({"schema": "holdfast.batch-failures/1", "job": job, "failures": found}))
+        print(
+            json.dumps(
+                {
+                    "schema": "holdfast.batch-failures/1",
+                    "job": job,
+                    "failures": found,
+                }
+            )
+        )
     else:
         for dead_letter in found:
             why = ": ".join(filter(None, (str(dead_letter["reason"]), str(dead_letter["message"]))))

@@ -1,8 +1,9 @@
 """Register items and hand them to the queue, once each: run it again and nothing is added twice.
 
-All items and their rows in the outbox are registered in one transaction: a source that ends badly, or a database
-without room, leaves nothing behind. A row goes when the queue has taken its item.
-Killed in between, the next publisher publishes it again: at worst an item is published twice and computed once.
+All items and their rows in the outbox are registered in one transaction: a source that ends badly,
+or a database without room, leaves nothing behind. A row goes when the queue has taken its item.
+Killed in between, the next publisher publishes it again: at worst an item is published twice and
+computed once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,8 +53,11 @@ def enqueue(
     deadline: datetime | None = None,
     subscription: str = "",
 ) -> dict[str, int]:
-    """Of a job that may be new. How many were seen, and are new: the others were there with the same content."""
-    connection.commit()  # what the caller has read opened one, and our writes would not be visible in it
+    """Of a job that may be new. How many were seen, and are new: the others were there with the
+    same content.
+    """
+    # what the caller has read opened one, and our writes would not be visible in it
+    connection.commit()
     seen = new = 0
     with connection.transaction():
         jobs.register(connection, job, deadline)
@@ -63,8 +67,17 @@ def enqueue(
             seen += len(chunk)
             progress(seen)
         if not seen:
-            raise InputError("the source contains no item", got="0 items", allowed="at least one", fix="check --source")
-    return {"seen": seen, "new": new, "published": jobs.publish(connection, queue, job)}
+            raise InputError(
+                "the source contains no item",
+                got="0 items",
+                allowed="at least one",
+                fix="check --source",
+            )
+    return {
+        "seen": seen,
+        "new": new,
+        "published": jobs.publish(connection, queue, job),
+    }
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -76,7 +89,8 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
         size += len(item.body)
         if len(chunk) >= CHUNK_ITEMS or size >= CHUNK_BYTES:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
+            size = 0
     if chunk:
         yield chunk
 

@@ -48,13 +48,26 @@ class ItemFault(PredictorError):
 
 
 class Refused(HoldfastError):
-    """A request gets no prediction: 400 malformed, 404 no such model, 408 too slow, 413 too large, 422 the model refuses
-    it, 429 load, 500 it ends the predictor, 503 this server not now (another may), 504 too late."""
+    """A request gets no prediction: 400 malformed, 404 no such model, 408 too slow, 413 too large,
+    422 the model refuses it, 429 load, 500 it ends the predictor, 503 this server not now (another
+    may), 504 too late.
+    """
 
-    def __init__(self, status: int, message: str, *, retry_after_s: float | None = None, reason: str = "") -> None:
-        self.status, self.message = status, message
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        reason: str = "",
+    ) -> None:
+        self.status = status
+        self.message = message
         self.reason = reason or str(status)
-        self.retry_after_s = None if retry_after_s is None else max(1, math.ceil(min(retry_after_s, 3_600.0)))
+        if retry_after_s is None:
+            self.retry_after_s = None
+        else:
+            self.retry_after_s = max(1, math.ceil(min(retry_after_s, 3_600.0)))
         super().__init__(message)
 
 
@@ -76,5 +89,8 @@ def redacted(text: str, *, content: bytes = b"") -> str:
             text = text.replace(value, "***")
     text = _SECRET.sub(lambda m: f"{next(filter(None, m.groups()))}***", text)
     known = content.decode("utf-8", "replace")
-    words = (("***" if len(word) >= _MIN_WORD and word in known else word) for word in re.split(r"(\W+)", text))
+    words = (
+        ("***" if len(word) >= _MIN_WORD and word in known else word)
+        for word in re.split(r"(\W+)", text)
+    )
     return "".join(c if c.isprintable() else " " for c in "".join(words))[:MAX_CHARS]

@@ -35,7 +35,14 @@ class Item:
 def encode(item: Item) -> bytes:
     """One JSON object, readable by a publisher in any language."""
     body = base64.b64encode(item.body).decode()
-    return json.dumps({"v": MESSAGE_VERSION, "job": item.job, "item": item.id, "body": body}).encode()
+    return json.dumps(
+        {
+            "v": MESSAGE_VERSION,
+            "job": item.job,
+            "item": item.id,
+            "body": body,
+        }
+    ).encode()
 
 
 def decode(data: bytes) -> Item:
@@ -45,12 +52,18 @@ def decode(data: bytes) -> Item:
         fields = json.loads(data)
     except (ValueError, RecursionError):
         raise MalformedMessage("not JSON") from None
-    if not isinstance(fields, dict) or cast("dict[str, object]", fields).get("v") != MESSAGE_VERSION:
+    if (
+        not isinstance(fields, dict)
+        or cast("dict[str, object]", fields).get("v") != MESSAGE_VERSION
+    ):
         raise MalformedMessage(f"not an object of version {MESSAGE_VERSION}")
-    job, name, body = (cast("dict[str, object]", fields).get(key) for key in ("job", "item", "body"))
+    job, name, body = (
+        cast("dict[str, object]", fields).get(key) for key in ("job", "item", "body")
+    )
     if not (isinstance(job, str) and isinstance(name, str) and isinstance(body, str)):
         raise MalformedMessage("job, item and body must be text")
-    if (why := job_fault(job)) or (why := id_fault(name)):
+    why = job_fault(job)
+    if why or (why := id_fault(name)):
         raise MalformedMessage(why)
     try:
         decoded = base64.b64decode(body, validate=True)
@@ -65,28 +78,45 @@ def id_fault(name: str) -> str:
     """Why `name` cannot be an item id; empty when it can."""
     if not 1 <= len(name) <= MAX_ITEM_CHARS:
         return f"item id has {len(name)} characters, allowed 1 to {MAX_ITEM_CHARS}"
-    # Cc: control characters with NUL, which PostgreSQL refuses. Cs: half a surrogate pair, no UTF-8.
+    # Cc: control characters with NUL, which PostgreSQL refuses. Cs: half a surrogate pair, no
+    # UTF-8.
     if any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
         return "item id holds a control character or a lone surrogate"
     return ""
 
 
 def job_fault(name: str) -> str:
-    if 1 <= len(name) <= MAX_JOB_CHARS and all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
-        return "" if name[0].isalnum() else "job name begins with neither letter nor digit"
+    if 1 <= len(name) <= MAX_JOB_CHARS and all(
+        c.isascii() and (c.isalnum() or c in "._-") for c in name
+    ):
+        if name[0].isalnum():
+            return ""
+        return "job name begins with neither letter nor digit"
     return f"job name is not 1 to {MAX_JOB_CHARS} of A-Z a-z 0-9 . _ -"
 
 
 def checked_job(name: str) -> str:
-    if why := job_fault(name):
-        raise InputError(why, got=repr(name[:80]), allowed="such as nightly-2026-11-21", fix="rename the job")
+    why = job_fault(name)
+    if why:
+        raise InputError(
+            why,
+            got=repr(name[:80]),
+            allowed="such as nightly-2026-11-21",
+            fix="rename the job",
+        )
     return name
 
 
 def checked_item(job: str, name: str, body: bytes, *, source: object) -> Item:
     """An item at the border of enqueue, or an InputError that names its place."""
-    if why := id_fault(name):
-        raise InputError(why, got=f"{name[:60]!r} in {source}", allowed="printable text", fix="rename the item")
+    why = id_fault(name)
+    if why:
+        raise InputError(
+            why,
+            got=f"{name[:60]!r} in {source}",
+            allowed="printable text",
+            fix="rename the item",
+        )
     require_size(name, len(body), source=source)
     return Item(job=job, id=name, body=body)
 

@@ -57,7 +57,9 @@ class Launch:
 
 
 @contextmanager
-def publishing(database: str, job: str, broker: PubSubOptions) -> Generator[tuple[Connection, Queue]]:
+def publishing(
+    database: str, job: str, broker: PubSubOptions
+) -> Generator[tuple[Connection, Queue]]:
     """For a command that puts items in the job's queue."""
     uri = database_uri(database)
     with connect(uri) as connection:
@@ -82,10 +84,19 @@ def opened_queue(
 
     from holdfast.inference.queue.pubsub import PubSubQueue
 
-    publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
+    publisher = pubsub_v1.PublisherClient()
+    subscriber = pubsub_v1.SubscriberClient()
     try:
-        topic, subscription = broker.topic, broker.subscription
-        yield PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=lease_s)
+        topic = broker.topic
+        subscription = broker.subscription
+        yield PubSubQueue(
+            publisher,
+            subscriber,
+            job=job,
+            topic=topic,
+            subscription=subscription,
+            lease_s=lease_s,
+        )
     finally:
         publisher.stop()
         publisher.transport.close()
@@ -98,7 +109,8 @@ def run_worker(launch: Launch) -> int:
     # No item is leased before the model is loaded, so a notice ends the process at once.
     shutdown.nothing_at_stake = True
     logs.set_job(launch.job)
-    began, settings = time.monotonic(), launch.settings
+    began = time.monotonic()
+    settings = launch.settings
     uri = database_uri(launch.database)
     with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
         telemetry = WorkerTelemetry(events)
@@ -109,26 +121,51 @@ def run_worker(launch: Launch) -> int:
             with (
                 closing(predictor),
                 open_pool(uri) as pool,
-                opened_queue(pool, launch.job, launch.broker, lease_s=settings.lease_s, sleep=shutdown.wait) as queue,
+                opened_queue(
+                    pool,
+                    launch.job,
+                    launch.broker,
+                    lease_s=settings.lease_s,
+                    sleep=shutdown.wait,
+                ) as queue,
             ):
                 results = PostgresResults(
-                    pool, job=launch.job, fingerprint=fingerprint, worker=events.process, load_s=load_s
+                    pool,
+                    job=launch.job,
+                    fingerprint=fingerprint,
+                    worker=events.process,
+                    load_s=load_s,
                 )
                 shutdown.begin()
-                parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
+                parts = Parts(
+                    queue=queue,
+                    results=results,
+                    settings=settings,
+                    shutdown=shutdown,
+                    telemetry=telemetry,
+                )
                 code = Worker(parts, predictor).run()
         except (PredictorBroken, LoaderFailed) as error:
             logs.error("load", f"the model cannot be loaded: {redacted(str(error))}")
             return EXIT_RETRY if isinstance(error, PredictorBroken) else EXIT_BUG
         except TRANSIENT as error:
-            logs.error("retry", f"gave up waiting for the database or the queue: {type(error).__name__}")
+            logs.error(
+                "retry", f"gave up waiting for the database or the queue: {type(error).__name__}"
+            )
             code = EXIT_PREEMPTED if shutdown.requested else EXIT_RETRY
         events.emit("exit", code=code, step=0)
     return code
 
 
-def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelemetry) -> tuple[ProcessPredictor, str]:
-    """No connection is held while the model loads: that may take longer than an idle connection lasts."""
+def _loaded(
+    launch: Launch,
+    uri: str,
+    shutdown: Shutdown,
+    telemetry: WorkerTelemetry,
+) -> tuple[ProcessPredictor, str]:
+    """No connection is held while the model loads: that may take longer than an idle connection
+    lasts.
+    """
 
     def pinned() -> dict[str, object]:
         with connect(uri) as connection:

@@ -1,6 +1,7 @@
 """Where items come from: a folder, or a file of rows. Lazily, so that millions need no memory.
 
-Files are read in parallel, a window at a time. Rows are parsed one after the other: registering costs more than parsing.
+Files are read in parallel, a window at a time. Rows are parsed one after the other: registering
+costs more than parsing.
 """
 
 import itertools
@@ -19,7 +20,9 @@ _PARALLEL = 16
 
 
 def items_of(job: str, source: str, *, id_column: str, body_column: str) -> Iterator[Item]:
-    """The items of the folder or file `source`; opened at once, so a wrong source fails before the first item."""
+    """The items of the folder or file `source`; opened at once, so a wrong source fails before the
+    first item.
+    """
     path = Path(source)
     if path.is_dir():
         return folder_items(job, path)
@@ -66,10 +69,13 @@ def row_items(job: str, path: Path, id_column: str, body_column: str) -> Iterato
             raise InputError(
                 "a row has no such column",
                 got=f"{where}: columns {', '.join(map(str, row))[:200]}",
-                allowed=f"a column {id_column} with the id" + (f" and {body_column}" if body_column else ""),
+                allowed=f"a column {id_column} with the id"
+                + (f" and {body_column}" if body_column else ""),
                 fix="give --id-column and --body-column",
             )
-        yield checked_item(job, id_of(row, id_column, where), content_of(row, body_column, where), source=where)
+        yield checked_item(
+            job, id_of(row, id_column, where), content_of(row, body_column, where), source=where
+        )
 
 
 ENDINGS = (".jsonl", ".parquet")
@@ -109,9 +115,13 @@ def content_of(row: Row, column: str, where: str) -> bytes:
     """Of one column, or where none is named the whole row as JSON, in which NaN is null."""
     why = f"nothing in column {column}"
     try:
-        value = row[column] if column else json.dumps(finite(dict(row)), sort_keys=True, default=str)
+        if column:
+            value = row[column]
+        else:
+            value = json.dumps(finite(dict(row)), sort_keys=True, default=str)
     except (RecursionError, ValueError, TypeError) as error:
-        value, why = None, type(error).__name__
+        value = None
+        why = type(error).__name__
     if value is None:
         raise InputError(
             "a row has no content",
@@ -119,7 +129,9 @@ def content_of(row: Row, column: str, where: str) -> bytes:
             allowed="text, bytes or a number; the whole row must be plain JSON",
             fix="give another --body-column, or remove the row",
         )
-    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return value
+    return str(value).encode("utf-8", "surrogatepass")
 
 
 def _json_rows(path: Path) -> Iterator[Row]:

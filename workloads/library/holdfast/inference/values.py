@@ -17,7 +17,9 @@ Value = Mapping[str, object]
 
 
 def encode_value(value: Value) -> str:
-    """The text that is stored; ValueError for what JSON or PostgreSQL cannot hold (NaN, NUL, half a surrogate pair)."""
+    """The text that is stored; ValueError for what JSON or PostgreSQL cannot hold (NaN, NUL, half a
+    surrogate pair).
+    """
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     if _NUL.search(text) or len(text) > MAX_VALUE_CHARS:
         raise ValueError(f"a value may hold no NUL and at most {MAX_VALUE_CHARS} characters")
@@ -29,7 +31,8 @@ def encode_value(value: Value) -> str:
 
 def _nesting(value: object) -> int:
     """Level by level: a recursion would end before the depth is known."""
-    depth, level = 0, [value]
+    depth = 0
+    level = [value]
     while level := [inner for outer in level for inner in _inside(outer)]:
         depth += 1
     return depth

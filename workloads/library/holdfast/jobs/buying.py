@@ -1,6 +1,7 @@
 """What starting a manifest buys: machines and dollars an hour; and the receipt.
 
-A pod pays for its share of a machine's GPUs; a job without GPUs has no price in the table and says so.
+A pod pays for its share of a machine's GPUs; a job without GPUs has no price in the table and says
+so.
 """
 
 import math
@@ -36,8 +37,9 @@ class Purchase:
     pods: int
     gpus: int
     usd_per_hour: float | None
-    """Of the most expensive pool that may serve it, or of the machine that auto-provisioning would take; None where
-    the table has no price."""
+    """Of the most expensive pool that may serve it, or of the machine that auto-provisioning would
+    take; None where the table has no price.
+    """
 
 
 def pools_of(pod_spec: Object, platform: Platform) -> list[Pool]:
@@ -45,7 +47,11 @@ def pools_of(pod_spec: Object, platform: Platform) -> list[Pool]:
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
     known = [pool for pool in platform.pools if selector.items() <= pool.node_labels().items()]
     tolerations = pod_spec.get("tolerations", ())
-    return [pool for pool in known if all(any(tolerates(t, taint) for t in tolerations) for taint in pool.taints)]
+    return [
+        pool
+        for pool in known
+        if all(any(tolerates(t, taint) for t in tolerations) for taint in pool.taints)
+    ]
 
 
 def capacity_of(pod_spec: Object) -> Capacity:
@@ -56,8 +62,16 @@ def capacity_of(pod_spec: Object) -> Capacity:
     return Capacity.SPOT if LABEL_SPOT in selector else Capacity.ON_DEMAND
 
 
-def rate(machine: MachineType, capacity: Capacity, platform: Platform, table: Table, own: float | None) -> float | None:
-    """Dollars of a machine for an hour; None without a price. `own`: of a reservation. Queued nodes cost what flex-start costs."""
+def rate(
+    machine: MachineType,
+    capacity: Capacity,
+    platform: Platform,
+    table: Table,
+    own: float | None,
+) -> float | None:
+    """Dollars of a machine for an hour; None without a price. `own`: of a reservation. Queued nodes
+    cost what flex-start costs.
+    """
     if own is not None:
         return own
     sold_as = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
@@ -66,12 +80,18 @@ def rate(machine: MachineType, capacity: Capacity, platform: Platform, table: Ta
 
 
 def provisioned(pod_spec: Object, platform: Platform) -> list[MachineType]:
-    """Machines that auto-provisioning may make for a flex-start pod: its accelerator, and room for what it asks."""
+    """Machines that auto-provisioning may make for a flex-start pod: its accelerator, and room for
+    what it asks.
+    """
     accelerator = pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
-    if capacity_of(pod_spec) is not Capacity.FLEX_START or not platform.auto_provisioning.get(accelerator):
+    if capacity_of(pod_spec) is not Capacity.FLEX_START or not platform.auto_provisioning.get(
+        accelerator
+    ):
         return []
     asked = [c.get("resources", {}).get("requests", {}) for c in pod_spec.get("containers", ())]
-    cpus, memory = (sum(quantity(each.get(name, 0)) or 0 for each in asked) for name in ("cpu", "memory"))
+    cpus, memory = (
+        sum(quantity(each.get(name, 0)) or 0 for each in asked) for name in ("cpu", "memory")
+    )
     return [
         machine
         for machine in MACHINE_TYPES.values()
@@ -81,7 +101,9 @@ def provisioned(pod_spec: Object, platform: Platform) -> list[MachineType]:
 
 
 class Rented(NamedTuple):
-    """A machine for a pod, and what the pod pays there an hour, in a pool by its share of the GPUs; None without a price."""
+    """A machine for a pod, and what the pod pays there an hour, in a pool by its share of the GPUs;
+    None without a price.
+    """
 
     pool: str
     """Empty: auto-provisioning makes the node."""
@@ -90,11 +112,22 @@ class Rented(NamedTuple):
     on_demand_usd: float | None
 
 
-def rented(pod_spec: Object, platform: Platform, prices: Table, pool: str = "") -> list[Rented]:
-    """In this pool, else in each that the pod fits; if it fits none, on the machine that auto-provisioning would make."""
+def rented(
+    pod_spec: Object,
+    platform: Platform,
+    prices: Table,
+    pool: str = "",
+) -> list[Rented]:
+    """In this pool, else in each that the pod fits; if it fits none, on the machine that
+    auto-provisioning would make.
+    """
     pools = [each for each in platform.pools if each.name == pool] or pools_of(pod_spec, platform)
-    offers = [(p.name, MACHINE_TYPES.get(p.machine_type), p.capacity, p.own_usd_per_hour) for p in pools]
-    offers = offers or [("", machine, Capacity.FLEX_START, None) for machine in provisioned(pod_spec, platform)]
+    offers = []
+    for p in pools:
+        offers.append((p.name, MACHINE_TYPES.get(p.machine_type), p.capacity, p.own_usd_per_hour))
+    offers = offers or [
+        ("", machine, Capacity.FLEX_START, None) for machine in provisioned(pod_spec, platform)
+    ]
 
     def share(machine: MachineType | None, capacity: Capacity, own: float | None) -> float | None:
         if machine is None or not machine.gpus:
@@ -104,45 +137,80 @@ def rented(pod_spec: Object, platform: Platform, prices: Table, pool: str = "") 
         return usd if usd is None or not pools else usd * gpus(pod_spec) / machine.gpus
 
     demand = Capacity.ON_DEMAND
-    found = [Rented(name, each, share(m, each, own), share(m, demand, None)) for name, m, each, own in offers]
+    found = [
+        Rented(name, each, share(m, each, own), share(m, demand, None))
+        for name, m, each, own in offers
+    ]
     # GKE takes the cheapest machine that it may make.
-    return found if pools else sorted(found, key=lambda each: math.inf if each.usd is None else each.usd)[:1]
+    if pools:
+        return found
+    return sorted(found, key=lambda each: math.inf if each.usd is None else each.usd)[:1]
 
 
-def rented_on(pod_spec: Object, platform: Platform, prices: Table, pool: str = "") -> Rented | None:
+def rented_on(
+    pod_spec: Object,
+    platform: Platform,
+    prices: Table,
+    pool: str = "",
+) -> Rented | None:
     """In this pool, or the first that the pod fits; None where it fits nothing."""
     return next(iter(rented(pod_spec, platform, prices, pool)), None)
 
 
-def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, prices: Table) -> Purchase:
+def purchase(
+    body: Object,
+    size: int,
+    pod_spec: Object,
+    platform: Platform,
+    prices: Table,
+) -> Purchase:
     found = rented(pod_spec, platform, prices)
     known = [each.usd for each in found if each.usd is not None]
     return Purchase(
-        job=body["metadata"]["name"], pods=size, gpus=size * gpus(pod_spec),
+        job=body["metadata"]["name"],
+        pods=size,
+        gpus=size * gpus(pod_spec),
         capacity=found[0].capacity if found else capacity_of(pod_spec),
         pools=tuple(each.pool for each in found if each.pool),
         usd_per_hour=size * max(known) if known and len(known) == len(found) else None,
-    )  # fmt: skip
+    )
 
 
-def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Object], pool: str) -> str:
-    """`pods`: all that were seen of it. `pool`: of a node that it ran on; empty: the first that fits."""
+def bill(
+    job: JobSnapshot,
+    platform: Platform,
+    events: Path,
+    pods: Sequence[Object],
+    pool: str,
+) -> str:
+    """`pods`: all that were seen of it. `pool`: of a node that it ran on; empty: the first that
+    fits.
+    """
     at = rented_on(job.pod_spec, platform, prices.load(), pool)
     if at is None or at.usd is None or at.on_demand_usd is None:
-        return f"{job.name}: no receipt, since its machines have no price in {platform.price_region}"
-    spot, demand = at.usd, at.on_demand_usd
-    together = job.size if job.kind == "JobSet" or job.sharded else 1  # the pods of a gang are one lane of the ledger
+        return (
+            f"{job.name}: no receipt, since its machines have no price in {platform.price_region}"
+        )
+    spot = at.usd
+    demand = at.on_demand_usd
+    # the pods of a gang are one lane of the ledger
+    together = job.size if job.kind == "JobSet" or job.sharded else 1
     reading = read_folder(events)
     runs = [found for found in job_ledgers(reading.events) if found.job == job.name]
     # What is noted about its pods alone shows no work, and none that was lost.
     if any(event.type not in FOREIGN_TYPES for event in reading.events if event.job == job.name):
         made = receipt(runs, spot * together, demand * together)
-        lost = f", {lost} steps lost" if (lost := sum(run.lost for run in runs)) else ", no step lost"
+        lost = sum(run.lost for run in runs)
+        if lost:
+            lost = f", {lost} steps lost"
+        else:
+            lost = ", no step lost"
         useful = made.useful_hours / made.machine_hours if made.machine_hours else 0.0
         return f"{made.line()}; useful {100 * useful:.1f} % of its time{lost}"
     hours = sum(ran_s(pod, time.time()) for pod in pods) / 3600
     evictions = sum(bool(eviction(pod)[0]) for pod in pods)
     return (
-        f"{job.name}: paid ${hours * spot:.4f} for {hours * 60:.1f} minutes with {evictions} evictions; on demand "
-        f"${hours * demand:.4f}; useful time is not known, since no pod's lines could be read"
+        f"{job.name}: paid ${hours * spot:.4f} for {hours * 60:.1f} minutes with {evictions}"
+        f" evictions; on demand ${hours * demand:.4f}; useful time is not known, since no pod's"
+        " lines could be read"
     )

@@ -1,8 +1,10 @@
-"""What explains a job: a reason for programs, the number that blocks, what to do, the command that shows it.
+"""What explains a job: a reason for programs, the number that blocks, what to do, the command that
+shows it.
 
-And how its pods ended: what the platform took and what failed by itself, counted, past losses included. Kubernetes keeps no
-such count for a Job without backoffLimitPerIndex: there the pods that are left, the Job's status and its events are read
-together, and the answer may be a lower bound. Pure.
+And how its pods ended: what the platform took and what failed by itself, counted, past losses
+included. Kubernetes keeps no such count for a Job without backoffLimitPerIndex: there the pods that
+are left, the Job's status and its events are read together, and the answer may be a lower bound.
+Pure.
 """
 
 import re
@@ -13,7 +15,11 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from holdfast.clients.api import Object
-from holdfast.contract.kubernetes import ANNOTATION_CHARGED_FAILURES, ANNOTATION_IGNORED_FAILURES, ANNOTATION_INDEX
+from holdfast.contract.kubernetes import (
+    ANNOTATION_CHARGED_FAILURES,
+    ANNOTATION_IGNORED_FAILURES,
+    ANNOTATION_INDEX,
+)
 from holdfast.jobs.cluster_snapshot import events_about, times_seen
 from holdfast.jobs.job_snapshot import JobSnapshot, containers, crashed, disruption
 
@@ -55,7 +61,9 @@ class Cause:
     position: str = ""
 
 
-_ASIDE = re.compile(r"no new claims to deallocate|preemption:|Pod is at risk of not being scheduled")
+_ASIDE = re.compile(
+    r"no new claims to deallocate|preemption:|Pod is at risk of not being scheduled"
+)
 
 
 def describe(pod: Object) -> str:
@@ -108,7 +116,14 @@ def _endings(pod: Object) -> Iterator[Ending]:
     inits = {each["name"] for each in status.get("initContainerStatuses") or ()}
     state = "state" if failed else "lastState"
     found = [
-        Ending(pod, name, int(end["exitCode"]), end.get("reason", ""), end.get("message", ""), name in inits)
+        Ending(
+            pod,
+            name,
+            int(end["exitCode"]),
+            end.get("reason", ""),
+            end.get("message", ""),
+            name in inits,
+        )
         for name, each in ((each["name"], each) for each in containers(pod))
         if (end := each.get(state, {}).get("terminated")) and end["exitCode"]
     ]
@@ -125,19 +140,31 @@ def _cause(job: JobSnapshot, worst: Ending, many: int) -> Cause:
     logs = f"kubectl logs -n {job.namespace} {worst.pod['metadata']['name']} -c {worst.container}"
     if not worst.container:
         blocker = f"{worst.reason} {pods}: {brief(worst.message) or 'the kubelet says no more'}"
-        action = "ask for what the pod uses: memory, ephemeral-storage and GPUs as requests and limits"
+        action = (
+            "ask for what the pod uses: memory, ephemeral-storage and GPUs as requests and limits"
+        )
         return Cause(Reason.NODE, blocker, action, describe(worst.pod))
     if worst.reason == "OOMKilled":
         blocker = f"{worst.container} was killed at its memory limit of {_limit(worst)} {pods}"
-        action = "raise limits.memory, or load less at once (batch size, loader workers, tmpfs counts too)"
+        action = (
+            "raise limits.memory, or load less at once (batch size, loader workers, tmpfs counts"
+            " too)"
+        )
         return Cause(Reason.MEMORY, blocker, action, describe(worst.pod))
     if worst.container == _BUCKET_SIDECAR:
-        action = "check the bucket's name and the service account's right; give the sidecar more memory"
+        action = (
+            "check the bucket's name and the service account's right; give the sidecar more memory"
+        )
         return Cause(Reason.VOLUME, f"{worst.container}: {details}", action, logs)
     if worst.init:
         action = "fix the init container: the main one has not begun"
         return Cause(Reason.INIT, f"init container {worst.container}: {details}", action, logs)
-    return Cause(Reason.CRASH, details, "read the log; a crash uses up the job's own limit, an eviction does not", logs)
+    return Cause(
+        Reason.CRASH,
+        details,
+        "read the log; a crash uses up the job's own limit, an eviction does not",
+        logs,
+    )
 
 
 def _limit(worst: Ending) -> str:
@@ -169,11 +196,15 @@ def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) ->
         restarts = int(job.status.get("restarts", 0))
         return Losses(Count(restarts - charged), Count(max(charged, len(crashed(job)))))
     if job.kind == "Deployment":  # it keeps no count: what the pods that are left show
-        restarts = sum(int(each.get("restartCount", 0)) for pod in job.pods for each in containers(pod))
+        restarts = sum(
+            int(each.get("restartCount", 0)) for pod in job.pods for each in containers(pod)
+        )
         taken = sum(bool(disruption(pod)) for pod in job.phase("Failed"))
         return Losses(Count(taken, exact=False), Count(restarts + len(crashed(job)), exact=False))
     if "backoffLimitPerIndex" in job.body["spec"]:
-        evicted = _per_index(job.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod)))
+        evicted = _per_index(
+            job.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod))
+        )
         charged = _per_index(job.pods, ANNOTATION_CHARGED_FAILURES, lambda pod: not disruption(pod))
         return Losses(Count(evicted), Count(charged))
     return _of_job(job, events, notices)
@@ -182,10 +213,12 @@ def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) ->
 def _of_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Losses:
     """A pod that its Job made, that neither lives nor succeeded and was not charged, was evicted.
 
-    The events of creation go after an hour and are rationed, so this is a lower bound. A policy that does
-    not ignore disruptions charges them too: then only the pods that are left show which was which.
+    The events of creation go after an hour and are rationed, so this is a lower bound. A policy
+    that does not ignore disruptions charges them too: then only the pods that are left show which
+    was which.
     """
-    charged, there = int(job.status.get("failed", 0)), sum(bool(disruption(pod)) for pod in job.phase("Failed"))
+    charged = int(job.status.get("failed", 0))
+    there = sum(bool(disruption(pod)) for pod in job.phase("Failed"))
     if not _ignores_disruptions(job):
         unknown = charged - there - len(crashed(job))
         return Losses(Count(there, unknown <= 0), Count(len(crashed(job)), unknown <= 0))
@@ -193,19 +226,25 @@ def _of_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Losses:
     gone = made - len(job.active) - int(job.status.get("succeeded", 0)) - charged
     # Pods as old as the job are no replacements.
     start = job.status.get("startTime", "")
-    first = len(job.pods) <= job.size and all(pod["metadata"]["creationTimestamp"] <= start for pod in job.pods)
+    first = len(job.pods) <= job.size and all(
+        pod["metadata"]["creationTimestamp"] <= start for pod in job.pods
+    )
     evicted = max(there, gone, notices)
     return Losses(Count(evicted, exact=first and not (charged or evicted)), Count(charged))
 
 
 def _ignores_disruptions(job: JobSnapshot) -> bool:
     rules = job.body["spec"].get("podFailurePolicy", {}).get("rules", ())
-    ignored = (c for rule in rules if rule["action"] == "Ignore" for c in rule.get("onPodConditions", ()))
+    ignored = (
+        c for rule in rules if rule["action"] == "Ignore" for c in rule.get("onPodConditions", ())
+    )
     return any(c["type"] == "DisruptionTarget" for c in ignored)
 
 
 def _per_index(pods: Iterable[Object], counter: str, ours: Callable[[Object], bool]) -> int:
-    """Per index, whichever knows of more: the failed pods that are there, or the newest pod's count of those before."""
+    """Per index, whichever knows of more: the failed pods that are there, or the newest pod's count
+    of those before.
+    """
     indexes: dict[str, list[Object]] = {}
     for n, pod in enumerate(pods):
         index = pod["metadata"].get("annotations", {}).get(ANNOTATION_INDEX, f"none-{n}")
@@ -217,4 +256,7 @@ def _per_index(pods: Iterable[Object], counter: str, ours: Callable[[Object], bo
     def before(pod: Object) -> int:
         return int(pod["metadata"].get("annotations", {}).get(counter, 0))
 
-    return sum(max(sum(map(lost, each)), max(before(pod) + lost(pod) for pod in each)) for each in indexes.values())
+    return sum(
+        max(sum(map(lost, each)), max(before(pod) + lost(pod) for pod in each))
+        for each in indexes.values()
+    )

@@ -16,20 +16,34 @@ if TYPE_CHECKING:
     from holdfast.platform import Platform
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
-Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="Default: the current context, as in kubectl.")
+]
 Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
-Events = Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")]
-PlatformFile = Annotated[Path | None, typer.Option("--platform", help="platform.json; default: that of the cluster.")]
+Events = Annotated[
+    Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")
+]
+PlatformFile = Annotated[
+    Path | None, typer.Option("--platform", help="platform.json; default: that of the cluster.")
+]
 
 
 def submit(
-    manifest: Annotated[Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")],
+    manifest: Annotated[
+        Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")
+    ],
     job: Annotated[str, typer.Option(help="One job of the manifest; default: all.")] = "",
     platform: PlatformFile = None,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse a higher price.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and check, but send nothing.")] = False,
-    write: Annotated[Path | None, typer.Option(help="Also write the objects to this folder, for Git.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Delete the running job of this name or run.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show and check, but send nothing.")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option(help="Also write the objects to this folder, for Git.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Delete the running job of this name or run.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
@@ -53,7 +67,12 @@ def submit(
         preparing.write_manifest(made, write / manifest.name)
     if dry_run:
         return
-    _start(api or Api(kubeconfig), made, yes=yes, replace=replace)
+    _start(
+        api or Api(kubeconfig),
+        made,
+        yes=yes,
+        replace=replace,
+    )
 
 
 def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
@@ -64,11 +83,17 @@ def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
         sent, replaced = running.compare(api, made.documents, replace=replace)
     for document in made.documents:
         if document not in sent:
-            show.note(f"{document['metadata']['name']} runs already as the file says: it is not sent again")
+            show.note(
+                f"{document['metadata']['name']} runs already as the file says: it is not sent"
+                " again"
+            )
     if not any(document["kind"] in submit.KINDS for document in sent):
         return
     for path in replaced:
-        show.note(f"deletes {path.rpartition('/')[2]}, which runs now: what it did since its last checkpoint is lost")
+        show.note(
+            f"deletes {path.rpartition('/')[2]}, which runs now: what it did since its last"
+            " checkpoint is lost"
+        )
     show.agree(yes)
     with _asking():
         for path in replaced:
@@ -80,8 +105,16 @@ def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
         show.note(f"Next: holdfast explain {made.purchases[0].job} --follow")
 
 
-def _platform(file: Path, given: Path | None, config: Path | None, *, dry_run: bool) -> "tuple[Platform, Api | None]":
-    """The platform to judge by. Raises Stopped where the file is in the folder of another platform's document."""
+def _platform(
+    file: Path,
+    given: Path | None,
+    config: Path | None,
+    *,
+    dry_run: bool,
+) -> "tuple[Platform, Api | None]":
+    """The platform to judge by. Raises Stopped where the file is in the folder of another
+    platform's document.
+    """
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose, nearest
 
@@ -92,7 +125,12 @@ def _platform(file: Path, given: Path | None, config: Path | None, *, dry_run: b
         return choose(api, given, file.parent), api
 
 
-def _planned(file: Path, job: str, platform: "Platform", cap: float | None) -> "Plan":
+def _planned(
+    file: Path,
+    job: str,
+    platform: "Platform",
+    cap: float | None,
+) -> "Plan":
     """Of a manifest, or of a job file."""
     from holdfast.jobs import file_text, preparing, submit
     from holdfast.place import prices
@@ -106,18 +144,26 @@ def _planned(file: Path, job: str, platform: "Platform", cap: float | None) -> "
 
 
 def explain(
-    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job; without it, all jobs are listed.")] = "",
+    job: Annotated[
+        str, typer.Argument(help="Name of a JobSet or Job; without it, all jobs are listed.")
+    ] = "",
     platform: PlatformFile = None,
     events: Events = None,
     namespace: Namespace = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Follow to its end, then print its receipt.")] = False,
-    timeout_s: Annotated[float, typer.Option(min=1, help="Stop --follow after this; the job continues.")] = 604_800,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Follow to its end, then print its receipt.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option(min=1, help="Stop --follow after this; the job continues.")
+    ] = 604_800,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
-    """Explain in six lines why a job waits, restarts or is slow. Without JOB, list all jobs: evictions, crashes, last save, dollars.
+    """Explain in six lines why a job waits, restarts or is slow. Without JOB, list all jobs:
+    evictions, crashes, last save, dollars.
 
-    --follow prints the event lines of its pods, and keeps them in the folder of --events."""
+    --follow prints the event lines of its pods, and keeps them in the folder of --events.
+    """
     from holdfast.clients.api import Api
     from holdfast.jobs import explain as room
     from holdfast.jobs import following, job_snapshot, show
@@ -126,7 +172,12 @@ def explain(
 
     if follow and (as_json or not job):
         got = "--json" if as_json else "no job"
-        raise InputError("--follow shows one job as text", got=got, allowed="explain JOB --follow", fix="holdfast explain JOB --follow")  # fmt: skip
+        raise InputError(
+            "--follow shows one job as text",
+            got=got,
+            allowed="explain JOB --follow",
+            fix="holdfast explain JOB --follow",
+        )
     with _asking():
         api = Api(kubeconfig)
         chosen = choose(api, platform)
@@ -134,14 +185,18 @@ def explain(
             followed = job_snapshot.find(api, job, namespace)
             if followed.kind == "Deployment":
                 fix = f"holdfast explain {job}"
-                raise InputError("it never ends", got=f"{job}, a Deployment", allowed="a JobSet or a Job", fix=fix)
+                raise InputError(
+                    "it never ends",
+                    got=f"{job}, a Deployment",
+                    allowed="a JobSet or a Job",
+                    fix=fix,
+                )
             asked = following.Following(timeout_s=timeout_s, events=events)
             raise typer.Exit(following.follow(api, chosen, followed, asked, show.note))
-        found = (
-            room.explain(api, job, namespace, events, chosen)
-            if job
-            else room.rows(api, chosen, prices.load(), events, namespace)
-        )
+        if job:
+            found = room.explain(api, job, namespace, events, chosen)
+        else:
+            found = room.rows(api, chosen, prices.load(), events, namespace)
     if as_json:
         show.as_json(room.rows_json(found) if isinstance(found, list) else found.as_json())
     elif not isinstance(found, list):
@@ -164,22 +219,44 @@ def _asking() -> Generator[None]:
 
 
 def place(
-    gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100, h200, b200, or as nvidia-smi prints it.")] = "",
+    gpu: Annotated[
+        str, typer.Option(help="l4, a100, a100-80, h100, h200, b200, or as nvidia-smi prints it.")
+    ] = "",
     gpus: Annotated[int, typer.Option(help="Number of GPUs that work at the same time.")] = 1,
-    hours: Annotated[str, typer.Option(help="Duration of undisturbed work on all GPUs: 40, 40h, 2d.")] = "",
+    hours: Annotated[
+        str, typer.Option(help="Duration of undisturbed work on all GPUs: 40, 40h, 2d.")
+    ] = "",
     deadline: Annotated[str, typer.Option(help="From now: 72h, 3d, none.")] = "none",
-    nodes: Annotated[str, typer.Option(help="4..8: an elastic gang, which continues with fewer nodes.")] = "",
+    nodes: Annotated[
+        str, typer.Option(help="4..8: an elastic gang, which continues with fewer nodes.")
+    ] = "",
     checkpoint: Annotated[
-        str, typer.Option(help="Time for which one save blocks: 30s. none: cannot resume. queue: items of a batch.")
+        str,
+        typer.Option(
+            help=(
+                "Time for which one save blocks: 30s. none: cannot resume. queue: items of a batch."
+            )
+        ),
     ] = "30s",
-    region: Annotated[str, typer.Option(help="Allowed regions of the data: us-central1, or europe,us-east4.")] = "",
-    platform: Annotated[Path | None, typer.Option(help="platform.json: only its machines and its region.")] = None,
-    churn: Annotated[str, typer.Option(help="Preemptions per node-hour, or FILE of `holdfast churn --json`.")] = "",
-    spot_wait: Annotated[str, typer.Option(help="Median wait for Spot: 2h. Default: the record.")] = "",
-    file: Annotated[Path | None, typer.Option("--job", help="Job file with GPUs, hours, deadline, platform.")] = None,
+    region: Annotated[
+        str, typer.Option(help="Allowed regions of the data: us-central1, or europe,us-east4.")
+    ] = "",
+    platform: Annotated[
+        Path | None, typer.Option(help="platform.json: only its machines and its region.")
+    ] = None,
+    churn: Annotated[
+        str, typer.Option(help="Preemptions per node-hour, or FILE of `holdfast churn --json`.")
+    ] = "",
+    spot_wait: Annotated[
+        str, typer.Option(help="Median wait for Spot: 2h. Default: the record.")
+    ] = "",
+    file: Annotated[
+        Path | None, typer.Option("--job", help="Job file with GPUs, hours, deadline, platform.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare cost and finish time of a job on each capacity, in three Spot scenarios, and recommend one.
+    """Compare cost and finish time of a job on each capacity, in three Spot scenarios, and
+    recommend one.
 
     Without a job: which capacity suits which workload, and why.
     """
@@ -192,7 +269,12 @@ def place(
         return
     if file and (gpu or hours or nodes):
         fix = "leave --gpu, --hours and --nodes out"
-        raise InputError("--job and a question", got="both", allowed="one of them", fix=fix)
+        raise InputError(
+            "--job and a question",
+            got="both",
+            allowed="one of them",
+            fix=fix,
+        )
     document = nearest(platform, file.parent if file else None)
     pools = document.pools if document else ()
     offered = frozenset(pool.machine_type for pool in pools if pool.gpus_per_node)
@@ -202,7 +284,9 @@ def place(
         asked = file_text.question_of(file, document, offered)
     else:
         asked = job.typed(gpu, gpus, hours, deadline, nodes, checkpoint, offered)
-    world = ask.world_of(asked, churn, job.duration_h(spot_wait, "Spot wait") if spot_wait else None)
+    world = ask.world_of(
+        asked, churn, job.duration_h(spot_wait, "Spot wait") if spot_wait else None
+    )
     with working("price every capacity"):
         # A job runs where its platform is: a cheaper region is no answer to its owner.
         answer = ask.answer(asked, world, region or (document.price_region if document else ""))
@@ -210,41 +294,78 @@ def place(
 
 
 def new_job(
-    name: Annotated[str, typer.Argument(help="Name of the run; a run started again under this name resumes.")],
-    command: Annotated[list[str] | None, typer.Argument(help="The program and its options, after --.")] = None,
+    name: Annotated[
+        str, typer.Argument(help="Name of the run; a run started again under this name resumes.")
+    ],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program and its options, after --.")
+    ] = None,
     image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, or a role such as trainer.")] = "",
-    gpus: Annotated[str | None, typer.Option(help="GPUs of each node, such as 8xa100; default: CPU only.")] = None,
-    nodes: Annotated[str | None, typer.Option(help="Nodes, started all or none; 4..8: at least 4, at most 8.")] = None,
-    capacity: Annotated[str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = None,
-    hours: Annotated[float | None, typer.Option(help="Hours of undisturbed work; the planner places it.")] = None,
-    deadline_hours: Annotated[float | None, typer.Option(help="Deadline in hours after submission.")] = None,
-    data: Annotated[str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="GPUs of each node, such as 8xa100; default: CPU only.")
+    ] = None,
+    nodes: Annotated[
+        str | None, typer.Option(help="Nodes, started all or none; 4..8: at least 4, at most 8.")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")
+    ] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="Hours of undisturbed work; the planner places it.")
+    ] = None,
+    deadline_hours: Annotated[
+        float | None, typer.Option(help="Deadline in hours after submission.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")
+    ] = None,
     others: Annotated[
         list[str] | None,
-        typer.Option("--set", help="FIELD=VALUE of the job file: restarts=5, env.NAME=VALUE, secrets.NAME=SECRET."),
+        typer.Option(
+            "--set",
+            help="FIELD=VALUE of the job file: restarts=5, env.NAME=VALUE, secrets.NAME=SECRET.",
+        ),
     ] = None,
     platform: PlatformFile = None,
     out: Annotated[Path | None, typer.Option(help="The job file; default: NAME.yaml.")] = None,
 ) -> None:
-    """Write a job file for your image and command, with everything that it needs to survive evictions."""
+    """Write a job file for your image and command, with everything that it needs to survive
+    evictions.
+    """
     from holdfast.clients.api import Api
     from holdfast.jobs import file_text, preparing
     from holdfast.platform.cluster import choose, nearest
 
     found = nearest(platform) or choose(Api(), None)
     options = {
-        "gpus": gpus, "nodes": nodes, "capacity": capacity, "hours": hours, "deadline_hours": deadline_hours, "data": data,
-    }  # fmt: skip
-    stated = {"name": name, "environment": found.name, "image": image, "command": command or []}
-    job = file_text.assigned(others or (), stated | {key: each for key, each in options.items() if each is not None})
+        "gpus": gpus,
+        "nodes": nodes,
+        "capacity": capacity,
+        "hours": hours,
+        "deadline_hours": deadline_hours,
+        "data": data,
+    }
+    stated = {
+        "name": name,
+        "environment": found.name,
+        "image": image,
+        "command": command or [],
+    }
+    job = file_text.assigned(
+        others or (), stated | {key: each for key, each in options.items() if each is not None}
+    )
     preparing.new_job(job, found, out or Path(f"{name}.yaml"))
 
 
 def try_(
-    evict: Annotated[bool, typer.Option("--evict", help="Evict its pod once, after it has started.")] = False,
+    evict: Annotated[
+        bool, typer.Option("--evict", help="Evict its pod once, after it has started.")
+    ] = False,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the reference trainer.")] = 200,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse a higher price.")] = None,
-    timeout_s: Annotated[float, typer.Option(min=1, help="Stop following after this time; the job continues.")] = 7200,
+    timeout_s: Annotated[
+        float, typer.Option(min=1, help="Stop following after this time; the job continues.")
+    ] = 7200,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     platform: PlatformFile = None,
     kubeconfig: Kubeconfig = None,
@@ -257,4 +378,6 @@ def try_(
 
     api = Api(kubeconfig)
     asked = Following(evict=evict, timeout_s=timeout_s)
-    raise typer.Exit(preparing.first_run(api, choose(api, platform), steps, asked, max_usd_per_hour, yes=yes))
+    raise typer.Exit(
+        preparing.first_run(api, choose(api, platform), steps, asked, max_usd_per_hour, yes=yes)
+    )

@@ -1,4 +1,6 @@
-"""What a cluster holds that may keep a job from running: nodes, pods, events, queues; and which nodes a pod fits."""
+"""What a cluster holds that may keep a job from running: nodes, pods, events, queues; and which
+nodes a pod fits.
+"""
 
 import time
 from collections import Counter
@@ -36,10 +38,17 @@ class ClusterSnapshot:
     def within(self, namespace: str) -> "ClusterSnapshot":
         """All pods and what has no namespace, and of the rest what is in this one."""
         lists = [each.name for each in fields(self) if each.name not in ("others", "taken_s")]
-        return replace(self, **{
-            name: [each for each in getattr(self, name) if each["metadata"].get("namespace", namespace) == namespace]
-            for name in lists
-        })  # fmt: skip
+        return replace(
+            self,
+            **{
+                name: [
+                    each
+                    for each in getattr(self, name)
+                    if each["metadata"].get("namespace", namespace) == namespace
+                ]
+                for name in lists
+            },
+        )
 
 
 def take_snapshot(api: Api, namespace: str = "") -> ClusterSnapshot:
@@ -57,7 +66,9 @@ def take_snapshot(api: Api, namespace: str = "") -> ClusterSnapshot:
 
 
 def _pods(api: Api, namespace: str) -> list[Object]:
-    """Of the cluster; of the namespace for people who may not see those of other teams: GPUs that others use then look free."""
+    """Of the cluster; of the namespace for people who may not see those of other teams: GPUs that
+    others use then look free.
+    """
     try:
         return list(api.items("/api/v1/pods"))
     except ApiError as error:
@@ -77,9 +88,16 @@ def newest_event(events: Iterable[Object], uids: Container[str], *reasons: str) 
 
 
 def time_of(event: Object) -> str:
-    """Kubernetes' time, which sorts as text. Schedulers write the newer kind of event, others the older."""
+    """Kubernetes' time, which sorts as text. Schedulers write the newer kind of event, others the
+    older.
+    """
     again = (event.get("series") or {}).get("lastObservedTime")
-    return again or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return (
+        again
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"]["creationTimestamp"]
+    )
 
 
 def times_seen(event: Object) -> int:
@@ -111,12 +129,22 @@ class Fit:
 def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
     selected = [n for n in nodes if selector.items() <= n["metadata"].get("labels", {}).items()]
-    blocked = {n["metadata"]["name"]: taint for n in selected if (taint := untolerated(pod_spec, n))}
-    open_nodes = {n["metadata"]["name"]: n for n in selected if n["metadata"]["name"] not in blocked}
-    has = {name: int(n["status"].get("allocatable", {}).get(GPU_RESOURCE, 0)) for name, n in open_nodes.items()}
+    blocked = {
+        n["metadata"]["name"]: taint for n in selected if (taint := untolerated(pod_spec, n))
+    }
+    open_nodes = {
+        n["metadata"]["name"]: n for n in selected if n["metadata"]["name"] not in blocked
+    }
+    has = {
+        name: int(n["status"].get("allocatable", {}).get(GPU_RESOURCE, 0))
+        for name, n in open_nodes.items()
+    }
     free = Counter(has)
     for pod in pods:
-        if pod["spec"].get("nodeName") in open_nodes and pod["status"].get("phase") in ("Pending", "Running"):
+        if pod["spec"].get("nodeName") in open_nodes and pod["status"].get("phase") in (
+            "Pending",
+            "Running",
+        ):
             free[pod["spec"]["nodeName"]] -= gpus(pod["spec"])
     common = Counter(blocked.values()).most_common(1)
     return Fit(
@@ -133,8 +161,14 @@ def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
 def untolerated(pod_spec: Object, node: Object) -> str:
     """The first taint of a pool that the pod does not tolerate, as `key=value:effect`."""
     for taint in node["spec"].get("taints", ()):
-        hard = taint["effect"] in ("NoSchedule", "NoExecute") and not taint["key"].startswith(_BY_THE_CLUSTER)
-        found = Taint(key=taint["key"], value=taint.get("value", ""), effect=Effect(taint["effect"]))
+        hard = taint["effect"] in ("NoSchedule", "NoExecute") and not taint["key"].startswith(
+            _BY_THE_CLUSTER
+        )
+        found = Taint(
+            key=taint["key"],
+            value=taint.get("value", ""),
+            effect=Effect(taint["effect"]),
+        )
         if hard and not any(tolerates(t, found) for t in pod_spec.get("tolerations", ())):
             return str(found)
     return ""

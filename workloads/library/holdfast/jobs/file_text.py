@@ -1,4 +1,6 @@
-"""The job file as text: written with a comment for each field, read with an error for each fault; and the planner's question."""
+"""The job file as text: written with a comment for each field, read with an error for each fault;
+and the planner's question.
+"""
 
 import io
 import math
@@ -30,7 +32,8 @@ _REST = "\n# Other fields with their defaults:\n"
 
 def dump(job: OwnJob) -> str:
     """Short: the fields that every job needs, those that were stated, and the rest as comments."""
-    values, stated = asdict(job), _HEAD
+    values = asdict(job)
+    stated = _HEAD
     rest = _REST
     for each in fields(OwnJob):
         default = each.default_factory() if each.default_factory is not MISSING else each.default
@@ -38,38 +41,71 @@ def dump(job: OwnJob) -> str:
         if each.name in ALWAYS or values[each.name] != default:
             stated += f"# {each.metadata['about']}\n{lines}"
         else:
-            rest += f"# {each.metadata['about']}\n" + "".join(f"#   {line}\n" for line in lines.splitlines())
+            rest += f"# {each.metadata['about']}\n" + "".join(
+                f"#   {line}\n" for line in lines.splitlines()
+            )
     return stated + rest
 
 
 def is_job(document: Any) -> bool:
-    return isinstance(document, dict) and str(document.get("schema", "")).startswith(SCHEMA.partition("/")[0] + "/")
+    return isinstance(document, dict) and str(document.get("schema", "")).startswith(
+        SCHEMA.partition("/")[0] + "/"
+    )
 
 
 def parse(document: dict[str, Any], where: str) -> OwnJob:
     """InputError names the file and the field."""
     if document.get("schema") != SCHEMA:
-        got, fix = document.get("schema"), "write it again with `holdfast new-job`"
-        raise InputError(f"{where}: schema", got=got, allowed=SCHEMA, fix=fix)
+        got = document.get("schema")
+        fix = "write it again with `holdfast new-job`"
+        raise InputError(
+            f"{where}: schema",
+            got=got,
+            allowed=SCHEMA,
+            fix=fix,
+        )
     given = {key: value for key, value in document.items() if key != "schema"}
     known = {each.name: each for each in fields(OwnJob)}
     for key in given:
         if key not in known:
             near = get_close_matches(str(key), known, n=1)
             fix = f"did you mean {near[0]}?" if near else f"see {SCHEMA_FILE}"
-            raise InputError(f"{where}: unknown field", got=key, allowed=", ".join(known), fix=fix)
+            raise InputError(
+                f"{where}: unknown field",
+                got=key,
+                allowed=", ".join(known),
+                fix=fix,
+            )
     try:
-        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
+        values: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in given.items()
+        }
         return OwnJob(**values)
     except InputError as error:
-        raise InputError(f"{where}: {error.what}", got=error.got, allowed=error.allowed, fix=error.fix) from error
+        raise InputError(
+            f"{where}: {error.what}",
+            got=error.got,
+            allowed=error.allowed,
+            fix=error.fix,
+        ) from error
     except TypeError as error:
-        missing = [n for n, each in known.items() if n not in given and each.default is each.default_factory is MISSING]
-        raise InputError(f"{where}: a field is missing", got=error, allowed=", ".join(missing), fix="add it") from error
+        missing = [
+            n
+            for n, each in known.items()
+            if n not in given and each.default is each.default_factory is MISSING
+        ]
+        raise InputError(
+            f"{where}: a field is missing",
+            got=error,
+            allowed=", ".join(missing),
+            fix="add it",
+        ) from error
 
 
 def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
-    """The job of `stated` fields and of each FIELD=VALUE. InputError as for a file, and for a field that is given twice."""
+    """The job of `stated` fields and of each FIELD=VALUE. InputError as for a file, and for a field
+    that is given twice.
+    """
     known = {each.name: each.metadata["schema"]["type"] for each in fields(OwnJob)}
     found = {key: _read(value, known[key]) for key, value in stated.items()}
     for text in given:
@@ -82,13 +118,20 @@ def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
             why = "given twice" if last in place else "no FIELD=VALUE"
             allowed = "FIELD=VALUE, and FIELD.NAME=VALUE of env, secrets and claims, each once"
             fix = "--set restarts=5 --set env.MODE=fast"
-            raise InputError("--set", got=f"{text} ({why})", allowed=allowed, fix=fix)
+            raise InputError(
+                "--set",
+                got=f"{text} ({why})",
+                allowed=allowed,
+                fix=fix,
+            )
         place[last] = value if by_name else _read(value, kinds)
     return parse({"schema": SCHEMA} | found, "new-job")
 
 
 def question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
-    """The question to the planner about the job on `gpus` GPUs in all, of these machine types; empty: of any."""
+    """The question to the planner about the job on `gpus` GPUs in all, of these machine types;
+    empty: of any.
+    """
     return Job(
         accelerator=job.accelerator,
         gpus=gpus,
@@ -110,24 +153,40 @@ def question_of(path: Path, platform: Platform | None, offered: frozenset[str]) 
     documents = submit.documents_of(path)
     if not documents or not is_job(documents[0]):
         raise InputError(
-            "no job file", got=f"{path} without schema: {SCHEMA}", allowed="a file that new-job wrote",
+            "no job file",
+            got=f"{path} without schema: {SCHEMA}",
+            allowed="a file that new-job wrote",
             fix="holdfast new-job NAME",
-        )  # fmt: skip
+        )
     job = parse(documents[0], str(path))
     if platform is not None and platform.name != job.environment:
         raise InputError(
-            f"{path} is a job of another platform", got=job.environment, allowed=platform.name,
+            f"{path} is a job of another platform",
+            got=job.environment,
+            allowed=platform.name,
             fix="--platform with the document of its environment",
-        )  # fmt: skip
+        )
     if not job.gpu_count:
-        raise InputError("gpus of the job", got=job.gpus, allowed="COUNTxGPU, as 8xa100", fix="placement is about GPUs")
+        raise InputError(
+            "gpus of the job",
+            got=job.gpus,
+            allowed="COUNTxGPU, as 8xa100",
+            fix="placement is about GPUs",
+        )
     if not job.hours:
-        raise InputError("hours of the job", got="none", allowed="hours above 0", fix=f"add `hours: 40` to {path.name}")
+        raise InputError(
+            "hours of the job",
+            got="none",
+            allowed="hours above 0",
+            fix=f"add `hours: 40` to {path.name}",
+        )
     return question(job, job.gpu_count * job.pods, offered)
 
 
 def _read(value: Any, kinds: str | list[str]) -> Any:
-    """As YAML has it: numbers and words like true are texts on a command line. What is none is left to the checks."""
+    """As YAML has it: numbers and words like true are texts on a command line. What is none is left
+    to the checks.
+    """
     if not isinstance(value, str):
         return value
     if "boolean" in kinds:
@@ -140,7 +199,8 @@ def _read(value: Any, kinds: str | list[str]) -> Any:
 
 
 def _lines(key: str, value: Any) -> str:
-    yaml, stream = YAML(), io.StringIO()
+    yaml = YAML()
+    stream = io.StringIO()
     yaml.width = 120
     yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.dump({key: list(value) if isinstance(value, tuple) else value}, stream)

@@ -1,7 +1,9 @@
-"""A job followed to its end: what it waits for, its event lines, its receipt. Needs nothing but the API server.
+"""A job followed to its end: what it waits for, its event lines, its receipt. Needs nothing but the
+API server.
 
-Guarantees: a line is kept once; a look asks for PIECE bytes of a pod, and MOST of it are kept in all. A pod that
-is gone has no log any more: what it wrote after the last look is missing, and what it wrote in one second beyond PIECE.
+Guarantees: a line is kept once; a look asks for PIECE bytes of a pod, and MOST of it are kept in
+all. A pod that is gone has no log any more: what it wrote after the last look is missing, and what
+it wrote in one second beyond PIECE.
 """
 
 import json
@@ -27,7 +29,8 @@ from holdfast.ledger.disruptions import eviction
 from holdfast.manifests.pods import MAIN
 from holdfast.platform import Platform
 
-PIECE, MOST = 1 << 20, 1 << 26
+PIECE = 1 << 20
+MOST = 1 << 26
 SECOND = len("2026-01-01T00:00:00")
 
 
@@ -54,12 +57,19 @@ class PodLines:
         while mark.kept < MOST:
             since = {"sinceTime": f"{mark.second}Z"} if mark.second else {}
             try:
-                text = api.text(path, container=MAIN, timestamps="true", limitBytes=PIECE, **since)
+                text = api.text(
+                    path,
+                    container=MAIN,
+                    timestamps="true",
+                    limitBytes=PIECE,
+                    **since,
+                )
             except ApiError:
                 return
             more = len(text.encode()) >= PIECE
             if not self._keep(meta["uid"], mark, text[: text.rfind("\n") + 1]) and more:
-                mark.second, mark.seen = rfc3339(unix_s(f"{mark.second}Z") + 1)[:SECOND], set()
+                mark.second = rfc3339(unix_s(f"{mark.second}Z") + 1)[:SECOND]
+                mark.seen = set()
             if not more:
                 break
         if pod["status"].get("phase") in ("Succeeded", "Failed"):
@@ -67,12 +77,17 @@ class PodLines:
 
     def _keep(self, uid: str, mark: _Mark, text: str) -> bool:
         """Whether anything was new."""
-        fresh = [line for line in text.splitlines() if line not in mark.seen and line[:SECOND] >= mark.second]
+        fresh = [
+            line
+            for line in text.splitlines()
+            if line not in mark.seen and line[:SECOND] >= mark.second
+        ]
         if not fresh:
             return False
         newest = fresh[-1][:SECOND]
         if newest != mark.second:
-            mark.second, mark.seen = newest, set()
+            mark.second = newest
+            mark.seen = set()
         mark.seen |= {line for line in fresh if line.startswith(newest)}
         printed = [line.partition(" ")[2] for line in fresh]
         events = [line for line in printed if line.startswith("{") and '"event"' in line]
@@ -84,8 +99,12 @@ class PodLines:
         return True
 
 
-POLL_S, LATER_POLL_S, YOUNG_S = 2.0, 15.0, 600.0
-"""A look lists the cluster: often at first, while a person watches, less often when it has run for long."""
+POLL_S = 2.0
+LATER_POLL_S = 15.0
+YOUNG_S = 600.0
+"""A look lists the cluster: often at first, while a person watches, less often when it has run for
+long.
+"""
 PATIENCE_S = 20.0
 """So long it may wait before it is explained why."""
 WATCHER = "follower"
@@ -117,24 +136,45 @@ class Followed:
     reported: list[str] = field(default_factory=list[str])
 
 
-def follow(api: Api, platform: Platform, job: JobSnapshot, asked: Following, report: Report) -> int:
-    """Reports what changes, evicts once on request, and prints the receipt. The exit code: 0 complete, 1 failed."""
+def follow(
+    api: Api,
+    platform: Platform,
+    job: JobSnapshot,
+    asked: Following,
+    report: Report,
+) -> int:
+    """Reports what changes, evicts once on request, and prints the receipt. The exit code: 0
+    complete, 1 failed.
+    """
     begun = time.monotonic()
     with ExitStack() as stack:
-        folder = asked.events or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-follow-")))
+        folder = asked.events or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-follow-"))
+        )
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "none.jsonl").touch()  # a folder without a file is refused, and no pod has written yet
+        # a folder without a file is refused, and no pod has written yet
+        (folder / "none.jsonl").touch()
         seen = Followed(lines=PodLines(folder))
         while not (ended := _look(api, job, asked, seen, report)):
-            if (took_s := time.monotonic() - begun) > asked.timeout_s:
-                raise Unjudged(f"{job.name} has not ended after {asked.timeout_s:.0f} s: holdfast explain {job.name}")
+            took_s = time.monotonic() - begun
+            if took_s > asked.timeout_s:
+                raise Unjudged(
+                    f"{job.name} has not ended after {asked.timeout_s:.0f} s: holdfast explain"
+                    f" {job.name}"
+                )
             time.sleep(POLL_S if took_s < YOUNG_S else LATER_POLL_S)
         report(ended.finished)
         print(bill(ended, platform, folder, list(seen.pods.values()), seen.pool))
     return EXIT_DONE if ended.finished == "Complete" else EXIT_FINDINGS
 
 
-def _look(api: Api, job: JobSnapshot, asked: Following, seen: Followed, report: Report) -> JobSnapshot | None:
+def _look(
+    api: Api,
+    job: JobSnapshot,
+    asked: Following,
+    seen: Followed,
+    report: Report,
+) -> JobSnapshot | None:
     """One look at the job; the job itself when it has ended."""
     job = job_snapshot.find(api, job.name, job.namespace)
     seen.pods |= {pod["metadata"]["uid"]: pod for pod in job.pods}
@@ -144,7 +184,9 @@ def _look(api: Api, job: JobSnapshot, asked: Following, seen: Followed, report: 
     seen.pool = seen.pool or _pool(api, job)
     if job.finished:
         return job
-    _report(explain.explain(api, job.name, job.namespace, seen.lines.folder), job, asked, seen, report)
+    _report(
+        explain.explain(api, job.name, job.namespace, seen.lines.folder), job, asked, seen, report
+    )
     if asked.evict and not seen.evicted:
         _evict(api, job, seen, report)
     return None
@@ -152,27 +194,52 @@ def _look(api: Api, job: JobSnapshot, asked: Following, seen: Followed, report: 
 
 def _note_eviction(job: JobSnapshot, pod: Object, seen: Followed) -> None:
     """As the node watcher does: no process can write that it is killed."""
-    meta, (reason, since_s) = pod["metadata"], eviction(pod)
+    meta = pod["metadata"]
+    reason, since_s = eviction(pod)
     if not reason or meta["uid"] in seen.taken:
         return
     seen.taken.add(meta["uid"])
     apart = meta.get("labels", {}).get(LABEL_RUN_PER_INDEX) == "true"
     index = {"index": int(meta["annotations"][ANNOTATION_INDEX])} if apart else {}
-    kind = KIND_BATCH if "batch" in (job.namespace, pod["spec"].get("serviceAccountName")) else KIND_TRAINING
-    head = {"v": EVENT_VERSION, "t": since_s, "event": "evict", "job": job.name, "kind": kind}
-    about = {"process": WATCHER, "signal": "SIGTERM", "target": meta["name"], "reason": reason}
+    if "batch" in (job.namespace, pod["spec"].get("serviceAccountName")):
+        kind = KIND_BATCH
+    else:
+        kind = KIND_TRAINING
+    head = {
+        "v": EVENT_VERSION,
+        "t": since_s,
+        "event": "evict",
+        "job": job.name,
+        "kind": kind,
+    }
+    about = {
+        "process": WATCHER,
+        "signal": "SIGTERM",
+        "target": meta["name"],
+        "reason": reason,
+    }
     with (seen.lines.folder / f"{WATCHER}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(head | index | about) + "\n")
 
 
 def _pool(api: Api, job: JobSnapshot) -> str:
-    named = next((name for pod in job.phase("Running") if (name := pod["spec"].get("nodeName"))), "")
+    named = next(
+        (name for pod in job.phase("Running") if (name := pod["spec"].get("nodeName"))), ""
+    )
     node = api.find(f"/api/v1/nodes/{named}") if named else None
     return node["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") if node else ""
 
 
-def _report(found: explain.Explanation, job: JobSnapshot, asked: Following, seen: Followed, report: Report) -> None:
-    """A line when the state changes; all six when it has waited for long, and again when their blocker changes."""
+def _report(
+    found: explain.Explanation,
+    job: JobSnapshot,
+    asked: Following,
+    seen: Followed,
+    report: Report,
+) -> None:
+    """A line when the state changes; all six when it has waited for long, and again when their
+    blocker changes.
+    """
     lines = [found.state]
     now = time.monotonic()
     if job.phase("Running"):

@@ -1,4 +1,6 @@
-"""The file of one job: the metadata of a field is its documentation, its line in the file, its JSON schema, its check."""
+"""The file of one job: the metadata of a field is its documentation, its line in the file, its JSON
+schema, its check.
+"""
 
 import re
 from collections.abc import Iterator
@@ -15,8 +17,10 @@ from holdfast.contract.values import between
 from holdfast.jobs import forms
 from holdfast.jobs.forms import SIZE, TEXT, Form, gpus
 
-AUTO, CPU_ONLY = "auto", "none"
-MAX_NODES, FEWEST_SHARDED = 1000, 2
+AUTO = "auto"
+CPU_ONLY = "none"
+MAX_NODES = 1000
+FEWEST_SHARDED = 2
 MAX_HOURS = 168.0
 
 
@@ -29,111 +33,215 @@ class OnNotice(StrEnum):
 
 
 def described(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
-    return {"about": text, "form": form, "schema": schema}
+    return {
+        "about": text,
+        "form": form,
+        "schema": schema,
+    }
 
 
 def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any) -> Any:
-    """A field with its documentation and its JSON schema; `None` as default: it must be given. Its type is the default's."""
+    """A field with its documentation and its JSON schema; `None` as default: it must be given. Its
+    type is the default's.
+    """
     if form is not TEXT:
         fits = default is None or re.fullmatch(form.pattern, default)
         schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
     kept = described(text, form, **{"type": _TYPES.get(type(default), "string")} | schema)
-    return field(metadata=kept) if default is None else field(default=default, metadata=kept)
+    if default is None:
+        return field(metadata=kept)
+    return field(default=default, metadata=kept)
 
 
-_TYPES: dict[type, str] = {bool: "boolean", int: "integer", float: "number"}
-_TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
-_WORDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_TYPES: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+}
+_TEXTS: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+}
+_WORDS: dict[str, Any] = {
+    "type": "array",
+    "items": {"type": "string"},
+    "minItems": 1,
+}
 
 
 _OF_SHARDED = ("copies", "state", "wait_hours")
-# Of a gang whose pods stay: its library takes the notices, and its nodes come from one pool, one by one.
+# Of a gang whose pods stay: its library takes the notices, and its nodes come from one pool, one by
+# one.
 _NOT_IN_PLACE = ("predictor", "deadline_hours", "on_notice", "resumes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnJob:
     name: str = about(
-        "Name of the run; a job started again under it resumes from its checkpoints.", form=forms.NAME, maxLength=forms.MAX_NAME
-    )  # fmt: skip
+        "Name of the run; a job started again under it resumes from its checkpoints.",
+        form=forms.NAME,
+        maxLength=forms.MAX_NAME,
+    )
     environment: str = about("Environment whose pools, buckets and queues it uses.")
-    namespace: str = about("Namespace of your team; empty: training, or batch for a batch.", "", form=forms.CLAIM)
-    image: str = about("NAME@sha256:DIGEST, or a role of the environment: trainer, batch.", minLength=1)
+    namespace: str = about(
+        "Namespace of your team; empty: training, or batch for a batch.", "", form=forms.CLAIM
+    )
+    image: str = about(
+        "NAME@sha256:DIGEST, or a role of the environment: trainer, batch.", minLength=1
+    )
     command: tuple[str, ...] = about("What runs in each pod, word by word; no shell.", **_WORDS)
-    gpus: str = about(f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only.", CPU_ONLY, form=forms.GPUS)
+    gpus: str = about(
+        f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only.", CPU_ONLY, form=forms.GPUS
+    )
     nodes: int | str = about(
-        "Pods; above 1 they are a gang, unless they are workers: all run or none. 4..8: an elastic gang, which goes on "
-        "with at least 4 of 8 nodes, one process for each GPU.",
-        1, type=["integer", "string"], minimum=1, maximum=MAX_NODES, pattern=node_range.PATTERN,
-    )  # fmt: skip
+        "Pods; above 1 they are a gang, unless they are workers: all run or none. 4..8: an elastic"
+        " gang, which goes on with at least 4 of 8 nodes, one process for each GPU.",
+        1,
+        type=["integer", "string"],
+        minimum=1,
+        maximum=MAX_NODES,
+        pattern=node_range.PATTERN,
+    )
     sharded: bool = about(
-        "The state is sharded over the nodes, as by FSDP2. When a node is lost, the other pods stay and wait for its "
-        "replacement, and the gang continues from copies of the shards in memory.",
+        "The state is sharded over the nodes, as by FSDP2. When a node is lost, the other pods stay"
+        " and wait for its replacement, and the gang continues from copies of the shards in"
+        " memory.",
         False,
     )
     copies: int = about(
-        "Copies of each shard of a sharded gang in the next node's memory; 0: a lost shard is read from the bucket.",
-        1, minimum=0, maximum=1,
-    )  # fmt: skip
+        "Copies of each shard of a sharded gang in the next node's memory; 0: a lost shard is read"
+        " from the bucket.",
+        1,
+        minimum=0,
+        maximum=1,
+    )
     state: str = about(
-        "Size of all that a sharded gang saves, as 60Gi, to check that its pods have the memory for the copies; empty: unknown.",
-        "", form=SIZE,
-    )  # fmt: skip
+        "Size of all that a sharded gang saves, as 60Gi, to check that its pods have the memory for"
+        " the copies; empty: unknown.",
+        "",
+        form=SIZE,
+    )
     wait_hours: float = about(
-        "Hours for which a sharded gang waits for a lost node; then all its pods end and start again from the bucket.",
-        0.5, minimum=0, maximum=MAX_HOURS,
-    )  # fmt: skip
-    capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=[AUTO, *(each.value for each in Capacity)])  # fmt: skip
-    hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, minimum=0, maximum=10_000)  # fmt: skip
+        "Hours for which a sharded gang waits for a lost node; then all its pods end and start"
+        " again from the bucket.",
+        0.5,
+        minimum=0,
+        maximum=MAX_HOURS,
+    )
+    capacity: str = about(
+        "Where it runs; auto: as the placement matrix says.",
+        AUTO,
+        enum=[AUTO, *(each.value for each in Capacity)],
+    )
+    hours: float = about(
+        "Undisturbed work, for prices and placement; 0: unknown.",
+        0.0,
+        minimum=0,
+        maximum=10_000,
+    )
     deadline_hours: float = about(
-        "Deadline in hours after submission. The job runs on Spot while there is time, and then on demand. 0: no deadline. "
-        "Needs `hours`.",
-        0.0, minimum=0, maximum=MAX_HOURS,
-    )  # fmt: skip
-    max_hours: float = about("The job is stopped after this many hours, waits included.", MAX_HOURS, minimum=0.1, maximum=MAX_HOURS)  # fmt: skip
+        "Deadline in hours after submission. The job runs on Spot while there is time, and then on"
+        " demand. 0: no deadline. Needs `hours`.",
+        0.0,
+        minimum=0,
+        maximum=MAX_HOURS,
+    )
+    max_hours: float = about(
+        "The job is stopped after this many hours, waits included.",
+        MAX_HOURS,
+        minimum=0.1,
+        maximum=MAX_HOURS,
+    )
     resumes: bool = about("Another machine can go on where this one stopped.", True)
     on_notice: str = about(
-        "handles: the program handles SIGTERM and then exits non-zero. drain: a preStop hook stops the process in it that "
-        "uses holdfast. wrap: the program knows nothing of notices.",
-        OnNotice.HANDLES.value, enum=[each.value for each in OnNotice],
-    )  # fmt: skip
-    restarts: int = about("Crashes before the job fails; evictions do not count. A gang on queued flex-start goes back to its queue so often when its nodes end.", 3, minimum=0, maximum=100)  # fmt: skip
-    processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, minimum=0, maximum=64)  # fmt: skip
-    data: str = about(f"gs://BUCKET/FOLDER, mounted read-only at {forms.DATA}.", "", form=forms.BUCKET)
-    checkpoints: str = about("gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=forms.BUCKET)  # fmt: skip
+        "handles: the program handles SIGTERM and then exits non-zero. drain: a preStop hook stops"
+        " the process in it that uses holdfast. wrap: the program knows nothing of notices.",
+        OnNotice.HANDLES.value,
+        enum=[each.value for each in OnNotice],
+    )
+    restarts: int = about(
+        "Crashes before the job fails; evictions do not count. A gang on queued flex-start goes"
+        " back to its queue so often when its nodes end.",
+        3,
+        minimum=0,
+        maximum=100,
+    )
+    processes: int = about(
+        "Processes that torchrun starts in a pod; 0: one for each GPU.",
+        0,
+        minimum=0,
+        maximum=64,
+    )
+    data: str = about(
+        f"gs://BUCKET/FOLDER, mounted read-only at {forms.DATA}.", "", form=forms.BUCKET
+    )
+    checkpoints: str = about(
+        "gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.",
+        "",
+        form=forms.BUCKET,
+    )
     checkpoint_key: str = about(
-        "Secret of Secret Manager with the key that signs commits; empty: run-key-NAME of the namespace where the "
-        "environment signs.",
-        "", form=forms.SECRET,
-    )  # fmt: skip
-    env: dict[str, str] = field(default_factory=dict, metadata=described("Environment variables.", **_TEXTS))
-    secrets: dict[str, str] = field(default_factory=dict, metadata=described(
-        "Variable -> secret of Secret Manager, as NAME or NAME/VERSION. It is a file, whose path is in VARIABLE_FILE.",
-        **_TEXTS,
-    ))  # fmt: skip
-    claims: dict[str, str] = field(default_factory=dict, metadata=described(
-        "Path -> PersistentVolumeClaim, mounted read-only.", **_TEXTS,
-    ))  # fmt: skip
-    scratch: str = about("Size of /tmp, the only folder that can be written; lost with the pod.", "10Gi", form=SIZE)
+        "Secret of Secret Manager with the key that signs commits; empty: run-key-NAME of the"
+        " namespace where the environment signs.",
+        "",
+        form=forms.SECRET,
+    )
+    env: dict[str, str] = field(
+        default_factory=dict, metadata=described("Environment variables.", **_TEXTS)
+    )
+    secrets: dict[str, str] = field(
+        default_factory=dict,
+        metadata=described(
+            "Variable -> secret of Secret Manager, as NAME or NAME/VERSION. It is a file, whose"
+            " path is in VARIABLE_FILE.",
+            **_TEXTS,
+        ),
+    )
+    claims: dict[str, str] = field(
+        default_factory=dict,
+        metadata=described(
+            "Path -> PersistentVolumeClaim, mounted read-only.",
+            **_TEXTS,
+        ),
+    )
+    scratch: str = about(
+        "Size of /tmp, the only folder that can be written; lost with the pod.", "10Gi", form=SIZE
+    )
     shm: str = about("Size of /dev/shm; empty: a quarter of the machine's memory.", "", form=SIZE)
-    cpus: float = about("CPUs of a pod without GPUs.", 4.0, minimum=0.1, maximum=200)
+    cpus: float = about(
+        "CPUs of a pod without GPUs.",
+        4.0,
+        minimum=0.1,
+        maximum=200,
+    )
     memory: str = about("Memory of a pod without GPUs.", "16Gi", form=SIZE)
     predictor: str = about(
-        "MODULE:FUNCTION of the image, or gpt, entropy: a batch over `data`, each item once, with `nodes` workers. "
-        "`command` is then options of `holdfast batch run`.",
+        "MODULE:FUNCTION of the image, or gpt, entropy: a batch over `data`, each item once, with"
+        " `nodes` workers. `command` is then options of `holdfast batch run`.",
         "",
     )
     predict_seconds: float = about(
         "Seconds after which a prediction of a batch counts as hanging; 0: learned, 300 at most.",
-        0.0, minimum=0, maximum=86_400,
-    )  # fmt: skip
+        0.0,
+        minimum=0,
+        maximum=86_400,
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            _check(each.name, getattr(self, each.name), each.metadata["schema"], each.metadata["form"], each.default)
+            _check(
+                each.name,
+                getattr(self, each.name),
+                each.metadata["schema"],
+                each.metadata["form"],
+                each.default,
+            )
         for name, form in (("env", TEXT), ("secrets", forms.SECRET), ("claims", forms.CLAIM)):
             for key, value in getattr(self, name).items():
-                keys, shown = (forms.PATH, "path") if name == "claims" else (forms.VARIABLE, key[:99])
+                if name == "claims":
+                    keys, shown = (forms.PATH, "path")
+                else:
+                    keys, shown = (forms.VARIABLE, key[:99])
                 keys.matched(f"{name}: {shown}", key)
                 form.matched(f"{name}[{key}]", value)
         if self.gpus != CPU_ONLY:
@@ -143,9 +251,16 @@ class OwnJob:
 
     def _contradictions(self) -> Iterator[tuple[str, object, str, str]]:
         """Fields that do not go together: what, got, allowed, fix."""
-        hours, deadline, most = self.hours, self.deadline_hours, self.max_hours
+        hours = self.hours
+        deadline = self.deadline_hours
+        most = self.max_hours
         if not self.command and not self.predictor:
-            yield "command is missing", "nothing", "a program and its options, word by word", "add -- python train.py"
+            yield (
+                "command is missing",
+                "nothing",
+                "a program and its options, word by word",
+                "add -- python train.py",
+            )
         if self.predictor and self.deadline_hours:
             yield "deadline_hours", deadline, "0 for a batch", "leave it out"
         if deadline and not 0 < hours < deadline <= most:
@@ -162,12 +277,18 @@ class OwnJob:
             allowed = "a fixed number of nodes, 2 at least: each has a part of the state"
             fix = f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out"
             yield "sharded", f"nodes: {self.nodes}", allowed, fix
-        stated = {each.name: each.default for each in fields(self) if getattr(self, each.name) != each.default}
+        stated = {}
+        for each in fields(self):
+            if getattr(self, each.name) != each.default:
+                stated[each.name] = each.default
         for name in (n for n in _OF_SHARDED if n in stated and not self.sharded):
             allowed = f"{stated[name] or 'nothing'}, without sharded"
             yield name, getattr(self, name), allowed, "leave it out, or sharded: true"
         for name in (n for n in _NOT_IN_PLACE if n in stated and self.in_place):
-            gang, how = ("a sharded", "sharded") if self.sharded else ("an elastic", f"nodes: {self.nodes}")
+            if self.sharded:
+                gang, how = ("a sharded", "sharded")
+            else:
+                gang, how = ("an elastic", f"nodes: {self.nodes}")
             other = "sharded" if self.sharded else f"nodes: {self.pods}"
             allowed = f"{stated[name]}, for {gang} gang"
             yield name, f"{getattr(self, name)} with {how}", allowed, f"leave it out, or {other}"
@@ -215,7 +336,13 @@ class OwnJob:
         return self.namespace or KSA_NAMESPACES[self.role]
 
 
-def _check(name: str, got: Any, schema: dict[str, Any], form: Form, default: Any) -> None:
+def _check(
+    name: str,
+    got: Any,
+    schema: dict[str, Any],
+    form: Form,
+    default: Any,
+) -> None:
     if name == "nodes":
         node_range.parse(got, MAX_NODES)
         return
@@ -225,8 +352,16 @@ def _check(name: str, got: Any, schema: dict[str, Any], form: Form, default: Any
     for text in got if isinstance(got, tuple) else [got] if isinstance(got, str) else []:
         form.matched(name, text)
     if "enum" in schema and got not in schema["enum"]:
-        fix = "".join(f"write {n}" for n in get_close_matches(got, schema["enum"], 1, 0.4)) or "choose one of these"
-        raise InputError(name, got=repr(got), allowed=", ".join(schema["enum"]), fix=fix)
+        fix = (
+            "".join(f"write {n}" for n in get_close_matches(got, schema["enum"], 1, 0.4))
+            or "choose one of these"
+        )
+        raise InputError(
+            name,
+            got=repr(got),
+            allowed=", ".join(schema["enum"]),
+            fix=fix,
+        )
     if "minimum" in schema:
         between(name, got, schema["minimum"], schema["maximum"])
 
@@ -239,8 +374,18 @@ def _require_type(name: str, got: Any, kind: str) -> None:
         "integer": isinstance(got, int) and not isinstance(got, bool),
         "number": isinstance(got, int | float) and not isinstance(got, bool),
         "array": isinstance(got, tuple) and all(isinstance(each, str) for each in got),
-        "object": isinstance(got, dict) and all(isinstance(each, str) for pair in got.items() for each in pair),
+        "object": (
+            isinstance(got, dict)
+            and all(isinstance(each, str) for pair in got.items() for each in pair)
+        ),
     }
     if not right[kind]:
-        allowed = {"array": "a list of texts", "object": "texts by name"}.get(kind, f"a value of type {kind}")
-        raise InputError(name, got=f"{got!r}"[:120], allowed=allowed, fix="put numbers and words like yes in quotes")
+        allowed = {"array": "a list of texts", "object": "texts by name"}.get(
+            kind, f"a value of type {kind}"
+        )
+        raise InputError(
+            name,
+            got=f"{got!r}"[:120],
+            allowed=allowed,
+            fix="put numbers and words like yes in quotes",
+        )

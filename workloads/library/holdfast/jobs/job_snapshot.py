@@ -15,8 +15,10 @@ from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.contract.values import moment
 from holdfast.ledger import disruptions
 
-JOBSETS, JOBS = api_path(kubernetes.JOBSET_API), api_path(kubernetes.JOB_API)
-KUEUE, APPS = api_path(kubernetes.KUEUE_API), "/apis/apps/v1"
+JOBSETS = api_path(kubernetes.JOBSET_API)
+JOBS = api_path(kubernetes.JOB_API)
+KUEUE = api_path(kubernetes.KUEUE_API)
+APPS = "/apis/apps/v1"
 LISTED = (
     ("JobSet", JOBSETS, "jobsets", LABEL_JOBSET),
     ("Job", JOBS, "jobs", kubernetes.LABEL_JOB),
@@ -61,9 +63,14 @@ class JobSnapshot:
     def size(self) -> int:
         """Pods that run at once when all is well."""
         if self.kind != "JobSet":
-            return int(self.body["spec"].get("parallelism" if self.kind == "Job" else "replicas", 1))
+            return int(
+                self.body["spec"].get("parallelism" if self.kind == "Job" else "replicas", 1)
+            )
         groups = self.body["spec"]["replicatedJobs"]
-        return sum(int(g.get("replicas", 1)) * int(g["template"]["spec"].get("parallelism", 1)) for g in groups)
+        return sum(
+            int(g.get("replicas", 1)) * int(g["template"]["spec"].get("parallelism", 1))
+            for g in groups
+        )
 
     @property
     def wanted(self) -> int:
@@ -72,7 +79,9 @@ class JobSnapshot:
             return self.size
         if self.kind == "JobSet":
             return self.size - len(self.phase("Succeeded"))
-        left = int(self.body["spec"].get("completions") or self.size) - int(self.status.get("succeeded", 0))
+        left = int(self.body["spec"].get("completions") or self.size) - int(
+            self.status.get("succeeded", 0)
+        )
         return max(0, min(self.size, left))
 
     @property
@@ -85,14 +94,21 @@ class JobSnapshot:
     @property
     def sharded(self) -> bool:
         """A gang whose pods wait in place for each that is lost."""
-        return any("--sharded" in (each.get("command") or ()) for each in self.pod_spec.get("containers", ()))
+        return any(
+            "--sharded" in (each.get("command") or ())
+            for each in self.pod_spec.get("containers", ())
+        )
 
     @property
     def missing_places(self) -> list[int]:
-        """Of a sharded gang the places without a running pod, for which its other pods wait; empty: for none."""
+        """Of a sharded gang the places without a running pod, for which its other pods wait; empty:
+        for none.
+        """
         there = {place_of(pod) for pod in self.phase("Running") + self.phase("Succeeded")}
         waits = there and self.sharded and not self.finished
-        return [place for place in range(self.size) if place not in there] if waits else []
+        if waits:
+            return [place for place in range(self.size) if place not in there]
+        return []
 
     @property
     def finished(self) -> str:
@@ -100,7 +116,9 @@ class JobSnapshot:
         found = {c["type"]: c["status"] for c in self.status.get("conditions") or ()}
         if found.get("Failed") == "True":
             return "Failed"
-        return "Complete" if "True" in (found.get("Complete"), found.get("Completed")) else ""
+        if "True" in (found.get("Complete"), found.get("Completed")):
+            return "Complete"
+        return ""
 
     @property
     def active(self) -> list[Object]:
@@ -119,7 +137,10 @@ def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
             meta = body["metadata"]
             if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
                 continue
-            account = body["spec"]["template"]["spec"].get("serviceAccountName") if kind == "Deployment" else ""
+            if kind == "Deployment":
+                account = body["spec"]["template"]["spec"].get("serviceAccountName")
+            else:
+                account = ""
             if kind == "Deployment" and NAMESPACE_BATCH not in (meta["namespace"], account):
                 continue  # servers and the platform's own
             yield JobSnapshot(
@@ -130,14 +151,21 @@ def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
 
 
 def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
-    """The job called `name`, or the newest that was made of it; an InputError for none, or one in several namespaces."""
+    """The job called `name`, or the newest that was made of it; an InputError for none, or one in
+    several namespaces.
+    """
     views = list(all_jobs(api, namespace))
     found = [job for job in views if job.name == name] or _newest_of(views, name)
     if len(found) == 1:
         return found[0]
     if found:
         places = ", ".join(job.namespace for job in found)
-        raise InputError("job name is not unique", got=f"{name} in {places}", allowed="one job", fix="--namespace NAME")
+        raise InputError(
+            "job name is not unique",
+            got=f"{name} in {places}",
+            allowed="one job",
+            fix="--namespace NAME",
+        )
     names = sorted({job.name for job in views})
     near = get_close_matches(name, names, n=1)
     raise InputError(
@@ -161,9 +189,18 @@ def place_of(pod: Object) -> int:
 
 
 def lost_at_s(job: JobSnapshot, place: int) -> float | None:
-    """Unix seconds since which the place has no running pod, as far as the cluster still knows; None: it does not."""
-    pods = sorted((p for p in job.pods if place_of(p) == place), key=lambda p: p["metadata"]["creationTimestamp"])
-    taken = [condition(pod, "DisruptionTarget").get("lastTransitionTime") for pod in pods if pod in job.phase("Failed")]
+    """Unix seconds since which the place has no running pod, as far as the cluster still knows;
+    None: it does not.
+    """
+    pods = sorted(
+        (p for p in job.pods if place_of(p) == place),
+        key=lambda p: p["metadata"]["creationTimestamp"],
+    )
+    taken = [
+        condition(pod, "DisruptionTarget").get("lastTransitionTime")
+        for pod in pods
+        if pod in job.phase("Failed")
+    ]
     made = [pod["metadata"]["creationTimestamp"] for pod in pods if pod in job.phase("Pending")]
     return min((when(text) for text in (*taken[-1:], *made) if text), default=None)
 
@@ -206,7 +243,9 @@ def waited_s(pod: Object) -> float | None:
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") != "True":
         return None
-    return max(0.0, when(scheduled["lastTransitionTime"]) - when(pod["metadata"]["creationTimestamp"]))
+    return max(
+        0.0, when(scheduled["lastTransitionTime"]) - when(pod["metadata"]["creationTimestamp"])
+    )
 
 
 def ran_s(pod: Object, now: float) -> float:
@@ -214,16 +253,16 @@ def ran_s(pod: Object, now: float) -> float:
     start = pod["status"].get("startTime")
     if not start:
         return 0.0
-    ends = [
-        when(status["state"]["terminated"]["finishedAt"])
-        for status in pod["status"].get("containerStatuses") or ()
-        if status.get("state", {}).get("terminated", {}).get("finishedAt")
-    ]
+    ends = []
+    for status in pod["status"].get("containerStatuses") or ():
+        if status.get("state", {}).get("terminated", {}).get("finishedAt"):
+            ends.append(when(status["state"]["terminated"]["finishedAt"]))
     return max(0.0, (max(ends) if ends else now) - when(start))
 
 
 def held_since_s(job: JobSnapshot) -> float | None:
-    """Unix seconds since which Kueue holds the job back: its creation, or its last eviction; None where it does not.
+    """Unix seconds since which Kueue holds the job back: its creation, or its last eviction; None
+    where it does not.
 
     As the exporter counts queue_wait_seconds.
     """
@@ -243,9 +282,14 @@ def held_for_s(job: JobSnapshot, now_s: float) -> float:
 
 
 def path_in(group: str, plural: str, namespace: str) -> str:
-    return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"
+    if namespace:
+        return f"{group}/namespaces/{namespace}/{plural}"
+    return f"{group}/{plural}"
 
 
 def _belongs(pod: Object, owner: Object, label: str) -> bool:
     meta = pod["metadata"]
-    return meta["namespace"] == owner["namespace"] and meta.get("labels", {}).get(label) == owner["name"]
+    return (
+        meta["namespace"] == owner["namespace"]
+        and meta.get("labels", {}).get(label) == owner["name"]
+    )

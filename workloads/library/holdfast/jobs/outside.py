@@ -1,4 +1,6 @@
-"""What a job needs outside the cluster: its image by digest; and its buckets in the region and its secrets, read only."""
+"""What a job needs outside the cluster: its image by digest; and its buckets in the region and its
+secrets, read only.
+"""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ _ABSENT = ("not found", "does not exist", "404", "NOT_FOUND")
 
 
 def check(job: OwnJob, platform: Platform) -> list[str]:
-    """What could not be judged, a line each. InputError where a bucket is elsewhere, or something does not exist."""
+    """What could not be judged, a line each. InputError where a bucket is elsewhere, or something
+    does not exist.
+    """
     return [*_buckets(job, platform), *_secrets(job, platform)]
 
 
@@ -26,58 +30,92 @@ def _buckets(job: OwnJob, platform: Platform) -> Iterator[str]:
     for field, url in (("data", job.data), ("checkpoints", job.checkpoints)):
         name = bucket(field, url)[0] if url else ""
         if not name or name in own:
-            if name == platform.buckets["checkpoints"] and field == "checkpoints" and job.role == SHARED_ACCOUNT:
+            if (
+                name == platform.buckets["checkpoints"]
+                and field == "checkpoints"
+                and job.role == SHARED_ACCOUNT
+            ):
                 _require_own_folder(job, platform)
             continue
         try:
             found = ask("storage", "buckets", "describe", f"gs://{name}", project=platform.project)
         except Unjudged as error:
-            yield _judged(error, f"{field}: no such bucket", f"gs://{name}", "create it, or correct the name")
+            yield _judged(
+                error, f"{field}: no such bucket", f"gs://{name}", "create it, or correct the name"
+            )
             continue
         where = str((found or {}).get("location", "")).lower()
         if where and where != platform.region:
             raise InputError(
-                f"{field}: the bucket is in another region", got=f"gs://{name} in {where}", allowed=platform.region,
-                fix=f"gcloud storage buckets create gs://{name}-{platform.region} --location={platform.region}, and copy: "
-                "each read from another region is paid, and slow",
-            )  # fmt: skip
+                f"{field}: the bucket is in another region",
+                got=f"gs://{name} in {where}",
+                allowed=platform.region,
+                fix=(
+                    f"gcloud storage buckets create gs://{name}-{platform.region}"
+                    f" --location={platform.region}, and copy: each read from another region is"
+                    " paid, and slow"
+                ),
+            )
         yield _granted(field, name, platform, job)
 
 
 def _require_own_folder(job: OwnJob, platform: Platform) -> None:
     """InputError where its account may not write: only its first save would show it."""
-    root, got = RenderContext(platform).checkpoints, job.checkpoints.rstrip("/")
+    root = RenderContext(platform).checkpoints
+    got = job.checkpoints.rstrip("/")
     if got != root and (platform.runs or not got.startswith(f"{root}/")):
         allowed = root if platform.runs else f"{root}, or a folder below"
         fix = f"leave it out: {job.name} saves to {root}/{job.name}"
-        raise InputError("checkpoints: a folder that the job may not write", got=got, allowed=allowed, fix=fix)
+        raise InputError(
+            "checkpoints: a folder that the job may not write",
+            got=got,
+            allowed=allowed,
+            fix=fix,
+        )
 
 
 def _secrets(job: OwnJob, platform: Platform) -> Iterator[str]:
     for named in sorted(set(pod_parts.secret_files(job).values())):
         name, version = secret(named)
         try:
-            ask("secrets", "versions", "describe", version, f"--secret={name}", project=platform.project)
+            ask(
+                "secrets",
+                "versions",
+                "describe",
+                version,
+                f"--secret={name}",
+                project=platform.project,
+            )
         except Unjudged as error:
             fix = f"gcloud secrets create {name} --data-file=FILE --project={platform.project}"
-            yield _judged(error, "no such secret", f"{name}, version {version}, in {platform.project}", fix)
+            yield _judged(
+                error, "no such secret", f"{name}, version {version}, in {platform.project}", fix
+            )
         right = "roles/secretmanager.secretAccessor"
         bound = f"--member={_member(job, platform)} --role={right} --project={platform.project}"
-        yield f"secret {name}: the job may read it after gcloud secrets add-iam-policy-binding {name} {bound}"
+        yield (
+            f"secret {name}: the job may read it after gcloud secrets add-iam-policy-binding {name}"
+            f" {bound}"
+        )
 
 
 def _judged(error: Unjudged, what: str, got: str, fix: str) -> str:
     """A line where Google did not answer; InputError where it says that there is none."""
     if isinstance(error, GcloudFailed) and any(each in str(error) for each in _ABSENT):
-        raise InputError(what, got=got, allowed="one that exists", fix=fix) from error
+        raise InputError(
+            what,
+            got=got,
+            allowed="one that exists",
+            fix=fix,
+        ) from error
     return f"{got} was not checked: {error}"
 
 
 def _granted(field: str, name: str, platform: Platform, job: OwnJob) -> str:
     right = "objectViewer" if field == "data" else "objectUser"
     return (
-        f"{field}: the job may use gs://{name} after gcloud storage buckets add-iam-policy-binding gs://{name} "
-        f"--member={_member(job, platform)} --role=roles/storage.{right}"
+        f"{field}: the job may use gs://{name} after gcloud storage buckets add-iam-policy-binding"
+        f" gs://{name} --member={_member(job, platform)} --role=roles/storage.{right}"
     )
 
 
@@ -100,13 +138,22 @@ def resolve(image: str, context: RenderContext) -> str:
         found = context.image(image)
     elif not _BY_DIGEST.fullmatch(image):
         raise InputError(
-            "image without a digest", got=image, allowed="NAME@sha256:64 hex digits, or a role",
-            fix="give the digest that `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints",
-        )  # fmt: skip
+            "image without a digest",
+            got=image,
+            allowed="NAME@sha256:64 hex digits, or a role",
+            fix=(
+                "give the digest that `docker buildx imagetools inspect NAME` or `gcloud artifacts"
+                " docker images describe` prints"
+            ),
+        )
     if not context.platform.admits(found):
         raise InputError(
-            "the environment's image policy refuses this image", got=found,
+            "the environment's image policy refuses this image",
+            got=found,
             allowed=", ".join(context.platform.security.image_patterns or ()),
-            fix=f"push it to {context.platform.registry}, or add its repository to security.image_patterns",
-        )  # fmt: skip
+            fix=(
+                f"push it to {context.platform.registry}, or add its repository to"
+                " security.image_patterns"
+            ),
+        )
     return found

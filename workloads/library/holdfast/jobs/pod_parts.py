@@ -1,4 +1,6 @@
-"""What a pod of a job has in addition to its image: how its program starts, what it mounts, the queue of a batch."""
+"""What a pod of a job has in addition to its image: how its program starts, what it mounts, the
+queue of a batch.
+"""
 
 import io
 from dataclasses import replace
@@ -9,7 +11,13 @@ from ruamel.yaml import YAML
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.kubernetes import ANNOTATION_INDEX, FUSE_DRIVER, SECRETS_API, SECRETS_DRIVER, SECRETS_PROVIDER
+from holdfast.contract.kubernetes import (
+    ANNOTATION_INDEX,
+    FUSE_DRIVER,
+    SECRETS_API,
+    SECRETS_DRIVER,
+    SECRETS_PROVIDER,
+)
 from holdfast.jobs.forms import bucket, secret
 from holdfast.jobs.job_file import OnNotice, OwnJob
 from holdfast.manifests import data, database
@@ -20,9 +28,11 @@ from holdfast.manifests.training import HEAD
 from holdfast.platform import Platform
 
 RANKS = ["python", "-m", "holdfast", "train", "ranks", "--processes"]
-DRAIN_HOOK = client.V1LifecycleHandler(_exec=client.V1ExecAction(command=["python", "-m", "holdfast.runtime.drain"]))
-# `wait` returns when the trap has run, so it is called again while the child is there. An end of 0 after a notice would
-# mark the index complete and lose the work.
+DRAIN_HOOK = client.V1LifecycleHandler(
+    _exec=client.V1ExecAction(command=["python", "-m", "holdfast.runtime.drain"])
+)
+# `wait` returns when the trap has run, so it is called again while the child is there. An end of 0
+# after a notice would mark the index complete and lose the work.
 WRAPPER = f"""\
 noticed=
 trap 'noticed=1; kill -TERM "$child" 2>/dev/null' TERM
@@ -39,26 +49,61 @@ def started(own: OwnJob, work: PodSettings) -> PodSettings:
         return work
     # torchrun's agent would end with 1, and each eviction of a node count as its crash.
     if own.sharded:
-        kept = ["--sharded", "--copies", str(own.copies), "--wait", f"{own.wait_hours * 3600:.0f}"]
-        work = replace(work, command=[*RANKS, str(_processes(own)), *kept, "--", *work.command])
+        kept = [
+            "--sharded",
+            "--copies",
+            str(own.copies),
+            "--wait",
+            f"{own.wait_hours * 3600:.0f}",
+        ]
+        work = replace(
+            work,
+            command=[
+                *RANKS,
+                str(_processes(own)),
+                *kept,
+                "--",
+                *work.command,
+            ],
+        )
     elif own.elastic and _processes(own) > 1:
-        work = replace(work, command=[*RANKS, str(_processes(own)), "--", *work.command])
+        work = replace(
+            work,
+            command=[
+                *RANKS,
+                str(_processes(own)),
+                "--",
+                *work.command,
+            ],
+        )
     ranks = ("NODE_RANK", "PET_NODE_RANK") if own.gang else ()
     from_pod = work.from_pod | {name: annotation(ANNOTATION_INDEX) for name in ranks}
     work = replace(work, env=_torchrun(own) | work.env, from_pod=from_pod)
     if own.on_notice == OnNotice.DRAIN:
         return replace(work, pre_stop=DRAIN_HOOK)
     if own.on_notice == OnNotice.WRAP:
-        return replace(work, command=["/bin/sh", "-c", WRAPPER, "wrap", *work.command])
+        return replace(
+            work,
+            command=[
+                "/bin/sh",
+                "-c",
+                WRAPPER,
+                "wrap",
+                *work.command,
+            ],
+        )
     return work
 
 
 def _torchrun(own: OwnJob) -> dict[str, str]:
-    """What torchrun takes instead of options (PET_*), and what scripts read that start one process themselves.
+    """What torchrun takes instead of options (PET_*), and what scripts read that start one process
+    themselves.
 
-    RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for peers.
+    RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for
+    peers.
     """
-    processes, nodes = _processes(own), own.pods if own.gang or own.sharded else 1
+    processes = _processes(own)
+    nodes = own.pods if own.gang or own.sharded else 1
     found: dict[str, object] = {"NNODES": nodes, "NPROC_PER_NODE": processes}
     found |= {f"PET_{name}": value for name, value in found.items()}
     if own.gang:
@@ -72,8 +117,8 @@ def _processes(own: OwnJob) -> int:
     return own.processes or max(own.gpu_count, 1)
 
 
-# The add-on mounts values and makes no Kubernetes Secret, so a program gets a path: VARIABLE_FILE, as images that take
-# secrets from files name it.
+# The add-on mounts values and makes no Kubernetes Secret, so a program gets a path: VARIABLE_FILE,
+# as images that take secrets from files name it.
 
 SECRETS_PATH = "/etc/holdfast/secrets"
 KEY = "checkpoint-key"
@@ -82,7 +127,9 @@ _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 
 def mounted(own: OwnJob, work: PodSettings) -> PodSettings:
     """With its claims, its data and its secrets."""
-    volumes = [(_claim(number, name), path) for number, (path, name) in enumerate(sorted(own.claims.items()))]
+    volumes = []
+    for number, (path, name) in enumerate(sorted(own.claims.items())):
+        volumes.append((_claim(number, name), path))
     env: dict[str, str] = {}
     if own.data:
         volumes.append((_dataset(own), data.PATH))
@@ -91,7 +138,12 @@ def mounted(own: OwnJob, work: PodSettings) -> PodSettings:
         env = {f"{variable}_FILE": f"{SECRETS_PATH}/{variable}" for variable in own.secrets}
         env |= {ENV_KEY_FILE: f"{SECRETS_PATH}/{KEY}"} if own.checkpoint_key else {}
     sidecar = data.SIDECAR if own.data else {}
-    return replace(work, volumes=volumes, env=work.env | env, annotations=work.annotations | sidecar)
+    return replace(
+        work,
+        volumes=volumes,
+        env=work.env | env,
+        annotations=work.annotations | sidecar,
+    )
 
 
 def secret_files(own: OwnJob) -> dict[str, str]:
@@ -101,7 +153,8 @@ def secret_files(own: OwnJob) -> dict[str, str]:
 
 def disk(own: OwnJob) -> str:
     """Of the pod: /tmp, logs and the container's own layer."""
-    number, unit = int(own.scratch[:-2]), own.scratch[-2:]
+    number = int(own.scratch[:-2])
+    unit = own.scratch[-2:]
     gib = number if unit == "Gi" else -(-number // 1024)
     return f"{gib + _LOGS_GIB}Gi"
 
@@ -113,14 +166,20 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     _require_add_on(own, context.platform)
     parts = ((file, *secret(named)) for file, named in sorted(secret_files(own).items()))
     project = f"projects/{context.platform.project}/secrets"
-    listed = [{"resourceName": f"{project}/{name}/versions/{version}", "path": file} for file, name, version in parts]
+    listed = [
+        {"resourceName": f"{project}/{name}/versions/{version}", "path": file}
+        for file, name, version in parts
+    ]
     stream = io.StringIO()
     YAML().dump(listed, stream)
     return {
         "apiVersion": SECRETS_API,
         "kind": "SecretProviderClass",
         "metadata": plain(meta(own.name, own.home)),
-        "spec": {"provider": SECRETS_PROVIDER, "parameters": {"secrets": stream.getvalue()}},
+        "spec": {
+            "provider": SECRETS_PROVIDER,
+            "parameters": {"secrets": stream.getvalue()},
+        },
     }
 
 
@@ -129,9 +188,15 @@ def _require_add_on(own: OwnJob, platform: Platform) -> None:
     if not platform.security.secret_manager:
         raise InputError(
             "secrets by reference need GKE's Secret Manager add-on",
-            got=f"{', '.join(sorted(set(secret_files(own).values())))}, with the add-on off in {platform.name}",
+            got=(
+                f"{', '.join(sorted(set(secret_files(own).values())))}, with the add-on off in"
+                f" {platform.name}"
+            ),
             allowed="an environment with security.secret_manager",
-            fix=f"the platform team sets secret_manager=True in Security of {platform.name}, then make deploy",
+            fix=(
+                f"the platform team sets secret_manager=True in Security of {platform.name}, then"
+                " make deploy"
+            ),
         )
 
 
@@ -139,13 +204,21 @@ def _dataset(own: OwnJob) -> client.V1Volume:
     name, folder = bucket("data", own.data)
     options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
     attributes = {"bucketName": name, "mountOptions": options}
-    source = client.V1CSIVolumeSource(driver=FUSE_DRIVER, read_only=True, volume_attributes=attributes)
+    source = client.V1CSIVolumeSource(
+        driver=FUSE_DRIVER,
+        read_only=True,
+        volume_attributes=attributes,
+    )
     return client.V1Volume(name=data.CLAIM, csi=source)
 
 
 def _secrets(own: OwnJob) -> client.V1Volume:
     attributes = {"secretProviderClass": own.name}
-    source = client.V1CSIVolumeSource(driver=SECRETS_DRIVER, read_only=True, volume_attributes=attributes)
+    source = client.V1CSIVolumeSource(
+        driver=SECRETS_DRIVER,
+        read_only=True,
+        volume_attributes=attributes,
+    )
     return client.V1Volume(name="secrets", csi=source)
 
 
@@ -160,8 +233,18 @@ _HOLDFAST = ("python", "-m", "holdfast", "batch")
 def predicting(own: OwnJob, context: RenderContext, work: PodSettings) -> PodSettings:
     """Workers that take items from the results database's queue, and end when it is empty."""
     results = database.access(context, "batch")
-    command = [*_HOLDFAST, "run", own.name, "--predictor", own.predictor, "--window", str(work.grace_s)]
-    command += ["--set", f"predict_timeout_s={own.predict_seconds:g}"] if own.predict_seconds else []
+    command = [
+        *_HOLDFAST,
+        "run",
+        own.name,
+        "--predictor",
+        own.predictor,
+        "--window",
+        str(work.grace_s),
+    ]
+    command += (
+        ["--set", f"predict_timeout_s={own.predict_seconds:g}"] if own.predict_seconds else []
+    )
     return replace(
         work,
         command=[*command, *own.command],
@@ -171,11 +254,30 @@ def predicting(own: OwnJob, context: RenderContext, work: PodSettings) -> PodSet
     )
 
 
-def _loader(own: OwnJob, context: RenderContext, work: PodSettings, results: database.Access) -> client.V1Container:
-    """Fills the queue before a worker starts. In every pod: queueing is idempotent, and a worker that came first would
-    find nothing to do and call the batch done."""
-    command = [*_HOLDFAST, "enqueue", own.name, "--source", data.PATH]
+def _loader(
+    own: OwnJob,
+    context: RenderContext,
+    work: PodSettings,
+    results: database.Access,
+) -> client.V1Container:
+    """Fills the queue before a worker starts. In every pod: queueing is idempotent, and a worker
+    that came first would find nothing to do and call the batch done.
+    """
+    command = [
+        *_HOLDFAST,
+        "enqueue",
+        own.name,
+        "--source",
+        data.PATH,
+    ]
     volumes = [*work.volumes, *results.volumes]
-    size, env = Size(cpu="1", memory="2Gi"), results.env | work.env
-    loading = replace(work, command=command, size=size, env=env, volumes=volumes)
+    size = Size(cpu="1", memory="2Gi")
+    env = results.env | work.env
+    loading = replace(
+        work,
+        command=command,
+        size=size,
+        env=env,
+        volumes=volumes,
+    )
     return container(context, loading, name="load")

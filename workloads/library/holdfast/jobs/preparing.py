@@ -22,10 +22,14 @@ from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 
 LOSES = {
-    OnNotice.DRAIN: "the preStop hook waits within the same window: what it takes, the program does not have, and the "
-    "image needs the package holdfast",
-    OnNotice.WRAP: "the program does not know that it is stopped: each eviction loses what it did since its own last "
-    "save, and the image needs /bin/sh",
+    OnNotice.DRAIN: (
+        "the preStop hook waits within the same window: what it takes, the program does not have,"
+        " and the image needs the package holdfast"
+    ),
+    OnNotice.WRAP: (
+        "the program does not know that it is stopped: each eviction loses what it did since its"
+        " own last save, and the image needs /bin/sh"
+    ),
 }
 
 
@@ -40,12 +44,16 @@ class Prepared:
 
 
 def prepare(job: OwnJob, platform: Platform) -> Prepared:
-    """Raises InputError, and Stopped for a job of another environment: nothing was written and nothing sent."""
+    """Raises InputError, and Stopped for a job of another environment: nothing was written and
+    nothing sent.
+    """
     if job.environment != platform.name:
         raise Stopped(
-            f"{job.name} is a job of another environment", got=job.environment, allowed=str(platform),
+            f"{job.name} is a job of another environment",
+            got=job.environment,
+            allowed=str(platform),
             fix="choose the cluster of its environment, or change `environment` in its file",
-        )  # fmt: skip
+        )
     _require_home(job, platform)
     context = RenderContext(platform)
     placed = placing.place(job, platform, prices.load())
@@ -57,21 +65,36 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
     lost = LOSES.get(OnNotice(job.on_notice))
     notes = [f"placed: {placed.reason}", *([f"on_notice {job.on_notice}: {lost}"] if lost else [])]
     notes += outside.check(job, platform)
-    return Prepared(job=fixed, platform=platform, bodies=found, notes=notes)
+    return Prepared(
+        job=fixed,
+        platform=platform,
+        bodies=found,
+        notes=notes,
+    )
 
 
 def _require_home(job: OwnJob, platform: Platform) -> None:
     """InputError where no team has its namespace, or where its run trains in another one."""
     spaces = platform.job_namespaces
     if job.home not in spaces:
-        fix = f"the platform team adds the namespace to a Team of {platform.name}, then make deploy and make apply"
-        raise InputError("namespace", got=job.home, allowed=", ".join(spaces), fix=fix)
+        fix = (
+            f"the platform team adds the namespace to a Team of {platform.name}, then make deploy"
+            " and make apply"
+        )
+        raise InputError(
+            "namespace",
+            got=job.home,
+            allowed=", ".join(spaces),
+            fix=fix,
+        )
     home = platform.namespace_of(job.name)
     if platform.runs and job.role == SHARED_ACCOUNT and job.home != home:
         raise InputError(
-            "namespace: the run has its account in another one", got=job.home, allowed=home,
+            "namespace: the run has its account in another one",
+            got=job.home,
+            allowed=home,
             fix=f"set namespace={home}, or add the run to `runs` of the Team",
-        )  # fmt: skip
+        )
 
 
 def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
@@ -87,7 +110,8 @@ def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
 
 def write_manifest(made: submit.Plan, file: Path) -> None:
     """What is sent, for Git. A manifest that was written so before is replaced."""
-    documents = json.loads(json.dumps(made.documents))  # a manifest's own have the types of the reader
+    # a manifest's own have the types of the reader
+    documents = json.loads(json.dumps(made.documents))
     _write(file, rendered.text(made.environment, documents), over=rendered.HEAD.partition("\n")[0])
     show.note(f"wrote {file}")
 
@@ -109,15 +133,33 @@ def _write(path: Path, text: str, over: str = "") -> None:
     old = path.read_text(encoding="utf-8") if path.exists() else text
     if old != text and not (over and old.startswith(over)):
         fix = "remove it, or choose another with --out FILE or --write FOLDER"
-        raise InputError("a file with something else in it", got=path, allowed="a new file", fix=fix)
+        raise InputError(
+            "a file with something else in it",
+            got=path,
+            allowed="a new file",
+            fix=fix,
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise InputError("no folder", got=path.parent, allowed="a folder", fix="choose another") from error
+        raise InputError(
+            "no folder",
+            got=path.parent,
+            allowed="a folder",
+            fix="choose another",
+        ) from error
     path.write_text(text, encoding="utf-8")
 
 
-def first_run(api: Api, platform: Platform, steps: int, asked: Following, cap: float | None, *, yes: bool) -> int:
+def first_run(
+    api: Api,
+    platform: Platform,
+    steps: int,
+    asked: Following,
+    cap: float | None,
+    *,
+    yes: bool,
+) -> int:
     """The exit code: 0 complete, 1 failed, 4 over the cap."""
     prepared = prepare(sample(steps, platform), platform)
     bought = plan(prepared, cap)
@@ -131,19 +173,47 @@ def first_run(api: Api, platform: Platform, steps: int, asked: Following, cap: f
 
 
 def sample(steps: int, platform: Platform) -> OwnJob:
-    """The reference trainer on Python's own sources, for minutes; a name of its own, or it would resume the last one."""
+    """The reference trainer on Python's own sources, for minutes; a name of its own, or it would
+    resume the last one.
+    """
     offer = placing.cheapest_spot(platform, prices.load())
     command = ["python", "-m", "holdfast", "train", "run"]
-    command += ["--checkpoints", f"$({ENV_CHECKPOINTS})", "--run", f"$({ENV_RUN})"]
-    command += ["--ranks", str(offer.machine.gpus), "--steps", str(steps), "--every", "5s", "--device", "cuda"]
+    command += [
+        "--checkpoints",
+        f"$({ENV_CHECKPOINTS})",
+        "--run",
+        f"$({ENV_RUN})",
+    ]
+    command += [
+        "--ranks",
+        str(offer.machine.gpus),
+        "--steps",
+        str(steps),
+        "--every",
+        "5s",
+        "--device",
+        "cuda",
+    ]
     return OwnJob(
-        name=time.strftime("try-%m%d-%H%M%S", time.gmtime()), environment=platform.name, image="trainer",
-        command=tuple(command), gpus=f"{offer.machine.gpus}x{offer.accelerator}", capacity=Capacity.SPOT, max_hours=4.0,
-    )  # fmt: skip
+        name=time.strftime("try-%m%d-%H%M%S", time.gmtime()),
+        environment=platform.name,
+        image="trainer",
+        command=tuple(command),
+        gpus=f"{offer.machine.gpus}x{offer.accelerator}",
+        capacity=Capacity.SPOT,
+        max_hours=4.0,
+    )
 
 
-def follow(api: Api, prepared: Prepared, asked: Following, report: Report) -> int:
+def follow(
+    api: Api,
+    prepared: Prepared,
+    asked: Following,
+    report: Report,
+) -> int:
     """Submits it and follows it to its receipt."""
     for name in submit.apply(api, prepared.bodies):
         report(f"applied {name}")
-    return following.follow(api, prepared.platform, JobSnapshot(body=prepared.bodies[-1], pods=[]), asked, report)
+    return following.follow(
+        api, prepared.platform, JobSnapshot(body=prepared.bodies[-1], pods=[]), asked, report
+    )

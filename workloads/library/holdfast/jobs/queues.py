@@ -1,4 +1,6 @@
-"""The queues that hold a job: Kueue's, with its place in the line, and Dynamic Workload Scheduler's. Pure."""
+"""The queues that hold a job: Kueue's, with its place in the line, and Dynamic Workload
+Scheduler's. Pure.
+"""
 
 from typing import Any
 
@@ -22,16 +24,26 @@ def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
         position = f"past queue {queue}, waiting for {held_for_s(job, cluster.taken_s):.0f} s"
         return Cause(Reason.GATE, _checks(workload), action, evidence, position)
     line = sorted(_waiting(cluster.workloads, queue), key=_turn)
-    place = 1 + next((i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0)
+    place = 1 + next(
+        (i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0
+    )
     blocker = _blocker(job, workload, _cluster_queue(cluster, queue), queue)
-    position = f"{place} of {len(line)} waiting in queue {queue}, for {held_for_s(job, cluster.taken_s):.0f} s"
+    position = (
+        f"{place} of {len(line)} waiting in queue {queue}, for"
+        f" {held_for_s(job, cluster.taken_s):.0f} s"
+    )
     reason = str(condition(workload, "QuotaReserved").get("reason", ""))
     turn = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
     action = KUEUE_INADMISSIBLE.get(reason, turn)
     return Cause(Reason.QUOTA, blocker, action, evidence, position)
 
 
-def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: str) -> str:
+def _blocker(
+    job: JobSnapshot,
+    workload: Object,
+    found: Object | None,
+    queue: str,
+) -> str:
     """In GPUs, if they are short; otherwise in Kueue's own words."""
     if found is None:
         return f"queue {queue} does not exist in {job.namespace}, so nothing can admit the job"
@@ -39,8 +51,13 @@ def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: st
     if active.get("status") == "False":
         return f"queue {queue} admits nothing: {brief(str(active.get('message', '')))}"
     asked = job.size * gpus(job.pod_spec)
-    lent = sum(int(str(r["nominalQuota"])) for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors"))
-    used = sum(int(str(r["total"])) for r in _gpu_rows([found.get("status", {})], "flavorsReservation"))
+    lent = sum(
+        int(str(r["nominalQuota"]))
+        for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors")
+    )
+    used = sum(
+        int(str(r["total"])) for r in _gpu_rows([found.get("status", {})], "flavorsReservation")
+    )
     quota = condition(workload, "QuotaReserved")
     why = str(quota.get("message", ""))
     if why and (asked <= lent - used or quota.get("reason") in KUEUE_INADMISSIBLE):
@@ -50,7 +67,10 @@ def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: st
 
 def _checks(workload: Object) -> str:
     open_ = [c for c in workload["status"].get("admissionChecks") or () if c["state"] != "Ready"]
-    unready = (f"{c['name']} is {c['state']}" + (f" ({c['message']})" if c.get("message") else "") for c in open_)
+    unready = (
+        f"{c['name']} is {c['state']}" + (f" ({c['message']})" if c.get("message") else "")
+        for c in open_
+    )
     return f"quota is reserved, admission check {brief(', '.join(unready) or 'not done')}"
 
 
@@ -66,7 +86,11 @@ def _gpu_rows(groups: list[dict[str, Any]] | None, key: str) -> list[dict[str, A
 
 
 def _waiting(workloads: list[Object], queue: str) -> list[Object]:
-    mine = [w for w in workloads if w["spec"].get("queueName") == queue and w["spec"].get("active", True)]
+    mine = [
+        w
+        for w in workloads
+        if w["spec"].get("queueName") == queue and w["spec"].get("active", True)
+    ]
     past = ("QuotaReserved", "Finished")
     return [w for w in mine if all(condition(w, kind).get("status") != "True" for kind in past)]
 
@@ -87,15 +111,24 @@ def queued(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     asked = f"{job.size * gpus(job.pod_spec)} {GPU_RESOURCE} for {job.size} pods"
     failed = condition(request, "Failed")
     if failed.get("status") == "True":
-        status, action = f"failed: {_why(failed)}", "delete the job and submit it again, or take Spot"
+        status = f"failed: {_why(failed)}"
+        action = "delete the job and submit it again, or take Spot"
     elif condition(request, "Accepted").get("status") == "True":
         since = condition(request, "Accepted").get("lastTransitionTime", "?")
-        status, action = f"accepted {since}, no nodes yet: {_why(condition(request, 'Provisioned'))}", PATIENCE
+        status = f"accepted {since}, no nodes yet: {_why(condition(request, 'Provisioned'))}"
+        action = PATIENCE
     else:
-        status, action = f"not accepted yet: {_why(condition(request, 'Accepted'))}", PATIENCE
+        status = f"not accepted yet: {_why(condition(request, 'Accepted'))}"
+        action = PATIENCE
     evidence = f"kubectl describe provisioningrequest -n {job.namespace} {name}"
     position = f"waiting for {held_for_s(job, cluster.taken_s):.0f} s" if job.workload else ""
-    return Cause(Reason.FLEX_QUEUE, f"flex queue: {asked}; request {name} {status}", action, evidence, position)
+    return Cause(
+        Reason.FLEX_QUEUE,
+        f"flex queue: {asked}; request {name} {status}",
+        action,
+        evidence,
+        position,
+    )
 
 
 def _is_of(request: Object, job: JobSnapshot) -> bool:

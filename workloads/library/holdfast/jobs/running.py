@@ -1,7 +1,7 @@
 """What of a manifest runs already, by name or by the run that it writes, and what has to go first.
 
-To send a running job again would suspend it and replace its pods. Two jobs of one run, as those of two images are, would
-take its checkpoints from each other.
+To send a running job again would suspend it and replace its pods. Two jobs of one run, as those of
+two images are, would take its checkpoints from each other.
 """
 
 import time
@@ -15,13 +15,18 @@ from holdfast.jobs.job_snapshot import JobSnapshot
 from holdfast.jobs.submit import lacks_right, named
 
 KINDS = ("Job", "JobSet")  # a Deployment rolls over by itself
-GONE_WITHIN_S, LOOK_S = 600.0, 0.5
+GONE_WITHIN_S = 600.0
+LOOK_S = 0.5
 
 
-def compare(api: Api, documents: list[Object], *, replace: bool = False) -> tuple[list[Object], list[str]]:
-    """The documents without jobs that run already as they are, and paths of running jobs that have to go first.
+def compare(
+    api: Api, documents: list[Object], *, replace: bool = False
+) -> tuple[list[Object], list[str]]:
+    """The documents without jobs that run already as they are, and paths of running jobs that have
+    to go first.
 
-    Raises Stopped, unless `replace`, where a running job differs from its document, or another one writes its run.
+    Raises Stopped, unless `replace`, where a running job differs from its document, or another one
+    writes its run.
     """
     unsent: list[Object] = []
     replaced: list[str] = []
@@ -45,7 +50,8 @@ def compare(api: Api, documents: list[Object], *, replace: bool = False) -> tupl
 
 def end(api: Api, path: str, *, sleep: Callable[[float], object] = time.sleep) -> None:
     """Delete a job and wait until its pods are gone. Raises Unjudged where they stay."""
-    # In the foreground: the job is gone when its pods are, so that none of them writes while those of the next do.
+    # In the foreground: the job is gone when its pods are, so that none of them writes while those
+    # of the next do.
     api.delete(path, propagationPolicy="Foreground")
     ends = time.monotonic() + GONE_WITHIN_S
     while api.find(path) is not None:
@@ -77,15 +83,27 @@ def _changed(live: Any, tried: Any, path: str = "spec") -> Iterator[str]:
         yield from _changed(live.get(name), tried.get(name), f"{path}.{name}")
 
 
-def _of_the_same_run(api: Api, path: str, document: Object, documents: list[Object]) -> Iterator[Object]:
-    """Other jobs that run. A rendered job has its run's name as a label, and the digest of its template in its own."""
-    if not (run := _run_of(document)):
+def _of_the_same_run(
+    api: Api,
+    path: str,
+    document: Object,
+    documents: list[Object],
+) -> Iterator[Object]:
+    """Other jobs that run. A rendered job has its run's name as a label, and the digest of its
+    template in its own.
+    """
+    run = _run_of(document)
+    if not run:
         return
     names = {each["metadata"]["name"] for each in documents}
     for found in api.items(path.rpartition("/")[0], labelSelector=f"{LABEL_NAME}={run}"):
         meta = found["metadata"]
         owned = meta.get("ownerReferences")
-        if meta["name"] not in names and not owned and not JobSnapshot(body=found, pods=[]).finished:
+        if (
+            meta["name"] not in names
+            and not owned
+            and not JobSnapshot(body=found, pods=[]).finished
+        ):
             yield {"apiVersion": document["apiVersion"], "kind": document["kind"]} | found
 
 
@@ -95,7 +113,11 @@ def _run_of(document: Object) -> str:
 
 def _runs_already(document: Object, reasons: list[str]) -> Stopped:
     return Stopped(
-        f"{named(document)} cannot be started while this runs", got="; ".join(reasons),
+        f"{named(document)} cannot be started while this runs",
+        got="; ".join(reasons),
         allowed="the file that the running job was started from, or a run of its own",
-        fix="--replace, which deletes the running job and starts this one from its newest checkpoint; or another name",
-    )  # fmt: skip
+        fix=(
+            "--replace, which deletes the running job and starts this one from its newest"
+            " checkpoint; or another name"
+        ),
+    )

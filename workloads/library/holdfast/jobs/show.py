@@ -15,8 +15,20 @@ from holdfast.jobs.submit import Plan
 from holdfast.tables import print_table
 
 LIST_HEAD = (
-    "NAME", "KIND", "CAPACITY", "STATUS", "WHY", "STEP", "SAVED", "EVICTED", "CRASHED", "WAITED", "RAN", "USEFUL%", "$SOFAR",
-)  # fmt: skip
+    "NAME",
+    "KIND",
+    "CAPACITY",
+    "STATUS",
+    "WHY",
+    "STEP",
+    "SAVED",
+    "EVICTED",
+    "CRASHED",
+    "WAITED",
+    "RAN",
+    "USEFUL%",
+    "$SOFAR",
+)
 
 
 def as_json(body: dict[str, Any]) -> None:
@@ -29,27 +41,43 @@ def explanation(found: Explanation) -> None:
 
 
 def listing(found: list[Row]) -> None:
-    rows = [
-        (
-            row.name, row.kind, row.capacity, row.status, row.why, "-" if row.step is None else str(row.step), _age(row.saved_age_s),
-            str(row.evicted), str(row.crashed), _age(row.waited_s), _age(row.ran_s),
-            "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.1f}", _usd(row.usd),
+    rows = []
+    for row in found:
+        rows.append(
+            (
+                row.name,
+                row.kind,
+                row.capacity,
+                row.status,
+                row.why,
+                "-" if row.step is None else str(row.step),
+                _age(row.saved_age_s),
+                str(row.evicted),
+                str(row.crashed),
+                _age(row.waited_s),
+                _age(row.ran_s),
+                "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.1f}",
+                _usd(row.usd),
+            )
         )
-        for row in found
-    ]  # fmt: skip
     _grid(LIST_HEAD, rows)
 
 
 def plan(made: Plan, file: str) -> None:
     """What will be bought, on stderr where the manifest itself goes to stdout."""
     head = ("JOB", "CAPACITY", "POOL", "PODS", "GPUS", "$/H")
-    rows = [
-        (
-            b.job, b.capacity.value, " ".join(b.pools) or ("none" if b.usd_per_hour is None else "auto-provisioned"),
-            str(b.pods), str(b.gpus), _usd(b.usd_per_hour),
+    rows = []
+    for b in made.purchases:
+        rows.append(
+            (
+                b.job,
+                b.capacity.value,
+                " ".join(b.pools) or ("none" if b.usd_per_hour is None else "auto-provisioned"),
+                str(b.pods),
+                str(b.gpus),
+                _usd(b.usd_per_hour),
+            )
         )
-        for b in made.purchases
-    ]  # fmt: skip
     _grid(head, rows)
     print(f"\nPrices of {made.price_date}, list price without discounts; {file}")
 
@@ -63,7 +91,12 @@ def agree(yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("no terminal to ask on", got="no --yes", allowed="an answer, or --yes", fix="add --yes")
+        raise InputError(
+            "no terminal to ask on",
+            got="no --yes",
+            allowed="an answer, or --yes",
+            fix="add --yes",
+        )
     if not typer.confirm("Start it?", err=True):
         raise typer.Exit(EXIT_STOPPED)
 

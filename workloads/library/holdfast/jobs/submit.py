@@ -35,23 +35,47 @@ class Plan:
     @property
     def usd_per_hour(self) -> float | None:
         rates = [bought.usd_per_hour for bought in self.purchases]
-        return None if None in rates else sum(rate for rate in rates if rate is not None)
+        if None in rates:
+            return None
+        return sum(rate for rate in rates if rate is not None)
 
     def as_json(self) -> dict[str, Any]:
-        head = {"schema": SCHEMA, "usd_per_hour": self.usd_per_hour, "price_date": self.price_date}
-        return head | {"refusals": self.refusals, "purchases": [asdict(row) for row in self.purchases]}
+        head = {
+            "schema": SCHEMA,
+            "usd_per_hour": self.usd_per_hour,
+            "price_date": self.price_date,
+        }
+        return head | {
+            "refusals": self.refusals,
+            "purchases": [asdict(row) for row in self.purchases],
+        }
 
 
-def plan(documents: list[Object], platform: Platform, prices: Table, cap: float | None = None) -> Plan:
+def plan(
+    documents: list[Object],
+    platform: Platform,
+    prices: Table,
+    cap: float | None = None,
+) -> Plan:
     """`cap`: dollars an hour of all jobs together."""
     if cap is not None and not 0 < cap < math.inf:
-        raise InputError("--max-usd-per-hour", got=cap, allowed="more than 0", fix="leave it out for no cap")
+        raise InputError(
+            "--max-usd-per-hour",
+            got=cap,
+            allowed="more than 0",
+            fix="leave it out for no cap",
+        )
     jobs = [JobSnapshot(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
-    purchases = [buying.purchase(v.body, _most(v, documents), v.pod_spec, platform, prices) for v in jobs]
+    purchases = []
+    for v in jobs:
+        purchases.append(buying.purchase(v.body, _most(v, documents), v.pod_spec, platform, prices))
     made = Plan(
-        environment=platform.name, documents=documents, purchases=purchases, refusals=[],
+        environment=platform.name,
+        documents=documents,
+        purchases=purchases,
+        refusals=[],
         price_date=prices.fetched_at.isoformat(),
-    )  # fmt: skip
+    )
     if cap is not None:
         made.refusals.extend(_refusals(made, cap))
     return made
@@ -60,24 +84,36 @@ def plan(documents: list[Object], platform: Platform, prices: Table, cap: float 
 def _most(job: JobSnapshot, documents: list[Object]) -> int:
     """Pods that may run at once: as many as an autoscaler in the same file may add."""
     scalers = (doc["spec"] for doc in documents if doc["kind"] == "HorizontalPodAutoscaler")
-    return next((int(s["maxReplicas"]) for s in scalers if s["scaleTargetRef"]["name"] == job.name), job.size)
+    return next(
+        (int(s["maxReplicas"]) for s in scalers if s["scaleTargetRef"]["name"] == job.name),
+        job.size,
+    )
 
 
 def _refusals(made: Plan, cap: float) -> list[str]:
     unpriced = [bought for bought in made.purchases if bought.usd_per_hour is None]
-    unknown = [f"{b.job} {'has no price' if b.pools else 'fits no pool of the environment'}" for b in unpriced]
+    unknown = []
+    for b in unpriced:
+        unknown.append(
+            f"{b.job} {'has no price' if b.pools else 'fits no pool of the environment'}"
+        )
     if unknown:
         return [f"a cap was given and the price is not known ({', '.join(unknown)})"]
     assert made.usd_per_hour is not None
-    return [f"${made.usd_per_hour:.2f} an hour is over the cap of ${cap:.2f}"] if made.usd_per_hour > cap else []
+    if made.usd_per_hour > cap:
+        return [f"${made.usd_per_hour:.2f} an hour is over the cap of ${cap:.2f}"]
+    return []
 
 
 def apply(api: Api, documents: list[Object]) -> list[str]:
-    """`kind/name` of each object, in the manifest's order. The cluster judges all of them before it takes one."""
+    """`kind/name` of each object, in the manifest's order. The cluster judges all of them before it
+    takes one.
+    """
     made = {doc["metadata"]["name"] for doc in documents if doc["kind"] == "Namespace"}
     for trial in ({"dryRun": "All"}, {}):
         for document in documents:
-            if not (trial and document["metadata"].get("namespace") in made):  # there is no such place yet
+            # there is no such place yet
+            if not (trial and document["metadata"].get("namespace") in made):
                 _send(api, document, trial)
     return [named(document) for document in documents]
 
@@ -88,10 +124,18 @@ def _send(api: Api, document: Object, trial: dict[str, str]) -> None:
     except ApiError as error:
         if lacks_right(error):
             raise Unjudged(f"no right to start {named(document)}: {error}") from error
-        fix = fix_of_unchangeable(error, document) or "install what the platform needs, or correct the manifest"
+        fix = (
+            fix_of_unchangeable(error, document)
+            or "install what the platform needs, or correct the manifest"
+        )
         sent = "nothing was sent" if trial else "what precedes it in the manifest was sent"
         what = f"the cluster refuses {named(document)}; {sent}"
-        raise InputError(what, got=error, allowed="what its API server accepts", fix=fix) from error
+        raise InputError(
+            what,
+            got=error,
+            allowed="what its API server accepts",
+            fix=fix,
+        ) from error
 
 
 def lacks_right(error: ApiError) -> bool:
@@ -108,7 +152,8 @@ _RENDER = "`python -m workloads render` writes manifests with jobs"
 
 
 def documents_of(path: Path) -> list[Any]:
-    """The content of a YAML file, of any kind; InputError where there is none, or it cannot be read.
+    """The content of a YAML file, of any kind; InputError where there is none, or it cannot be
+    read.
 
     Through the linter's reader, which bounds size, depth and what aliases and merges expand to.
     """
@@ -125,7 +170,8 @@ def documents_of(path: Path) -> list[Any]:
     for each in found:
         for trouble in each.troubles:
             raise _unreadable(path, f"line {trouble.mark.line}: {trouble.message}")
-        if finite(each.value) != each.value:  # JSON, in which all goes to the API server, knows no other numbers
+        # JSON, in which all goes to the API server, knows no other numbers
+        if finite(each.value) != each.value:
             raise _unreadable(path, "a number that is infinite or none (.inf, .nan)")
     return [each.value for each in found]
 
@@ -137,9 +183,11 @@ def require_of(path: Path, platform: Platform) -> None:
     named = engine.named_by(path.read_text())
     if named and named != platform.name:
         raise Stopped(
-            "the manifest is of another environment", got=f"{path}: {named}", allowed=str(platform),
+            "the manifest is of another environment",
+            got=f"{path}: {named}",
+            allowed=str(platform),
             fix=f"choose the cluster of {named}, or the file of {platform.name}",
-        )  # fmt: skip
+        )
 
 
 def checked(path: Path, documents: list[Any]) -> list[Object]:
@@ -148,33 +196,55 @@ def checked(path: Path, documents: list[Any]) -> list[Object]:
         _check(document, f"{path}, document {number}")
     if not any(doc["kind"] in KINDS for doc in documents):
         kinds = ", ".join(doc["kind"] for doc in documents) or "nothing"
-        raise InputError("no job in the manifest", got=f"{path}: {kinds}", allowed=" or ".join(KINDS), fix=_RENDER)
+        raise InputError(
+            "no job in the manifest",
+            got=f"{path}: {kinds}",
+            allowed=" or ".join(KINDS),
+            fix=_RENDER,
+        )
     return documents
 
 
 def _unreadable(path: Path, why: str) -> InputError:
-    what, fix = "manifest cannot be read", "give a rendered file"
-    return InputError(what, got=f"{path}: {why}", allowed="a YAML file", fix=fix)
+    what = "manifest cannot be read"
+    fix = "give a rendered file"
+    return InputError(
+        what,
+        got=f"{path}: {why}",
+        allowed="a YAML file",
+        fix=fix,
+    )
 
 
 def _no_such_file(path: Path) -> InputError:
     known = sorted(map(str, path.parent.glob("*.yaml")))
     near = get_close_matches(str(path), known, n=1)
     fix = f"did you mean {near[0]}?" if near else _RENDER
-    return InputError("no such manifest", got=path, allowed=", ".join(known[:6]) or "a YAML file", fix=fix)
+    return InputError(
+        "no such manifest",
+        got=path,
+        allowed=", ".join(known[:6]) or "a YAML file",
+        fix=fix,
+    )
 
 
 def _check(document: Any, where: str) -> None:
     """As much of its form as is read here; the API server judges the rest."""
     try:
-        known = all(document[key] and isinstance(document[key], str) for key in ("apiVersion", "kind"))
+        known = all(
+            document[key] and isinstance(document[key], str) for key in ("apiVersion", "kind")
+        )
         known = known and isinstance(document["metadata"]["name"], str)
         if known and document["kind"] in KINDS:
             job = JobSnapshot(body=document, pods=[])
             known = job.size >= 0 and gpus(job.pod_spec) >= 0 and bool(job.pod_spec["containers"])
             known = known and isinstance(job.pod_spec.get("nodeSelector", {}), dict)
             tolerations = job.pod_spec.get("tolerations", [])
-            known = known and isinstance(tolerations, list) and all(isinstance(t, dict) for t in tolerations)
+            known = (
+                known
+                and isinstance(tolerations, list)
+                and all(isinstance(t, dict) for t in tolerations)
+            )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise _incomplete(f"{where}: {type(error).__name__} {error}") from error
     if not known:
@@ -183,11 +253,17 @@ def _check(document: Any, where: str) -> None:
 
 def _incomplete(got: str) -> InputError:
     allowed = "apiVersion, kind, metadata.name, and of a job its parallelism and pod template"
-    return InputError("not a Kubernetes object", got=got, allowed=allowed, fix=_RENDER)
+    return InputError(
+        "not a Kubernetes object",
+        got=got,
+        allowed=allowed,
+        fix=_RENDER,
+    )
 
 
 def only(documents: list[Object], job: str) -> list[Object]:
-    """`job` and everything that is no job, nor named after another one; all of them where no job is named.
+    """`job` and everything that is no job, nor named after another one; all of them where no job is
+    named.
 
     A rendered job is known by its name with and without the digest of its template.
     """
@@ -196,7 +272,12 @@ def only(documents: list[Object], job: str) -> list[Object]:
     if job and not any(job in _names(doc) for doc in jobs):
         near = get_close_matches(job, names, n=1)
         fix = f"did you mean {near[0]}?" if near else "leave --job out for all of them"
-        raise InputError("no such job in the manifest", got=job, allowed=", ".join(names), fix=fix)
+        raise InputError(
+            "no such job in the manifest",
+            got=job,
+            allowed=", ".join(names),
+            fix=fix,
+        )
     others = [doc for doc in jobs if job and job not in _names(doc)]
     theirs = {_names(doc)[1] for doc in others} - {""}
     return [doc for doc in documents if doc not in others and _names(doc)[1] not in theirs]

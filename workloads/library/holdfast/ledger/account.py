@@ -25,7 +25,8 @@ class Recovery:
     signal: str
     target: str
     back_us: int | None
-    """When work went on: its first step, or its first item. None if it never did within the events."""
+    """When work went on: its first step, or its first item. None if it never did within the events.
+    """
     lost_steps: int = 0
     """Steps known to be done again; for batch, items given up in mid-work."""
     lane: int = 0
@@ -57,7 +58,9 @@ class GangSize(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class JobLedger:
-    """One run. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch, node time for an elastic gang."""
+    """One run. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch,
+    node time for an elastic gang.
+    """
 
     job: str
     index: int | None
@@ -125,11 +128,17 @@ class JobLedger:
 
 
 def head(events: Sequence[Event]) -> dict[str, Any]:
-    """What the ledger of a run has in common for training and batch. `events`: in time order, at least one."""
+    """What the ledger of a run has in common for training and batch. `events`: in time order, at
+    least one.
+    """
     first = events[0]
     return {
-        "job": first.job, "index": first.run_index, "kind": first.kind, "begin_us": first.t_us, "end_us": events[-1].t_us,
-    }  # fmt: skip
+        "job": first.job,
+        "index": first.run_index,
+        "kind": first.kind,
+        "begin_us": first.t_us,
+        "end_us": events[-1].t_us,
+    }
 
 
 def totals_us(spans: Iterable[Span]) -> Mapping[State, int]:

@@ -19,8 +19,10 @@ KEPT = frozenset({"claimed", "stored", "acked", "item_failed", "dead_lettered"})
 
 
 def ledger(events: Sequence[Event]) -> JobLedger:
-    begin_us, end_us = events[0].t_us, events[-1].t_us
-    evicts, workers = evictions(events), process_runs(events)
+    begin_us = events[0].t_us
+    end_us = events[-1].t_us
+    evicts = evictions(events)
+    workers = process_runs(events)
     victims = _victims(workers, evicts)
     for evict, victim in zip(evicts, victims, strict=True):
         if victim and victim.exit_code is None:
@@ -28,7 +30,12 @@ def ledger(events: Sequence[Event]) -> JobLedger:
     spans: list[Span] = []
     lanes = _lanes(workers)
     for number, lane in enumerate(lanes):
-        timeline = LaneTimeline(begin_us, end_us, lane=number, base=State.RESTARTING)
+        timeline = LaneTimeline(
+            begin_us,
+            end_us,
+            lane=number,
+            base=State.RESTARTING,
+        )
         for run in lane:
             _add_run(timeline, run)
         if lane[-1].exit_code == 0:
@@ -40,7 +47,12 @@ def ledger(events: Sequence[Event]) -> JobLedger:
         totals_us=totals_us(spans),
         drawn=lambda: spans,
         recoveries=tuple(
-            _recoveries(workers, evicts, victims, {r.process: n for n, lane in enumerate(lanes) for r in lane})
+            _recoveries(
+                workers,
+                evicts,
+                victims,
+                {r.process: n for n, lane in enumerate(lanes) for r in lane},
+            )
         ),
         lost=sum(_in_hand(run) for run in workers),
         points=lambda: _progress(events),
@@ -58,11 +70,14 @@ def _victims(workers: Sequence[ProcessRun], evicts: Sequence[Event]) -> list[Pro
 
 
 def _victim(named: Mapping[str, Sequence[ProcessRun]], evict: Event) -> ProcessRun | None:
-    """A target is a process, pod-<process id>, or a pod: its host, or that of an index with a random word behind it."""
+    """A target is a process, pod-<process id>, or a pod: its host, or that of an index with a
+    random word behind it.
+    """
     target = str(evict.fields.get("target", ""))
     for name in (target, target.removeprefix("pod-"), target.rpartition("-")[0]):
         runs = named.get(name, ())
-        if begun := bisect_right(runs, evict.t_us, key=lambda run: run.begins_us):
+        begun = bisect_right(runs, evict.t_us, key=lambda run: run.begins_us)
+        if begun:
             return runs[begun - 1]
     return None
 
@@ -87,10 +102,13 @@ def _add_run(timeline: LaneTimeline, run: ProcessRun) -> None:
     if begun is None:
         return
     timeline.add(begun, run.ends_us, State.IDLE)
-    in_hand, before_us = 0, run.begins_us
+    in_hand = 0
+    before_us = run.begins_us
     for event in run.events:
         if in_hand > 0:
-            timeline.add(before_us, event.t_us, State.PRODUCTIVE if event.type in KEPT else State.LOST)
+            timeline.add(
+                before_us, event.t_us, State.PRODUCTIVE if event.type in KEPT else State.LOST
+            )
         in_hand = max(0, in_hand + _change(event))
         before_us = event.t_us
     if in_hand > 0:
@@ -124,12 +142,18 @@ def _recoveries(
     victims: Sequence[ProcessRun | None],
     lane_of: Mapping[str, int],
 ) -> Iterable[Recovery]:
-    """A worker is replaced by the first one that starts after its eviction; each replacement counts once."""
+    """A worker is replaced by the first one that starts after its eviction; each replacement counts
+    once.
+    """
     coming = iter(workers)
     for evict, victim in zip(evicts, victims, strict=True):
         successor = next((worker for worker in coming if worker.begins_us > evict.t_us), None)
-        back = next((e.t_us for e in successor.events if e.type in STARTED), None) if successor else None
-        signal, target = str(evict.fields.get("signal", "")), str(evict.fields.get("target", ""))
+        if successor:
+            back = next((e.t_us for e in successor.events if e.type in STARTED), None)
+        else:
+            back = None
+        signal = str(evict.fields.get("signal", ""))
+        target = str(evict.fields.get("target", ""))
         lost, lane = (_in_hand(victim), lane_of[victim.process]) if victim else (0, 0)
         yield Recovery(evict.t_us, signal, target, back, lost, lane)
 

@@ -1,8 +1,9 @@
-"""What an event line may hold. Any pod may print one, so everything behind this border relies on it (infra/decisions/0075).
+"""What an event line may hold. Any pod may print one, so everything behind this border relies on it
+(infra/decisions/0075).
 
-Guarantee of a record that is not refused: its name is short and printable, its time is a time, and each field of its
-type that it carries has the right type and a value that sums and products of doubles can hold. Fields that the
-contract does not know are never read.
+Guarantee of a record that is not refused: its name is short and printable, its time is a time, and
+each field of its type that it carries has the right type and a value that sums and products of
+doubles can hold. Fields that the contract does not know are never read.
 """
 
 import math
@@ -11,12 +12,16 @@ from typing import Any
 
 from holdfast.contract.telemetry import EVENT_VERSION, EVENTS, KIND_BATCH, KIND_NODE, KIND_TRAINING
 
-# A wall clock in seconds: later than 2001, earlier than 2100. Milliseconds and uptimes fall outside.
-EARLIEST_S, LATEST_S = 1e9, 4.1e9
+# A wall clock in seconds: later than 2001, earlier than 2100. Milliseconds and uptimes fall
+# outside.
+EARLIEST_S = 1e9
+LATEST_S = 4.1e9
 AHEAD_S = 300.0
 """A pod's clock may be this far ahead of the reader's."""
 MAX_LINE_BYTES = 262_144  # Cloud Logging takes no longer entry
-MAX_NAME, MAX_TEXT, MAX_LIST = 253, 4_096, 10_000
+MAX_NAME = 253
+MAX_TEXT = 4_096
+MAX_LIST = 10_000
 MAX_COUNT = 2**53  # doubles hold every integer up to here
 MAX_SECONDS = 1e9
 KINDS = frozenset({KIND_TRAINING, KIND_BATCH, KIND_NODE})
@@ -32,11 +37,15 @@ def _is_seconds(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) <= MAX_COUNT)
+    return (type(value) is float and math.isfinite(value)) or (
+        type(value) is int and abs(value) <= MAX_COUNT
+    )
 
 
 def _is_name(value: object) -> bool:
-    """Printable excludes control characters and lone surrogates, which no file and no page can hold."""
+    """Printable excludes control characters and lone surrogates, which no file and no page can
+    hold.
+    """
     return type(value) is str and len(value) <= MAX_NAME and value.isprintable()
 
 
@@ -52,7 +61,9 @@ def _is_item(value: object) -> bool:
 
 def _are_items(value: object) -> bool:
     """A number, or the list of their ids."""
-    return all(map(_is_item, value)) if type(value) is list and len(value) <= MAX_LIST else _is_count(value)
+    if type(value) is list and len(value) <= MAX_LIST:
+        return all(map(_is_item, value))
+    return _is_count(value)
 
 
 def _is_list(value: object) -> bool:
@@ -64,10 +75,13 @@ def _is_mapping(value: object) -> bool:
     return type(value) is dict
 
 
-_COUNTS = "step first_step last_step bytes rank slowest_rank world_size nodes of attempt code failures"
+_COUNTS = (
+    "step first_step last_step bytes rank slowest_rank world_size nodes of attempt code failures"
+)
 _SECONDS = "seconds blocking_seconds"
 _NAMES = (
-    "signal node pool queue flavor zone machine_type capacity source accelerator error_class fault answer namespace"
+    "signal node pool queue flavor zone machine_type capacity source accelerator error_class fault"
+    " answer namespace"
 )
 _TEXTS = "target reason"
 Check = Callable[[object], bool]
@@ -86,7 +100,10 @@ FIELDS: dict[str, Check] = (
     }
 )
 _AMOUNTS = (_is_count, _is_seconds, _is_number)
-_CHECKS = {event_type: tuple((name, FIELDS[name]) for name in fields) for event_type, fields in EVENTS.items()}
+_CHECKS = {
+    event_type: tuple((name, FIELDS[name]) for name in fields)
+    for event_type, fields in EVENTS.items()
+}
 
 
 def refusal(record: Any, *, job: str = "", now_s: float | None = None) -> str:
@@ -111,14 +128,19 @@ def _head(record: dict[str, Any], job: str, now_s: float | None) -> str:
     if job and record["job"] != job:
         return "lines about a job other than the one whose pod wrote them"
     index = record.get("index")
-    return "" if index is None or _is_count(index) else "lines with a field that is no amount"
+    if index is None or _is_count(index):
+        return ""
+    return "lines with a field that is no amount"
 
 
 def _body(record: dict[str, Any]) -> str:
     for name, check in _CHECKS[record["event"]]:
         value = record.get(name)
         if value is not None and not check(value):
-            return f"lines with a field that is no {'amount' if check in _AMOUNTS else f'usable {name}'}"
+            return (
+                "lines with a field that is no"
+                f" {'amount' if check in _AMOUNTS else f'usable {name}'}"
+            )
     return ""
 
 

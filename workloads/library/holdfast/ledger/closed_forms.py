@@ -1,7 +1,8 @@
-"""Closed forms: how long a job takes on capacity that fails, and the churn at which it stops paying.
+"""Closed forms: how long a job takes on capacity that fails, and the churn at which it stops
+paying.
 
-Hours throughout. Poisson failures at `churn` per running hour; they may hit the restart too. Real lives are not exponential:
-`holdfast place` simulates them.
+Hours throughout. Poisson failures at `churn` per running hour; they may hit the restart too. Real
+lives are not exponential: `holdfast place` simulates them.
 """
 
 import math
@@ -14,7 +15,14 @@ MAX_CHURN = 1e4
 _MAX_EXPONENT = 700.0
 
 
-def expected_hours(work_h: float, *, churn: float, interval_h: float, checkpoint_h: float, restart_h: float) -> float:
+def expected_hours(
+    work_h: float,
+    *,
+    churn: float,
+    interval_h: float,
+    checkpoint_h: float,
+    restart_h: float,
+) -> float:
     """Mean machine hours for the work when every `interval_h` of it is followed by a checkpoint."""
     if churn == 0.0:
         return work_h * (1.0 + checkpoint_h / interval_h)
@@ -28,7 +36,13 @@ def slowdown(*, churn: float, checkpoint_h: float, restart_h: float) -> float:
     if churn == 0.0:
         return 1.0
     interval_h = daly(checkpoint_h, 1 / churn)
-    return expected_hours(1.0, churn=churn, interval_h=interval_h, checkpoint_h=checkpoint_h, restart_h=restart_h)
+    return expected_hours(
+        1.0,
+        churn=churn,
+        interval_h=interval_h,
+        checkpoint_h=checkpoint_h,
+        restart_h=restart_h,
+    )
 
 
 def batch_slowdown(*, churn: float, restart_h: float, item_batch_h: float) -> float:
@@ -37,16 +51,19 @@ def batch_slowdown(*, churn: float, restart_h: float, item_batch_h: float) -> fl
 
 
 def break_even(price_ratio: float, slow: Callable[[float], float]) -> float:
-    """The churn at which the cheaper capacity costs as much as the other one; inf if never, 0 if always.
+    """The churn at which the cheaper capacity costs as much as the other one; inf if never, 0 if
+    always.
 
-    `price_ratio` is cheap over expensive; `slow(churn)` the machine hours for an hour of work on the cheap one.
+    `price_ratio` is cheap over expensive; `slow(churn)` the machine hours for an hour of work on
+    the cheap one.
     """
     if price_ratio >= 1.0:
         return 0.0
     bound = 1.0 / price_ratio
     if slow(MAX_CHURN) < bound:
         return math.inf
-    low, high = 0.0, MAX_CHURN
+    low = 0.0
+    high = MAX_CHURN
     # Not Newton: with a free restart the curve is flat, and its slope is no guide.
     for _ in range(200):
         middle = (low + high) / 2.0
@@ -55,4 +72,11 @@ def break_even(price_ratio: float, slow: Callable[[float], float]) -> float:
 
 
 def break_even_churn(price_ratio: float, *, checkpoint_h: float, restart_h: float) -> float:
-    return break_even(price_ratio, lambda c: slowdown(churn=c, checkpoint_h=checkpoint_h, restart_h=restart_h))
+    return break_even(
+        price_ratio,
+        lambda c: slowdown(
+            churn=c,
+            checkpoint_h=checkpoint_h,
+            restart_h=restart_h,
+        ),
+    )

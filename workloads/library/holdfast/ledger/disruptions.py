@@ -1,6 +1,7 @@
 """Which pods were evicted from their work. Pure: a pod as the API server holds it.
 
-A pod that its machine turned away, or that was collected with a machine before it began, lost no work: it is none.
+A pod that its machine turned away, or that was collected with a machine before it began, lost no
+work: it is none.
 """
 
 from collections.abc import Mapping
@@ -14,8 +15,13 @@ Pod = Mapping[str, Any]
 def disruption(pod: Pod) -> tuple[str, float]:
     """Why and when the platform ended the pod, in Unix seconds; empty if it did not."""
     conditions = (pod.get("status") or {}).get("conditions") or []
-    found = [c for c in conditions if c.get("type") == "DisruptionTarget" and c.get("status") == "True"]
-    return (str(found[0].get("reason") or ""), unix_s(found[0].get("lastTransitionTime"))) if found else ("", 0.0)
+    found = []
+    for c in conditions:
+        if c.get("type") == "DisruptionTarget" and c.get("status") == "True":
+            found.append(c)
+    if found:
+        return (str(found[0].get("reason") or ""), unix_s(found[0].get("lastTransitionTime")))
+    return ("", 0.0)
 
 
 def eviction(pod: Pod) -> tuple[str, float]:
@@ -26,7 +32,12 @@ def eviction(pod: Pod) -> tuple[str, float]:
 def _began(pod: Pod) -> bool:
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     states = [
-        state for each in statuses for held in ("state", "lastState") for state in (each.get(held) or {}).values()
+        state
+        for each in statuses
+        for held in ("state", "lastState")
+        for state in (each.get(held) or {}).values()
     ]
     # Of a container that it lost sight of, the kubelet keeps no start: it counts a restart.
-    return any((state or {}).get("startedAt") for state in states) or any(each.get("restartCount") for each in statuses)
+    return any((state or {}).get("startedAt") for state in states) or any(
+        each.get("restartCount") for each in statuses
+    )

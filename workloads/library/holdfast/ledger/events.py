@@ -17,7 +17,8 @@ from holdfast.contract.errors import InputError
 from holdfast.ledger.border import MAX_LINE_BYTES, index_of, refusal
 
 # Lines of these are used all the same.
-DUPLICATED, BACKWARDS = "duplicated lines", "lines whose clock ran backwards"
+DUPLICATED = "duplicated lines"
+BACKWARDS = "lines whose clock ran backwards"
 KEPT_PROBLEMS = frozenset({DUPLICATED, BACKWARDS})
 
 
@@ -43,7 +44,9 @@ class Reading:
 
 
 def read_folder(folder: Path) -> Reading:
-    """Every *.jsonl under a folder. Each file is one writer's: duplicates and clocks are judged within it."""
+    """Every *.jsonl under a folder. Each file is one writer's: duplicates and clocks are judged
+    within it.
+    """
     files = sorted(folder.rglob("*.jsonl"))
     if not files:
         raise InputError(
@@ -62,10 +65,13 @@ def read_folder(folder: Path) -> Reading:
 
 
 class Tail:
-    """A file that others write: the whole lines that were added since the last call. Half a line waits for its rest."""
+    """A file that others write: the whole lines that were added since the last call. Half a line
+    waits for its rest.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
+        self._path = path
+        self._offset = 0
 
     def read(self) -> list[bytes]:
         """None from a file that is not there yet."""
@@ -86,12 +92,19 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         got = f"{path}: {error.strerror}"
-        raise InputError("an event file cannot be read", got=got, allowed="readable files", fix="fix its permissions, or move it away") from error  # fmt: skip
+        raise InputError(
+            "an event file cannot be read",
+            got=got,
+            allowed="readable files",
+            fix="fix its permissions, or move it away",
+        ) from error
 
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """A million events are no garbage: looking for cycles among them would cost a third of the time."""
+    """A million events are no garbage: looking for cycles among them would cost a third of the
+    time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -105,8 +118,9 @@ def uncollected() -> Generator[None]:
 def parse(lines: Sequence[bytes], *, job: str = "", now_s: float | None = None) -> Reading:
     """Lines in the order in which they were written.
 
-    `job`: whose pod wrote them, where that is known; a line about another job is refused. `now_s`: the reader's
-    clock, where the lines are of today; a line from its future is refused, or it would never be the past.
+    `job`: whose pod wrote them, where that is known; a line about another job is refused. `now_s`:
+    the reader's clock, where the lines are of today; a line from its future is refused, or it would
+    never be the past.
     """
     reading = Reading()
     written = [line for line in lines if line.strip()]
@@ -122,13 +136,17 @@ def parse(lines: Sequence[bytes], *, job: str = "", now_s: float | None = None) 
             reading.problems[reason] += 1
             continue
         process = record["process"]
-        t_us, before = round(record["t"] * 1e6), newest.get(process, 0)
+        t_us = round(record["t"] * 1e6)
+        before = newest.get(process, 0)
         if t_us < before:
-            # The true time is unknown; holding the clock still makes the stretch idle instead of counting it twice.
+            # The true time is unknown; holding the clock still makes the stretch idle instead of
+            # counting it twice.
             reading.problems[BACKWARDS] += 1
             t_us = before
         newest[process] = t_us
-        event = Event(t_us, record["event"], record["job"], record["kind"], process, record, index_of(record))
+        event = Event(
+            t_us, record["event"], record["job"], record["kind"], process, record, index_of(record)
+        )
         reading.events.append(event)
     reading.events.sort(key=lambda event: event.t_us)
     return reading
@@ -144,7 +162,8 @@ def _records(lines: Sequence[bytes], reading: Reading) -> Iterable[Any]:
             parsed = json.loads(b"[" + b",".join(block) + b"]")
             whole = len(parsed) == len(block)
         except (ValueError, RecursionError):
-            parsed, whole = [], False
+            parsed = []
+            whole = False
         yield from (parsed if whole else _one_by_one(block, reading))
 
 
@@ -160,5 +179,7 @@ def _one_by_one(lines: Sequence[bytes], reading: Reading) -> Iterable[Any]:
 
 
 def _is_log_line(record: Any) -> bool:
-    """Where events go to standard output, the log of the same process does too (holdfast.runtime.logs)."""
+    """Where events go to standard output, the log of the same process does too
+    (holdfast.runtime.logs).
+    """
     return isinstance(record, dict) and "severity" in record and "event" not in record

@@ -1,6 +1,7 @@
 """Where the time of a job went. Pure: events in, accounts out.
 
-Guarantee: the states of a ledger add up to its wall time to the microsecond, whatever the events hold.
+Guarantee: the states of a ledger add up to its wall time to the microsecond, whatever the events
+hold.
 """
 
 from collections import defaultdict

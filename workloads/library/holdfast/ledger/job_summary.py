@@ -1,7 +1,7 @@
 """What the event lines of a job show of it: step, newest save, useful share, what evictions cost.
 
-One answer for every command: `report`, `explain` and the drill show these figures. Shares, losses and
-recoveries are those of the job's ledger. Pure but for `read_job_summaries`.
+One answer for every command: `report`, `explain` and the drill show these figures. Shares, losses
+and recoveries are those of the job's ledger. Pure but for `read_job_summaries`.
 """
 
 from collections import defaultdict
@@ -22,8 +22,8 @@ from holdfast.ledger.timeline import State
 class JobSummary:
     """Up to the job's last event; times in seconds. None where no line of the job shows it.
 
-    Where each index of a job trains apart, its runs are added up: `step` and `last_commit_s` are those of the run
-    that is furthest behind.
+    Where each index of a job trains apart, its runs are added up: `step` and `last_commit_s` are
+    those of the run that is furthest behind.
     """
 
     job: str
@@ -35,7 +35,9 @@ class JobSummary:
     last_commit_s: float | None
     """Unix time of the newest commit."""
     lost: int
-    """Steps that were done again because a later process restored a step before them; for batch, items."""
+    """Steps that were done again because a later process restored a step before them; for batch,
+    items.
+    """
     recoveries: tuple[Recovery, ...]
     """One for each eviction: steps lost by it, seconds until work went on."""
     orderly_exits: int
@@ -47,21 +49,29 @@ class JobSummary:
     """Time of the places that had no node while the others worked, added up."""
 
     def saved_age_s(self, now_s: float) -> float | None:
-        return None if self.last_commit_s is None else max(0.0, now_s - self.last_commit_s)
+        if self.last_commit_s is None:
+            return None
+        return max(0.0, now_s - self.last_commit_s)
 
     @property
     def recovered_after_s(self) -> tuple[float, ...]:
         """Of those evictions after which work went on, in their order."""
-        return tuple(recovery.seconds for recovery in self.recoveries if recovery.seconds is not None)
+        return tuple(
+            recovery.seconds for recovery in self.recoveries if recovery.seconds is not None
+        )
 
 
 def read_job_summaries(folder: Path) -> dict[str, JobSummary]:
-    """By job, from every *.jsonl under a folder; lines that cannot be used are passed over. InputError without files."""
+    """By job, from every *.jsonl under a folder; lines that cannot be used are passed over.
+    InputError without files.
+    """
     return job_summaries(read_folder(folder).events)
 
 
 def job_summaries(events: Iterable[Event]) -> dict[str, JobSummary]:
-    """`events`: in time order. Where one name has lines of both kinds, the kind with more of them counts."""
+    """`events`: in time order. Where one name has lines of both kinds, the kind with more of them
+    counts.
+    """
     runs: dict[tuple[str, str], list[Sequence[Event]]] = defaultdict(list)
     for (job, _, kind), rows in by_run(events).items():
         runs[job, kind].append(rows)
@@ -94,7 +104,9 @@ def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
         step=min((step for step in steps if step is not None), default=None),
         last_commit_s=min(newest for [newest] in commits) / 1e6 if all(commits) else None,
         lost=sum(ledger.lost for ledger in ledgers),
-        recoveries=tuple(sorted((r for ledger in ledgers for r in ledger.recoveries), key=lambda r: r.t_us)),
+        recoveries=tuple(
+            sorted((r for ledger in ledgers for r in ledger.recoveries), key=lambda r: r.t_us)
+        ),
         size=_present_size(ledgers),
         restarts=tuple(sorted(each for ledger in ledgers for each in ledger.restarts)),
         missing_node_s=sum(ledger.totals_us[State.DEGRADED] for ledger in ledgers) / 1e6,
@@ -104,7 +116,9 @@ def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
 
 def _orderly_exits(kind: str, runs: Iterable[ProcessRun]) -> int:
     """The ranks of a gang leave together, workers of a batch alone."""
-    return sum(run.exit_code == EXIT_PREEMPTED and (kind != KIND_TRAINING or run.rank == 0) for run in runs)
+    return sum(
+        run.exit_code == EXIT_PREEMPTED and (kind != KIND_TRAINING or run.rank == 0) for run in runs
+    )
 
 
 def _present_size(ledgers: Sequence[JobLedger]) -> GangSize | None:
@@ -117,4 +131,6 @@ def _present_size(ledgers: Sequence[JobLedger]) -> GangSize | None:
 
 
 def _step(ledger: JobLedger) -> int | None:
-    return int(ledger.progress[-1][1]) if ledger.kind == KIND_TRAINING and ledger.progress else None
+    if ledger.kind == KIND_TRAINING and ledger.progress:
+        return int(ledger.progress[-1][1])
+    return None

@@ -1,7 +1,8 @@
 """What capacity costs, and below which share of useful time the cheaper capacity costs more.
 
-Prices and closed forms are those of `holdfast place`, so that the two never disagree. The goodput alert uses this
-break-even by default: at a constant of 0.8 it fired while Spot at 0.40 to 0.52 of on-demand was still cheaper. Pure.
+Prices and closed forms are those of `holdfast place`, so that the two never disagree. The goodput
+alert uses this break-even by default: at a constant of 0.8 it fired while Spot at 0.40 to 0.52 of
+on-demand was still cheaper. Pure.
 """
 
 import math
@@ -71,12 +72,20 @@ class Money:
 
 
 def prices_of(machine: str, region: str) -> Prices:
-    known, table = _machine(machine), prices.load()
+    known = _machine(machine)
+    table = prices.load()
     found = {capacity: table.quote(known, region, capacity) for capacity in prices.CAPACITIES}
-    spot, flex, demand = (found[c] for c in (Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND))
+    spot, flex, demand = (
+        found[c] for c in (Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND)
+    )
     if spot is None or demand is None:
         allowed = ", ".join(table.regions(known.accelerator)) or "none"
-        raise InputError(f"no prices of {machine}", got=region, allowed=allowed, fix="give a region with --region")
+        raise InputError(
+            f"no prices of {machine}",
+            got=region,
+            allowed=allowed,
+            fix="give a region with --region",
+        )
     return Prices(
         machine=machine,
         region=region,
@@ -93,7 +102,10 @@ def _machine(name: str) -> MachineType:
     if known is None or not known.accelerator:
         gpus = ", ".join(m.name for m in MACHINE_TYPES.values() if m.accelerator)
         raise InputError(
-            "no machine type with a price", got=name, allowed=gpus, fix="give a GPU machine with --machine"
+            "no machine type with a price",
+            got=name,
+            allowed=gpus,
+            fix="give a GPU machine with --machine",
         )
     return known
 
@@ -103,8 +115,11 @@ def money(ledgers: Sequence[JobLedger], at: Prices) -> Money | None:
     bill = receipt(ledgers, at.spot, at.on_demand) if ledgers else None
     if bill is None or bill.usd_per_useful_hour is None:
         return None
-    paid_h, wasted_h, useful_h = bill.machine_hours, bill.wasted_usd / at.spot, bill.useful_hours
-    calm_h = (paid_h - wasted_h) / useful_h  # what an undisturbed run would have paid for an hour of work
+    paid_h = bill.machine_hours
+    wasted_h = bill.wasted_usd / at.spot
+    useful_h = bill.useful_hours
+    # what an undisturbed run would have paid for an hour of work
+    calm_h = (paid_h - wasted_h) / useful_h
     return Money(
         prices=at,
         paid_usd=bill.paid_usd,
@@ -123,7 +138,9 @@ def money(ledgers: Sequence[JobLedger], at: Prices) -> Money | None:
 
 
 def _interval(usd: float, calm_h: float, wasted_h: float, evictions: int) -> tuple[float, float]:
-    """The waste follows the number of evictions, which is a Poisson count; the rest is taken as it was."""
+    """The waste follows the number of evictions, which is a Poisson count; the rest is taken as it
+    was.
+    """
     if evictions == 0:
         return usd * calm_h, math.inf
     low, high = Exposure(events=evictions, hours=1.0).interval(CONFIDENCE)
@@ -131,22 +148,40 @@ def _interval(usd: float, calm_h: float, wasted_h: float, evictions: int) -> tup
 
 
 def flip(ledgers: Sequence[JobLedger], bill: Receipt, at: Prices) -> float:
-    """Evictions a running node-hour at which Spot costs as much as its cheaper rival, from what was measured here."""
+    """Evictions a running node-hour at which Spot costs as much as its cheaper rival, from what was
+    measured here.
+    """
     back_s = [r.seconds for x in ledgers for r in x.recoveries if r.seconds is not None]
     restart_h = (sum(back_s) / len(back_s) if back_s else 0.0) / HOUR_S
     saves = sum(len(x.commits_us) for x in ledgers)
-    stopped_h = sum(us for x in ledgers for state, us in x.totals_us.items() if state == "checkpointing") / 3.6e9
+    stopped_h = (
+        sum(us for x in ledgers for state, us in x.totals_us.items() if state == "checkpointing")
+        / 3.6e9
+    )
     ratio = at.spot / at.rival[1]
     if not saves:  # a queue: an eviction costs the restart, and what it wasted
-        cost_h = max(restart_h, bill.wasted_usd / at.spot / bill.evictions if bill.evictions else 0.0)
-        return forms.break_even(ratio, lambda c: forms.batch_slowdown(churn=c, restart_h=cost_h, item_batch_h=0.0))
-    return forms.break_even_churn(ratio, checkpoint_h=max(stopped_h / saves, 1e-6), restart_h=restart_h)
+        cost_h = max(
+            restart_h, bill.wasted_usd / at.spot / bill.evictions if bill.evictions else 0.0
+        )
+        return forms.break_even(
+            ratio,
+            lambda c: forms.batch_slowdown(
+                churn=c,
+                restart_h=cost_h,
+                item_batch_h=0.0,
+            ),
+        )
+    return forms.break_even_churn(
+        ratio, checkpoint_h=max(stopped_h / saves, 1e-6), restart_h=restart_h
+    )
 
 
 def break_even_share(pools: Iterable[Pool], region: str) -> float | None:
-    """Below this share of useful time the most expensive Spot pool costs more than on-demand; None without prices.
+    """Below this share of useful time the most expensive Spot pool costs more than on-demand; None
+    without prices.
 
-    The metric has no label for the capacity: one threshold may fire early for cheaper GPUs, never late.
+    The metric has no label for the capacity: one threshold may fire early for cheaper GPUs, never
+    late.
     """
     table = prices.load()
     shares: list[float] = []
@@ -154,7 +189,9 @@ def break_even_share(pools: Iterable[Pool], region: str) -> float | None:
         machine = MACHINE_TYPES.get(pool.machine_type)
         if pool.capacity is not Capacity.SPOT or machine is None or not machine.accelerator:
             continue
-        spot, demand = (table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
+        spot, demand = (
+            table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND)
+        )
         if spot and demand:
             shares.append(spot.usd / demand.usd)
     return round(max(shares), 2) if shares else None

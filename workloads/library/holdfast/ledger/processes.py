@@ -1,6 +1,7 @@
 """Groups the events of a job by process: one run is one process from its first event to its last.
 
-Guarantee: runs are in the order of their beginning. Every event is looked at once; what follows asks a run by type.
+Guarantee: runs are in the order of their beginning. Every event is looked at once; what follows
+asks a run by type.
 """
 
 from collections import defaultdict
@@ -20,7 +21,9 @@ FOREIGN_TYPES = SIGNAL_TYPES | NODE_TYPES
 class ProcessRun:
     process: str
     events: list[Event] = field(default_factory=list[Event])
-    by_type: dict[str, list[Event]] = field(default_factory=lambda: defaultdict[str, list[Event]](list))
+    by_type: dict[str, list[Event]] = field(
+        default_factory=lambda: defaultdict[str, list[Event]](list)
+    )
     begins_us: int = 0
     ends_us: int = 0
     """Last event, or the eviction that ended it."""
@@ -52,7 +55,9 @@ class ProcessRun:
 
     def newest_us(self, *types: str) -> int:
         """When the last event of any of these types was written; the end of the run if none was."""
-        return max((found[-1].t_us for each in types if (found := self.of(each))), default=self.ends_us)
+        return max(
+            (found[-1].t_us for each in types if (found := self.of(each))), default=self.ends_us
+        )
 
 
 def process_runs(events: Iterable[Event]) -> list[ProcessRun]:
@@ -62,7 +67,9 @@ def process_runs(events: Iterable[Event]) -> list[ProcessRun]:
             continue
         run = by_process.get(event.process)
         if run is None:
-            run = by_process[event.process] = ProcessRun(process=event.process, begins_us=event.t_us)
+            run = by_process[event.process] = ProcessRun(
+                process=event.process, begins_us=event.t_us
+            )
         run.events.append(event)
         run.by_type[event.type].append(event)
     for run in by_process.values():
@@ -71,12 +78,17 @@ def process_runs(events: Iterable[Event]) -> list[ProcessRun]:
 
 
 def computing_us(events: Iterable[Event], begin_us: int, end_us: int) -> int:
-    """Time between two moments in which some process of the job was alive, by its first and last event."""
-    counted, until = 0, begin_us
+    """Time between two moments in which some process of the job was alive, by its first and last
+    event.
+    """
+    counted = 0
+    until = begin_us
     for run in process_runs(events):
-        low, high = max(run.begins_us, until), min(run.ends_us, end_us)
+        low = max(run.begins_us, until)
+        high = min(run.ends_us, end_us)
         if low < high:
-            counted, until = counted + high - low, high
+            counted = counted + high - low
+            until = high
     return counted
 
 

@@ -10,16 +10,21 @@ SHOWING = frozenset({"window", "restore", "start", "commit"})
 
 
 def done_h(events: Iterable[Event]) -> float:
-    """Hours of work that are kept, at the job's own usual pace: its step times what a step takes in the middle of cases.
+    """Hours of work that are kept, at the job's own usual pace: its step times what a step takes in
+    the middle of cases.
 
-    The step of the newest restore or window counts, so an eviction undoes what it undid. 0 before the first window:
-    a job that writes no events is moved as one that has not begun, which is early and never late.
+    The step of the newest restore or window counts, so an eviction undoes what it undid. 0 before
+    the first window: a job that writes no events is moved as one that has not begun, which is early
+    and never late.
     """
-    newest_us, step, paces = -1, 0.0, list[float]()
+    newest_us = -1
+    step = 0.0
+    paces = list[float]()
     for event in events:
         fields = event.fields
         if event.type == "window":
-            first, last = float(fields.get("first_step") or 0), float(fields.get("last_step") or 0)
+            first = float(fields.get("first_step") or 0)
+            last = float(fields.get("last_step") or 0)
             if last >= first:
                 paces.append(float(fields.get("seconds") or 0) / (last - first + 1))
         elif event.type == "restore":
@@ -28,5 +33,6 @@ def done_h(events: Iterable[Event]) -> float:
             continue
         # Lines come by several ways, so not in the order of their time.
         if event.t_us >= newest_us:
-            newest_us, step = event.t_us, last
+            newest_us = event.t_us
+            step = last
     return step * statistics.median(paces) / 3_600 if paces else 0.0

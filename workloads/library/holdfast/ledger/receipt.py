@@ -1,7 +1,7 @@
 """The receipt of a job: what was paid, what evictions wasted of it, what on-demand would have cost.
 
-The line goes to the log, the JSON to programs that add it up, the annotation onto the JobSet or Job. Prices are given,
-never guessed.
+The line goes to the log, the JSON to programs that add it up, the annotation onto the JobSet or
+Job. Prices are given, never guessed.
 """
 
 import json
@@ -41,22 +41,27 @@ class Receipt:
     """Restarts of a sharded gang from the memory of its nodes."""
     from_store: int = 0
     missing_node_hours: float = 0.0
-    """Of an elastic gang's places without a node while the others worked: not billed, and work not done."""
+    """Of an elastic gang's places without a node while the others worked: not billed, and work not
+    done.
+    """
     missing_usd: float = 0.0
     """What those hours cost where they are made up, at the price paid."""
     team: str = DEFAULT_TEAM
     """Of the job's namespace."""
 
     def line(self) -> str:
-        rate = (
-            "no useful hour" if self.usd_per_useful_hour is None else f"${self.usd_per_useful_hour:.2f} per useful hour"
-        )
+        if self.usd_per_useful_hour is None:
+            rate = "no useful hour"
+        else:
+            rate = f"${self.usd_per_useful_hour:.2f} per useful hour"
         return (
-            f"{self.job}: paid ${self.paid_usd:.2f} ({rate}), ${self.wasted_usd:.2f} of it wasted by "
-            f"{self.evictions} evictions; on demand ${self.on_demand_usd:.2f}; largest loss {self.largest_loss_s:.0f} s"
+            f"{self.job}: paid ${self.paid_usd:.2f} ({rate}), ${self.wasted_usd:.2f} of it wasted"
+            f" by {self.evictions} evictions; on demand ${self.on_demand_usd:.2f}; largest loss"
+            f" {self.largest_loss_s:.0f} s"
             + (f"; moved {self.moves} times" if self.moves else "")
             + (
-                f"; restarted {self.from_memory} times from memory, {self.from_store} from the bucket"
+                f"; restarted {self.from_memory} times from memory, {self.from_store} from the"
+                " bucket"
                 if self.from_memory
                 else ""
             )
@@ -66,13 +71,19 @@ class Receipt:
     def _missing(self) -> str:
         if not self.missing_node_hours:
             return ""
-        return f"; {self.missing_node_hours:.1f} node-hours missing, ${self.missing_usd:.2f} to make up"
+        return (
+            f"; {self.missing_node_hours:.1f} node-hours missing, ${self.missing_usd:.2f} to"
+            " make up"
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)
 
 
-PLACES = (api_path(JOBSET_API) + "/namespaces/{}/jobsets/{}", api_path(JOB_API) + "/namespaces/{}/jobs/{}")
+PLACES = (
+    api_path(JOBSET_API) + "/namespaces/{}/jobsets/{}",
+    api_path(JOB_API) + "/namespaces/{}/jobs/{}",
+)
 
 
 def leave(made: Receipt, namespace: str, api: Api) -> str:
@@ -86,14 +97,24 @@ def leave(made: Receipt, namespace: str, api: Api) -> str:
         except ApiError as error:
             if error.status != HTTP_NOT_FOUND:
                 raise Unjudged(f"{path}: {error}") from error
-    raise InputError("no object to annotate with the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="keep the job until then")  # fmt: skip
+    raise InputError(
+        "no object to annotate with the receipt",
+        got=f"{namespace}/{made.job}",
+        allowed="a JobSet or Job",
+        fix="keep the job until then",
+    )
 
 
 def receipt(
-    runs: Sequence[JobLedger], usd_per_hour: float, on_demand_usd_per_hour: float, watched_h: float | None = None
+    runs: Sequence[JobLedger],
+    usd_per_hour: float,
+    on_demand_usd_per_hour: float,
+    watched_h: float | None = None,
 ) -> Receipt:
-    """`runs`: of one job, at least one; prices are those of one lane. `watched_h`: hours of its lanes on machines, where
-    the exporter watched; the time beyond them that no line explains was a wait, in a queue or for a node."""
+    """`runs`: of one job, at least one; prices are those of one lane. `watched_h`: hours of its
+    lanes on machines, where the exporter watched; the time beyond them that no line explains was a
+    wait, in a queue or for a node.
+    """
     hours = {state: sum(run.totals_us[state] for run in runs) / 3.6e9 for state in STATES}
     accounted_h = sum(h for state, h in hours.items() if state not in UNPAID)
     paid_h = accounted_h if watched_h is None else watched_h
@@ -112,7 +133,10 @@ def receipt(
         wasted_usd=wasted_h * usd_per_hour,
         on_demand_usd=(paid_h - wasted_h) * on_demand_usd_per_hour,
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
-        largest_loss_s=max((s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0) / 1e6,
+        largest_loss_s=max(
+            (s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0
+        )
+        / 1e6,
         moves=sum(run.moves for run in runs),
         from_memory=sum(each.from_memory for run in runs for each in run.restarts),
         from_store=sum(not each.from_memory for run in runs for each in run.restarts),

@@ -41,10 +41,20 @@ class Span(NamedTuple):
 
 
 class LaneTimeline:
-    """A lane from begin to end: covered with `base`, intervals laid over it, the strongest state on top."""
+    """A lane from begin to end: covered with `base`, intervals laid over it, the strongest state on
+    top.
+    """
 
-    def __init__(self, begin_us: int, end_us: int, *, lane: int = 0, base: State) -> None:
-        # One integer an edge (time, then state, then open or close) sorts four times as fast as tuples.
+    def __init__(
+        self,
+        begin_us: int,
+        end_us: int,
+        *,
+        lane: int = 0,
+        base: State,
+    ) -> None:
+        # One integer an edge (time, then state, then open or close) sorts four times as fast as
+        # tuples.
         self._edges: list[int] = []
         self._lane = lane
         self.within(begin_us, end_us)
@@ -52,7 +62,8 @@ class LaneTimeline:
 
     def within(self, low_us: int, high_us: int) -> None:
         """What follows is cut to these bounds, which lie inside the lane."""
-        self._low, self._high = low_us, high_us
+        self._low = low_us
+        self._high = high_us
 
     def add(self, begin_us: int, end_us: int, state: State) -> None:
         low = begin_us if begin_us > self._low else self._low
@@ -69,9 +80,11 @@ class LaneTimeline:
 def _sweep(edges: list[int], lane: int) -> list[Span]:
     spans: list[Span] = []
     open_by_rank = [0] * len(STATES)
-    since, strongest = 0, -1
+    since = 0
+    strongest = -1
     for edge in edges:
-        t, rank = edge >> _EDGE_BITS, edge >> 1 & _RANK_MASK
+        t = edge >> _EDGE_BITS
+        rank = edge >> 1 & _RANK_MASK
         open_by_rank[rank] += 1 if edge & 1 else -1
         if rank < strongest:
             continue
@@ -81,12 +94,15 @@ def _sweep(edges: list[int], lane: int) -> list[Span]:
         if now != strongest:
             if strongest >= 0 and since != t:
                 _append(spans, Span(since, t, STATES[strongest], lane))
-            since, strongest = t, now
+            since = t
+            strongest = now
     return spans
 
 
 def _append(spans: list[Span], span: Span) -> None:
-    """Another state may have covered an interval's end and the next one's beginning for no time at all."""
+    """Another state may have covered an interval's end and the next one's beginning for no time at
+    all.
+    """
     if spans and spans[-1].state is span.state and spans[-1].end_us == span.begin_us:
         spans[-1] = spans[-1]._replace(end_us=span.end_us)
     else:

@@ -1,8 +1,8 @@
 """The account of a training job: all ranks stop and start together, so one lane shows its time.
 
-An elastic gang has a lane for each of its places: one without a node is degraded while the others work.
-The lane follows rank 0 of every attempt. StepWindow is lost when a later attempt
-restored a step before it; until then it counts as kept.
+An elastic gang has a lane for each of its places: one without a node is degraded while the others
+work. The lane follows rank 0 of every attempt. StepWindow is lost when a later attempt restored a
+step before it; until then it counts as kept.
 """
 
 import statistics
@@ -16,7 +16,8 @@ from holdfast.ledger.gang import gang_sizes, lanes_of, node_time_us
 from holdfast.ledger.processes import ProcessRun, evictions, pairs, process_runs, seconds_before
 from holdfast.ledger.timeline import LaneTimeline, State
 
-# A window this much slower than the job's usual step counts as straggling, with the part beyond the usual.
+# A window this much slower than the job's usual step counts as straggling, with the part beyond the
+# usual.
 SLOW_FACTOR = 1.5
 NOTHING_LOST = 1 << 62
 
@@ -35,7 +36,8 @@ class StepWindow(NamedTuple):
 
 
 def ledger(events: Sequence[Event]) -> JobLedger:
-    begin_us, end_us = events[0].t_us, events[-1].t_us
+    begin_us = events[0].t_us
+    end_us = events[-1].t_us
     evicts = evictions(events)
     leads = _close(_leads(process_runs(events)), evicts)
     work = [_work(run) for run in leads]
@@ -77,7 +79,9 @@ def _restarts(leads: Sequence[ProcessRun]) -> Iterable[Restart]:
 
 
 def _leads(runs: Iterable[ProcessRun]) -> list[ProcessRun]:
-    """Runs of rank 0. A launcher writes of itself only how it ended: that is how the ranks before it did."""
+    """Runs of rank 0. A launcher writes of itself only how it ended: that is how the ranks before
+    it did.
+    """
     found: list[ProcessRun] = []
     for run in (run for run in runs if run.rank == 0):
         launcher = run.by_type.keys() == {"exit"}
@@ -100,7 +104,9 @@ def _work(run: ProcessRun) -> list[StepWindow]:
 
 
 def _close(leads: list[ProcessRun], evicts: Sequence[Event]) -> list[ProcessRun]:
-    """A killed process leaves no line about its end: the first eviction before the next run dates it."""
+    """A killed process leaves no line about its end: the first eviction before the next run dates
+    it.
+    """
     times = [e.t_us for e in evicts]
     for run, after in pairs(leads):
         if run.exit_code is None:
@@ -112,7 +118,8 @@ def _close(leads: list[ProcessRun], evicts: Sequence[Event]) -> list[ProcessRun]
 
 def _kept_steps(leads: Sequence[ProcessRun]) -> list[int]:
     """For each run the last step that no later run went back behind."""
-    floor, kept = NOTHING_LOST, list[int]()
+    floor = NOTHING_LOST
+    kept = list[int]()
     for run in reversed(leads):
         kept.append(floor)
         floor = min(floor, _restored_step(run))
@@ -126,7 +133,10 @@ def _restored_step(run: ProcessRun) -> int:
 
 
 def _usual_step_s(work: Iterable[Iterable[StepWindow]]) -> float:
-    paces = [(done.end_us - done.begin_us) / done.steps for run in work for done in run]
+    paces = []
+    for run in work:
+        for done in run:
+            paces.append((done.end_us - done.begin_us) / done.steps)
     return statistics.median(paces) / 1e6 if paces else 0.0
 
 
@@ -146,13 +156,19 @@ def _add_run(timeline: LaneTimeline, run: ProcessRun, after: ProcessRun | None) 
 
 def _ready_us(run: ProcessRun) -> int:
     """When the process could work: its state was loaded, or its first window began."""
-    restores, windows = run.of("restore"), run.of("window")
+    restores = run.of("restore")
+    windows = run.of("window")
     if restores and not (windows and windows[0].t_us < restores[0].t_us):
         return restores[0].t_us
     return seconds_before(windows[0])[0] if windows else run.ends_us
 
 
-def _add_work(timeline: LaneTimeline, work: Iterable[StepWindow], keep: int, usual_step_s: float) -> None:
+def _add_work(
+    timeline: LaneTimeline,
+    work: Iterable[StepWindow],
+    keep: int,
+    usual_step_s: float,
+) -> None:
     usual_us = round(usual_step_s * 1e6)
     for done in work:
         begin, turn, steps, last_step = done
@@ -179,11 +195,13 @@ def _recoveries(
     counted: int | None = None
     for evict in evicts:
         after = bisect_right(begins, evict.t_us)
-        hit, back = after - 1, next_worker[after]
+        hit = after - 1
+        back = next_worker[after]
         if hit == counted:
             continue  # pods of a gang are taken together, and it stops once
         counted = hit
-        signal, target = str(evict.fields.get("signal", "")), str(evict.fields.get("target", ""))
+        signal = str(evict.fields.get("signal", ""))
+        target = str(evict.fields.get("target", ""))
         if back is None:
             yield Recovery(evict.t_us, signal, target, None)
             continue

@@ -1,1 +1,3 @@
-"""The linter. Needs YAML readers and the contract only, so that another repository's hook can install it."""
+"""The linter. Needs YAML readers and the contract only, so that another repository's hook can
+install it.
+"""

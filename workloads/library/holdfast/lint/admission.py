@@ -1,7 +1,9 @@
-"""Rules of the linter as ValidatingAdmissionPolicies: the API server says the same to those who never run the linter.
-One policy has no rule: it keeps the label by which network policies know the pods of a gang to the Jobs of its name.
+"""Rules of the linter as ValidatingAdmissionPolicies: the API server says the same to those who
+never run the linter. One policy has no rule: it keeps the label by which network policies know the
+pods of a gang to the Jobs of its name.
 
-Each condition is CEL over `j`, the spec of a Job, and true where the rule finds nothing. A policy reads node selectors only, so it finds less than the linter and nothing else
+Each condition is CEL over `j`, the spec of a Job, and true where the rule finds nothing. A policy
+reads node selectors only, so it finds less than the linter and nothing else
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/).
 """
 
@@ -49,33 +51,60 @@ def _gang_pods() -> Iterator[Body]:
         f"request.userInfo.username.startsWith({_cel(prefix)})"
         for prefix in ("system:serviceaccount:kube-system:", "system:kube-controller-manager")
     )
-    # As Jobs of a run are called, that of a JobSet too; accounts of kube-system make the pods of a ReplicaSet as well.
+    # As Jobs of a run are called, that of a JobSet too; accounts of kube-system make the pods of a
+    # ReplicaSet as well.
     called = f"'^' + object.{label} + '(-[0-9a-f]+)?(-workers-0)?$'"
     owner = f"o.kind == 'Job' && o.?controller.orValue(false) && o.name.matches({called})"
     name = "holdfast-gang-pods"
-    yield _object("ValidatingAdmissionPolicy", name, {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [_resources("v1", "pods")]},
-        # A server that updates a pod keeps its label.
-        "matchConditions": [
-            {"name": "labelled", "expression": f"object.{label} != ''"},
-            {"name": "now", "expression": f"request.operation == 'CREATE' || object.{label} != oldObject.{label}"},
-        ],
-        "validations": [{
-            "expression": f"({system}) && object.metadata.?ownerReferences.orValue([]).exists(o, {owner})",
-            "message": f"{LABEL_GANG} is for pods of the Job of that name alone: network policies open ports to pods"
-            " that have it. Fix: create a Job of the run's name, or leave the label out.",
-        }],
-    })  # fmt: skip
+    yield _object(
+        "ValidatingAdmissionPolicy",
+        name,
+        {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [_resources("v1", "pods")]},
+            # A server that updates a pod keeps its label.
+            "matchConditions": [
+                {"name": "labelled", "expression": f"object.{label} != ''"},
+                {
+                    "name": "now",
+                    "expression": (
+                        f"request.operation == 'CREATE' || object.{label} != oldObject.{label}"
+                    ),
+                },
+            ],
+            "validations": [
+                {
+                    "expression": (
+                        f"({system}) && object.metadata.?ownerReferences.orValue([]).exists(o,"
+                        f" {owner})"
+                    ),
+                    "message": (
+                        f"{LABEL_GANG} is for pods of the Job of that name alone: network policies"
+                        " open ports to pods that have it. Fix: create a Job of the run's name, or"
+                        " leave the label out."
+                    ),
+                }
+            ],
+        },
+    )
     selector = {"namespaceSelector": {"matchLabels": {LABEL_PART_OF: PART_OF}}}
-    bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": selector}
+    bound = {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": selector,
+    }
     yield _object("ValidatingAdmissionPolicyBinding", name, bound)
 
 
 def _variables(jobs: str) -> list[Body]:
     """Lists of specs of Jobs: all, those on Spot, and those whose nodes can be preempted."""
-    spot, flex = _provisioned("spot", contract.LABEL_SPOT), _provisioned("flex-start", contract.LABEL_FLEX_START)
-    lists = {"jobs": jobs, "spot": f"variables.jobs.filter(j, {spot})", "flex": f"variables.jobs.filter(j, {flex})"}
+    spot = _provisioned("spot", contract.LABEL_SPOT)
+    flex = _provisioned("flex-start", contract.LABEL_FLEX_START)
+    lists = {
+        "jobs": jobs,
+        "spot": f"variables.jobs.filter(j, {spot})",
+        "flex": f"variables.jobs.filter(j, {flex})",
+    }
     lists["takeable"] = "variables.spot + variables.flex"
     return [{"name": name, "expression": expression} for name, expression in lists.items()]
 
@@ -93,8 +122,9 @@ def _conditions(plural: str, pools: tuple[Pool, ...]) -> dict[str, tuple[str, st
     spared = "true" if plural == "jobsets" else "r.action == 'Ignore'"
     codes = _cel(sorted({EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}))
     fails = (
-        "r.action == 'FailJob' && has(r.onExitCodes) && (r.onExitCodes.operator == 'In' "
-        f"? {codes}.exists(n, n in r.onExitCodes.values) : !{codes}.all(n, n in r.onExitCodes.values))"
+        "r.action == 'FailJob' && has(r.onExitCodes) && (r.onExitCodes.operator == 'In' ?"
+        f" {codes}.exists(n, n in r.onExitCodes.values) : !{codes}.all(n, n in"
+        " r.onExitCodes.values))"
     )
     return {
         "HF004": ("spot", f"{flex} || {_tolerated(SPOT_TAINT)}"),
@@ -102,14 +132,22 @@ def _conditions(plural: str, pools: tuple[Pool, ...]) -> dict[str, tuple[str, st
         "HF030": ("jobs", f"!{gpu} || {named} || {_POD}.?affinity.?nodeAffinity.hasValue()"),
         "HF033": (
             "jobs",
-            f"{gpu} || ({_label(contract.LABEL_ACCELERATOR)} == '' && "
-            f"!({_label(contract.LABEL_POOL_CLASS)} in {with_gpus}))",
+            (
+                f"{gpu} || ({_label(contract.LABEL_ACCELERATOR)} == '' && "
+                f"!({_label(contract.LABEL_POOL_CLASS)} in {with_gpus}))"
+            ),
         ),
         "HF101": ("spot", f"{_POD}.?terminationGracePeriodSeconds.orValue(30) <= {window}"),
-        "HF104": ("spot", f"j.template.?metadata.?annotations[?{_cel(SAFE_TO_EVICT)}].orValue('') != 'false'"),
+        "HF104": (
+            "spot",
+            f"j.template.?metadata.?annotations[?{_cel(SAFE_TO_EVICT)}].orValue('') != 'false'",
+        ),
         "HF110": ("takeable", f"{rules}.exists(r, {_DISRUPTED} && {spared})"),
         "HF111": ("jobs", f"!{rules}.exists(r, {_DISRUPTED}) || [{rules}[0]].all(r, {_DISRUPTED})"),
-        "HF113": ("takeable", f"has(j.podFailurePolicy) || {_POD}.?restartPolicy.orValue('') != 'OnFailure'"),
+        "HF113": (
+            "takeable",
+            f"has(j.podFailurePolicy) || {_POD}.?restartPolicy.orValue('') != 'OnFailure'",
+        ),
         "HF115": ("jobs", f"!{rules}.exists(r, {fails})"),
         "HF118": ("jobs", f"has(j.activeDeadlineSeconds) || has({_POD}.activeDeadlineSeconds)"),
         "HF119": ("jobs", "has(object.spec.ttlSecondsAfterFinished)"),
@@ -117,24 +155,44 @@ def _conditions(plural: str, pools: tuple[Pool, ...]) -> dict[str, tuple[str, st
     }
 
 
-def _policy(name: str, version: str, plural: str, jobs: str, conditions: dict[str, tuple[str, str]]) -> Body:
-    return _object("ValidatingAdmissionPolicy", name, {
-        # A policy that cannot be evaluated stops no job.
-        "failurePolicy": "Ignore",
-        "matchConstraints": {"resourceRules": [_resources(version, plural)]},
-        # What a controller makes was judged as its owner.
-        "matchConditions": [{"name": "made-by-a-person", "expression": "!has(object.metadata.ownerReferences)"}],
-        "variables": _variables(jobs),
-        "validations": [
-            {"expression": f"variables.{judged}.all(j, {condition})", "message": _message(rule_id)}
-            for rule_id, (judged, condition) in conditions.items()
-        ],
-    })  # fmt: skip
+def _policy(
+    name: str,
+    version: str,
+    plural: str,
+    jobs: str,
+    conditions: dict[str, tuple[str, str]],
+) -> Body:
+    return _object(
+        "ValidatingAdmissionPolicy",
+        name,
+        {
+            # A policy that cannot be evaluated stops no job.
+            "failurePolicy": "Ignore",
+            "matchConstraints": {"resourceRules": [_resources(version, plural)]},
+            # What a controller makes was judged as its owner.
+            "matchConditions": [
+                {"name": "made-by-a-person", "expression": "!has(object.metadata.ownerReferences)"}
+            ],
+            "variables": _variables(jobs),
+            "validations": [
+                {
+                    "expression": f"variables.{judged}.all(j, {condition})",
+                    "message": _message(rule_id),
+                }
+                for rule_id, (judged, condition) in conditions.items()
+            ],
+        },
+    )
 
 
 def _resources(version: str, plural: str) -> Body:
     group, _, short = version.rpartition("/")
-    return {"apiGroups": [group], "apiVersions": [short], "operations": ["CREATE", "UPDATE"], "resources": [plural]}
+    return {
+        "apiGroups": [group],
+        "apiVersions": [short],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [plural],
+    }
 
 
 def _message(rule_id: str) -> str:
@@ -145,14 +203,31 @@ def _message(rule_id: str) -> str:
 def _binding(policy: str, suffix: str, actions: list[str], operator: str) -> Body:
     selector = {
         "matchLabels": {LABEL_PART_OF: PART_OF},
-        "matchExpressions": [{"key": LABEL_ADMISSION, "operator": operator, "values": [DENY]}],
+        "matchExpressions": [
+            {
+                "key": LABEL_ADMISSION,
+                "operator": operator,
+                "values": [DENY],
+            }
+        ],
     }
-    spec = {"policyName": policy, "validationActions": actions, "matchResources": {"namespaceSelector": selector}}
+    spec = {
+        "policyName": policy,
+        "validationActions": actions,
+        "matchResources": {"namespaceSelector": selector},
+    }
     return _object("ValidatingAdmissionPolicyBinding", f"{policy}-{suffix}", spec)
 
 
 def _object(kind: str, name: str, spec: Body) -> Body:
-    head: Body = {"apiVersion": API, "kind": kind, "metadata": {"name": name, "labels": {LABEL_PART_OF: PART_OF}}}
+    head: Body = {
+        "apiVersion": API,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "labels": {LABEL_PART_OF: PART_OF},
+        },
+    }
     return head | {"spec": spec}
 
 
@@ -162,14 +237,16 @@ def _label(key: str) -> str:
 
 
 def _provisioned(provisioning: str, key: str) -> str:
-    return f"{_label(key)} == 'true' || {_label(contract.LABEL_PROVISIONING)} == {_cel(provisioning)}"
+    return (
+        f"{_label(key)} == 'true' || {_label(contract.LABEL_PROVISIONING)} == {_cel(provisioning)}"
+    )
 
 
 def _tolerated(taint: contract.Taint) -> str:
     return (
-        f"{_POD}.?tolerations.orValue([]).exists(t, t.?key.orValue('') in ['', {_cel(taint.key)}] && "
-        f"t.?effect.orValue('') in ['', {_cel(taint.effect.value)}] && "
-        f"(t.?operator.orValue('') == 'Exists' || t.?value.orValue('') == {_cel(taint.value)}))"
+        f"{_POD}.?tolerations.orValue([]).exists(t, t.?key.orValue('') in ['', {_cel(taint.key)}]"
+        f" && t.?effect.orValue('') in ['', {_cel(taint.effect.value)}] && (t.?operator.orValue('')"
+        f" == 'Exists' || t.?value.orValue('') == {_cel(taint.value)}))"
     )
 
 

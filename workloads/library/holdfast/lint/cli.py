@@ -13,10 +13,16 @@ Platforms = Annotated[list[Path] | None, typer.Option(help=_NEAREST)]
 
 
 def lint(
-    paths: Annotated[list[Path] | None, typer.Argument(help="YAML or JSON files, and folders of them.")] = None,
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="YAML or JSON files, and folders of them.")
+    ] = None,
     platform: Platforms = None,
-    rule: Annotated[str, typer.Option(help="Only print what a rule finds, why, and the fix: HF101, or all.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    rule: Annotated[
+        str, typer.Option(help="Only print what a rule finds, why, and the fix: HF101, or all.")
+    ] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of text.")
+    ] = False,
 ) -> None:
     """Check manifests against the platform. Exit 1: errors or warnings; 2: no manifests."""
     from holdfast.contract.errors import InputError
@@ -27,6 +33,11 @@ def lint(
         return
     if not paths:
         fix = "holdfast lint FOLDER"
-        raise InputError("nothing to judge", got="no path", allowed="files, folders or --rule", fix=fix)
+        raise InputError(
+            "nothing to judge",
+            got="no path",
+            allowed="files, folders or --rule",
+            fix=fix,
+        )
     if run.run(paths, platform or (), as_json=as_json):
         raise typer.Exit(EXIT_FINDINGS)

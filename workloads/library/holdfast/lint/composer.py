@@ -10,7 +10,8 @@ from yaml.composer import ComposerError
 from yaml.nodes import Node
 
 MAX_NODES = 101_000  # of a document, keys included; more than a manifest has by far
-MAX_DEPTH = 40  # the scanner looks at every open level for each token; no Kubernetes object is nested so deep
+# the scanner looks at every open level for each token; no Kubernetes object is nested so deep
+MAX_DEPTH = 40
 
 
 class _Loader(yaml.CSafeLoader):

@@ -1,7 +1,7 @@
 """YAML text to plain values that know their line and column.
 
-Each document of a file is read alone: a broken one becomes a `Trouble`, and the others are still judged. Tags never
-build Python objects, and aliases are expanded up to a limit.
+Each document of a file is read alone: a broken one becomes a `Trouble`, and the others are still
+judged. Tags never build Python objects, and aliases are expanded up to a limit.
 """
 
 # Why it is so: infra/decisions/0060.
@@ -22,8 +22,10 @@ from holdfast.lint.composer import compose
 
 MAX_FILE_BYTES = 1 << 20
 MAX_VALUES = 50_000  # of a document, after aliases are expanded; it stops a bomb of nested aliases
-# Of a whole file: each document may repeat a small bomb, and one long text may be an alias everywhere.
-MAX_FILE_VALUES, MAX_FILE_CHARACTERS = 200_000, 4 << 20
+# Of a whole file: each document may repeat a small bomb, and one long text may be an alias
+# everywhere.
+MAX_FILE_VALUES = 200_000
+MAX_FILE_CHARACTERS = 4 << 20
 MAX_DUPLICATES = 20  # of one document
 MAX_NUMBER = 40  # characters; Python reads longer numbers and then refuses to print them
 
@@ -32,7 +34,9 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The place of a key or value; lines and columns count from 1, `end` is exclusive and on the same line."""
+    """The place of a key or value; lines and columns count from 1, `end` is exclusive and on the
+    same line.
+    """
 
     line: int
     column: int
@@ -40,8 +44,11 @@ class Mark:
 
 
 def load_text(path: FilePath) -> str:
-    """The text of a regular file, at most one byte more than is judged. Raises OSError, also for pipes and devices."""
-    # Without O_NONBLOCK a pipe would block. The open file is checked, so that no other can replace it meanwhile.
+    """The text of a regular file, at most one byte more than is judged. Raises OSError, also for
+    pipes and devices.
+    """
+    # Without O_NONBLOCK a pipe would block. The open file is checked, so that no other can replace
+    # it meanwhile.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "no regular file")
@@ -87,8 +94,11 @@ class Document:
     troubles: list[Trouble] = field(default_factory=list[Trouble])
 
     def at(self, path: Path, *, of_key: bool = False) -> Mark:
-        """The place of `path`: of a scalar itself, else or `of_key` its key; of the nearest ancestor if it is missing."""
-        here, mark = self.value, Mark(self.first_line, 1, 2)
+        """The place of `path`: of a scalar itself, else or `of_key` its key; of the nearest
+        ancestor if it is missing.
+        """
+        here = self.value
+        mark = Mark(self.first_line, 1, 2)
         for step in path:
             found = _child(here, step, of_key=of_key)
             if found is None:
@@ -110,7 +120,8 @@ def _child(parent: Any, step: str | int, *, of_key: bool) -> tuple[Any, Mark] | 
 _START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 # Before a document it is for the reader, and is no document itself.
 _DIRECTIVE = re.compile(r"^%(?:YAML|TAG)\b.*$", re.MULTILINE)
-_TEMPLATES = (("{{", "}}"), ("{%", "%}"), ("<%", "%>"), ("%{", "}"))  # Helm and Go, Jinja, ERB, Terraform
+# Helm and Go, Jinja, ERB, Terraform
+_TEMPLATES = (("{{", "}}"), ("{%", "%}"), ("<%", "%>"), ("%{", "}"))
 _CRD = re.compile(r"^kind:\s*[\"']?CustomResourceDefinition\b", re.MULTILINE)
 
 
@@ -132,7 +143,9 @@ def read(text: str) -> Iterator[Document]:
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    """Text of each document with the number of its first line. `---` at column 1 is always a separator in YAML."""
+    """Text of each document with the number of its first line. `---` at column 1 is always a
+    separator in YAML.
+    """
     start = line = 0
     for match in _START.finditer(text):
         yield text[start : match.start()], line + 1
@@ -154,17 +167,23 @@ class _NotPlainError(HoldfastError, ValueError):
 
 
 class _Reader:
-    """Texts of the documents of one file to values. Counts what it builds, so that aliases cannot explode."""
+    """Texts of the documents of one file to values. Counts what it builds, so that aliases cannot
+    explode.
+    """
 
     def __init__(self) -> None:
-        self.values, self.characters = MAX_FILE_VALUES, MAX_FILE_CHARACTERS  # that are left to the whole file
+        # that are left to the whole file
+        self.values = MAX_FILE_VALUES
+        self.characters = MAX_FILE_CHARACTERS
 
     def read(self, chunk: str, first_line: int) -> Document:
         document = Document(None, first_line)
         if _CRD.search(chunk):  # definitions are large and no rule reads them
             document.value = Map()
             return document
-        self.document, self.count, begin = document, 0, Mark(first_line, 1, 2)
+        self.document = document
+        self.count = 0
+        begin = Mark(first_line, 1, 2)
         try:
             node = compose(chunk)
             document.value = self.build(node) if node is not None else None
@@ -172,7 +191,10 @@ class _Reader:
             document.troubles.append(_template_or_broken(chunk, str(error), self._mark(error.node)))
         except MarkedYAMLError as error:
             place = error.problem_mark or error.context_mark
-            mark = Mark(first_line + place.line, place.column + 1, place.column + 2) if place else begin
+            if place:
+                mark = Mark(first_line + place.line, place.column + 1, place.column + 2)
+            else:
+                mark = begin
             message = ", ".join(filter(None, (error.context, error.problem))) or "not YAML"
             document.troubles.append(_template_or_broken(chunk, message, mark))
         except RecursionError:
@@ -184,16 +206,24 @@ class _Reader:
         return document
 
     def _mark(self, node: Node) -> Mark:
-        begin, end, column = node.start_mark, node.end_mark, node.start_mark.column + 1
+        begin = node.start_mark
+        end = node.end_mark
+        column = node.start_mark.column + 1
         same_line = begin.line == end.line and end.column >= column
-        return Mark(self.document.first_line + begin.line, column, end.column + 1 if same_line else column + 1)
+        return Mark(
+            self.document.first_line + begin.line,
+            column,
+            end.column + 1 if same_line else column + 1,
+        )
 
     def _spend(self, node: Node, values: int = 1) -> None:
         self.count += values
         self.values -= values
         self.characters -= len(node.value) if isinstance(node, ScalarNode) else 0
         if self.count > MAX_VALUES or self.values < 0 or self.characters < 0:
-            raise _NotPlainError(f"more than {MAX_VALUES:,} values after aliases are expanded", node)
+            raise _NotPlainError(
+                f"more than {MAX_VALUES:,} values after aliases are expanded", node
+            )
 
     def build(self, node: Node) -> Any:
         self._spend(node)
@@ -204,9 +234,12 @@ class _Reader:
     def _map(self, node: Node) -> Map:
         result = Map()
         for key_node, value_node in self._merged(node):
-            key, mark = self._key(key_node), self._mark(key_node)
+            key = self._key(key_node)
+            mark = self._mark(key_node)
             if key in result and len(self.document.troubles) < MAX_DUPLICATES:
-                self.document.troubles.append(Trouble("duplicate", f"key {key!r} is here a second time", mark))
+                self.document.troubles.append(
+                    Trouble("duplicate", f"key {key!r} is here a second time", mark)
+                )
             result[key] = self.build(value_node)
             result.keys_at[key], result.values_at[key] = mark, self._mark(value_node)
         return result
@@ -244,7 +277,11 @@ def _merge_sources(node: Node) -> Iterator[Node]:
     for key, value in node.value:
         if key.tag == _MERGE:
             listed = value.value if isinstance(value, SequenceNode) else [value]
-            yield from (source for source in listed if isinstance(source, MappingNode) and source is not node)
+            yield from (
+                source
+                for source in listed
+                if isinstance(source, MappingNode) and source is not node
+            )
 
 
 def _integer(text: str) -> int:
@@ -253,11 +290,19 @@ def _integer(text: str) -> int:
     return int(text, 8 if octal else 0)
 
 
-_BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_BOOLS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
 def _scalar(node: Node) -> Any:
-    text, tag = node.value, node.tag.rpartition(":")[2]
+    text = node.value
+    tag = node.tag.rpartition(":")[2]
     if tag == "null":
         return None
     if tag == "bool":

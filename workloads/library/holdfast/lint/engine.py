@@ -31,14 +31,20 @@ MOST_HITS = 100  # of one rule about one object: a flood hides what else is wron
 PARALLEL_FROM = 150  # files; below it, starting a second process costs more than it saves
 _DIRECTIVE = re.compile(r"^#\s*holdfast:\s*environment=(\S+)\s*$", re.MULTILINE)
 # Linter's own findings about text that is not judged.
-_TROUBLES = {"broken": "HF904", "template": "HF905", "huge": "HF906", "duplicate": "HF503"}
+_TROUBLES = {
+    "broken": "HF904",
+    "template": "HF905",
+    "huge": "HF906",
+    "duplicate": "HF503",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     platforms: Sequence[PlatformDocument] = ()
-    """A file is judged by the one that its `# holdfast: environment=NAME` line names, else by the first; none given:
-    each file by the nearest platform.json."""
+    """A file is judged by the one that its `# holdfast: environment=NAME` line names, else by the
+    first; none given: each file by the nearest platform.json.
+    """
     default: Callable[[], PlatformDocument] | None = None
     """For a file without a platform.json at or above its folder."""
 
@@ -83,7 +89,12 @@ def collect(paths: Iterable[Path]) -> list[Path]:
         elif path.exists():
             found[path] = None
         else:
-            raise InputError("nothing at this path", got=path, allowed="files and folders", fix="correct the path")
+            raise InputError(
+                "nothing at this path",
+                got=path,
+                allowed="files and folders",
+                fix="correct the path",
+            )
     return list(found)
 
 
@@ -109,7 +120,8 @@ def lint_texts(texts: dict[str, str], options: Options) -> Report:
 def _read_all(paths: list[Path]) -> list[File]:
     if len(paths) < PARALLEL_FROM:
         return [_read_file(path) for path in paths]
-    # Not fork: the caller may have threads. Started once for all, because parsing is most of the work.
+    # Not fork: the caller may have threads. Started once for all, because parsing is most of the
+    # work.
     with ProcessPoolExecutor(cpu_count(), mp_context=get_context("spawn")) as pool:
         return list(pool.map(_read_file, paths, chunksize=25))
 
@@ -145,7 +157,9 @@ def judge(files: list[File], options: Options) -> Report:
 
 
 def _platforms(files: list[File], options: Options) -> Iterator[PlatformDocument]:
-    """Of each file. Raises InputError where a file names another platform than those given, or none is near it."""
+    """Of each file. Raises InputError where a file names another platform than those given, or none
+    is near it.
+    """
     near = dict[Path, PlatformDocument | None]()
     for file in files:
         folder = Path(file.path).parent
@@ -154,20 +168,26 @@ def _platforms(files: list[File], options: Options) -> Iterator[PlatformDocument
         known = options.platforms or [found for found in (near[folder],) if found]
         if not known:
             raise InputError(
-                "no platform to judge by", got=f"no {reading.FILE} at or above {file.path}",
-                allowed="the document of a platform", fix="--platform FILE; python -m infra describe ENV writes it",
-            )  # fmt: skip
+                "no platform to judge by",
+                got=f"no {reading.FILE} at or above {file.path}",
+                allowed="the document of a platform",
+                fix="--platform FILE; python -m infra describe ENV writes it",
+            )
         chosen = next((each for each in known if each.name == file.environment), None)
         if chosen is None and file.environment:
             raise InputError(
-                f"{file.path} is of another platform", got=file.environment, allowed=", ".join(p.name for p in known),
+                f"{file.path} is of another platform",
+                got=file.environment,
+                allowed=", ".join(p.name for p in known),
                 fix=f"--platform with the document of {file.environment}",
-            )  # fmt: skip
+            )
         yield chosen or known[0]
 
 
 def _judge_environment(files: list[File], platform: Platform, report: Report) -> None:
-    found = [obj for file in files for document in file.documents for obj in objects(document, file.path)]
+    found = [
+        obj for file in files for document in file.documents for obj in objects(document, file.path)
+    ]
     context = Context(platform, World(found))
     findings = [f for file in files for f in _troubles(file)]
     findings += [f for obj in found for f in _judge_object(obj, context)]
@@ -195,10 +215,20 @@ def _finding(rule: Rule, hit: Hit, obj: Object) -> Finding:
     message = hit.message[:MOST_CHARACTERS]  # a name out of a file may be as long as the file
     where = ".".join(map(str, hit.path))
     fix = hit.fix or rule.fix
-    return rule.finding(message, obj.file, mark, fix=fix, object_name=obj.title, where=where, basis=hit.basis)
+    return rule.finding(
+        message,
+        obj.file,
+        mark,
+        fix=fix,
+        object_name=obj.title,
+        where=where,
+        basis=hit.basis,
+    )
 
 
 def _troubles(file: File) -> Iterator[Finding]:
     for document in file.documents:
         for trouble in document.troubles:
-            yield all_rules()[_TROUBLES[trouble.kind]].finding(trouble.message, file.path, trouble.mark)
+            yield all_rules()[_TROUBLES[trouble.kind]].finding(
+                trouble.message, file.path, trouble.mark
+            )

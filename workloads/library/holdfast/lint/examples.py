@@ -1,4 +1,6 @@
-"""Clean objects that rules change in their examples, and the merging of the two. They fit the environment `example`."""
+"""Clean objects that rules change in their examples, and the merging of the two. They fit the
+environment `example`.
+"""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -70,7 +72,10 @@ spec:
   selector: {matchLabels: {app: server}}
   template: {metadata: {labels: {app: server}}, spec: POD}
 """
-SILENT = "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 10}"
+SILENT = (
+    "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute,"
+    " tolerationSeconds: 10}"
+)
 _GPU = "{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
 _FLEX = f"""\
 priorityClassName: flex-workload
@@ -90,7 +95,12 @@ terminationGracePeriodSeconds: 60
 nodeSelector: {{holdfast.dev/pool-class: serving, cloud.google.com/gke-spot: null}}
 tolerations: [{_GPU}]
 """
-_OBJECTS = {"job": (_JOB, ""), "jobset": (_JOBSET, ""), "serving": (_SERVING, _ON_DEMAND), "flex": (_JOB, _FLEX)}
+_OBJECTS = {
+    "job": (_JOB, ""),
+    "jobset": (_JOBSET, ""),
+    "serving": (_SERVING, _ON_DEMAND),
+    "flex": (_JOB, _FLEX),
+}
 JOB_POD = ("spec", "template", "spec")
 JOBSET_JOB = ("spec", "replicatedJobs", 0, "template", "spec")
 CONTAINER = ("containers", 0)
@@ -115,7 +125,9 @@ BASES = {
     "jobset": Base("in a JobSet on Spot", "jobset", ()),
     "jobset-job": Base("in a replicated job of a JobSet on Spot", "jobset", JOBSET_JOB),
     "serving": Base("in a Deployment on demand", "serving", ()),
-    "serving-container": Base("in a container of a Deployment on demand", "serving", (*JOB_POD, *CONTAINER)),
+    "serving-container": Base(
+        "in a container of a Deployment on demand", "serving", (*JOB_POD, *CONTAINER)
+    ),
     "serving-pod": Base("in the pod of a Deployment on demand", "serving", JOB_POD),
     "": Base("whole object", "", ()),
 }
@@ -126,7 +138,9 @@ def parse(text: str) -> list[Any]:
 
 
 def whole(base: str, change: str) -> list[Any]:
-    """The objects of an example: the base with the first document merged in, and the others; or the text itself."""
+    """The objects of an example: the base with the first document merged in, and the others; or the
+    text itself.
+    """
     known = BASES[base]
     if not known.text or change.startswith("apiVersion:"):
         return parse(change)
@@ -158,5 +172,11 @@ def merge(old: Any, change: Any) -> Any:
     """Mappings merge, null removes, all else replaces."""
     if not isinstance(old, dict) or not isinstance(change, dict):
         return deepcopy(change)
-    result = {key: deepcopy(value) for key, value in old.items() if not (key in change and change[key] is None)}
-    return result | {key: merge(old.get(key), value) for key, value in change.items() if value is not None}
+    result = {
+        key: deepcopy(value)
+        for key, value in old.items()
+        if not (key in change and change[key] is None)
+    }
+    return result | {
+        key: merge(old.get(key), value) for key, value in change.items() if value is not None
+    }

@@ -14,9 +14,11 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a rule's check yields: a path inside the object, and words. Empty `fix` means the rule's own.
+    """What a rule's check yields: a path inside the object, and words. Empty `fix` means the rule's
+    own.
 
-    `basis`: the fact that it rests on. `on_key`: the key at the path is what is wrong, not its value.
+    `basis`: the fact that it rests on. `on_key`: the key at the path is what is wrong, not its
+    value.
     """
 
     path: Path

@@ -19,20 +19,28 @@ def text(report: Report) -> str:
     """For people: place, message, the line with a caret, the fact it was judged by, the fix."""
     blocks = [_block(finding) for finding in report.active]
     for f in report.suppressed:
-        blocks.append(f"{_place(f)}: ignored [{f.rule}] {printable(f.message)}: {printable(f.suppressed)}\n")
+        blocks.append(
+            f"{_place(f)}: ignored [{f.rule}] {printable(f.message)}: {printable(f.suppressed)}\n"
+        )
     return "\n".join([*blocks, summary(report)]) + "\n"
 
 
 def summary(report: Report) -> str:
     counts = ", ".join(f"{report.count(severity)} {severity.value}" for severity in Severity)
-    more = {"ignored": len(report.suppressed), "documents not judged": report.unjudged}
+    more = {
+        "ignored": len(report.suppressed),
+        "documents not judged": report.unjudged,
+    }
     more["that are no Kubernetes objects"] = report.foreign
     parts = [f"{report.objects} objects in {report.files} files: {counts}"]
     return "; ".join([*parts, *(f"{count} {what}" for what, count in more.items() if count)])
 
 
 def _block(finding: Finding) -> str:
-    lines = [f"{_place(finding)}: {finding.severity.value}: {printable(finding.message)} [{finding.rule}]"]
+    lines = [
+        f"{_place(finding)}: {finding.severity.value}: {printable(finding.message)}"
+        f" [{finding.rule}]"
+    ]
     lines += _snippet(finding)
     if finding.basis:
         lines.append(f"    {printable(finding.basis)}")
@@ -47,11 +55,14 @@ def _place(finding: Finding) -> str:
 
 
 def _snippet(finding: Finding) -> list[str]:
-    lines, mark = _lines(finding.file), finding.mark
+    lines = _lines(finding.file)
+    mark = finding.mark
     if not 0 < mark.line <= len(lines) or mark.column > WIDTH:
         return []
     # One character for one, so that the carets stay below what they mean.
-    line = "".join(c if c.isprintable() else " " for c in lines[mark.line - 1][:WIDTH]).replace("##[", "#_[")
+    line = "".join(c if c.isprintable() else " " for c in lines[mark.line - 1][:WIDTH]).replace(
+        "##[", "#_["
+    )
     carets = "^" * max(1, min(mark.end, len(line) + 1) - mark.column)
     number = str(mark.line)
     return [f"  {number} | {line}", f"  {' ' * len(number)} | {' ' * (mark.column - 1)}{carets}"]
@@ -68,13 +79,22 @@ def _lines(file: str) -> list[str]:
 def as_json(report: Report) -> str:
     """One object for programs; `schema` says how to read it."""
     counts = {name: getattr(report, name) for name in ("files", "objects", "unjudged", "foreign")}
-    body = {"schema": "holdfast.lint/1"} | counts | {"findings": [_finding(finding) for finding in report.findings]}
+    body = (
+        {"schema": "holdfast.lint/1"}
+        | counts
+        | {"findings": [_finding(finding) for finding in report.findings]}
+    )
     return json.dumps(body, indent=2) + "\n"
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
     mark = finding.mark
-    more = {"severity": finding.severity.value, "line": mark.line, "column": mark.column, "end": mark.end}
+    more = {
+        "severity": finding.severity.value,
+        "line": mark.line,
+        "column": mark.column,
+        "end": mark.end,
+    }
     return {key: value for key, value in asdict(finding).items() if key != "mark"} | more
 
 

@@ -1,7 +1,7 @@
 """Findings that a team accepts: by comment or by annotation.
 
-Each needs a reason. An ignore that silences nothing or has no reason is a finding itself, so that the list of
-exceptions stays true.
+Each needs a reason. An ignore that silences nothing or has no reason is a finding itself, so that
+the list of exceptions stays true.
 """
 
 import re
@@ -31,7 +31,9 @@ class Ignore:
 
 
 def of_comments(file: str, text: str) -> list[Ignore]:
-    """`# holdfast: ignore[HF101] reason`, for its own line or, on a line of its own, for the next one."""
+    """`# holdfast: ignore[HF101] reason`, for its own line or, on a line of its own, for the next
+    one.
+    """
     if "holdfast:" not in text:
         return []
     found: list[Ignore] = []
@@ -42,7 +44,9 @@ def of_comments(file: str, text: str) -> list[Ignore]:
         alone = line.lstrip().startswith("#")
         mark = Mark(number, match.start() + 1, match.end() + 1)
         for rule in match.group(1).split(","):
-            found.append(Ignore(rule.strip(), match.group(2).strip(), file, mark, str(number + alone)))
+            found.append(
+                Ignore(rule.strip(), match.group(2).strip(), file, mark, str(number + alone))
+            )
     return found
 
 
@@ -69,7 +73,9 @@ def apply(ignores: list[Ignore], findings: list[Finding]) -> list[Finding]:
 
 def _silenced(finding: Finding, index: dict[tuple[str, ...], list[Ignore]]) -> Finding:
     places = (str(finding.mark.line), finding.object_name)
-    covering = [ignore for place in places for ignore in index.get((finding.rule, finding.file, place), ())]
+    covering = [
+        ignore for place in places for ignore in index.get((finding.rule, finding.file, place), ())
+    ]
     for ignore in covering:
         ignore.used = True
     return replace(finding, suppressed=covering[0].reason) if covering else finding

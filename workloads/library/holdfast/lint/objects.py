@@ -88,7 +88,9 @@ class Object:
 
     @property
     def title(self) -> str:
-        return "/".join(part for part in (self.kind or "?", self.namespace, self.name or "?") if part)
+        return "/".join(
+            part for part in (self.kind or "?", self.namespace, self.name or "?") if part
+        )
 
     @cached_property
     def pods(self) -> list["Pod"]:
@@ -146,7 +148,9 @@ class Pod:
     @cached_property
     def gpus(self) -> int:
         """GPUs of the whole pod."""
-        return sum(container.gpus for container in self.containers if "containers" in container.path)
+        return sum(
+            container.gpus for container in self.containers if "containers" in container.path
+        )
 
     @property
     def replicas(self) -> int:
@@ -168,7 +172,9 @@ class Container:
     @property
     def env(self) -> dict[str, Any]:
         """Literal environment variables."""
-        return {as_text(item.get("name")): item.get("value") for item in as_maps(self.body.get("env"))}
+        return {
+            as_text(item.get("name")): item.get("value") for item in as_maps(self.body.get("env"))
+        }
 
     @property
     def words(self) -> list[str]:
@@ -194,18 +200,26 @@ class Container:
 
     def expanded(self, text: str) -> str:
         """With $(NAME) replaced by literal variables, as Kubernetes does."""
-        return re.sub(r"\$\(([\w.-]{1,200})\)", lambda match: as_text(self.env.get(match[1])) or match[0], text)
+        return re.sub(
+            r"\$\(([\w.-]{1,200})\)",
+            lambda match: as_text(self.env.get(match[1])) or match[0],
+            text,
+        )
 
     def number(self, option: str, variable: str = "") -> int | None:
         """A whole number after an option, or in a variable; None where there is none."""
         text = self.option(option) or as_text(self.env.get(variable))
-        return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else None
+        if text.isascii() and text.isdecimal() and len(text) < 9:
+            return int(text)
+        return None
 
     @property
     def ports(self) -> dict[int, str]:
         """Port -> name, as declared."""
         listed = as_list(self.body.get("ports"))
-        return {as_int(dig(each, "containerPort")) or 0: as_text(dig(each, "name")) for each in listed}
+        return {
+            as_int(dig(each, "containerPort")) or 0: as_text(dig(each, "name")) for each in listed
+        }
 
     @property
     def command_at(self) -> Path:
@@ -244,7 +258,8 @@ class Job:
     @property
     def parallelism(self) -> int:
         """Pods at once; never more than there are completions."""
-        pods, most = as_int(self.spec.get("parallelism")), as_int(self.spec.get("completions"))
+        pods = as_int(self.spec.get("parallelism"))
+        most = as_int(self.spec.get("completions"))
         pods = 1 if pods is None else pods
         copies = as_int(dig(self.owner.body, *self.path[:3], "replicas")) if self.in_jobset else 1
         return (pods if most is None else min(pods, most)) * (1 if copies is None else copies)
@@ -265,12 +280,18 @@ def objects(document: Document, file: str) -> list[Object]:
         return []
     if as_text(body.get("kind")) == "List":
         items = enumerate(as_list(body.get("items")))
-        return [Object(document, file, ("items", i), item) for i, item in items if isinstance(item, dict)]
+        return [
+            Object(document, file, ("items", i), item)
+            for i, item in items
+            if isinstance(item, dict)
+        ]
     return [Object(document, file, (), body)]
 
 
 def _templates(body: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every pod template in an object of any kind, known or not: a mapping whose spec lists containers."""
+    """Every pod template in an object of any kind, known or not: a mapping whose spec lists
+    containers.
+    """
     stack: list[tuple[Path, Any]] = [((), body)]
     while stack:
         path, value = stack.pop()
@@ -292,4 +313,7 @@ def _job_specs(owner: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
         yield ("spec", "jobTemplate", "spec"), as_map(dig(owner.spec, "jobTemplate", "spec"))
     elif owner.kind == "JobSet":
         for index, job in enumerate(as_list(owner.spec.get("replicatedJobs"))):
-            yield ("spec", "replicatedJobs", index, "template", "spec"), as_map(dig(job, "template", "spec"))
+            yield (
+                ("spec", "replicatedJobs", index, "template", "spec"),
+                as_map(dig(job, "template", "spec")),
+            )

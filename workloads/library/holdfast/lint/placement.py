@@ -1,7 +1,7 @@
 """Where a pod can land: its selectors and tolerations against what the platform offers.
 
-The scheduler's own arithmetic on labels and taints, so that rules ask "which pools?" and never parse
-selectors themselves.
+The scheduler's own arithmetic on labels and taints, so that rules ask "which pools?" and never
+parse selectors themselves.
 """
 
 from dataclasses import dataclass
@@ -38,21 +38,31 @@ class Placement:
     """Answers for one pod on one platform."""
 
     def __init__(self, pod: Pod, platform: Platform) -> None:
-        self.pod, self.platform = pod, platform
+        self.pod = pod
+        self.platform = platform
 
     @cached_property
     def selector(self) -> list[Demand]:
         chosen = as_map(self.pod.spec.get("nodeSelector"))
         at = (*self.pod.at, "nodeSelector")
-        return [Demand((*at, key), key, "In", (_label_text(value),)) for key, value in chosen.items()]
+        return [
+            Demand((*at, key), key, "In", (_label_text(value),)) for key, value in chosen.items()
+        ]
 
     @cached_property
     def terms(self) -> list[list[Demand]]:
         """Alternatives of required node affinity; one empty alternative where there is none."""
-        where = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+        where = (
+            "affinity",
+            "nodeAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            "nodeSelectorTerms",
+        )
         listed = as_list(dig(self.pod.spec, *where))
         at = (*self.pod.at, *where)
-        return [_expressions((*at, i, "matchExpressions"), term) for i, term in enumerate(listed)] or [[]]
+        return [
+            _expressions((*at, i, "matchExpressions"), term) for i, term in enumerate(listed)
+        ] or [[]]
 
     @cached_property
     def demands(self) -> list[Demand]:
@@ -65,13 +75,17 @@ class Placement:
     def matching(self) -> list[Pool]:
         """What the labels allow, taints aside."""
         # Auto-provisioning makes flex-start nodes for those that ask by name only.
-        ours, flex = self.platform.pools, self.means_flex
+        ours = self.platform.pools
+        flex = self.means_flex
         made = [p for p in self.platform.offers if flex or p in ours or p.capacity not in FLEX]
         return [pool for pool in made if self._allows(pool)]
 
     def _allows(self, pool: Pool) -> bool:
-        labels, zones = self.platform.labels(pool), pool.zones or self.platform.zones
-        return any(all(d.allows(labels, zones) for d in (*self.selector, *term)) for term in self.terms)
+        labels = self.platform.labels(pool)
+        zones = pool.zones or self.platform.zones
+        return any(
+            all(d.allows(labels, zones) for d in (*self.selector, *term)) for term in self.terms
+        )
 
     def untolerated(self, pool: Pool) -> list[contract.Taint]:
         # GKE adds the toleration of the GPU taint to a pod that asks for GPUs.
@@ -108,26 +122,41 @@ class Placement:
 
     @property
     def nearly_means_spot(self) -> bool:
-        """It names a Spot pool, or has a typo in what would: one error must not hide what is wrong on Spot."""
+        """It names a Spot pool, or has a typo in what would: one error must not hide what is wrong
+        on Spot.
+        """
         if self.means_flex:
             return False
         spot = [pool for pool in self.platform.pools if pool.capacity is Capacity.SPOT]
         classes = {pool.pool_class for pool in spot} | {pool.name for pool in spot}
-        chosen = (*self.demanded(contract.LABEL_POOL_CLASS), *self.demanded(contract.LABEL_NODEPOOL))
-        named = any(near(value, classes, cutoff=0.85) for demand in chosen for value in demand.values)
-        keys = [as_text(t.get("key")) for _, t in self.pod.tolerations] + [demand.key for demand in self.demands]
+        chosen = (
+            *self.demanded(contract.LABEL_POOL_CLASS),
+            *self.demanded(contract.LABEL_NODEPOOL),
+        )
+        named = any(
+            near(value, classes, cutoff=0.85) for demand in chosen for value in demand.values
+        )
+        keys = [as_text(t.get("key")) for _, t in self.pod.tolerations] + [
+            demand.key for demand in self.demands
+        ]
         known = (SPOT_TAINT.key, contract.LABEL_SPOT)
-        return named or any(key.rpartition("/")[2] in _SPOT_WORDS or near(key, known, cutoff=0.85) for key in keys)
+        return named or any(
+            key.rpartition("/")[2] in _SPOT_WORDS or near(key, known, cutoff=0.85) for key in keys
+        )
 
     @property
     def means_flex(self) -> bool:
         labels = (contract.LABEL_FLEX_START, contract.LABEL_PROVISIONING)
-        return any(d.values in (("true",), ("flex-start",)) for key in labels for d in self.demanded(key))
+        return any(
+            d.values in (("true",), ("flex-start",)) for key in labels for d in self.demanded(key)
+        )
 
     @property
     def on_flex(self) -> bool:
         """It asks for flex-start, or nothing else is left to it."""
-        return self.means_flex or bool(self.pools and all(pool.capacity in FLEX for pool in self.pools))
+        return self.means_flex or bool(
+            self.pools and all(pool.capacity in FLEX for pool in self.pools)
+        )
 
     @property
     def interruptible(self) -> bool:
@@ -148,5 +177,7 @@ def _expressions(at: Path, term: object) -> list[Demand]:
     for i, e in enumerate(as_list(dig(term, "matchExpressions"))):
         if isinstance(e, dict):
             values = tuple(_label_text(value) for value in as_list(e.get("values")))
-            found.append(Demand((*at, i), as_text(e.get("key")), as_text(e.get("operator")), values))
+            found.append(
+                Demand((*at, i), as_text(e.get("key")), as_text(e.get("operator")), values)
+            )
     return found

@@ -1,7 +1,9 @@
-"""The rules by id. A rule module decorates its checks with `rule`; the engine and `rules` read `all_rules`.
+"""The rules by id. A rule module decorates its checks with `rule`; the engine and `rules` read
+`all_rules`.
 
-A rule carries its own documentation, and its two examples are its tests: it finds the bad one, and all rules pass
-the good one. Distributions add rules by an entry point of the group `holdfast.lint_rules` that names such a module:
+A rule carries its own documentation, and its two examples are its tests: it finds the bad one, and
+all rules pass the good one. Distributions add rules by an entry point of the group
+`holdfast.lint_rules` that names such a module:
 
     @rule("ACME001", "owner", Severity.ERROR, on=Object, what="No owner.", why="Bills.", source="wiki", fix="add owner")
     def owner(obj: Object, context: Context) -> Iterator[Hit]:
@@ -25,9 +27,21 @@ from holdfast.lint.platform import Platform
 from holdfast.lint.world import World
 
 MODULES = (
-    "placement", "flex", "machines", "shutdown", "jobs", "elastic", "network", "disruption", "serving", "storage", "queue",
-    "classes", "identity", "linter",
-)  # fmt: skip
+    "placement",
+    "flex",
+    "machines",
+    "shutdown",
+    "jobs",
+    "elastic",
+    "network",
+    "disruption",
+    "serving",
+    "storage",
+    "queue",
+    "classes",
+    "identity",
+    "linter",
+)
 GROUP = "holdfast.lint_rules"
 
 
@@ -47,11 +61,33 @@ class Context:
 Subject = Object | Pod | Job
 SubjectType = type[Object] | type[Pod] | type[Job]
 # Rules about what a patch of Kustomize states. The others ask for something that its base may have.
-ON_PATCHES = frozenset({
-    "HF001", "HF002", "HF003", "HF007", "HF008", "HF011", "HF012", "HF013", "HF016", "HF021",
-    "HF022", "HF035", "HF101", "HF103", "HF104", "HF105", "HF107", "HF108", "HF111", "HF115", "HF302",
-    "HF415", "HF416",
-})  # fmt: skip
+ON_PATCHES = frozenset(
+    {
+        "HF001",
+        "HF002",
+        "HF003",
+        "HF007",
+        "HF008",
+        "HF011",
+        "HF012",
+        "HF013",
+        "HF016",
+        "HF021",
+        "HF022",
+        "HF035",
+        "HF101",
+        "HF103",
+        "HF104",
+        "HF105",
+        "HF107",
+        "HF108",
+        "HF111",
+        "HF115",
+        "HF302",
+        "HF415",
+        "HF416",
+    }
+)
 Check = Callable[[Any, Context], Iterable[Hit]]
 CheckT = TypeVar("CheckT", bound=Check)
 
@@ -81,24 +117,42 @@ class Rule:
         return f"{self.id}-{self.slug}"
 
     def finding(self, message: str, file: str, mark: Mark, **more: str) -> Finding:
-        stated: dict[str, Any] = {"rule": self.id, "severity": self.severity, "fix": self.fix} | more
+        stated: dict[str, Any] = {
+            "rule": self.id,
+            "severity": self.severity,
+            "fix": self.fix,
+        } | more
         return Finding(message=message, file=file, mark=mark, **stated)
 
 
 _RULES: dict[str, Rule] = {}
 
 
-def rule(rule_id: str, slug: str, severity: Severity, *, on: SubjectType, **stated: Any) -> Callable[[CheckT], CheckT]:
+def rule(
+    rule_id: str, slug: str, severity: Severity, *, on: SubjectType, **stated: Any
+) -> Callable[[CheckT], CheckT]:
     """Register a check. Examples change the clean object that `base` names, or are whole objects.
 
-    `stated` are fields of Rule: what, why, source, fix, kinds, and the examples. Raises InputError where the id is taken,
-    so that no distribution replaces a rule.
+    `stated` are fields of Rule: what, why, source, fix, kinds, and the examples. Raises InputError
+    where the id is taken, so that no distribution replaces a rule.
     """
 
     def register(check: CheckT) -> CheckT:
         if rule_id in _RULES:
-            raise InputError("id of a lint rule", got=rule_id, allowed="one that no rule has", fix="choose another")
-        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, subject=on, check=check, **stated)
+            raise InputError(
+                "id of a lint rule",
+                got=rule_id,
+                allowed="one that no rule has",
+                fix="choose another",
+            )
+        _RULES[rule_id] = Rule(
+            id=rule_id,
+            slug=slug,
+            severity=severity,
+            subject=on,
+            check=check,
+            **stated,
+        )
         return check
 
     return register
@@ -115,4 +169,10 @@ def all_rules() -> dict[str, Rule]:
 
 def subjects(obj: Object, rule: Rule) -> Sequence[Subject]:
     judged = not rule.kinds or obj.kind in rule.kinds
-    return {Object: [obj], Pod: obj.pods, Job: obj.jobs}[rule.subject] if judged else []
+    if judged:
+        return {
+            Object: [obj],
+            Pod: obj.pods,
+            Job: obj.jobs,
+        }[rule.subject]
+    return []

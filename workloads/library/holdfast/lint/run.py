@@ -42,6 +42,8 @@ def _refuse_nothing(report: Report, paths: Sequence[Path]) -> None:
     """A check that looked at nothing must not pass."""
     if report.objects == 0 and all(f.severity is Severity.INFO for f in report.active):
         what = "no Kubernetes object was examined"
-        got = f"{report.files} files below {', '.join(map(str, paths))}, {report.unjudged} not judged"
+        got = (
+            f"{report.files} files below {', '.join(map(str, paths))}, {report.unjudged} not judged"
+        )
         fix = "name a folder with manifests; of a chart, the output of `helm template`"
         raise InputError(what, got=got, allowed="at least one", fix=fix)

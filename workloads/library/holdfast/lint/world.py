@@ -1,4 +1,6 @@
-"""Names that objects of one run share: a PDB and its pods, a priority class and its users. Each lookup is indexed."""
+"""Names that objects of one run share: a PDB and its pods, a priority class and its users. Each
+lookup is indexed.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -12,7 +14,10 @@ from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps,
 
 QUEUED_RESOURCES = (GPU_RESOURCE, "cpu", "memory")
 # Made by Kubernetes itself and by GKE.
-SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+SYSTEM_PRIORITIES = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
 
 
 class World:
@@ -31,7 +36,8 @@ class World:
             if obj.pods:
                 self._with_pods.add((obj.file, obj.namespace))
             for pod in obj.pods:
-                for key, value in ("", ""), *pod.labels.items():  # the first finds all pods of the namespace
+                # the first finds all pods of the namespace
+                for key, value in ("", ""), *pod.labels.items():
                     self._labelled[obj.namespace, key, str(value)].append(pod)
 
     def within(self, kind: str, namespace: str) -> list[Object]:
@@ -42,13 +48,23 @@ class World:
         return self._named.get((kind, name), [])
 
     def named(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        return next((o for o in self.all_named(kind, name) if namespace is None or o.namespace == namespace), None)
+        return next(
+            (
+                o
+                for o in self.all_named(kind, name)
+                if namespace is None or o.namespace == namespace
+            ),
+            None,
+        )
 
     def selected(self, namespace: str, selector: Any) -> list[Pod]:
         """Pods of a namespace that a selector chooses; all of them where it has none."""
         wanted = match_labels(selector)
         # By the rarest label, so that not every selector is compared with every pod.
-        fewest = min((self._labelled.get((namespace, *item), []) for item in (("", ""), *wanted.items())), key=len)
+        fewest = min(
+            (self._labelled.get((namespace, *item), []) for item in (("", ""), *wanted.items())),
+            key=len,
+        )
         return [pod for pod in fewest if selects(selector, pod)]
 
     def has_pods_near(self, obj: Object) -> bool:
@@ -56,17 +72,24 @@ class World:
         return (obj.file, obj.namespace) in self._with_pods
 
     def selecting(self, kind: str, pod: Pod) -> list[Object]:
-        """Objects of a kind in the pod's namespace whose selector takes it; an empty one takes every pod."""
-        return [obj for obj in self.within(kind, pod.owner.namespace) if selects(selector_of(obj), pod)]
+        """Objects of a kind in the pod's namespace whose selector takes it; an empty one takes
+        every pod.
+        """
+        return [
+            obj for obj in self.within(kind, pod.owner.namespace) if selects(selector_of(obj), pod)
+        ]
 
     @cached_property
     def priorities(self) -> dict[str, int]:
         """PriorityClass -> value."""
-        found = {obj.name: as_int(obj.body.get("value")) or 0 for obj in self.by_kind["PriorityClass"]}
+        found = {}
+        for obj in self.by_kind["PriorityClass"]:
+            found[obj.name] = as_int(obj.body.get("value")) or 0
         return SYSTEM_PRIORITIES | found
 
     def most_lent(self, queues: Iterable[Object], resource: str) -> float | None:
-        """What one job can get on one flavor of any of these ClusterQueues; of a cohort, what all its queues have.
+        """What one job can get on one flavor of any of these ClusterQueues; of a cohort, what all
+        its queues have.
 
         None where no queue covers the resource.
         """
@@ -94,12 +117,19 @@ class World:
             folder = PurePosixPath(obj.file).parent
             paths = [dig(patch, "path") for patch in as_list(obj.body.get("patches"))]
             paths += as_list(obj.body.get("patchesStrategicMerge"))
-            found |= {(folder / path).as_posix() for path in map(as_text, paths) if path and "\n" not in path}
+            found |= {
+                (folder / path).as_posix()
+                for path in map(as_text, paths)
+                if path and "\n" not in path
+            }
         return found
 
     def is_patch(self, obj: Object) -> bool:
         """A piece of an object, to be merged into another, which may have what it lacks."""
-        images = ["image" in container.body for pod in obj.pods for container in pod.containers]
+        images = []
+        for pod in obj.pods:
+            for container in pod.containers:
+                images.append("image" in container.body)
         return obj.file in self.patch_files or (bool(images) and not any(images))
 
 
@@ -115,15 +145,25 @@ def selects(selector: Any, pod: Pod) -> bool:
     labels = {key: str(value) for key, value in pod.labels.items()}
     listed = as_maps(dig(selector, "matchExpressions"))
     return match_labels(selector).items() <= labels.items() and all(
-        holds(as_text(e.get("operator")), labels.get(as_text(e.get("key"))), [*map(str, as_list(e.get("values")))])
+        holds(
+            as_text(e.get("operator")),
+            labels.get(as_text(e.get("key"))),
+            [*map(str, as_list(e.get("values")))],
+        )
         for e in listed
     )
 
 
 def holds(operator: str, value: str | None, values: Collection[str]) -> bool:
     """Whether an expression of a selector holds for a label; one with an unknown operator does."""
-    there, named = value is not None, value in values
-    return {"In": named, "NotIn": not named, "Exists": there, "DoesNotExist": not there}.get(operator, True)
+    there = value is not None
+    named = value in values
+    return {
+        "In": named,
+        "NotIn": not named,
+        "Exists": there,
+        "DoesNotExist": not there,
+    }.get(operator, True)
 
 
 def match_labels(selector: Any) -> dict[str, str]:
@@ -136,7 +176,10 @@ def _cohort(queue: Object) -> str:
 
 def _quotas(queue: Object, resource: str) -> dict[str, float]:
     """Flavor -> quota, for flavors that lend any."""
-    flavors = [f for group in as_list(queue.spec.get("resourceGroups")) for f in as_list(dig(group, "flavors"))]
+    flavors = []
+    for group in as_list(queue.spec.get("resourceGroups")):
+        for f in as_list(dig(group, "flavors")):
+            flavors.append(f)
     return {
         as_text(dig(flavor, "name")): quantity(dig(lent, "nominalQuota")) or 0.0
         for flavor in flavors

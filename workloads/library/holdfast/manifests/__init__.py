@@ -1,1 +1,3 @@
-"""Environment -> Kubernetes objects. Models of the `kubernetes` client where it has them, dicts for CRDs; no text."""
+"""Environment -> Kubernetes objects. Models of the `kubernetes` client where it has them, dicts for
+CRDs; no text.
+"""

@@ -1,7 +1,9 @@
-"""Batch inference: a Job that fills a queue, one that ends with it, and steady workers that follow the backlog.
+"""Batch inference: a Job that fills a queue, one that ends with it, and steady workers that follow
+the backlog.
 
-The Job that ends scales to zero; a Deployment would restart workers that exit 0 with the queue drained. A steady queue
-costs one Spot node while idle, and none where Kubernetes 1.37 lets its autoscaler end at zero.
+The Job that ends scales to zero; a Deployment would restart workers that exit 0 with the queue
+drained. A steady queue costs one Spot node while idle, and none where Kubernetes 1.37 lets its
+autoscaler end at zero.
 """
 
 from collections.abc import Iterator
@@ -27,7 +29,9 @@ from holdfast.manifests.pods import PodSettings, Size, template
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
 from holdfast.manifests.training import DAY_S, Task, gpu_size, ignoring, job
 
-LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
+LOAD = "batch-load"
+DRAIN = "batch-drain"
+STEADY = "batch-steady"
 MAX_WORKERS = 8
 WANTED = "workers-wanted"
 LANES = {DRAIN: 1, STEADY: 2}  # they run at the same time
@@ -42,16 +46,26 @@ def samples(context: RenderContext) -> Iterator[Body]:
 
 
 def _queue(context: RenderContext, lane: int) -> list[str]:
-    """Options of the lane that a job has to itself; none where the environment has no such lane: the database's queue."""
+    """Options of the lane that a job has to itself; none where the environment has no such lane:
+    the database's queue.
+    """
     if lane > context.platform.lanes:
         return []
-    topics, subscriptions = (f"projects/{context.platform.project}/{kind}" for kind in ("topics", "subscriptions"))
+    topics, subscriptions = (
+        f"projects/{context.platform.project}/{kind}" for kind in ("topics", "subscriptions")
+    )
     topic = context.platform.work_topics[lane - 1]
-    return ["--topic", f"{topics}/{topic}", "--subscription", f"{subscriptions}/{topic}"]
+    return [
+        "--topic",
+        f"{topics}/{topic}",
+        "--subscription",
+        f"{subscriptions}/{topic}",
+    ]
 
 
 def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSettings:
-    results, window = database.access(context, "batch"), context.batch.window.pod_s
+    results = database.access(context, "batch")
+    window = context.batch.window.pod_s
     words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
     if context.small:
         # One by one: so few items would be done before a preemption.
@@ -61,7 +75,14 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSetti
         role="batch",
         job=name,
         reads_run="train-gang",
-        command=[*words, "--run", "train-gang", "--window", str(window), *_queue(context, LANES[name])],
+        command=[
+            *words,
+            "--run",
+            "train-gang",
+            "--window",
+            str(window),
+            *_queue(context, LANES[name]),
+        ],
         size=gpu_size(context.batch),
         pool=context.batch,
         selector=context.pins,
@@ -111,7 +132,16 @@ def drain(context: RenderContext) -> Body:
     """Workers end when the queue is empty: nodes go to zero without any autoscaler of pods."""
     pods = min(context.small.workers if context.small else MAX_WORKERS, context.batch.max_nodes)
     work = _work(context, DRAIN, restart="Never")
-    return job(context, Task(work=work, pods=pods, deadline_s=7 * DAY_S, queue="spot", namespace=NAMESPACE_BATCH))
+    return job(
+        context,
+        Task(
+            work=work,
+            pods=pods,
+            deadline_s=7 * DAY_S,
+            queue="spot",
+            namespace=NAMESPACE_BATCH,
+        ),
+    )
 
 
 def steady(context: RenderContext) -> Body:
@@ -120,17 +150,31 @@ def steady(context: RenderContext) -> Body:
 
 
 def measured(context: RenderContext) -> Body:
-    """The exporter computes how many workers meet the deadline; GKE's managed adapter reads it, so nothing is installed."""
+    """The exporter computes how many workers meet the deadline; GKE's managed adapter reads it, so
+    nothing is installed.
+    """
     selector = f'cluster_name="{context.platform.cluster}",job="{STEADY}"'
     query = f"max({METRIC_PREFIX.replace('.', '_').replace('/', ':')}_batch_replicas_wanted{{{selector}}})"
     spec = {"metrics": [{"promql": {"name": WANTED, "query": query}}]}
-    return manifest(AUTOSCALING_METRIC_API, "AutoscalingMetric", meta(STEADY, NAMESPACE_BATCH), spec=spec)
+    return manifest(
+        AUTOSCALING_METRIC_API, "AutoscalingMetric", meta(STEADY, NAMESPACE_BATCH), spec=spec
+    )
 
 
 def follower(context: RenderContext) -> Body:
     name = f"{api_group(AUTOSCALING_METRIC_API)}|{STEADY}|{WANTED}"
-    external = {"metric": {"name": name}, "target": {"averageValue": "1", "type": "AverageValue"}}
+    external = {
+        "metric": {"name": name},
+        "target": {"averageValue": "1", "type": "AverageValue"},
+    }
     # An older cluster refuses 0: there the feature gate HPAScaleToZero is off.
     least = 0 if context.platform.versions.gke_has(*SCALES_TO_ZERO) else 1
     most = min(MAX_WORKERS, context.batch.max_nodes)
-    return autoscaler(STEADY, NAMESPACE_BATCH, least, most, [{"external": external, "type": "External"}], calm_s=600)
+    return autoscaler(
+        STEADY,
+        NAMESPACE_BATCH,
+        least,
+        most,
+        [{"external": external, "type": "External"}],
+        calm_s=600,
+    )

@@ -1,4 +1,6 @@
-"""Datasets, read-only, through Cloud Storage FUSE. Checkpoints never go through it: a rename there is no commit."""
+"""Datasets, read-only, through Cloud Storage FUSE. Checkpoints never go through it: a rename there
+is no commit.
+"""
 
 from collections.abc import Iterator
 
@@ -7,8 +9,10 @@ from kubernetes import client
 from holdfast.contract.kubernetes import ANNOTATION_FUSE, FUSE_DRIVER
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
-CLAIM, PATH = "data", "/data"
-# GKE adds the sidecar that serves the mount; unstated, its limits are small and it takes from no quota of the platform.
+CLAIM = "data"
+PATH = "/data"
+# GKE adds the sidecar that serves the mount; unstated, its limits are small and it takes from no
+# quota of the platform.
 SIDECAR = {
     ANNOTATION_FUSE: "true",
     "gke-gcsfuse/cpu-request": "250m",
@@ -32,7 +36,11 @@ def claim(context: RenderContext, namespace: str) -> Iterator[Body]:
     spec = {
         "accessModes": ["ReadOnlyMany"],
         "capacity": storage,
-        "claimRef": {"kind": "PersistentVolumeClaim", "name": CLAIM, "namespace": namespace},
+        "claimRef": {
+            "kind": "PersistentVolumeClaim",
+            "name": CLAIM,
+            "namespace": namespace,
+        },
         "csi": {
             "driver": FUSE_DRIVER,
             "readOnly": True,

@@ -1,4 +1,6 @@
-"""How batch pods reach the results database: by the Cloud SQL Auth Proxy in the same pod, or by a service file of yours."""
+"""How batch pods reach the results database: by the Cloud SQL Auth Proxy in the same pod, or by a
+service file of yours.
+"""
 
 # Why it is so: infra/decisions/0064.
 
@@ -21,9 +23,12 @@ INSTANCE_PORT = 3_307
 HEALTH_PORT = 9_801
 # A worker that comes with the platform waits for its migration, whose image it has to pull, too.
 SCHEMA_WAIT_S = 1_200
-# Where the environment has no Cloud SQL: `kubectl -n batch create secret generic results --from-file=pg_service.conf`.
-# A file, since an environment variable is shown by every `describe`; libpq reads host, user and password from it.
-SECRET, SECRET_DIR, SERVICE_FILE = "results", "/etc/holdfast/results", "pg_service.conf"
+# Where the environment has no Cloud SQL: `kubectl -n batch create secret generic results
+# --from-file=pg_service.conf`. A file, since an environment variable is shown by every `describe`;
+# libpq reads host, user and password from it.
+SECRET = "results"
+SECRET_DIR = "/etc/holdfast/results"
+SERVICE_FILE = "pg_service.conf"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +37,22 @@ class Access:
 
     env: dict[str, str]
     sidecars: list[client.V1Container] = field(default_factory=list[client.V1Container])
-    volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
+    volumes: list[tuple[client.V1Volume, str]] = field(
+        default_factory=list[tuple[client.V1Volume, str]]
+    )
 
 
 def access(context: RenderContext, role: str) -> Access:
     instance = context.platform.database
     if instance is None:
-        env = {ENV_DATABASE: "postgresql:///?service=results", "PGSERVICEFILE": f"{SECRET_DIR}/{SERVICE_FILE}"}
+        env = {
+            ENV_DATABASE: "postgresql:///?service=results",
+            "PGSERVICEFILE": f"{SECRET_DIR}/{SERVICE_FILE}",
+        }
         return Access(env=env, volumes=[(_secret(), SECRET_DIR)])
     user = quote(instance.users[role], safe="")
-    # Plain on the loopback; the proxy encrypts, proves who we are and fetches the password of the hour.
+    # Plain on the loopback; the proxy encrypts, proves who we are and fetches the password of the
+    # hour.
     waiting = {ENV_SCHEMA_WAIT_S: str(SCHEMA_WAIT_S)}
     uri = f"postgresql://{user}@127.0.0.1:{POSTGRES_PORT}/{RESULTS_DATABASE}?sslmode=disable"
     return Access(env={ENV_DATABASE: uri} | waiting, sidecars=[_proxy(context, instance)])
@@ -57,7 +68,9 @@ def _secret() -> client.V1Volume:
 
 
 def _proxy(context: RenderContext, instance: Database) -> client.V1Container:
-    """A native sidecar: up before the worker starts, there until it has ended, and no reason for a Job to go on."""
+    """A native sidecar: up before the worker starts, there until it has ended, and no reason for a
+    Job to go on.
+    """
     limits = Size(cpu="500m", memory="256Mi", disk="100Mi").limits()
     return client.V1Container(
         name=PROXY,
@@ -78,7 +91,9 @@ def _proxy(context: RenderContext, instance: Database) -> client.V1Container:
         ports=[client.V1ContainerPort(container_port=HEALTH_PORT)],
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),
         startup_probe=client.V1Probe(
-            http_get=client.V1HTTPGetAction(path="/startup", port=HEALTH_PORT), period_seconds=1, failure_threshold=60
+            http_get=client.V1HTTPGetAction(path="/startup", port=HEALTH_PORT),
+            period_seconds=1,
+            failure_threshold=60,
         ),
         security_context=restricted(),
     )

@@ -1,4 +1,6 @@
-"""Deployments on machines that come and go, and what they share: autoscalers, machines, probes, scraping."""
+"""Deployments on machines that come and go, and what they share: autoscalers, machines, probes,
+scraping.
+"""
 
 from typing import Any
 
@@ -15,7 +17,12 @@ from holdfast.manifests.render_context import Body, RenderContext, manifest, met
 LABEL_SERVES = "holdfast.dev/serves"
 
 
-def deployment(context: RenderContext, namespace: str, work: PodSettings, replicas: int | None = None) -> Body:
+def deployment(
+    context: RenderContext,
+    namespace: str,
+    work: PodSettings,
+    replicas: int | None = None,
+) -> Body:
     """Named as its work. `replicas`: None where an autoscaler has them."""
     spec = client.V1DeploymentSpec(
         replicas=replicas,
@@ -24,7 +31,8 @@ def deployment(context: RenderContext, namespace: str, work: PodSettings, replic
         progress_deadline_seconds=4 * 3600,  # Spot may be sold out for hours
         strategy=client.V1DeploymentStrategy(
             type="RollingUpdate",
-            # A machine more may not be there to be had; one replica less is what a lost machine costs too.
+            # A machine more may not be there to be had; one replica less is what a lost machine
+            # costs too.
             rolling_update=client.V1RollingUpdateDeployment(max_surge=1, max_unavailable=1),
         ),
         template=template(context, work),
@@ -33,15 +41,28 @@ def deployment(context: RenderContext, namespace: str, work: PodSettings, replic
 
 
 def autoscaler(
-    name: str, namespace: str, least: int, most: int, metrics: list[Body], calm_s: int, **behavior: Any
+    name: str,
+    namespace: str,
+    least: int,
+    most: int,
+    metrics: list[Body],
+    calm_s: int,
+    **behavior: Any,
 ) -> Body:
     """Of the Deployment of this name. `calm_s`: how long it waits before replicas go."""
     spec = {
-        "behavior": {"scaleDown": {"stabilizationWindowSeconds": calm_s}, **behavior},
+        "behavior": {
+            "scaleDown": {"stabilizationWindowSeconds": calm_s},
+            **behavior,
+        },
         "maxReplicas": most,
         "metrics": metrics,
         "minReplicas": least,
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+        "scaleTargetRef": {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "name": name,
+        },
     }
     return manifest("autoscaling/v2", "HorizontalPodAutoscaler", meta(name, namespace), spec=spec)
 
@@ -53,13 +74,16 @@ def base_pool(context: RenderContext) -> Pool:
 def overflow_pool(context: RenderContext) -> Pool:
     """The Spot pool with the base's accelerator, else that of batch."""
     wanted = base_pool(context).accelerator
-    fitting = (p for p in context.platform.pools if p.capacity is Capacity.SPOT and p.accelerator == wanted)
+    fitting = (
+        p for p in context.platform.pools if p.capacity is Capacity.SPOT and p.accelerator == wanted
+    )
     return next(fitting, context.batch)
 
 
 def probes(port: int) -> Probes:
-    """Readiness is probed by the kubelet, and by the proxy, which alone goes on after a Spot notice: httpGet, every second,
-    one failure. Liveness only ends a hung process."""
+    """Readiness is probed by the kubelet, and by the proxy, which alone goes on after a Spot
+    notice: httpGet, every second, one failure. Liveness only ends a hung process.
+    """
     ready = client.V1Probe(
         http_get=client.V1HTTPGetAction(path=serving.READY_PATH, port=port),
         period_seconds=serving.PROBE_PERIOD_S,
@@ -76,15 +100,33 @@ def probes(port: int) -> Probes:
     return Probes(readiness=ready, liveness=live)
 
 
-def scraping(name: str, labels: dict[str, str], port: int, path: str = "/metrics") -> Body:
-    """For managed Prometheus, which feeds the autoscaler and the alerts; each series names its tier."""
+def scraping(
+    name: str,
+    labels: dict[str, str],
+    port: int,
+    path: str = "/metrics",
+) -> Body:
+    """For managed Prometheus, which feeds the autoscaler and the alerts; each series names its
+    tier.
+    """
     spec = {
         "selector": {"matchLabels": labels},
-        "endpoints": [{"port": port, "interval": "15s", "path": path}],
+        "endpoints": [
+            {
+                "port": port,
+                "interval": "15s",
+                "path": path,
+            }
+        ],
         "targetLabels": {"fromPod": [{"from": serving.LABEL_TIER, "to": serving.TIER_LABEL}]},
     }
     return manifest(MONITORING_API, "PodMonitoring", meta(name, NAMESPACE_SERVING), spec=spec)
 
 
 def port() -> client.V1ServicePort:
-    return client.V1ServicePort(name="http", port=serving.PORT, target_port=serving.PORT, app_protocol="http")
+    return client.V1ServicePort(
+        name="http",
+        port=serving.PORT,
+        target_port=serving.PORT,
+        app_protocol="http",
+    )

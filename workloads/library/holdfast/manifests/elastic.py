@@ -1,7 +1,8 @@
-"""An elastic or a sharded gang: an Indexed Job whose lost index is made again while the others go on, or wait for it.
+"""An elastic or a sharded gang: an Indexed Job whose lost index is made again while the others go
+on, or wait for it.
 
-The pending pod is the request for capacity and costs nothing. One pod that has seen the last commit completes the
-Job, so that a place for which no node ever came back does not keep it open.
+The pending pod is the request for capacity and costs nothing. One pod that has seen the last commit
+completes the Job, so that a place for which no node ever came back does not keep it open.
 """
 
 # Why it is so: infra/decisions/0035, and 0115 of sharded gangs.
@@ -38,33 +39,61 @@ def samples(context: RenderContext) -> Iterator[Body]:
     name = "train-elastic"
     if pool.gpus_per_node != 1 or pool.max_nodes < NODES or not context.trains(name):
         return
-    words = ["python", "-m", "holdfast", "train", "elastic", "--checkpoints", context.checkpoints, "--run", name]
+    words = [
+        "python",
+        "-m",
+        "holdfast",
+        "train",
+        "elastic",
+        "--checkpoints",
+        context.checkpoints,
+        "--run",
+        name,
+    ]
     words += ["--steps", "100000", "--device", "cuda", "--data", data.PATH]
     work = replace(spot_work(context, name, pool, PlacementRule.ELASTIC), command=words)
-    given = Task(work=work, pods=NODES, least=NODES // 2, queue="spot", deadline_s=7 * DAY_S)
+    given = Task(
+        work=work,
+        pods=NODES,
+        least=NODES // 2,
+        queue="spot",
+        deadline_s=7 * DAY_S,
+    )
     yield from elastic(context, given)
 
 
 def elastic(context: RenderContext, given: Task) -> Iterator[Body]:
-    """The command of the work finds the gang in its environment; see `holdfast.training.elastic.places`."""
+    """The command of the work finds the gang in its environment; see
+    `holdfast.training.elastic.places`.
+    """
     name = given.work.name
-    work = replace(given.work, env=_gang(given) | given.work.env, labels=given.work.labels | {LABEL_GANG: name})
+    work = replace(
+        given.work, env=_gang(given) | given.work.env, labels=given.work.labels | {LABEL_GANG: name}
+    )
     job = indexed(context, replace(given, work=work), EXIT_PREEMPTED, EXIT_RETRY)
     assert job.spec and job.spec.template.spec
-    job.spec.success_policy = client.V1SuccessPolicy(rules=[client.V1SuccessPolicyRule(succeeded_count=1)])
+    job.spec.success_policy = client.V1SuccessPolicy(
+        rules=[client.V1SuccessPolicyRule(succeeded_count=1)]
+    )
     job.spec.template.spec.subdomain = name
     job.spec.template.spec.affinity = _one_zone(name)
     yield _service(name, given.namespace)
     yield peers(name, given.namespace)
     reason = "The gang goes on above this number. Spot preemption does not ask."
     if given.sharded:
-        reason = "All wait for each that goes: drains take one node at a time. Spot preemption does not ask."
-    yield budget(name, given.namespace, name, reason, keep=given.pods - 1 if given.sharded else given.least)
+        reason = (
+            "All wait for each that goes: drains take one node at a time. Spot preemption does not"
+            " ask."
+        )
+    yield budget(
+        name, given.namespace, name, reason, keep=given.pods - 1 if given.sharded else given.least
+    )
     yield versioned(plain(job))
 
 
 def _gang(given: Task) -> dict[str, str]:
-    # Kubernetes expands the variable, which holds the name that the Job has in the end; pods are called after it.
+    # Kubernetes expands the variable, which holds the name that the Job has in the end; pods are
+    # called after it.
     host = f"$({ENV_JOB})-{PLACE}.{given.work.name}"
     return {
         ENV_GANG_NODES: str(given.pods),
@@ -75,12 +104,21 @@ def _gang(given: Task) -> dict[str, str]:
 
 
 def _service(name: str, namespace: str) -> Body:
-    """Names for pods, from the moment they exist: members ask each other before any of them is ready."""
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL_NAME: name}}
+    """Names for pods, from the moment they exist: members ask each other before any of them is
+    ready.
+    """
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {LABEL_NAME: name},
+    }
     return manifest("v1", "Service", meta(name, namespace), spec=spec)
 
 
 def _one_zone(name: str) -> Any:
     """Gradients cross between all nodes in every step; between zones that is slower and billed."""
-    term = {"labelSelector": {"matchLabels": {LABEL_NAME: name}}, "topologyKey": ZONE}
+    term = {
+        "labelSelector": {"matchLabels": {LABEL_NAME: name}},
+        "topologyKey": ZONE,
+    }
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -1,4 +1,6 @@
-"""Envoy's configuration before the servers: the first hop of requests, on machines that are not preempted. Pure."""
+"""Envoy's configuration before the servers: the first hop of requests, on machines that are not
+preempted. Pure.
+"""
 
 # Why it is so: infra/decisions/0049.
 
@@ -7,10 +9,12 @@ from typing import Any
 
 from holdfast.contract import serving
 
-CLUSTER, ADMIN = "servers", "admin"
+CLUSTER = "servers"
+ADMIN = "admin"
 PROXY_MEMORY_MIB = 1024
 """Of its container: it lets in no more than that holds."""
-_HEAP_SHARE, _REQUESTS_SHARE = 0.8, 0.7
+_HEAP_SHARE = 0.8
+_REQUESTS_SHARE = 0.7
 _BUFFER_BYTES = 64 * 1024
 """Between two ends of which one is slower. Above it the faster one waits."""
 _REPEATABLE_BYTES = 1024 * 1024
@@ -32,7 +36,9 @@ class Proxy:
     metrics_port: int = serving.PROXY_METRICS_PORT
     tries: int = serving.TRIES
     max_retries: int | None = serving.MAX_RETRIES
-    """Retries that may run at once; None: Envoy's default, three, which fails requests when a server dies."""
+    """Retries that may run at once; None: Envoy's default, three, which fails requests when a
+    server dies.
+    """
 
 
 def bootstrap(proxy: Proxy) -> dict[str, Any]:
@@ -61,7 +67,15 @@ def _overload() -> dict[str, Any]:
         "refresh_interval": "0.25s",
         "resource_monitors": [{"name": heap, "typed_config": most}],
         "actions": [
-            {"name": f"envoy.overload_actions.{name}", "triggers": [{"name": heap, "threshold": {"value": share}}]}
+            {
+                "name": f"envoy.overload_actions.{name}",
+                "triggers": [
+                    {
+                        "name": heap,
+                        "threshold": {"value": share},
+                    }
+                ],
+            }
             for name, share in actions.items()
         ],
     }
@@ -80,17 +94,28 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
         "stream_idle_timeout": _seconds(proxy.longest_request_s),
     }
     return _http(
-        serving.PROXY_REQUESTS, _address(proxy.host, proxy.port), [_route(proxy, "/v1/"), _route(proxy)], manager
+        serving.PROXY_REQUESTS,
+        _address(proxy.host, proxy.port),
+        [_route(proxy, "/v1/"), _route(proxy)],
+        manager,
     )
 
 
 def _metrics(proxy: Proxy) -> dict[str, Any]:
     """The rest of the admin interface can end the proxy: it is closed to the outside."""
-    route = {"match": {"path": serving.PROXY_METRICS_PATH}, "route": {"cluster": ADMIN}}
+    route = {
+        "match": {"path": serving.PROXY_METRICS_PATH},
+        "route": {"cluster": ADMIN},
+    }
     return _http("metrics", _address(proxy.host, proxy.metrics_port), [route], {})
 
 
-def _http(name: str, address: dict[str, Any], routes: list[Any], options: dict[str, Any]) -> dict[str, Any]:
+def _http(
+    name: str,
+    address: dict[str, Any],
+    routes: list[Any],
+    options: dict[str, Any],
+) -> dict[str, Any]:
     manager = {
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
@@ -107,7 +132,10 @@ def _http(name: str, address: dict[str, Any], routes: list[Any], options: dict[s
             ]
         },
         "http_filters": [
-            {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"},
+            }
         ],
     } | options
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
@@ -125,44 +153,67 @@ def _admin(proxy: Proxy) -> dict[str, Any]:
     return {
         "name": ADMIN,
         "type": "STATIC",
-        "load_assignment": {"cluster_name": ADMIN, "endpoints": [{"lb_endpoints": [endpoint]}]},
+        "load_assignment": {
+            "cluster_name": ADMIN,
+            "endpoints": [{"lb_endpoints": [endpoint]}],
+        },
     }
 
 
 def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
-    route: dict[str, Any] = {"cluster": CLUSTER, "timeout": _seconds(proxy.longest_request_s)}
+    route: dict[str, Any] = {
+        "cluster": CLUSTER,
+        "timeout": _seconds(proxy.longest_request_s),
+    }
     if proxy.tries > 1:
         route["retry_policy"] = {
-            # A prediction is a pure function: what died without an answer may be retried. 429 is not here: it is
-            # load, and more of the same makes it worse.
+            # A prediction is a pure function: what died without an answer may be retried. 429 is
+            # not here: it is load, and more of the same makes it worse.
             "retry_on": serving.RETRY_ON,
             "retriable_status_codes": [serving.RETRIABLE_STATUS],
             "num_retries": proxy.tries - 1,
             "retry_host_predicate": [
                 {
                     "name": "envoy.retry_host_predicates.previous_hosts",
-                    "typed_config": {"@type": f"{_TYPES}.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+                    "typed_config": {
+                        "@type": f"{_TYPES}.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+                    },
                 }
             ],
-            # Silent hosts look least loaded and are picked most: with two of four, five picks in a row would be hosts
-            # tried before in one retry of six.
+            # Silent hosts look least loaded and are picked most: with two of four, five picks in a
+            # row would be hosts tried before in one retry of six.
             "host_selection_retry_max_attempts": 32,
         }
         if prefix == "/":
-            # All tries within the one deadline, and the server learns how long it has. Text that comes in pieces may
-            # take the whole of the longest request, and cannot be retried in between.
-            route["retry_policy"]["per_try_timeout"] = _seconds(proxy.longest_request_s / proxy.tries)
-    return {"match": {"prefix": prefix}, "route": route}
+            # All tries within the one deadline, and the server learns how long it has. Text that
+            # comes in pieces may take the whole of the longest request, and cannot be retried in
+            # between.
+            route["retry_policy"]["per_try_timeout"] = _seconds(
+                proxy.longest_request_s / proxy.tries
+            )
+    return {
+        "match": {"prefix": prefix},
+        "route": route,
+    }
 
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
     most = int(PROXY_MEMORY_MIB * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
-    # Those that wait for a connection are counted apart, and hold twice as much. A machine that vanished looks least
-    # loaded, so nearly all requests of one connect timeout wait for it.
-    limits = {"max_connections": most // 2, "max_pending_requests": most * 3 // 8, "max_requests": most}
+    # Those that wait for a connection are counted apart, and hold twice as much. A machine that
+    # vanished looks least loaded, so nearly all requests of one connect timeout wait for it.
+    limits = {
+        "max_connections": most // 2,
+        "max_pending_requests": most * 3 // 8,
+        "max_requests": most,
+    }
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries
-    source = {"path_config_source": {"path": proxy.endpoints_file, "watched_directory": {"path": folder}}}
+    source = {
+        "path_config_source": {
+            "path": proxy.endpoints_file,
+            "watched_directory": {"path": folder},
+        }
+    }
     return {
         "name": CLUSTER,
         "type": "EDS",
@@ -173,9 +224,14 @@ def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "eds_cluster_config": {"service_name": CLUSTER, "eds_config": source},
         "circuit_breakers": {"thresholds": [limits]},
-        # A machine that lost its power sends no reset: without probes its connections hang for a quarter of an hour.
+        # A machine that lost its power sends no reset: without probes its connections hang for a
+        # quarter of an hour.
         "upstream_connection_options": {
-            "tcp_keepalive": {"keepalive_time": 5, "keepalive_interval": 2, "keepalive_probes": 3}
+            "tcp_keepalive": {
+                "keepalive_time": 5,
+                "keepalive_interval": 2,
+                "keepalive_probes": 3,
+            }
         },
         "typed_extension_protocol_options": _upstream_protocol(),
         # Of the proxy's own, in addition to the endpoints that Kubernetes names.
@@ -190,7 +246,11 @@ def _upstream_protocol() -> dict[str, Any]:
         "common_http_protocol_options": {"idle_timeout": f"{serving.KEEP_ALIVE_S - 20}s"},
         "explicit_http_config": {"http_protocol_options": {}},
     }
-    return {f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions".removeprefix("type.googleapis.com/"): options}
+    return {
+        f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions".removeprefix(
+            "type.googleapis.com/"
+        ): options
+    }
 
 
 def _health_check() -> dict[str, Any]:
@@ -198,7 +258,8 @@ def _health_check() -> dict[str, Any]:
         "interval": _seconds(serving.PROBE_PERIOD_S),
         "timeout": _seconds(serving.PROBE_TIMEOUT_S),
         "no_traffic_interval": _seconds(serving.PROBE_PERIOD_S),
-        # 503 counts at once; three slow answers are needed, since a busy machine is not a leaving one.
+        # 503 counts at once; three slow answers are needed, since a busy machine is not a leaving
+        # one.
         "unhealthy_threshold": 3,
         "healthy_threshold": 1,
         "http_health_check": {"path": serving.READY_PATH},

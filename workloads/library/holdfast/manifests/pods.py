@@ -1,11 +1,20 @@
-"""A pod that meets Pod Security `restricted`. All workloads are made here, so that none can forget a setting."""
+"""A pod that meets Pod Security `restricted`. All workloads are made here, so that none can forget
+a setting.
+"""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract.environment import ENV_GPUS, ENV_JOB, ENV_KEY_FILE, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
+from holdfast.contract.environment import (
+    ENV_GPUS,
+    ENV_JOB,
+    ENV_KEY_FILE,
+    ENV_NODE,
+    ENV_RUN_DIR,
+    ENV_WINDOW_S,
+)
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
 from holdfast.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from holdfast.contract.machines import MachineType
@@ -45,7 +54,11 @@ class Size:
         )
 
     def limits(self) -> dict[str, str]:
-        limits = {"cpu": self.cpu, "memory": self.memory, "ephemeral-storage": self.disk}
+        limits = {
+            "cpu": self.cpu,
+            "memory": self.memory,
+            "ephemeral-storage": self.disk,
+        }
         return limits | ({GPU_RESOURCE: str(self.gpus)} if self.gpus else {})
 
 
@@ -54,7 +67,8 @@ class Probes:
     readiness: client.V1Probe
     liveness: client.V1Probe | None
     startup: client.V1Probe | None = None
-    """Of a server that does not answer while it loads: the other probes start after it has passed."""
+    """Of a server that does not answer while it loads: the other probes start after it has passed.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +94,9 @@ class PodSettings:
     """In addition to the pool's."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     from_pod: dict[str, str] = field(default_factory=dict[str, str])
-    """Variable -> field of the pod, as the downward API names it. Listed before `env`, which may refer to them."""
+    """Variable -> field of the pod, as the downward API names it. Listed before `env`, which may
+    refer to them.
+    """
     reads_run: str = ""
     """Run whose checkpoints it writes or loads."""
     writes_run: str = ""
@@ -91,7 +107,9 @@ class PodSettings:
     ports: list[int] = field(default_factory=list[int])
     sidecars: list[client.V1Container] = field(default_factory=list[client.V1Container])
     """Started before the main container, ended after it."""
-    volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
+    volumes: list[tuple[client.V1Volume, str]] = field(
+        default_factory=list[tuple[client.V1Volume, str]]
+    )
     """Volume and where it is mounted, read-only."""
     annotations: dict[str, str] = field(default_factory=dict[str, str])
     pre_stop: client.V1LifecycleHandler | None = None
@@ -108,12 +126,17 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
     labels |= work.labels | (CALLS if work.calls_kubernetes else {})
     volumes = _scratch_volumes(work.size) + work.volumes
     taints = work.pool.taints if work.pool else work.tolerations
-    tolerated: list[dict[str, Any]] = [*(taint.toleration() for taint in taints), *silence_tolerations()]
+    tolerated: list[dict[str, Any]] = [
+        *(taint.toleration() for taint in taints),
+        *silence_tolerations(),
+    ]
     tolerations: list[Any] = [dict(sorted(each.items())) for each in tolerated]
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
         enable_service_links=False,
-        service_account_name=context.platform.account_of(work.writes_run) if work.writes_run else work.role,
+        service_account_name=(
+            context.platform.account_of(work.writes_run) if work.writes_run else work.role
+        ),
         priority_class_name=work.priority,
         restart_policy=work.restart,
         termination_grace_period_seconds=work.grace_s,
@@ -137,19 +160,27 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
 
 
 def _with_key(context: RenderContext, work: PodSettings) -> PodSettings:
-    """A Secret for each run: a pod of one cannot sign for another, nor join it (infra/decisions/0069)."""
+    """A Secret for each run: a pod of one cannot sign for another, nor join it
+    (infra/decisions/0069).
+    """
     if not (work.reads_run and context.platform.security.signed_checkpoints):
         return work
-    source = client.V1SecretVolumeSource(secret_name=f"run-key-{work.reads_run}", default_mode=0o440)
+    source = client.V1SecretVolumeSource(
+        secret_name=f"run-key-{work.reads_run}", default_mode=0o440
+    )
     mounted = (client.V1Volume(name="run-key", secret=source), KEY_FOLDER)
-    return replace(work, volumes=[*work.volumes, mounted], env=work.env | {ENV_KEY_FILE: f"{KEY_FOLDER}/key"})
+    return replace(
+        work, volumes=[*work.volumes, mounted], env=work.env | {ENV_KEY_FILE: f"{KEY_FOLDER}/key"}
+    )
 
 
 def _identity(work: PodSettings) -> dict[str, str]:
     """What the process writes of itself is attributed to this job only."""
     if not work.job:
         return {}
-    return {LABEL_HOLDFAST_JOB: work.job} | ({LABEL_RUN_PER_INDEX: "true"} if work.run_per_index else {})
+    return {LABEL_HOLDFAST_JOB: work.job} | (
+        {LABEL_RUN_PER_INDEX: "true"} if work.run_per_index else {}
+    )
 
 
 def _spread(work: PodSettings) -> list[client.V1TopologySpreadConstraint] | None:
@@ -158,7 +189,10 @@ def _spread(work: PodSettings) -> list[client.V1TopologySpreadConstraint] | None
     own = client.V1LabelSelector(match_labels={LABEL_NAME: work.name})
     return [
         client.V1TopologySpreadConstraint(
-            max_skew=1, topology_key=work.spread_over, when_unsatisfiable="ScheduleAnyway", label_selector=own
+            max_skew=1,
+            topology_key=work.spread_over,
+            when_unsatisfiable="ScheduleAnyway",
+            label_selector=own,
         )
     ]
 
@@ -166,7 +200,8 @@ def _spread(work: PodSettings) -> list[client.V1TopologySpreadConstraint] | None
 def _scratch_volumes(size: Size) -> list[tuple[client.V1Volume, str]]:
     found = [(_scratch("tmp", size.scratch), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
     if size.gpus:
-        # The runtime's own is 64 MB: too small for NCCL between the ranks of a pod, and for workers of data loaders.
+        # The runtime's own is 64 MB: too small for NCCL between the ranks of a pod, and for workers
+        # of data loaders.
         memory = client.V1EmptyDirVolumeSource(medium="Memory", size_limit=size.shared_memory)
         found.append((client.V1Volume(name="shm", empty_dir=memory), SHARED_MEMORY))
     return found
@@ -198,7 +233,9 @@ def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> cl
 
 
 def restricted() -> client.V1SecurityContext:
-    """What Pod Security `restricted` asks of every container, and a root file system that cannot be written."""
+    """What Pod Security `restricted` asks of every container, and a root file system that cannot be
+    written.
+    """
     return client.V1SecurityContext(
         allow_privilege_escalation=False,
         privileged=False,
@@ -212,11 +249,19 @@ def restricted() -> client.V1SecurityContext:
 
 def _mount(volume: Any, path: str) -> client.V1VolumeMount:
     read_only = None if volume.empty_dir else True
-    return client.V1VolumeMount(name=volume.name, mount_path=path, read_only=read_only)
+    return client.V1VolumeMount(
+        name=volume.name,
+        mount_path=path,
+        read_only=read_only,
+    )
 
 
 def listening(port: int, period_s: int) -> client.V1Probe:
-    return client.V1Probe(tcp_socket=client.V1TCPSocketAction(port=port), period_seconds=period_s, failure_threshold=6)
+    return client.V1Probe(
+        tcp_socket=client.V1TCPSocketAction(port=port),
+        period_seconds=period_s,
+        failure_threshold=6,
+    )
 
 
 def _env(work: PodSettings) -> list[Any]:
@@ -228,7 +273,13 @@ def _env(work: PodSettings) -> list[Any]:
     if work.pool and work.pool.interruptible and LABEL_FLEX_START not in work.selector:
         values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
     fields = work.from_pod | ({ENV_NODE: "spec.nodeName"} if work.calls_kubernetes else {})
-    listed = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in sorted(fields.items())]
+    listed = [
+        {
+            "name": name,
+            "valueFrom": {"fieldRef": {"fieldPath": path}},
+        }
+        for name, path in sorted(fields.items())
+    ]
     # Kubernetes expands only variables that are listed before.
     in_order = sorted(values.items(), key=lambda found: (f"$({ENV_JOB})" in found[1], found))
     return listed + [{"name": name, "value": value} for name, value in in_order]

@@ -1,8 +1,9 @@
-"""What every builder is handed: the environment, its pools, image digests. A builder spells no label and no taint.
+"""What every builder is handed: the environment, its pools, image digests. A builder spells no
+label and no taint.
 
-Digests are in workloads/images/digests.json, because each push changes them and an environment is a literal that people
-edit. A role without a digest gets zeros, which no registry has: a fresh fork renders and plans, and its pods stay in
-ImagePullBackOff, so nothing else can run in their place.
+Digests are in workloads/images/digests.json, because each push changes them and an environment is a
+literal that people edit. A role without a digest gets zeros, which no registry has: a fresh fork
+renders and plans, and its pods stay in ImagePullBackOff, so nothing else can run in their place.
 """
 
 import io
@@ -43,26 +44,47 @@ def plain(model: Any) -> Body:
 
 def manifest(api: str, kind: str, metadata: client.V1ObjectMeta, **fields: Any) -> Body:
     """An object of a kind; `fields` are those other than its metadata, as dicts or models."""
-    return plain(dict(sorted({"apiVersion": api, "kind": kind, "metadata": metadata, **fields}.items())))
+    return plain(
+        dict(
+            sorted(
+                {
+                    "apiVersion": api,
+                    "kind": kind,
+                    "metadata": metadata,
+                    **fields,
+                }.items()
+            )
+        )
+    )
 
 
 def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:
     labels = {LABEL_NAME: name, LABEL_PART_OF: PART_OF} | more.pop("labels", {})
-    return client.V1ObjectMeta(name=name, namespace=namespace, labels=labels, **more)
+    return client.V1ObjectMeta(
+        name=name,
+        namespace=namespace,
+        labels=labels,
+        **more,
+    )
 
 
 def versioned(body: Body) -> Body:
     """A Job or JobSet whose name ends in a digest of its spec, and whose pods know that name.
 
-    Its template cannot be changed once it exists: with another image it must be another object next to the old one (infra/decisions/0068).
+    Its template cannot be changed once it exists: with another image it must be another object next
+    to the old one (infra/decisions/0068).
     """
     text = json.dumps(body["spec"], sort_keys=True, separators=(",", ":"))
     name = f"{body['metadata']['name']}-{sha256(text.encode()).hexdigest()[:VERSION_LENGTH]}"
     body["metadata"]["name"] = name
     for template in templates(body["spec"]):
-        if LABEL_HOLDFAST_JOB in template["metadata"]["labels"]:  # else its processes write no lines of a job
+        # else its processes write no lines of a job
+        if LABEL_HOLDFAST_JOB in template["metadata"]["labels"]:
             template["metadata"]["labels"][LABEL_HOLDFAST_JOB] = name
-        for container in (*template["spec"]["containers"], *(template["spec"].get("initContainers") or ())):
+        for container in (
+            *template["spec"]["containers"],
+            *(template["spec"].get("initContainers") or ()),
+        ):
             for variable in container.get("env") or ():
                 if variable["name"] == ENV_JOB:
                     variable["value"] = name
@@ -70,7 +92,8 @@ def versioned(body: Body) -> Body:
 
 
 def yaml_text(bodies: Sequence[Body]) -> str:
-    yaml, stream = YAML(), io.StringIO()
+    yaml = YAML()
+    stream = io.StringIO()
     yaml.explicit_start = True
     yaml.width = 120
     yaml.indent(mapping=2, sequence=4, offset=2)
@@ -81,7 +104,9 @@ def yaml_text(bodies: Sequence[Body]) -> str:
 def templates(spec: Body) -> list[Body]:
     """The pod templates of a Job or JobSet."""
     groups = spec.get("replicatedJobs")
-    return [group["template"]["spec"]["template"] for group in groups] if groups else [spec["template"]]
+    if groups:
+        return [group["template"]["spec"]["template"] for group in groups]
+    return [spec["template"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +127,14 @@ class RenderContext:
     """None: every sample as large as its own pools allow."""
 
     def image(self, role: str) -> str:
-        # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff, it runs nothing else.
+        # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff,
+        # it runs nothing else.
         return f"{self.platform.registry}/{role}@sha256:{self.platform.images.get(role, '0' * 64)}"
 
     def require_digests(self, roles: Sequence[str]) -> None:
-        """InputError where one of `roles` has no image yet; for what is sent to a cluster, not for what is rendered."""
+        """InputError where one of `roles` has no image yet; for what is sent to a cluster, not for
+        what is rendered.
+        """
         absent = [role for role in roles if role not in self.platform.images]
         if absent:
             # Images of others are copied, not built.
@@ -119,7 +147,9 @@ class RenderContext:
             )
 
     def pool(self, role: Role, capacity: Capacity) -> Pool | None:
-        return next((p for p in self.platform.pools if (p.role, p.capacity) == (role, capacity)), None)
+        return next(
+            (p for p in self.platform.pools if (p.role, p.capacity) == (role, capacity)), None
+        )
 
     @cached_property
     def training(self) -> Pool:
@@ -157,10 +187,14 @@ class RenderContext:
 
     @property
     def checkpoints(self) -> str:
-        return f"gs://{self.platform.buckets['checkpoints']}/{self.platform.default_run}".rstrip("/")
+        return f"gs://{self.platform.buckets['checkpoints']}/{self.platform.default_run}".rstrip(
+            "/"
+        )
 
     def flex_gpus(self, accelerator: str) -> int:
-        """GPUs on flex-start nodes that come one by one. Auto-provisioning's rest is shared out, since it is one cap."""
+        """GPUs on flex-start nodes that come one by one. Auto-provisioning's rest is shared out,
+        since it is one cap.
+        """
         rest = self.platform.quota(accelerator)
         return rest - rest // 2 + self._grouped(accelerator, Capacity.FLEX_START)
 
@@ -169,5 +203,8 @@ class RenderContext:
         return self.platform.quota(accelerator) // 2 + self._grouped(accelerator, Capacity.QUEUED)
 
     def _grouped(self, accelerator: str, capacity: Capacity) -> int:
-        fitting = {p.pool_class for p in self.platform.pools if (p.accelerator, p.capacity) == (accelerator, capacity)}
+        fitting = set()
+        for p in self.platform.pools:
+            if (p.accelerator, p.capacity) == (accelerator, capacity):
+                fitting.add(p.pool_class)
         return sum(map(self.platform.quota, fitting))

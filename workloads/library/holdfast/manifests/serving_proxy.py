@@ -1,4 +1,6 @@
-"""The proxy before the servers: Envoy, a watcher of their endpoints, and the drain that Envoy lacks."""
+"""The proxy before the servers: Envoy, a watcher of their endpoints, and the drain that Envoy
+lacks.
+"""
 
 # Why it is so: infra/decisions/0049.
 
@@ -20,9 +22,11 @@ from holdfast.manifests.rbac import within
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
 SERVER = "server"  # the role: account and image
-ENVOY = "envoy"  # the role in digests.json: a copy of Envoy's own image in the registry of the environment
+# the role in digests.json: a copy of Envoy's own image in the registry of the environment
+ENVOY = "envoy"
 PROXIES = 2
-CONFIG_DIR, ENDPOINTS_DIR = "/etc/envoy", "/run/endpoints"
+CONFIG_DIR = "/etc/envoy"
+ENDPOINTS_DIR = "/run/endpoints"
 ANNOTATION_CAPACITY = "holdfast.dev/serving-capacity"
 HOST_NAME = "kubernetes.io/hostname"
 
@@ -45,19 +49,46 @@ class FirstHop:
 SERVING = FirstHop(name="proxy", servers=SERVER, clients="serving")
 
 
-def proxies(context: RenderContext, hop: FirstHop, about: dict[str, str] | None = None) -> Iterator[Body]:
+def proxies(
+    context: RenderContext, hop: FirstHop, about: dict[str, str] | None = None
+) -> Iterator[Body]:
     """`about`: annotations of the Service that clients ask."""
-    yield manifest("v1", "ServiceAccount", meta(hop.name, NAMESPACE_SERVING), automountServiceAccountToken=False)
+    yield manifest(
+        "v1",
+        "ServiceAccount",
+        meta(hop.name, NAMESPACE_SERVING),
+        automountServiceAccountToken=False,
+    )
     rules = [
-        client.V1PolicyRule(api_groups=["discovery.k8s.io"], resources=["endpointslices"], verbs=["list", "watch"])
+        client.V1PolicyRule(
+            api_groups=["discovery.k8s.io"],
+            resources=["endpointslices"],
+            verbs=["list", "watch"],
+        )
     ]
-    yield from within(hop.rights, rules, NAMESPACE_SERVING, account=hop.name, account_namespace=NAMESPACE_SERVING)
+    yield from within(
+        hop.rights,
+        rules,
+        NAMESPACE_SERVING,
+        account=hop.name,
+        account_namespace=NAMESPACE_SERVING,
+    )
     yield _configuration(context, hop)
     yield deployment(context, NAMESPACE_SERVING, _proxy_work(context, hop), PROXIES)
-    yield scraping(hop.name, {LABEL_NAME: hop.name}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH)
-    yield budget(hop.name, NAMESPACE_SERVING, hop.name, "The first hop of every request: one at a time")
-    spec = client.V1ServiceSpec(type="ClusterIP", selector={LABEL_NAME: hop.name}, ports=[port()])
-    yield manifest("v1", "Service", meta(hop.clients, NAMESPACE_SERVING, annotations=about), spec=spec)
+    yield scraping(
+        hop.name, {LABEL_NAME: hop.name}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH
+    )
+    yield budget(
+        hop.name, NAMESPACE_SERVING, hop.name, "The first hop of every request: one at a time"
+    )
+    spec = client.V1ServiceSpec(
+        type="ClusterIP",
+        selector={LABEL_NAME: hop.name},
+        ports=[port()],
+    )
+    yield manifest(
+        "v1", "Service", meta(hop.clients, NAMESPACE_SERVING, annotations=about), spec=spec
+    )
 
 
 def _configuration(context: RenderContext, hop: FirstHop) -> Body:
@@ -74,13 +105,25 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
     watch = ["python", "-m", "holdfast", "serve", "endpoints"]
     watch += ["--service", hop.servers, "--namespace", NAMESPACE_SERVING]
     watch += ["--health-port", str(hop.health_port)] if hop.health_port else []
-    configured = client.V1Volume(name="config", config_map=client.V1ConfigMapVolumeSource(name=hop.name))
-    shared = client.V1Volume(name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi"))
+    configured = client.V1Volume(
+        name="config", config_map=client.V1ConfigMapVolumeSource(name=hop.name)
+    )
+    shared = client.V1Volume(
+        name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi")
+    )
     return PodSettings(
         name=hop.name,
         role=hop.name,
         image=context.image(ENVOY),
-        command=[ENVOY, "-c", f"{CONFIG_DIR}/envoy.json", "-l", "warning", "--concurrency", "2"],
+        command=[
+            ENVOY,
+            "-c",
+            f"{CONFIG_DIR}/envoy.json",
+            "-l",
+            "warning",
+            "--concurrency",
+            "2",
+        ],
         size=Size(cpu="500m", memory=f"{PROXY_MEMORY_MIB}Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_SERVING,
@@ -88,10 +131,21 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
         grace_s=window_s + 15,
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
-        probes=Probes(readiness=probes(serving.SIDECAR_PORT).readiness, liveness=listening(serving.PORT, period_s=10)),
+        probes=Probes(
+            readiness=probes(serving.SIDECAR_PORT).readiness,
+            liveness=listening(serving.PORT, period_s=10),
+        ),
         pre_stop=DRAIN_HOOK,
         sidecars=[
-            draining(context, f"{admin}/ready", window_s, "--drain", f"{admin}/healthcheck/fail", "--count", counted),
+            draining(
+                context,
+                f"{admin}/ready",
+                window_s,
+                "--drain",
+                f"{admin}/healthcheck/fail",
+                "--count",
+                counted,
+            ),
             _beside(
                 context,
                 "watch",
@@ -105,21 +159,42 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
     )
 
 
-DRAIN_HOOK = client.V1LifecycleHandler(http_get=client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.HOOK_PORT))
+DRAIN_HOOK = client.V1LifecycleHandler(
+    http_get=client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.HOOK_PORT)
+)
 """PreStop of a container in a pod with `draining`."""
 
 
-def draining(context: RenderContext, health_url: str, window_s: int, *options: str) -> client.V1Container:
+def draining(
+    context: RenderContext, health_url: str, window_s: int, *options: str
+) -> client.V1Container:
     """The drain for a server that has none: its readiness, and the hook before its SIGTERM."""
-    words = ["python", "-m", "holdfast", "serve", "sidecar", "--health", health_url, "--window", str(window_s)]
+    words = [
+        "python",
+        "-m",
+        "holdfast",
+        "serve",
+        "sidecar",
+        "--health",
+        health_url,
+        "--window",
+        str(window_s),
+    ]
     return _beside(context, "drain", [*words, *options], [])
 
 
 def _beside(
-    context: RenderContext, name: str, command: list[str], mounts: list[client.V1VolumeMount]
+    context: RenderContext,
+    name: str,
+    command: list[str],
+    mounts: list[client.V1VolumeMount],
 ) -> client.V1Container:
     """Started before the main container, ended after it."""
-    limits = {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
+    limits = {
+        "cpu": "100m",
+        "memory": "128Mi",
+        "ephemeral-storage": "64Mi",
+    }
     scratch = client.V1VolumeMount(name="tmp", mount_path="/tmp")
     return client.V1Container(
         name=name,

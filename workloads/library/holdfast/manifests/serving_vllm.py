@@ -1,7 +1,9 @@
-"""vLLM on the same terms as our own server: a base on demand, an overflow on Spot, and no request lost with a machine.
+"""vLLM on the same terms as our own server: a base on demand, an overflow on Spot, and no request
+lost with a machine.
 
-From SIGTERM on it refuses requests, so it must be out of its Service before. The sidecar has its readiness and its
-preStop hook; `--shutdown-timeout` is what the window leaves for requests begun. Both come from one budget.
+From SIGTERM on it refuses requests, so it must be out of its Service before. The sidecar has its
+readiness and its preStop hook; `--shutdown-timeout` is what the window leaves for requests begun.
+Both come from one budget.
 """
 
 from collections.abc import Iterator
@@ -21,11 +23,18 @@ from holdfast.manifests.training import gpu_size
 VLLM = "vllm"  # the role in digests.json: a copy of the project's own image
 HEALTH_PATH = "/health"
 HOP = FirstHop(
-    name="vllm-proxy", servers=VLLM, clients="vllm-serving", rights="vllm-endpoints", health_port=serving.SIDECAR_PORT
+    name="vllm-proxy",
+    servers=VLLM,
+    clients="vllm-serving",
+    rights="vllm-endpoints",
+    health_port=serving.SIDECAR_PORT,
 )
 LOADS_MOST_S = 1800
-# As vLLM names them. The scaler takes the larger outcome: few may wait before another replica is worth its price.
-RUNNING, WAITING, WAITING_TARGET = "vllm:num_requests_running", "vllm:num_requests_waiting", 4
+# As vLLM names them. The scaler takes the larger outcome: few may wait before another replica is
+# worth its price.
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+WAITING_TARGET = 4
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
@@ -36,15 +45,25 @@ def samples(context: RenderContext) -> Iterator[Body]:
 
     def work(name: str, tier: str, pool: Pool) -> PodSettings:
         return server(
-            context, name, tier, pool, VLLM, image=context.image(VLLM), command=_command(context, window_s),
+            context,
+            name,
+            tier,
+            pool,
+            VLLM,
+            image=context.image(VLLM),
+            command=_command(context, window_s),
             # Compiled kernels and what is streamed pass through /tmp.
             size=replace(gpu_size(pool), disk="12Gi", scratch="8Gi"),
-            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},  # neither is reachable from the namespace
-            probes=_probes(), pre_stop=DRAIN_HOOK,
+            # neither is reachable from the namespace
+            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+            probes=_probes(),
+            pre_stop=DRAIN_HOOK,
             sidecars=[draining(context, f"http://127.0.0.1:{serving.PORT}{HEALTH_PATH}", window_s)],
-        )  # fmt: skip
+        )
 
-    yield from tiers(context, wanted, VLLM, work, {RUNNING: wanted.inflight_target, WAITING: WAITING_TARGET})
+    yield from tiers(
+        context, wanted, VLLM, work, {RUNNING: wanted.inflight_target, WAITING: WAITING_TARGET}
+    )
     yield from proxies(context, HOP)
     yield from policies(HOP, "vllm-")
 
@@ -52,8 +71,21 @@ def samples(context: RenderContext) -> Iterator[Body]:
 def _command(context: RenderContext, window_s: int) -> list[str]:
     """A fork names its model: a folder of the bucket, in the format of Hugging Face."""
     _, timeout_s = serving.sidecar_budget(window_s)
-    words = ["vllm", "serve", f"{context.checkpoints}/vllm/change-me", "--load-format", "runai_streamer"]
-    words += ["--served-model-name", "model", "--host", "0.0.0.0", "--port", str(serving.PORT)]
+    words = [
+        "vllm",
+        "serve",
+        f"{context.checkpoints}/vllm/change-me",
+        "--load-format",
+        "runai_streamer",
+    ]
+    words += [
+        "--served-model-name",
+        "model",
+        "--host",
+        "0.0.0.0",
+        "--port",
+        str(serving.PORT),
+    ]
     return [*words, "--shutdown-timeout", str(int(timeout_s))]
 
 
@@ -63,6 +95,15 @@ def _probes() -> Probes:
     shared = probes(serving.SIDECAR_PORT)
     return Probes(
         readiness=shared.readiness,
-        liveness=client.V1Probe(http_get=health, period_seconds=10, timeout_seconds=5, failure_threshold=6),
-        startup=client.V1Probe(http_get=health, period_seconds=5, failure_threshold=LOADS_MOST_S // 5),
+        liveness=client.V1Probe(
+            http_get=health,
+            period_seconds=10,
+            timeout_seconds=5,
+            failure_threshold=6,
+        ),
+        startup=client.V1Probe(
+            http_get=health,
+            period_seconds=5,
+            failure_threshold=LOADS_MOST_S // 5,
+        ),
     )

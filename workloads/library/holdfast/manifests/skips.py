@@ -1,5 +1,6 @@
-"""Checks of Checkov that an object fails on purpose, and why, as skips.toml lists them. A test holds that nothing else
-fails, and that no entry there is idle."""
+"""Checks of Checkov that an object fails on purpose, and why, as skips.toml lists them. A test
+holds that nothing else fails, and that no entry there is idle.
+"""
 
 import tomllib
 from pathlib import Path
@@ -20,7 +21,10 @@ def of(kind: str, namespace: str | None, name: str) -> dict[str, str]:
 def annotations(kind: str, namespace: str | None, name: str) -> dict[str, str]:
     """As Checkov reads it."""
     checks = of(kind, namespace, name)
-    return {f"checkov.io/skip{n}": f"{check}={reason}" for n, (check, reason) in enumerate(checks.items(), 1)}
+    return {
+        f"checkov.io/skip{n}": f"{check}={reason}"
+        for n, (check, reason) in enumerate(checks.items(), 1)
+    }
 
 
 def _fits(pattern: str, title: str) -> bool:

@@ -1,4 +1,6 @@
-"""Training: a gang on Spot as JobSet, independent tasks as a Job by index, planned runs on flex-start."""
+"""Training: a gang on Spot as JobSet, independent tasks as a Job by index, planned runs on
+flex-start.
+"""
 
 # Why it is so: infra/decisions/0063.
 
@@ -7,7 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
-from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, ANNOTATION_RULE, LABEL_REQUEUES, Capacity, PlacementRule
+from holdfast.contract.capacity import (
+    ANNOTATION_REQUEUES_FOR,
+    ANNOTATION_RULE,
+    LABEL_REQUEUES,
+    Capacity,
+    PlacementRule,
+)
 from holdfast.contract.environment import (
     ENV_ATTEMPT,
     ENV_CHARGED_FAILURES,
@@ -44,14 +52,16 @@ DAY_S = 86_400
 INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in
 NODES = 2
 FLEX_NODES = 4
-# Where Kubernetes counts the starts before this one. A Job by index counts crashes and evictions apart.
+# Where Kubernetes counts the starts before this one. A Job by index counts crashes and evictions
+# apart.
 RESTARTS = {ENV_ATTEMPT: annotation(ANNOTATION_RESTART)}
 FAILURES = {
     ENV_CHARGED_FAILURES: annotation(ANNOTATION_CHARGED_FAILURES),
     ENV_IGNORED_FAILURES: annotation(ANNOTATION_IGNORED_FAILURES),
 }
 ADDED_UP = {ENV_ATTEMPT: f"$({ENV_CHARGED_FAILURES})+$({ENV_IGNORED_FAILURES})"}
-# The first pod of a gang. Kubernetes expands the variable, which holds the name that the JobSet has in the end.
+# The first pod of a gang. Kubernetes expands the variable, which holds the name that the JobSet has
+# in the end.
 HEAD = f"$({ENV_JOB})-workers-0-0.$({ENV_JOB})"
 DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
 
@@ -69,8 +79,14 @@ def samples(context: RenderContext) -> Iterator[Body]:
 def _sample_gang(context: RenderContext) -> Iterator[Body]:
     yield peers("train-gang")
     work = spot_work(context, "train-gang", context.training, PlacementRule.TRAINING)
-    # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
-    given = Task(work=replace(work, priority=PRIORITY_FLEX), pods=NODES, queue="spot", deadline_s=7 * DAY_S)
+    # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod
+    # is made.
+    given = Task(
+        work=replace(work, priority=PRIORITY_FLEX),
+        pods=NODES,
+        queue="spot",
+        deadline_s=7 * DAY_S,
+    )
     yield gang(context, joined(given))
     reason = (
         "An eviction through the API restarts the whole gang: drains take one node at a time. "
@@ -81,10 +97,18 @@ def _sample_gang(context: RenderContext) -> Iterator[Body]:
 
 def rights(context: RenderContext) -> Iterator[Body]:
     """A flex-start node shows in an annotation when it ends."""
-    rules = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["get"])]
+    rules = [
+        client.V1PolicyRule(
+            api_groups=[""],
+            resources=["nodes"],
+            verbs=["get"],
+        )
+    ]
     platform = context.platform
     homes = [(run.account, platform.namespace_of(run.name)) for run in platform.runs]
-    homes = homes or [(SHARED_ACCOUNT, space) for space in platform.job_namespaces if space != NAMESPACE_BATCH]
+    homes = homes or [
+        (SHARED_ACCOUNT, space) for space in platform.job_namespaces if space != NAMESPACE_BATCH
+    ]
     for space in dict.fromkeys(space for _, space in homes):
         name = "holdfast-planned-end" + ("" if space == NAMESPACE_TRAINING else f"-{space}")
         accounts = [account for account, home in homes if home == space]
@@ -96,10 +120,37 @@ def gpu_size(pool: Pool) -> Size:
     return Size.share(MACHINE_TYPES[pool.machine_type], pool.gpus_per_node)
 
 
-def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> PodSettings:
-    """On Spot, with the pool's window as its grace; a rank for each GPU of the machine. `run` differs where pods train apart."""
-    words = ["python", "-m", "holdfast", "train", "run", "--checkpoints", context.checkpoints, "--run", run or name]
-    words += ["--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
+def spot_work(
+    context: RenderContext,
+    name: str,
+    pool: Pool,
+    rule: PlacementRule,
+    run: str = "",
+) -> PodSettings:
+    """On Spot, with the pool's window as its grace; a rank for each GPU of the machine. `run`
+    differs where pods train apart.
+    """
+    words = [
+        "python",
+        "-m",
+        "holdfast",
+        "train",
+        "run",
+        "--checkpoints",
+        context.checkpoints,
+        "--run",
+        run or name,
+    ]
+    words += [
+        "--ranks",
+        str(pool.gpus_per_node),
+        "--steps",
+        "100000",
+        "--every",
+        "auto",
+        "--device",
+        "cuda",
+    ]
     return PodSettings(
         name=name,
         role="trainer",
@@ -140,28 +191,44 @@ class Task:
 
     def meta(self) -> client.V1ObjectMeta:
         labels = self.labels | ({LABEL_QUEUE: self.queue} if self.queue else {})
-        return meta(self.work.name, self.namespace, labels=labels, annotations=self.annotations or None)
+        return meta(
+            self.work.name,
+            self.namespace,
+            labels=labels,
+            annotations=self.annotations or None,
+        )
 
 
 def joined(given: Task) -> Task:
     """The reference trainer with the number of nodes and the place where they find each other."""
-    command = [*given.work.command, "--nodes", str(given.pods), "--rendezvous", f"{HEAD}:{RENDEZVOUS_PORT}"]
+    command = [
+        *given.work.command,
+        "--nodes",
+        str(given.pods),
+        "--rendezvous",
+        f"{HEAD}:{RENDEZVOUS_PORT}",
+    ]
     return replace(given, work=replace(given.work, command=command))
 
 
 def requeued(given: Task, within_s: int = 0) -> Task:
-    """On queued flex-start. Its nodes are used once: the mover queues it again when they are gone, for each of its
-    `restarts` once, until `within_s` after it was submitted; 0: without end."""
+    """On queued flex-start. Its nodes are used once: the mover queues it again when they are gone,
+    for each of its `restarts` once, until `within_s` after it was submitted; 0: without end.
+    """
     until = {ANNOTATION_REQUEUES_FOR: str(within_s)} if within_s else {}
     longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
     return replace(given, labels={LABEL_REQUEUES: str(given.restarts)}, annotations=longest | until)
 
 
 def gang(context: RenderContext, given: Task) -> Body:
-    """All pods run or none. An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
+    """All pods run or none. An eviction restarts the gang and is free; a crash counts towards
+    maxRestarts.
+    """
     failed = client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])
     work = given.work
-    work = replace(work, from_pod=work.from_pod | RESTARTS, labels=work.labels | {LABEL_GANG: work.name})
+    work = replace(
+        work, from_pod=work.from_pod | RESTARTS, labels=work.labels | {LABEL_GANG: work.name}
+    )
     spec = client.V1JobSpec(
         parallelism=given.pods,
         completions=given.pods,
@@ -179,18 +246,33 @@ def gang(context: RenderContext, given: Task) -> Body:
     of_set = {
         **({"suspend": True} if given.queue else {}),
         "ttlSecondsAfterFinished": DAY_S,
-        "failurePolicy": {"maxRestarts": given.restarts, "rules": [preempted]},
-        "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": spec}}],
+        "failurePolicy": {
+            "maxRestarts": given.restarts,
+            "rules": [preempted],
+        },
+        "replicatedJobs": [
+            {
+                "name": "workers",
+                "replicas": 1,
+                "template": {"spec": spec},
+            }
+        ],
     }
     return versioned(manifest(JOBSET_API, "JobSet", given.meta(), spec=of_set))
 
 
 def ignoring(*in_order: int) -> client.V1PodFailurePolicy:
-    """Evictions and the codes `in_order` do not count. Order matters: an evicted pod has an exit code too."""
+    """Evictions and the codes `in_order` do not count. Order matters: an evicted pod has an exit
+    code too.
+    """
 
     def codes(*values: int) -> client.V1PodFailurePolicyOnExitCodesRequirement:
         # Named: else a sidecar that ends after the main container would be judged by its own code.
-        return client.V1PodFailurePolicyOnExitCodesRequirement(container_name=MAIN, operator="In", values=list(values))
+        return client.V1PodFailurePolicyOnExitCodesRequirement(
+            container_name=MAIN,
+            operator="In",
+            values=list(values),
+        )
 
     return client.V1PodFailurePolicy(
         rules=[
@@ -222,7 +304,12 @@ def indexed(context: RenderContext, task: Task, *in_order: int) -> client.V1Job:
         pod_failure_policy=ignoring(*in_order),
         template=template(context, work),
     )
-    return client.V1Job(api_version=JOB_API, kind="Job", metadata=task.meta(), spec=spec)
+    return client.V1Job(
+        api_version=JOB_API,
+        kind="Job",
+        metadata=task.meta(),
+        spec=spec,
+    )
 
 
 def sweep(context: RenderContext) -> Body:
@@ -232,7 +319,12 @@ def sweep(context: RenderContext) -> Body:
     return job(context, Task(pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
 
 
-def _flex_work(context: RenderContext, name: str, accelerator: str, run: str) -> PodSettings:
+def _flex_work(
+    context: RenderContext,
+    name: str,
+    accelerator: str,
+    run: str,
+) -> PodSettings:
     machine = next(m for m in MACHINE_TYPES.values() if m.accelerator == accelerator)
     # No window: its end is planned, and the process reads it from the node.
     pool = Pool(
@@ -249,7 +341,8 @@ def _flex_work(context: RenderContext, name: str, accelerator: str, run: str) ->
         spot_work(context, name, pool, PlacementRule.GANG, run),
         pool=None,
         tolerations=[GPU_TAINT],
-        # Auto-provisioning would install GKE's default driver, which is too old for the CUDA of our images.
+        # Auto-provisioning would install GKE's default driver, which is too old for the CUDA of our
+        # images.
         selector=flex_selector(accelerator),
         priority=PRIORITY_FLEX,
         grace_s=60,
@@ -258,12 +351,22 @@ def _flex_work(context: RenderContext, name: str, accelerator: str, run: str) ->
 
 
 def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
-    """Node by node as capacity comes. A node ends after 7 days at most; its index goes on with the next one."""
+    """Node by node as capacity comes. A node ends after 7 days at most; its index goes on with the
+    next one.
+    """
     name = f"train-flex-{accelerator.removeprefix('nvidia-')}"
     work = _flex_work(context, name, accelerator, f"{name}-{INDEX}")
     pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
     if pods and context.trains(name):
-        yield job(context, Task(pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
+        yield job(
+            context,
+            Task(
+                pods=pods,
+                deadline_s=7 * DAY_S,
+                queue="flex",
+                work=work,
+            ),
+        )
 
 
 def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
@@ -273,6 +376,11 @@ def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
     pods = min(FLEX_NODES, context.queued_gpus(accelerator) // work.size.gpus)
     if pods and context.trains(name):
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
-        given = Task(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S)
+        given = Task(
+            work=work,
+            pods=pods,
+            queue="queued",
+            deadline_s=FLEX_MAX_RUN_S,
+        )
         yield peers(name)
         yield gang(context, joined(requeued(given)))

@@ -1,4 +1,6 @@
-"""What the mover asks of the API server: the jobs with its label, one patch, one deletion, one Event."""
+"""What the mover asks of the API server: the jobs with its label, one patch, one deletion, one
+Event.
+"""
 
 from collections.abc import Iterable
 
@@ -21,14 +23,18 @@ class ClusterApi:
     """ApiError and Unjudged come through: the next step tries again."""
 
     def __init__(self, api: Api, namespaces: Iterable[str] = JOB_NAMESPACES) -> None:
-        self._api, self._namespaces = api, namespaces
+        self._api = api
+        self._namespaces = namespaces
 
     def read(self) -> tuple[list[Object], list[Object]]:
         """The jobs that may be moved, and Kueue's Workloads of their namespaces."""
         jobs: list[Object] = []
         workloads: list[Object] = []
         for space in self._namespaces:
-            found = [job for version, kind in KINDS for job in self._list(version, kind, space, f"{LABEL_MOVES}=true")]
+            found = []
+            for version, kind in KINDS:
+                for job in self._list(version, kind, space, f"{LABEL_MOVES}=true"):
+                    found.append(job)
             jobs += found
             workloads += self._list(KUEUE_API, "workloads", space) if found else []
         return jobs, workloads
@@ -45,26 +51,57 @@ class ClusterApi:
                 raise
 
     def announce(self, job: Movable, reason: str, message: str, now_s: float) -> None:
-        involved = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "namespace": job.namespace,
-                    "uid": job.uid}  # fmt: skip
+        involved = {
+            "apiVersion": job.api_version,
+            "kind": job.kind,
+            "name": job.name,
+            "namespace": job.namespace,
+            "uid": job.uid,
+        }
         event(self._api, involved, reason, message, now_s)
 
-    def _list(self, version: str, kind: str, space: str, selector: str | None = None) -> list[Object]:
+    def _list(
+        self,
+        version: str,
+        kind: str,
+        space: str,
+        selector: str | None = None,
+    ) -> list[Object]:
         path = f"{api_path(version)}/namespaces/{space}/{kind}"
         # Items of a list carry no version of their own.
-        return [item | {"apiVersion": version} for item in self._api.items(path, labelSelector=selector)]
+        return [
+            item | {"apiVersion": version} for item in self._api.items(path, labelSelector=selector)
+        ]
 
 
-def event(api: Api, involved: Object, reason: str, message: str, now_s: float, kind: str = "Normal") -> None:
-    """An Event about an object, of which `involved` holds apiVersion, kind, name, namespace and uid."""
+def event(
+    api: Api,
+    involved: Object,
+    reason: str,
+    message: str,
+    now_s: float,
+    kind: str = "Normal",
+) -> None:
+    """An Event about an object, of which `involved` holds apiVersion, kind, name, namespace and
+    uid.
+    """
     # Kubernetes keeps the events about what has no namespace in the default one.
-    at, name, namespace = rfc3339(now_s), involved["name"], involved["namespace"] or "default"
+    at = rfc3339(now_s)
+    name = involved["name"]
+    namespace = involved["namespace"] or "default"
     body = {
         "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
-        "involvedObject": {key: involved[key] for key in ("apiVersion", "kind", "name", "namespace", "uid")},
-        "type": kind, "reason": reason, "message": message[:MAX_MESSAGE], "count": 1,
-        "firstTimestamp": at, "lastTimestamp": at, "source": {"component": "holdfast-mover"},
-    }  # fmt: skip
+        "involvedObject": {
+            key: involved[key] for key in ("apiVersion", "kind", "name", "namespace", "uid")
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message[:MAX_MESSAGE],
+        "count": 1,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "source": {"component": "holdfast-mover"},
+    }
     try:
         api.create(f"/api/v1/namespaces/{namespace}/events", body)
     except ApiError as error:

@@ -10,14 +10,20 @@ def move(
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")],
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 10.0,
     team: Annotated[
-        list[str] | None, typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch.")
+        list[str] | None,
+        typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch."),
     ] = None,
     faulty_nodes_per_hour: Annotated[
-        int, typer.Option(help="Spot nodes with a broken GPU to replace in an hour; 0 only reports them.")
+        int,
+        typer.Option(
+            help="Spot nodes with a broken GPU to replace in an hour; 0 only reports them."
+        ),
     ] = 0,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
-    """Move jobs between Spot, flex-start and on-demand as their plans say, and write the receipts of those that end."""
+    """Move jobs between Spot, flex-start and on-demand as their plans say, and write the receipts
+    of those that end.
+    """
     from holdfast.mover.main import serve
 
     serve(project, cluster, every_s, faulty_nodes_per_hour, kubeconfig, team or ())

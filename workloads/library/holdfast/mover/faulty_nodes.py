@@ -1,8 +1,10 @@
-"""Replaces Spot nodes whose GPU is broken: cordons, evicts the jobs so that they save, deletes the Node.
+"""Replaces Spot nodes whose GPU is broken: cordons, evicts the jobs so that they save, deletes the
+Node.
 
-Faults are read from NVIDIA's exporter of each node. Guarantee: only nodes with GKE's Spot label; at most `per_hour` in
-any hour, restarts of the mover included, and with 0 nothing is changed. Disruption budgets hold. A Node is deleted when
-no pod of a job is left on it, or when each that is left is past its grace period.
+Faults are read from NVIDIA's exporter of each node. Guarantee: only nodes with GKE's Spot label; at
+most `per_hour` in any hour, restarts of the mover included, and with 0 nothing is changed.
+Disruption budgets hold. A Node is deleted when no pod of a job is left on it, or when each that is
+left is past its grace period.
 """
 
 # Why it is so: infra/decisions/0111.
@@ -27,9 +29,12 @@ from holdfast.mover.cluster_api import event
 LOG = logger("move")
 REASON = "GpuFault"
 NODES = "/api/v1/nodes"
-EVERY_S, TIMEOUT_S, AT_ONCE, MOST_BYTES = 30.0, 3.0, 16, 1_000_000
-# NVIDIA's catalog: after these the GPU needs a reset or service. Others come from the program, or are contained.
-# https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
+EVERY_S = 30.0
+TIMEOUT_S = 3.0
+AT_ONCE = 16
+MOST_BYTES = 1_000_000
+# NVIDIA's catalog: after these the GPU needs a reset or service. Others come from the program, or
+# are contained. https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119})
 _SAMPLE = re.compile(r"^DCGM_FI_DEV_(\w+)\{.*\} (\d+)(?:\.0*)?$", re.MULTILINE)
 
@@ -47,7 +52,9 @@ def fault_of(text: str) -> str:
 
 
 def fetched(address: str) -> str:
-    """What the exporter at this address serves; empty where none answers: a silent node is another's affair."""
+    """What the exporter at this address serves; empty where none answers: a silent node is
+    another's affair.
+    """
     connection = HTTPConnection(address, GPU_EXPORTER_PORT, timeout=TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
@@ -69,18 +76,25 @@ class FaultyNodes:
     known: set[str] = field(default_factory=set[str])
     """Nodes whose fault was reported."""
     _next_s: float = 0.0
-    """From when on another may be replaced. A mover that restarts knows of no earlier one, so it waits its turn."""
+    """From when on another may be replaced. A mover that restarts knows of no earlier one, so it
+    waits its turn.
+    """
     _looked_s: float = 0.0
 
     def step(self, nodes: Mapping[str, Node], now_s: float) -> list[lines.Line]:
-        """One line for each fault that is new. `nodes`: those of Spot. ApiError and Unjudged come through."""
+        """One line for each fault that is new. `nodes`: those of Spot. ApiError and Unjudged come
+        through.
+        """
         if not nodes or now_s - self._looked_s < EVERY_S:
             return []
-        self._looked_s, self._next_s = now_s, self._next_s or now_s + self._turn_s
+        self._looked_s = now_s
+        self._next_s = self._next_s or now_s + self._turn_s
         self.known &= nodes.keys()
         taken = {node["metadata"]["name"]: node for node in self._marked()}
         made = [
-            self._found(name, fault, nodes[name], now_s) for name, fault in self._faults(nodes) if name not in taken
+            self._found(name, fault, nodes[name], now_s)
+            for name, fault in self._faults(nodes)
+            if name not in taken
         ]
         for name in taken:
             self._drain(name, now_s)
@@ -94,29 +108,50 @@ class FaultyNodes:
         return self.api.items(NODES, labelSelector=f"{LABEL_GPU_FAULT},{LABEL_SPOT}=true")
 
     def _faults(self, nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
-        """Node and fault. The API server says on which node an exporter is; its own labels do not count."""
-        path, label = f"/api/v1/namespaces/{GPU_EXPORTER_NAMESPACE}/pods", f"{LABEL_NAME}={GPU_EXPORTER}"
-        on = {
-            pod["spec"].get("nodeName"): pod["status"].get("podIP") for pod in self.api.items(path, labelSelector=label)
-        }
+        """Node and fault. The API server says on which node an exporter is; its own labels do not
+        count.
+        """
+        path = f"/api/v1/namespaces/{GPU_EXPORTER_NAMESPACE}/pods"
+        label = f"{LABEL_NAME}={GPU_EXPORTER}"
+        on = {}
+        for pod in self.api.items(path, labelSelector=label):
+            on[pod["spec"].get("nodeName")] = pod["status"].get("podIP")
         asked = {name: address for name, address in on.items() if name in nodes and address}
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = pool.map(self.fetch, asked.values())
-            return [(name, fault) for name, text in zip(asked, answers, strict=True) if (fault := fault_of(text))]
+            return [
+                (name, fault)
+                for name, text in zip(asked, answers, strict=True)
+                if (fault := fault_of(text))
+            ]
 
     def _found(self, name: str, fault: str, node: Node, now_s: float) -> lines.Line | None:
         replaces = bool(self.per_hour) and now_s >= self._next_s
         if not replaces and (self.per_hour or name in self.known):
             return None  # its turn comes, or it was reported
-        mark = {"metadata": {"labels": {LABEL_GPU_FAULT: fault}}, "spec": {"unschedulable": True}}
+        mark = {
+            "metadata": {"labels": {LABEL_GPU_FAULT: fault}},
+            "spec": {"unschedulable": True},
+        }
         if replaces:
             self.api.merge(f"{NODES}/{name}", mark)
             self._next_s = now_s + self._turn_s
         self.known.add(name)
-        answer = "its jobs are evicted, then it is deleted" if replaces else "it is left alone, as the cap is 0"
+        if replaces:
+            answer = "its jobs are evicted, then it is deleted"
+        else:
+            answer = "it is left alone, as the cap is 0"
         # As the kubelet writes events about its node: with the name in place of the uid.
-        about = {"apiVersion": "v1", "kind": "Node", "namespace": "", "name": name, "uid": name}
-        event(self.api, about, REASON, f"the GPU is broken ({fault}): {answer}", now_s, kind="Warning")
+        about = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "namespace": "",
+            "name": name,
+            "uid": name,
+        }
+        event(
+            self.api, about, REASON, f"the GPU is broken ({fault}): {answer}", now_s, kind="Warning"
+        )
         LOG.warning("%s: the GPU is broken (%s): %s", name, fault, answer)
         return lines.faulty(name, node, now_s, fault, "replaced" if replaces else "reported")
 
@@ -132,12 +167,15 @@ class FaultyNodes:
         LOG.warning("%s is deleted: its GPU is broken", name)
 
     def _pods(self, namespace: str, node: str) -> list[Object]:
-        found = self.api.items(f"/api/v1/namespaces/{namespace}/pods", fieldSelector=f"spec.nodeName={node}")
+        found = self.api.items(
+            f"/api/v1/namespaces/{namespace}/pods", fieldSelector=f"spec.nodeName={node}"
+        )
         return [pod for pod in found if pod["status"].get("phase") not in ("Failed", "Succeeded")]
 
     def _still_needs_it(self, pod: Object, now_s: float) -> bool:
         meta = pod["metadata"]
-        if due := meta.get("deletionTimestamp"):
+        due = meta.get("deletionTimestamp")
+        if due:
             return unix_s(due) > now_s
         try:
             self.api.evict(meta["namespace"], meta["name"])

@@ -1,4 +1,5 @@
-"""The mover: moves and queues jobs again, ends pods on silent nodes, replaces broken ones, weighs preemptions, writes receipts.
+"""The mover: moves and queues jobs again, ends pods on silent nodes, replaces broken ones, weighs
+preemptions, writes receipts.
 
 It publishes nothing: the exporter reads its lines, as it reads those of jobs.
 """
@@ -57,7 +58,9 @@ class Process:
         with self.lock:
             self.progress.forget_all_but(self.view.uids)
             self.view.passed(now)
-            seen, nodes, waits = self.view.seen(self.progress.events), dict(self.view.nodes), self.view.without_node()
+            seen = self.view.seen(self.progress.events)
+            nodes = dict(self.view.nodes)
+            waits = self.view.without_node()
         if self.lease and not loop.leads(self.lease):
             return
         silent = [name for name, node in nodes.items() if node.silent]
@@ -65,7 +68,9 @@ class Process:
         # An API server that does not answer stops no other act, and no receipt.
         acts: dict[str, Callable[[], object]] = {
             "nothing is moved": lambda: lines.write(map(_line, self.mover.step(seen, now))),
-            "no pod of a silent node is ended": lambda: end_pods(self.api, silent, now, self.namespaces),
+            "no pod of a silent node is ended": lambda: end_pods(
+                self.api, silent, now, self.namespaces
+            ),
             "no node is replaced": lambda: lines.write(self.faulty.step(spot, now)),
             "no job is queued again": lambda: requeue(self.api, waits, now, self.namespaces),
             "no priority is boosted": lambda: self._weigh(now),
@@ -89,7 +94,9 @@ class Process:
 
 
 def _line(move: Move) -> Line:
-    return lines.moved(move.job.namespace, move.job.name, move.at_s, move.source.value, move.to.value, move.reason)
+    return lines.moved(
+        move.job.namespace, move.job.name, move.at_s, move.source.value, move.to.value, move.reason
+    )
 
 
 def serve(
@@ -102,13 +109,16 @@ def serve(
 ) -> None:
     """Until a signal. Raises Unjudged where no credentials let it read the event lines."""
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
-    between("the number of nodes to replace in an hour is out of range", faulty_nodes_per_hour, 0, 60)
+    between(
+        "the number of nodes to replace in an hour is out of range", faulty_nodes_per_hour, 0, 60
+    )
     logs.info("start", "the mover starts")
     stop = shutdown.of_process()
     api = connect(kubeconfig)
     namespaces = loop.team_of(teams)
     source = loop.cloud_logs(project, cluster_name, namespaces)
-    view, lock = View(), threading.Lock()
+    view = View()
+    lock = threading.Lock()
 
     def owner_of(namespace: str, pod: str) -> str:
         with lock:
@@ -120,8 +130,15 @@ def serve(
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
     faulty = FaultyNodes(api, faulty_nodes_per_hour, namespaces=(*namespaces, NAMESPACE_SERVING))
     process = Process(
-        api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api, namespaces)),
-        receipts=receipts, faulty=faulty, lease=lease, namespaces=namespaces,
-    )  # fmt: skip
+        api=api,
+        view=view,
+        lock=lock,
+        progress=Progress(source, owner_of),
+        mover=Mover(ClusterApi(api, namespaces)),
+        receipts=receipts,
+        faulty=faulty,
+        lease=lease,
+        namespaces=namespaces,
+    )
     with loop.running([*watchers, receipts, source]):
         loop.run(process.one_pass, watchers, lease, stop, every_s)

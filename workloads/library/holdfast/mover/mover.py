@@ -1,10 +1,12 @@
-"""One step: look at the jobs that may be moved, move those whose policy asks for it, announce each move.
+"""One step: look at the jobs that may be moved, move those whose policy asks for it, announce each
+move.
 
-A step of the mover that holds the lease. Guarantee: a job is touched when its policy moves it and at no other time, and each
-request leaves it able to go on; without a mover it stays where it is.
+A step of the mover that holds the lease. Guarantee: a job is touched when its policy moves it and
+at no other time, and each request leaves it able to go on; without a mover it stays where it is.
 """
 
-# Why it is so: infra/decisions/0058, infra/decisions/0059; why Kueue does not do it: infra/decisions/0113.
+# Why it is so: infra/decisions/0058, infra/decisions/0059; why Kueue does not do it:
+# infra/decisions/0113.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +22,8 @@ from holdfast.mover.objects import Movable, movables
 from holdfast.place.plan import REACTION_S, Standing
 
 LOG = logger("move")
-# A plan that cannot be read is announced once for each version of the object, and no more than this many are held.
+# A plan that cannot be read is announced once for each version of the object, and no more than this
+# many are held.
 REMEMBERED = 2_000
 
 
@@ -51,16 +54,21 @@ class Seen:
 class SpotSeen:
     """What the cluster itself shows of Spot: of each GPU, whether it could be had, and since when.
 
-    A cluster only sees the demand of its jobs. Spot counts as there while a Spot node of that GPU runs and no pod waits
-    for one; without such a question it counts as gone, and a job stays on on-demand rather than pay for a guess.
+    A cluster only sees the demand of its jobs. Spot counts as there while a Spot node of that GPU
+    runs and no pod waits for one; without such a question it counts as gone, and a job stays on
+    on-demand rather than pay for a guess.
     """
 
     since_s: dict[str, float] = field(default_factory=dict[str, float])
     """GPU -> since when it counts as there."""
 
     def look(self, machine_types: Iterable[str], waiting_for: Iterable[str], now_s: float) -> None:
-        """machine_types: of the Spot nodes that run; waiting_for: GPUs of the pods that wait for a Spot node."""
-        there = {MACHINE_TYPES[name].accelerator for name in machine_types if name in MACHINE_TYPES} - set(waiting_for)
+        """machine_types: of the Spot nodes that run; waiting_for: GPUs of the pods that wait for a
+        Spot node.
+        """
+        there = {
+            MACHINE_TYPES[name].accelerator for name in machine_types if name in MACHINE_TYPES
+        } - set(waiting_for)
         for gone in self.since_s.keys() - there:
             del self.since_s[gone]
         for accelerator in there:
@@ -84,7 +92,10 @@ class Move:
     def reason(self) -> str:
         if self.to is Standing.ON_DEMAND:
             return f"{self.slack_h:.2f} h of slack are left, too few to go on {self._where}"
-        return f"{self.slack_h:.2f} h of slack are left, and Spot has been there long enough to pay for the move"
+        return (
+            f"{self.slack_h:.2f} h of slack are left, and Spot has been there long enough to pay"
+            " for the move"
+        )
 
     @property
     def _where(self) -> str:
@@ -104,7 +115,9 @@ class Mover:
         self.spot.look(seen.spot_machines, seen.waiting_for_spot, now_s)
         jobs, unread = movables(*self.api.read())
         for meta, why in unread:
-            self._complain(meta["uid"], meta["resourceVersion"], f"{meta['name']} is not moved: {why}")
+            self._complain(
+                meta["uid"], meta["resourceVersion"], f"{meta['name']} is not moved: {why}"
+            )
         return [move for job in jobs if (move := self._moved(job, seen, now_s))]
 
     def _moved(self, job: Movable, seen: Seen, now_s: float) -> Move | None:
@@ -115,10 +128,14 @@ class Mover:
         if self._unfinished(job):
             self._released(job)
             return None
-        if move is None or not self._patched(job, patches.to_queue(job, _queue(job, move.to)), "moved"):
+        if move is None or not self._patched(
+            job, patches.to_queue(job, _queue(job, move.to)), "moved"
+        ):
             return None
         self._released(job)
-        self.api.announce(job, "PlacementMoved", f"{move.source.value} to {move.to.value}: {move.reason}", now_s)
+        self.api.announce(
+            job, "PlacementMoved", f"{move.source.value} to {move.to.value}: {move.reason}", now_s
+        )
         return move
 
     def judge(self, job: Movable, seen: Seen, now_s: float) -> Move | None:
@@ -133,7 +150,11 @@ class Mover:
         up_for_h = self.spot.up_for_h(pods.accelerator, now_s) if spot else None
         slack_h = job.plan.slack_h(now_h, done)
         to = job.plan.move(
-            at, now_h=now_h, done_h=done, up=at is job.plan.cheaper or up_for_h is not None, up_for_h=up_for_h or 0.0
+            at,
+            now_h=now_h,
+            done_h=done,
+            up=at is job.plan.cheaper or up_for_h is not None,
+            up_for_h=up_for_h or 0.0,
         )
         # Waiting in its queue is how the cheaper one is requested.
         if to is None or (to is job.plan.cheaper and at is Standing.WAITING):
@@ -141,8 +162,14 @@ class Mover:
         return Move(job=job, at_s=now_s, source=at, to=to, slack_h=slack_h)
 
     def _mended(self, job: Movable) -> None:
-        """Kueue creates the Workload again from what the job has now; of a selector alone it takes no notice."""
-        if self._patched(job, patches.as_it_was(job), "mended") and job.workload and not job.workload.leaving:
+        """Kueue creates the Workload again from what the job has now; of a selector alone it takes
+        no notice.
+        """
+        if (
+            self._patched(job, patches.as_it_was(job), "mended")
+            and job.workload
+            and not job.workload.leaving
+        ):
             self.api.delete(job.workload.path)
 
     def _patched(self, job: Movable, ops: patches.Patch, done: str) -> bool:
@@ -152,16 +179,22 @@ class Mover:
             # Refused: the job has changed meanwhile, or may not be changed so.
             if not 400 <= error.status < 500:
                 raise
-            self._complain(job.uid, job.version, f"{job.name} was not {done}: {str(error)[:MAX_MESSAGE]}")
+            self._complain(
+                job.uid, job.version, f"{job.name} was not {done}: {str(error)[:MAX_MESSAGE]}"
+            )
             return False
         return True
 
     def _unfinished(self, job: Movable) -> bool:
-        """A mover died after its patch: the job was started again where it had been, with the other queue's name."""
+        """A mover died after its patch: the job was started again where it had been, with the other
+        queue's name.
+        """
         return bool(job.workload and job.workload.admitted and job.workload.queue != job.queue)
 
     def _released(self, job: Movable) -> None:
-        """What is admitted holds the job where it was; what waits follows the job's label by itself."""
+        """What is admitted holds the job where it was; what waits follows the job's label by
+        itself.
+        """
         if job.workload and job.workload.admitted and not job.workload.leaving:
             self.api.delete(job.workload.path)
 
@@ -175,7 +208,9 @@ def standing(job: Movable, pods: Pods) -> Standing:
     if job.queued_at == job.plan.on_demand_queue:
         return Standing.ON_DEMAND
     # A gang has no capacity until all its pods have a node.
-    return job.plan.cheaper if pods.known and pods.placed == pods.known else Standing.WAITING
+    if pods.known and pods.placed == pods.known:
+        return job.plan.cheaper
+    return Standing.WAITING
 
 
 def _queue(job: Movable, to: Standing) -> str:

@@ -21,7 +21,8 @@ REMEMBERED = 2_000
 class NodeUsage:
     node_s: dict[Place, float] = field(default_factory=lambda: defaultdict[Place, float](float))
     own_usd_s: float = 0.0
-    """Dollars an hour times seconds on nodes of reservations, which are not in `node_s`' paid part."""
+    """Dollars an hour times seconds on nodes of reservations, which are not in `node_s`' paid part.
+    """
     pod_s: float = 0.0
     on_s: float = 0.0
     """Time with at least one pod on a node."""
@@ -29,13 +30,18 @@ class NodeUsage:
 
 @dataclass(slots=True)
 class NodeUsages:
-    held: dict[str, NodeUsage] = field(default_factory=lambda: defaultdict[str, NodeUsage](NodeUsage))
+    held: dict[str, NodeUsage] = field(
+        default_factory=lambda: defaultdict[str, NodeUsage](NodeUsage)
+    )
     """By uid of the Job or JobSet."""
     _until_s: float = 0.0
 
-    def passed(self, pods: Iterable[tuple[str, Pod]], nodes: Mapping[str, Node], now_s: float) -> None:
+    def passed(
+        self, pods: Iterable[tuple[str, Pod]], nodes: Mapping[str, Node], now_s: float
+    ) -> None:
         """`pods`: each with the uid of its job, empty for a pod of none."""
-        spent, self._until_s = now_s - self._until_s, now_s
+        spent = now_s - self._until_s
+        self._until_s = now_s
         if not 0 < spent <= LONGEST_GAP_S:
             return
         jobs_of: dict[str, set[str]] = defaultdict(set)
@@ -58,5 +64,7 @@ class NodeUsages:
 
     def _forget(self, busy: set[str]) -> None:
         """Jobs that were deleted before they ended get no receipt, and must not stay."""
-        for job in [job for job in self.held if job not in busy][: max(0, len(self.held) - REMEMBERED)]:
+        for job in [job for job in self.held if job not in busy][
+            : max(0, len(self.held) - REMEMBERED)
+        ]:
             del self.held[job]

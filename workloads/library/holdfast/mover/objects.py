@@ -7,7 +7,13 @@ from typing import Any
 
 from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
 from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE, api_path
+from holdfast.contract.kubernetes import (
+    JOBSET_API,
+    KUEUE_API,
+    LABEL_CLUSTER_QUEUE,
+    LABEL_QUEUE,
+    api_path,
+)
 from holdfast.contract.values import unix_s
 from holdfast.exporter.objects import controller_of, ended_s, is_true
 from holdfast.place import plan
@@ -53,8 +59,9 @@ class Movable:
     def stranded(self) -> bool:
         """It waits with the marks of the flavor that it left, so no other one will have it.
 
-        A move does so when Kueue starts the JobSet again between the two requests, and sees the Workload go before
-        it sees its own start: with no Workload it cannot take back what it added.
+        A move does so when Kueue starts the JobSet again between the two requests, and sees the
+        Workload go before it sees its own start: with no Workload it cannot take back what it
+        added.
         """
         if not self.suspended or not self.held or (self.workload and self.workload.admitted):
             return False
@@ -64,10 +71,14 @@ class Movable:
     @property
     def queued_at(self) -> str:
         """The queue that has it now."""
-        return self.workload.queue if self.workload and self.workload.admitted else self.queue
+        if self.workload and self.workload.admitted:
+            return self.workload.queue
+        return self.queue
 
 
-def movables(jobs: Iterable[Object], workloads: Iterable[Object]) -> tuple[list[Movable], list[tuple[Object, str]]]:
+def movables(
+    jobs: Iterable[Object], workloads: Iterable[Object]
+) -> tuple[list[Movable], list[tuple[Object, str]]]:
     """Jobs that are not over; and the metadata of those whose plan cannot be read, with why."""
     owned = {owner: found for found in workloads if (owner := controller_of(found))}
     good: list[Movable] = []
@@ -84,7 +95,8 @@ def movables(jobs: Iterable[Object], workloads: Iterable[Object]) -> tuple[list[
 
 def _movable(job: Object, workload: Object | None) -> Movable:
     meta = job["metadata"]
-    spec, annotations = job.get("spec") or {}, meta.get("annotations") or {}
+    spec = job.get("spec") or {}
+    annotations = meta.get("annotations") or {}
     kind = "JobSet" if job["apiVersion"] == JOBSET_API else "Job"
     return Movable(
         path=f"{api_path(job['apiVersion'])}/namespaces/{meta['namespace']}/{kind.lower()}s/{meta['name']}",
@@ -99,7 +111,9 @@ def _movable(job: Object, workload: Object | None) -> Movable:
         queue=(meta.get("labels") or {}).get(LABEL_QUEUE, ""),
         workload=_workload(workload) if workload else None,
         suspended=bool(spec.get("suspend")),
-        templates=tuple(each["template"]["spec"]["template"] for each in spec.get("replicatedJobs") or ()),
+        templates=tuple(
+            each["template"]["spec"]["template"] for each in spec.get("replicatedJobs") or ()
+        ),
         held=_held(annotations.get(ANNOTATION_TEMPLATES, "")),
     )
 
@@ -120,7 +134,8 @@ def _is_marked(template: Object) -> bool:
 
 
 def _workload(found: Object) -> Workload:
-    meta, spec = found["metadata"], found.get("spec") or {}
+    meta = found["metadata"]
+    spec = found.get("spec") or {}
     return Workload(
         path=f"{api_path(KUEUE_API)}/namespaces/{meta['namespace']}/workloads/{meta['name']}",
         queue=spec.get("queueName") or "",

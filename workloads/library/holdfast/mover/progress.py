@@ -1,8 +1,8 @@
 """How far each job is, by the lines of its own pods.
 
-Any pod may print a line about any job and have any label. So a line counts for the Job or JobSet that controls the pod
-that wrote it, by uid; the job that the line names does not count. Guarantee: what is held of one job is bounded, whatever
-another writes, and goes when the job does.
+Any pod may print a line about any job and have any label. So a line counts for the Job or JobSet
+that controls the pod that wrote it, by uid; the job that the line names does not count. Guarantee:
+what is held of one job is bounded, whatever another writes, and goes when the job does.
 """
 
 from collections import deque
@@ -32,9 +32,11 @@ class Progress:
     _waiting: list[tuple[float, Lines]] = field(default_factory=list[tuple[float, Lines]])
 
     def read(self, now_s: float) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for since_s, written in chain(waiting, ((now_s, lines) for lines in self.source.news())):
-            if uid := self.owner_of(written.namespace, written.pod):
+            uid = self.owner_of(written.namespace, written.pod)
+            if uid:
                 shown = [e for e in parse(written.lines, now_s=now_s).events if e.type in SHOWING]
                 if shown:
                     self.held.setdefault(uid, deque(maxlen=KEPT_LINES)).extend(shown)

@@ -1,4 +1,5 @@
-"""Makes the receipt of every job that ends: a line in the log, JSON on standard output, an annotation on its object.
+"""Makes the receipt of every job that ends: a line in the log, JSON on standard output, an
+annotation on its object.
 
 A thread of its own, since reading all that a job wrote takes time. Guarantee: no receipt rather
 than a guessed one; why there is none is logged.
@@ -25,20 +26,29 @@ from holdfast.mover.node_usage import NodeUsage
 from holdfast.mover.view import Ended
 
 LOG = logger("receipt")
-TRIES, AGAIN_S = 5, 60.0
+TRIES = 5
+AGAIN_S = 60.0
 Read = Callable[[str, float, str], Reading]
-"""Job, beginning, namespace -> all that it wrote. Raises Unjudged where that cannot be had whole."""
+"""Job, beginning, namespace -> all that it wrote. Raises Unjudged where that cannot be had whole.
+"""
 Leave = Callable[[Receipt, str], str]
 
 
 class Receipts(threading.Thread):
     def __init__(
-        self, read: Read, leave_it: Leave, teams: Mapping[str, str] | None = None, *, again_s: float = AGAIN_S
+        self,
+        read: Read,
+        leave_it: Leave,
+        teams: Mapping[str, str] | None = None,
+        *,
+        again_s: float = AGAIN_S,
     ) -> None:
         """`teams`: namespace -> team."""
         super().__init__(name="receipts", daemon=True)
         self._teams = teams or {}
-        self._read, self._leave, self._again_s = read, leave_it, again_s
+        self._read = read
+        self._leave = leave_it
+        self._again_s = again_s
         self._orders: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         self._closing = threading.Event()
 
@@ -56,7 +66,9 @@ class Receipts(threading.Thread):
         self._orders.put(None)
 
     def close(self) -> None:
-        """Ends after the one in hand: the others are still without a receipt when the next mover looks."""
+        """Ends after the one in hand: the others are still without a receipt when the next mover
+        looks.
+        """
         self._closing.set()
         self.finish()
 
@@ -95,13 +107,17 @@ def make(ended: Ended, reading: Reading) -> Receipt:
 
 
 def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float, float, float]:
-    """Dollars an hour of one lane of the ledger, as paid and on demand, and the hours of its lanes on machines."""
-    paid, demand = node_usage.own_usd_s, 0.0
+    """Dollars an hour of one lane of the ledger, as paid and on demand, and the hours of its lanes
+    on machines.
+    """
+    paid = node_usage.own_usd_s
+    demand = 0.0
     for (machine, region, capacity), seconds in node_usage.node_s.items():
         prices = prices_of(machine, region)
         paid += seconds * _paid(prices, capacity)
         demand += seconds * prices.on_demand
-    # A rigid gang is one lane whatever its size, an elastic one has one for each place; a batch has one for each worker, and runs by index have one each.
+    # A rigid gang is one lane whatever its size, an elastic one has one for each place; a batch has
+    # one for each worker, and runs by index have one each.
     gang = runs[0].kind == KIND_TRAINING and runs[0].index is None and runs[0].lanes == 1
     lane_s = node_usage.on_s if gang else node_usage.pod_s
     return paid / lane_s, demand / lane_s, lane_s / 3600
@@ -112,4 +128,6 @@ def _paid(prices: Prices, capacity: str) -> float:
         return 0.0  # by its own price, which is added already
     if capacity == Capacity.SPOT.value:
         return prices.spot
-    return (prices.flex_start or prices.on_demand) if capacity == Capacity.FLEX_START.value else prices.on_demand
+    if capacity == Capacity.FLEX_START.value:
+        return prices.flex_start or prices.on_demand
+    return prices.on_demand

@@ -1,4 +1,6 @@
-"""What the mover sees: the cluster as the exporter reads it, which jobs ended, and on which machines they ran. Pure."""
+"""What the mover sees: the cluster as the exporter reads it, which jobs ended, and on which
+machines they ran. Pure.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -55,8 +57,10 @@ class View(Cluster):
             del self.writers[next(iter(self.writers))]
 
     def job(self, path: str, change: str, found: Mapping[str, Any]) -> None:
-        parents, over = self.parents.setdefault(path, {}), self.over.setdefault(path, {})
-        meta, over_s = found["metadata"], ended_s(found)
+        parents = self.parents.setdefault(path, {})
+        over = self.over.setdefault(path, {})
+        meta = found["metadata"]
+        over_s = ended_s(found)
         # The annotation is the memory of a receipt: no job gets a second one.
         receipted = ANNOTATION in (meta.get("annotations") or {})
         over.pop(meta["uid"], None)
@@ -66,7 +70,9 @@ class View(Cluster):
         parents[meta["uid"]] = controller_of(found)
         # A JobSet or a CronJob speaks for the Jobs that it made.
         if over_s and not receipted and not meta.get("ownerReferences"):
-            over[meta["uid"]] = Ended(meta["namespace"], meta["name"], unix_s(meta.get("creationTimestamp")), over_s)
+            over[meta["uid"]] = Ended(
+                meta["namespace"], meta["name"], unix_s(meta.get("creationTimestamp")), over_s
+            )
 
     def root(self, uid: str) -> str:
         """Of a Job that a JobSet made, the JobSet; empty for what is neither."""
@@ -85,8 +91,12 @@ class View(Cluster):
         return {uid for parents in self.parents.values() for uid in parents}
 
     def passed(self, now_s: float) -> None:
-        """To be called in each pass, also of a replica without the lease: it may have to price what it saw."""
-        self.node_usages.passed(((self.root(pod.owner), pod) for pod in self.pods.values()), self.nodes, now_s)
+        """To be called in each pass, also of a replica without the lease: it may have to price what
+        it saw.
+        """
+        self.node_usages.passed(
+            ((self.root(pod.owner), pod) for pod in self.pods.values()), self.nodes, now_s
+        )
         self.lines(now_s)  # the exporter writes them
 
     def ended(self, now_s: float) -> list[Ended]:
@@ -94,11 +104,16 @@ class View(Cluster):
         due: list[Ended] = []
         for held in self.over.values():
             ripe = [uid for uid, one in held.items() if now_s - one.ended_s >= SETTLE_END_S]
-            due += [replace(held.pop(uid), node_usage=self.node_usages.held.pop(uid, None)) for uid in ripe]
+            due += [
+                replace(held.pop(uid), node_usage=self.node_usages.held.pop(uid, None))
+                for uid in ripe
+            ]
         return due
 
     def without_node(self) -> dict[str, float]:
-        """Uid of a Job or JobSet -> since when a pod of it has found no node, of those that wait now."""
+        """Uid of a Job or JobSet -> since when a pod of it has found no node, of those that wait
+        now.
+        """
         found: dict[str, float] = {}
         for pod in self.pods.values():
             if pod.waits_since_s and (job := self.root(pod.owner)):
@@ -109,21 +124,31 @@ class View(Cluster):
         """What is judged by."""
         pods: dict[str, Pods] = {}
         for pod in self.pods.values():
-            if job := self.root(pod.owner):
+            job = self.root(pod.owner)
+            if job:
                 before = pods.get(job, Pods())
                 placed = bool(pod.node) and not pod.disrupted
-                pods[job] = Pods(known=before.known + 1, placed=before.placed + placed, accelerator=pod.accelerator)
+                pods[job] = Pods(
+                    known=before.known + 1,
+                    placed=before.placed + placed,
+                    accelerator=pod.accelerator,
+                )
         return Seen(
             pods=pods,
-            spot_machines=[n.machine_type for n in self.nodes.values() if n.capacity == SPOT and not n.taken],
-            waiting_for_spot=[p.accelerator for p in self.pods.values() if p.capacity == SPOT and p.waits_since_s],
+            spot_machines=[
+                n.machine_type for n in self.nodes.values() if n.capacity == SPOT and not n.taken
+            ],
+            waiting_for_spot=[
+                p.accelerator for p in self.pods.values() if p.capacity == SPOT and p.waits_since_s
+            ],
             events=events,
         )
 
     def forget_all_but(self, kind: str, keys: set[Any]) -> None:
         if not kind.startswith("/"):
             return super().forget_all_but(kind, keys)
-        for held in (self.over.get(kind, {}), self.parents.get(kind, {})):  # empty until there was one
+        # empty until there was one
+        for held in (self.over.get(kind, {}), self.parents.get(kind, {})):
             for key in held.keys() - keys:
                 del held[key]
         return None
@@ -131,9 +156,11 @@ class View(Cluster):
 
 def ending(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:
     """Jobs and JobSets of these namespaces."""
-    paths = [
-        f"{api_path(version)}/namespaces/{namespace}/{kind}"
-        for version, kind in ((JOB_API, "jobs"), (JOBSET_API, "jobsets"))
-        for namespace in namespaces
+    paths = []
+    for version, kind in ((JOB_API, "jobs"), (JOBSET_API, "jobsets")):
+        for namespace in namespaces:
+            paths.append(f"{api_path(version)}/namespaces/{namespace}/{kind}")
+    return [
+        Kind(path, path, lambda view, path=path: partial(view.job, path), uid, optional=True)
+        for path in paths
     ]
-    return [Kind(path, path, lambda view, path=path: partial(view.job, path), uid, optional=True) for path in paths]

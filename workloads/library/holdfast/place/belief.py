@@ -31,7 +31,9 @@ class World:
     def scenarios(self, job: Job, nodes: int = 0) -> tuple[Scenario, ...]:
         """From the best to the worst; of the job's gang, or of this number of nodes."""
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
-        return scenarios.of(job.accelerator, 1 if job.batch else nodes or job.nodes, self.spot_wait_h)
+        return scenarios.of(
+            job.accelerator, 1 if job.batch else nodes or job.nodes, self.spot_wait_h
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Figures without the name of a scenario are those of the middle one, by which money is compared."""
+    """Figures without the name of a scenario are those of the middle one, by which money is
+    compared.
+    """
 
     placement: Placement
     policy: str
@@ -87,7 +91,9 @@ class Option:
     def costs_as(self, least: "Option") -> bool:
         """Within what another sample would change, or so little that it decides nothing."""
         # Both means are of samples: the difference of two has the spread of both.
-        noise = math.hypot(*(float(np.std(o.usual.usd)) / math.sqrt(len(o.usual.usd)) for o in (self, least)))
+        noise = math.hypot(
+            *(float(np.std(o.usual.usd)) / math.sqrt(len(o.usual.usd)) for o in (self, least))
+        )
         return abs(self.mean_usd - least.mean_usd) <= max(SAME_USD * least.mean_usd, NOISE * noise)
 
     def finish_at(self, percent: float) -> float:
@@ -96,4 +102,6 @@ class Option:
 
 def in_time(option: Option) -> Policy | None:
     """The policy of this row, if it is one that watches a deadline."""
-    return next((each for each in (policies.QUEUE, *policies.IN_TIME) if option.policy == each.shown), None)
+    return next(
+        (each for each in (policies.QUEUE, *policies.IN_TIME) if option.policy == each.shown), None
+    )

@@ -11,20 +11,36 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
 
 
 def churn(
-    events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")] = None,
-    project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
-    since: Annotated[str, typer.Option(help="With --project: the period to read: 30d, 12h. Empty: 30d.")] = "",
-    cluster: Annotated[str, typer.Option(help="With --project: only this cluster; empty: the sum of all.")] = "",
+    events: Annotated[
+        Path | None, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")
+    ] = None,
+    project: Annotated[
+        str, typer.Option(help="Cloud project to read instead, where the exporter writes.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option(help="With --project: the period to read: 30d, 12h. Empty: 30d.")
+    ] = "",
+    cluster: Annotated[
+        str, typer.Option(help="With --project: only this cluster; empty: the sum of all.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
     from holdfast.place.churn.cli import show_churn
 
-    show_churn(events, project, since, as_json=as_json, cluster=cluster)
+    show_churn(
+        events,
+        project,
+        since,
+        as_json=as_json,
+        cluster=cluster,
+    )
 
 
 def prices(
-    refresh: Annotated[bool, typer.Option("--refresh", help="First read Google's catalog; needs a login.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="First read Google's catalog; needs a login.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List the price of one GPU-hour, with its share of the machine, by region and capacity."""

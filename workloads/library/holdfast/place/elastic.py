@@ -1,7 +1,9 @@
-"""Many runs of an elastic gang at once: it works with the nodes that are there, from `least` to `nodes` of them.
+"""Many runs of an elastic gang at once: it works with the nodes that are there, from `least` to
+`nodes` of them.
 
-A lost node costs its share until a replacement runs; only with fewer than `least` does the gang stop, save and give its
-nodes back. `make bench-elastic` keeps the constants of shrinking and growing.
+A lost node costs its share until a replacement runs; only with fewer than `least` does the gang
+stop, save and give its nodes back. `make bench-elastic` keeps the constants of shrinking and
+growing.
 """
 
 import math
@@ -18,11 +20,14 @@ from holdfast.place.runs import Bools, Floats, Ints, Outcome
 from holdfast.place.scenarios import Waits
 
 # A death and the redone step; how long survivors pause while a newcomer gets the state.
-SHRINK_H, GROW_H = 2 / 3600, 3 / 3600
+SHRINK_H = 2 / 3600
+GROW_H = 3 / 3600
 HOLD_H = 60 / 3600
 SHARDS_A_NODE = 6
 MAX_LOSSES = 200
-FEWEST_RUNS, MOST_RUNS, SAMPLES = 100, 400, 750_000
+FEWEST_RUNS = 100
+MOST_RUNS = 400
+SAMPLES = 750_000
 SLOWEST = 2.5  # times the work; what is lost later than that is not drawn
 
 
@@ -44,26 +49,40 @@ class Gang:
     def speed(self, count: Ints) -> Floats:
         """Of the whole gang; 0 below the least."""
         most = np.ceil(self.shards / np.maximum(count, 1))
-        saving = self.interval_h / (self.interval_h + self.checkpoint_h) if self.interval_h > 0 else 1.0
-        return np.where(count >= self.least, math.ceil(self.shards / self.nodes) / most * saving, 0.0)
+        if self.interval_h > 0:
+            saving = self.interval_h / (self.interval_h + self.checkpoint_h)
+        else:
+            saving = 1.0
+        return np.where(
+            count >= self.least, math.ceil(self.shards / self.nodes) / most * saving, 0.0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Nodes that are there: `count[:, j]` until `edges_h[:, j]`, a row for each run; the last ones for good."""
+    """Nodes that are there: `count[:, j]` until `edges_h[:, j]`, a row for each run; the last ones
+    for good.
+    """
 
     edges_h: Floats
     count: Ints
 
 
 def drawn(
-    rng: np.random.Generator, churn: Floats, *, units: int, nodes: int, first_h: Floats, waits_h: Floats,
+    rng: np.random.Generator,
+    churn: Floats,
+    *,
+    units: int,
+    nodes: int,
+    first_h: Floats,
+    waits_h: Floats,
     settled: bool = False,
-) -> Counts:  # fmt: skip
+) -> Counts:
     """`units` equal groups of the nodes, each lost as one and independently of the others.
 
-    churn: of one group an hour, a value for each run. first_h: (runs, units), until each group first comes; waits_h:
-    (runs, units, spells), how long it stays away after each loss. settled: groups begin at any age.
+    churn: of one group an hour, a value for each run. first_h: (runs, units), until each group
+    first comes; waits_h: (runs, units, spells), how long it stays away after each loss. settled:
+    groups begin at any age.
     """
     runs, _, spells = waits_h.shape
     spans = lifetimes(rng, np.repeat(churn, units), spells).reshape(waits_h.shape)
@@ -91,7 +110,13 @@ class State:
     alive: Bools
 
 
-def simulate(gang: Gang, counts: Counts, *, work_h: float, spot_usd: float = 1.0) -> Outcome:
+def simulate(
+    gang: Gang,
+    counts: Counts,
+    *,
+    work_h: float,
+    spot_usd: float = 1.0,
+) -> Outcome:
     """Every run to its end; the price is of all nodes an hour, and so are the hours of the outcome."""
     finish = np.full(len(counts.edges_h), np.inf)
     state = begin(len(finish))
@@ -103,23 +128,42 @@ def simulate(gang: Gang, counts: Counts, *, work_h: float, spot_usd: float = 1.0
             break
     spot_h = state.node_h / gang.nodes
     return Outcome(
-        finish_h=finish, usd=spot_h * spot_usd, spot_h=spot_h, on_demand_h=np.zeros_like(spot_h),
+        finish_h=finish,
+        usd=spot_h * spot_usd,
+        spot_h=spot_h,
+        on_demand_h=np.zeros_like(spot_h),
         evictions=state.losses,
-    )  # fmt: skip
+    )
 
 
-def step(gang: Gang, state: State, before: Ints, count: Ints, end: Floats, work_h: float) -> Bools:
-    """From one count to the next, what that costs in work and in time, and the time until the next; which runs end."""
-    was, now = before >= gang.least, count >= gang.least
-    fewer, more = was & (count < before), was & now & (count > before)
+def step(
+    gang: Gang,
+    state: State,
+    before: Ints,
+    count: Ints,
+    end: Floats,
+    work_h: float,
+) -> Bools:
+    """From one count to the next, what that costs in work and in time, and the time until the next;
+    which runs end.
+    """
+    was = before >= gang.least
+    now = count >= gang.least
+    fewer = was & (count < before)
+    more = was & now & (count > before)
     state.losses += fewer & state.alive
     # Below the least it saves what it can; half a period is what it loses on average.
-    state.done -= np.where(was & ~now & state.alive, np.minimum(state.done, gang.interval_h / 2), 0.0)
+    state.done -= np.where(
+        was & ~now & state.alive, np.minimum(state.done, gang.interval_h / 2), 0.0
+    )
     state.stall = np.where(now, state.stall, 0.0)
     state.stall += np.where(fewer & now, gang.shrink_h, 0.0)
-    # A newcomer is billed from its start; its share of the work begins when it has loaded what it needs.
+    # A newcomer is billed from its start; its share of the work begins when it has loaded what it
+    # needs.
     join_h = gang.restart_h if gang.join_h is None else gang.join_h
-    state.stall += np.where(more, gang.grow_h + join_h * (count - before) / np.maximum(count, 1), 0.0)
+    state.stall += np.where(
+        more, gang.grow_h + join_h * (count - before) / np.maximum(count, 1), 0.0
+    )
     state.stall = np.where(~was & now, gang.restart_h, state.stall)
     speed = gang.speed(count)
     works = speed > 0
@@ -138,7 +182,14 @@ def step(gang: Gang, state: State, before: Ints, count: Ints, end: Floats, work_
 
 def begin(runs: int) -> State:
     now, done, stall, node_h, losses = np.zeros((5, runs))
-    return State(now=now, done=done, stall=stall, node_h=node_h, losses=losses, alive=np.ones(runs, bool))
+    return State(
+        now=now,
+        done=done,
+        stall=stall,
+        node_h=node_h,
+        losses=losses,
+        alive=np.ones(runs, bool),
+    )
 
 
 def stretches(counts: Counts) -> Iterator[tuple[Ints, Ints, Floats]]:
@@ -150,20 +201,48 @@ def stretches(counts: Counts) -> Iterator[tuple[Ints, Ints, Floats]]:
         before = count
 
 
-def outcomes(job: Job, world: World, *, units: int, spot_usd: float, interval_h: float) -> tuple[list[Outcome], float]:
+def outcomes(
+    job: Job,
+    world: World,
+    *,
+    units: int,
+    spot_usd: float,
+    interval_h: float,
+) -> tuple[list[Outcome], float]:
     """In each scenario, and how many times shorter the simulated job is."""
     fold = max(1.0, job.hours * world.churn.per_hour * units / MAX_LOSSES)
     gang = Gang(
-        nodes=job.max_nodes, least=job.min_nodes, shards=SHARDS_A_NODE * job.max_nodes,
-        restart_h=job.restart_h, interval_h=interval_h, checkpoint_h=job.checkpoint_h,
-    )  # fmt: skip
+        nodes=job.max_nodes,
+        least=job.min_nodes,
+        shards=SHARDS_A_NODE * job.max_nodes,
+        restart_h=job.restart_h,
+        interval_h=interval_h,
+        checkpoint_h=job.checkpoint_h,
+    )
     # Fewer nodes to begin with are there sooner.
-    both = zip(world.scenarios(job, job.max_nodes), world.scenarios(job, job.min_nodes), strict=True)
+    both = zip(
+        world.scenarios(job, job.max_nodes), world.scenarios(job, job.min_nodes), strict=True
+    )
     counts = [_counts(job, world, whole.waits, least.waits, units, fold) for whole, least in both]
-    return [simulate(gang, each, work_h=job.hours / fold, spot_usd=spot_usd) for each in counts], fold
+    return [
+        simulate(
+            gang,
+            each,
+            work_h=job.hours / fold,
+            spot_usd=spot_usd,
+        )
+        for each in counts
+    ], fold
 
 
-def _counts(job: Job, world: World, whole: Waits, least: Waits, units: int, fold: float) -> Counts:
+def _counts(
+    job: Job,
+    world: World,
+    whole: Waits,
+    least: Waits,
+    units: int,
+    fold: float,
+) -> Counts:
     rng = np.random.default_rng(0)
     churn = np.maximum(world.churn.draw(rng, MOST_RUNS), 1e-6)
     mean = SLOWEST * job.hours / fold * float(np.quantile(churn, 0.9))
@@ -177,6 +256,11 @@ def _counts(job: Job, world: World, whole: Waits, least: Waits, units: int, fold
     first = np.repeat(np.maximum(few, waits[:, 0])[:, None], units, axis=1)
     first[:, : math.ceil(job.min_nodes * units / job.max_nodes)] = few[:, None]
     return drawn(
-        rng, churn[:runs], units=units, nodes=job.max_nodes, first_h=first / fold,
-        waits_h=waits[:, 1:].reshape(runs, units, lives), settled=fold > 1.0,
-    )  # fmt: skip
+        rng,
+        churn[:runs],
+        units=units,
+        nodes=job.max_nodes,
+        first_h=first / fold,
+        waits_h=waits[:, 1:].reshape(runs, units, lives),
+        settled=fold > 1.0,
+    )

@@ -1,8 +1,9 @@
 """The decision matrix as data: what a workload is like -> which capacity it runs on.
 
-Rules are tried in order and the first match answers; every workload matches one. The matrix is the answer without numbers:
-`holdfast place` computes the same question from prices and churn; if the two disagree for a given job, `place` is right.
-The ids of rules are in the contract, so a manifest can cite its rule without importing this room.
+Rules are tried in order and the first match answers; every workload matches one. The matrix is the
+answer without numbers: `holdfast place` computes the same question from prices and churn; if the
+two disagree for a given job, `place` is right. The ids of rules are in the contract, so a manifest
+can cite its rule without importing this room.
 """
 
 import math
@@ -36,12 +37,17 @@ class Deadline(StrEnum):
         return cls.LOOSE if deadline_h >= TIGHT_SLACK * hours else cls.TIGHT
 
 
-# Below this ratio of time left to run time, one cold start per few hours already breaks the deadline.
+# Below this ratio of time left to run time, one cold start per few hours already breaks the
+# deadline.
 TIGHT_SLACK = 1.1
 # With 2 nodes elasticity saves 3 % on recorded capacity, with 4 already 5 %, with 16 30 %.
 WORTH_ELASTIC = 4
 # What the vendor announces at most; the prices of the day stay within it or carry a note.
-MAX_DISCOUNT = {Placement.SPOT: 0.91, Placement.FLEX_START: 0.53, Placement.ON_DEMAND: 0.0}
+MAX_DISCOUNT = {
+    Placement.SPOT: 0.91,
+    Placement.FLEX_START: 0.53,
+    Placement.ON_DEMAND: 0.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,92 +89,153 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        id=PlacementRule.PLATFORM, placement=Placement.ON_DEMAND, scenario="Controllers, queues, monitoring, add-ons",
-        reason="every recovery goes through them: evicted together with the work, nothing is left to restart it",
-        source="infra/rules: system pods never on Spot", when=lambda w: w.kind is Kind.PLATFORM,
+        id=PlacementRule.PLATFORM,
+        placement=Placement.ON_DEMAND,
+        scenario="Controllers, queues, monitoring, add-ons",
+        reason=(
+            "every recovery goes through them: evicted together with the work, nothing is left to"
+            " restart it"
+        ),
+        source="infra/rules: system pods never on Spot",
+        when=lambda w: w.kind is Kind.PLATFORM,
     ),
     Rule(
-        id=PlacementRule.ONLINE, placement=Placement.HYBRID, scenario="Online inference",
-        reason="a request cannot wait for a node: the on-demand base carries the promise, Spot the overflow",
-        source="GKE: ComputeClass priorities", when=lambda w: w.kind is Kind.SERVING,
+        id=PlacementRule.ONLINE,
+        placement=Placement.HYBRID,
+        scenario="Online inference",
+        reason=(
+            "a request cannot wait for a node: the on-demand base carries the promise, Spot the"
+            " overflow"
+        ),
+        source="GKE: ComputeClass priorities",
+        when=lambda w: w.kind is Kind.SERVING,
     ),
     Rule(
-        id=PlacementRule.INTERACTIVE, placement=Placement.ON_DEMAND, scenario="Notebooks, debugging",
+        id=PlacementRule.INTERACTIVE,
+        placement=Placement.ON_DEMAND,
+        scenario="Notebooks, debugging",
         reason="a person waits, and what is in memory is in no checkpoint",
-        source="GKE: Spot VMs, no guarantee of capacity", when=lambda w: w.kind is Kind.INTERACTIVE,
+        source="GKE: Spot VMs, no guarantee of capacity",
+        when=lambda w: w.kind is Kind.INTERACTIVE,
     ),
     Rule(
-        id=PlacementRule.NO_SLACK, placement=Placement.ON_DEMAND,
+        id=PlacementRule.NO_SLACK,
+        placement=Placement.ON_DEMAND,
         scenario=f"Deadline with less than {TIGHT_SLACK - 1:.0%} slack",
         reason="neither a queue nor an eviction fits in the time that is left",
-        source="holdfast place --deadline", when=lambda w: w.deadline is Deadline.TIGHT,
+        source="holdfast place --deadline",
+        when=lambda w: w.deadline is Deadline.TIGHT,
     ),
     Rule(
-        id=PlacementRule.DEADLINE_FIXED, placement=Placement.ON_DEMAND, scenario="Deadline, cannot resume",
+        id=PlacementRule.DEADLINE_FIXED,
+        placement=Placement.ON_DEMAND,
+        scenario="Deadline, cannot resume",
         reason="flex-start may queue without end, and one eviction starts the run over",
         source="GKE: flex-start requests have no promised start",
         when=lambda w: not w.resumable and w.deadline is not Deadline.NONE,
     ),
     Rule(
-        id=PlacementRule.DEADLINE, placement=Placement.HYBRID, scenario="Deadline with slack, resumable",
-        reason="Spot while progress is ahead, on-demand from the hour at which only it still arrives in time",
-        source="holdfast place --deadline", when=lambda w: w.deadline is Deadline.LOOSE,
+        id=PlacementRule.DEADLINE,
+        placement=Placement.HYBRID,
+        scenario="Deadline with slack, resumable",
+        reason=(
+            "Spot while progress is ahead, on-demand from the hour at which only it still arrives"
+            " in time"
+        ),
+        source="holdfast place --deadline",
+        when=lambda w: w.deadline is Deadline.LOOSE,
     ),
     Rule(
-        id=PlacementRule.FIXED_LONG, placement=Placement.ON_DEMAND, scenario="Cannot resume, longer than 7 days",
+        id=PlacementRule.FIXED_LONG,
+        placement=Placement.ON_DEMAND,
+        scenario="Cannot resume, longer than 7 days",
         reason="flex-start nodes end after 7 days, Spot loses the whole run",
-        source="GKE: flex-start, max run duration 604800 s", when=lambda w: not w.resumable and w.beyond_flex,
+        source="GKE: flex-start, max run duration 604800 s",
+        when=lambda w: not w.resumable and w.beyond_flex,
     ),
     Rule(
-        id=PlacementRule.FIXED, placement=Placement.FLEX_START, scenario="Cannot resume, up to 7 days",
+        id=PlacementRule.FIXED,
+        placement=Placement.FLEX_START,
+        scenario="Cannot resume, up to 7 days",
         reason="waits once, then runs undisturbed; on Spot each eviction costs the whole run",
-        source="closed form without checkpoints: M (e^(W/M) - 1)", when=lambda w: not w.resumable,
+        source="closed form without checkpoints: M (e^(W/M) - 1)",
+        when=lambda w: not w.resumable,
     ),
     Rule(
-        id=PlacementRule.ELASTIC, placement=Placement.SPOT,
+        id=PlacementRule.ELASTIC,
+        placement=Placement.SPOT,
         scenario=f"Training on {WORTH_ELASTIC} nodes or more, each with the whole state",
-        reason="an elastic gang loses the missing node's share only; with 2 nodes or 3 that saves little",
+        reason=(
+            "an elastic gang loses the missing node's share only; with 2 nodes or 3 that saves"
+            " little"
+        ),
         source="closed form of gangs; infra/decisions/0035",
         when=lambda w: w.kind is Kind.TRAINING and w.elastic and w.nodes >= WORTH_ELASTIC,
     ),
     Rule(
-        id=PlacementRule.SHARDED, placement=Placement.SPOT,
+        id=PlacementRule.SHARDED,
+        placement=Placement.SPOT,
         scenario="Training with state sharded over nodes, `sharded: true`",
-        reason="a loss costs the steps since the newest copy in memory, not an upload interval; the others stay and are billed",
-        source="infra/decisions/0115", when=lambda w: w.kind is Kind.TRAINING and w.sharded and w.nodes >= 2,
+        reason=(
+            "a loss costs the steps since the newest copy in memory, not an upload interval; the"
+            " others stay and are billed"
+        ),
+        source="infra/decisions/0115",
+        when=lambda w: w.kind is Kind.TRAINING and w.sharded and w.nodes >= 2,
     ),
     Rule(
-        id=PlacementRule.GANG, placement=Placement.FLEX_START,
+        id=PlacementRule.GANG,
+        placement=Placement.FLEX_START,
         scenario="Training on 2 or 3 nodes at once, or a rigid gang with state sharded over nodes",
-        reason="all nodes arrive together; on Spot one loss stops all, and the survivors are billed while they wait",
+        reason=(
+            "all nodes arrive together; on Spot one loss stops all, and the survivors are billed"
+            " while they wait"
+        ),
         source="closed form of gangs; GKE: queued provisioning",
         when=lambda w: w.kind is Kind.TRAINING and w.nodes >= 2,
     ),
     Rule(
-        id=PlacementRule.BATCH, placement=Placement.SPOT, scenario="Batch inference from a queue",
-        reason="an eviction loses one micro-batch, so churn hardly matters and the discount is kept",
-        source="holdfast place --checkpoint queue", when=lambda w: w.kind is Kind.BATCH,
+        id=PlacementRule.BATCH,
+        placement=Placement.SPOT,
+        scenario="Batch inference from a queue",
+        reason=(
+            "an eviction loses one micro-batch, so churn hardly matters and the discount is kept"
+        ),
+        source="holdfast place --checkpoint queue",
+        when=lambda w: w.kind is Kind.BATCH,
     ),
     Rule(
-        id=PlacementRule.TRAINING, placement=Placement.SPOT, scenario="Training or fine-tuning with checkpoints",
-        reason="cheapest while evictions stay under the flip point that `place` prints; above it flex-start",
-        source="holdfast place; Young 1974, Daly 2006", when=lambda _: True,
+        id=PlacementRule.TRAINING,
+        placement=Placement.SPOT,
+        scenario="Training or fine-tuning with checkpoints",
+        reason=(
+            "cheapest while evictions stay under the flip point that `place` prints; above it"
+            " flex-start"
+        ),
+        source="holdfast place; Young 1974, Daly 2006",
+        when=lambda _: True,
     ),
-)  # fmt: skip
+)
 
 
 def decide(workload: Workload) -> Rule:
     """The first rule that matches; the last rule matches everything."""
-    # No default after the loop: a workload without a rule must fail in the tests, not run somewhere.
+    # No default after the loop: a workload without a rule must fail in the tests, not run
+    # somewhere.
     return next(rule for rule in RULES if rule.when(workload))
 
 
 def as_json() -> dict[str, object]:
-    rows = [
-        {
-            "rule": r.id.value, "scenario": r.scenario, "placement": r.placement.value, "discount": r.discount,
-            "reason": r.reason, "source": r.source,
-        }
-        for r in RULES
-    ]  # fmt: skip
+    rows = []
+    for r in RULES:
+        rows.append(
+            {
+                "rule": r.id.value,
+                "scenario": r.scenario,
+                "placement": r.placement.value,
+                "discount": r.discount,
+                "reason": r.reason,
+                "source": r.source,
+            }
+        )
     return {"schema": "holdfast.matrix/1", "rows": rows}

@@ -1,6 +1,8 @@
-"""What was priced for a job, as its object carries it: the policy, its numbers, and the queues that it moves between.
+"""What was priced for a job, as its object carries it: the policy, its numbers, and the queues that
+it moves between.
 
-Written when the job is rendered, read by the mover. Hours count from the object's creation. Why: infra/decisions/0058.
+Written when the job is rendered, read by the mover. Hours count from the object's creation. Why:
+infra/decisions/0058.
 """
 
 import json
@@ -21,7 +23,9 @@ REACTION_S = 180.0
 MAX_TEXT = 2_048
 MAX_HOURS = 10_000.0
 MAX_USD = 1e6
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (*policies.IN_TIME, policies.QUEUE)}
+POLICIES: dict[str, Policy] = {
+    policy.name: policy for policy in (*policies.IN_TIME, policies.QUEUE)
+}
 
 
 class Standing(StrEnum):
@@ -50,7 +54,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise InputError("policy", got=self.policy, allowed=", ".join(POLICIES), fix="render the job again")
+            raise InputError(
+                "policy",
+                got=self.policy,
+                allowed=", ".join(POLICIES),
+                fix="render the job again",
+            )
         between("work_h", self.work_h, 1e-3, MAX_HOURS)
         # With less time than work the job is late however it moves.
         between("deadline_h", self.deadline_h, self.work_h, MAX_HOURS)
@@ -58,35 +67,62 @@ class Plan:
             between(name, getattr(self, name), 0, MAX_HOURS)
         for name in ("spot_usd", "on_demand_usd"):
             between(name, getattr(self, name), 0, MAX_USD)
-        if not (self.spot_queue and self.on_demand_queue) or self.spot_queue == self.on_demand_queue:
+        if (
+            not (self.spot_queue and self.on_demand_queue)
+            or self.spot_queue == self.on_demand_queue
+        ):
             raise InputError(
-                "queues of a plan", got=f"{self.spot_queue!r}, {self.on_demand_queue!r}", allowed="two different names",
+                "queues of a plan",
+                got=f"{self.spot_queue!r}, {self.on_demand_queue!r}",
+                allowed="two different names",
                 fix="render the job again",
-            )  # fmt: skip
+            )
 
     @property
     def cheaper(self) -> Standing:
         """What the job waits for, and leaves for on-demand in time."""
-        return Standing.FLEX_START if self.policy == policies.QUEUE.name else Standing.SPOT
+        if self.policy == policies.QUEUE.name:
+            return Standing.FLEX_START
+        return Standing.SPOT
 
     def runs(self) -> Runs:
         return runs_of(
-            1, work_h=self.work_h, restart_h=self.restart_h, deadline_h=self.deadline_h, interval_h=self.interval_h,
-            checkpoint_h=self.checkpoint_h, spot_usd=self.spot_usd, on_demand_usd=self.on_demand_usd,
-        )  # fmt: skip
+            1,
+            work_h=self.work_h,
+            restart_h=self.restart_h,
+            deadline_h=self.deadline_h,
+            interval_h=self.interval_h,
+            checkpoint_h=self.checkpoint_h,
+            spot_usd=self.spot_usd,
+            on_demand_usd=self.on_demand_usd,
+        )
 
     def slack_h(self, now_h: float, done_h: float) -> float:
         """Time left less work left; below 0 the deadline cannot be kept by working on."""
         return self.deadline_h - now_h - max(self.work_h - done_h, 0.0)
 
-    def move(self, standing: Standing, *, now_h: float, done_h: float, up: bool, up_for_h: float) -> Standing | None:
-        """Where the job goes now; None: it stays. up: the cheaper one could be had now, and since `up_for_h`."""
+    def move(
+        self,
+        standing: Standing,
+        *,
+        now_h: float,
+        done_h: float,
+        up: bool,
+        up_for_h: float,
+    ) -> Standing | None:
+        """Where the job goes now; None: it stays. up: the cheaper one could be had now, and since
+        `up_for_h`.
+        """
         # The simulator's own function on a single run: the mover must decide as it was priced.
         found = decide(
-            POLICIES[self.policy].lines(self.runs()), left_h=np.array([max(self.work_h - done_h, 0.0)]),
-            slack_h=np.array([self.slack_h(now_h, done_h)]), on_spot=np.array([standing is self.cheaper]),
-            on_demand=np.array([standing is Standing.ON_DEMAND]), up=np.array([up]), up_for_h=np.array([up_for_h]),
-        )  # fmt: skip
+            POLICIES[self.policy].lines(self.runs()),
+            left_h=np.array([max(self.work_h - done_h, 0.0)]),
+            slack_h=np.array([self.slack_h(now_h, done_h)]),
+            on_spot=np.array([standing is self.cheaper]),
+            on_demand=np.array([standing is Standing.ON_DEMAND]),
+            up=np.array([up]),
+            up_for_h=np.array([up_for_h]),
+        )
         if found.to_demand[0]:
             return Standing.ON_DEMAND
         return self.cheaper if found.to_spot[0] else None
@@ -101,7 +137,8 @@ class Plan:
 def read(text: str) -> Plan:
     """Of an annotation, which any user may have written; InputError where it is no plan."""
     try:
-        # Before it is parsed: any user may write the annotation, and the mover reads that of every job.
+        # Before it is parsed: any user may write the annotation, and the mover reads that of every
+        # job.
         if len(text) > MAX_TEXT:
             raise ValueError(f"{len(text)} characters")
         body: Any = json.loads(text)
@@ -112,9 +149,11 @@ def read(text: str) -> Plan:
         return Plan(**body)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise InputError(
-            "placement plan", got=f"{text[:80]!r}: {error}", allowed="the annotation as it was rendered",
+            "placement plan",
+            got=f"{text[:80]!r}: {error}",
+            allowed="the annotation as it was rendered",
             fix="render the job again",
-        ) from error  # fmt: skip
+        ) from error
 
 
 _TEXTS = frozenset({"policy", "spot_queue", "on_demand_queue"})

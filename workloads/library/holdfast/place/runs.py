@@ -1,4 +1,6 @@
-"""What the simulator is given and what it answers, as arrays: one element a run. Hours and USD throughout."""
+"""What the simulator is given and what it answers, as arrays: one element a run. Hours and USD
+throughout.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -21,10 +23,12 @@ Columns = TypeVar("Columns", bound=_Dataclass)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """When interruptible capacity is there: one row of ascending toggle times a path, padded with inf.
+    """When interruptible capacity is there: one row of ascending toggle times a path, padded with
+    inf.
 
-    An availability trace records whether a request would be granted, so its outages bound from above what a
-    running node suffers; a lifetime path records how long nodes ran. The simulator treats both in the same way.
+    An availability trace records whether a request would be granted, so its outages bound from
+    above what a running node suffers; a lifetime path records how long nodes ran. The simulator
+    treats both in the same way.
     """
 
     edges_h: Floats
@@ -90,17 +94,28 @@ def stack(parts: list[Columns]) -> Columns:
     return kind(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-# What a job has where nothing else is said; keep_h inf: survivors are billed for as long as the gang waits.
+# What a job has where nothing else is said; keep_h inf: survivors are billed for as long as the
+# gang waits.
 _USUAL = {
-    "deadline_h": np.inf, "interval_h": 0.0, "checkpoint_h": 0.0, "spot_usd": 1.0, "on_demand_usd": 1.0, "idle_usd": 0.0,
+    "deadline_h": np.inf,
+    "interval_h": 0.0,
+    "checkpoint_h": 0.0,
+    "spot_usd": 1.0,
+    "on_demand_usd": 1.0,
+    "idle_usd": 0.0,
     "keep_h": np.inf,
-}  # fmt: skip
+}
 
 
-def runs_of(count: int, *, path: Ints | None = None, offset_h: Floats | None = None, **each: float) -> Runs:
-    """`count` runs of one job, of which work_h and restart_h are needed; by default each on a path of its own, from its
-    beginning."""
-    columns: dict[str, Any] = {name: np.full(count, float(value)) for name, value in (_USUAL | each).items()}
+def runs_of(
+    count: int, *, path: Ints | None = None, offset_h: Floats | None = None, **each: float
+) -> Runs:
+    """`count` runs of one job, of which work_h and restart_h are needed; by default each on a path
+    of its own, from its beginning.
+    """
+    columns: dict[str, Any] = {
+        name: np.full(count, float(value)) for name, value in (_USUAL | each).items()
+    }
     # On one path all runs would be preempted together, and their spread would be that of one.
     path = np.arange(count) if path is None else path
     return Runs(path=path, offset_h=np.zeros(count) if offset_h is None else offset_h, **columns)

@@ -1,7 +1,8 @@
 """How long a job waits for Spot: three scenarios, of which two come from the one public record.
 
-The record (availability.json, with source and licence) says how many of 16 H100 machines could be started, in 13 zones, every
-ten minutes for 15 days. One week of it hardly predicts the next, so the user judges. Why: infra/decisions/0055.
+The record (availability.json, with source and licence) says how many of 16 H100 machines could be
+started, in 13 zones, every ten minutes for 15 days. One week of it hardly predicts the next, so the
+user judges. Why: infra/decisions/0055.
 """
 
 import json
@@ -18,14 +19,16 @@ from holdfast.place.runs import Bools, Floats, Ints
 RECORD = Path(__file__).with_name("availability.json")
 RECORDED_GPU = "nvidia-h100-80gb"
 LARGEST_GANG = 16
-# A zone or week in which the gang could start less often than this is left out: a job would not be sent there.
+# A zone or week in which the gang could start less often than this is left out: a job would not be
+# sent there.
 HOPELESS = 0.02
 QUANTILES = np.linspace(0.0, 1.0, 401)
 FLEX_WAIT_H = (1.5, 0.5)
 """Mean and median wait in the flex-start queue. An assumption: Google gives no estimate."""
-AT_ONCE, RECORDED, WORST_WEEK, STATED = (
-    "Spot comes back at once", "as in the record", "as in the record's worst week", "as stated",
-)  # fmt: skip
+AT_ONCE = "Spot comes back at once"
+RECORDED = "as in the record"
+WORST_WEEK = "as in the record's worst week"
+STATED = "as stated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +46,9 @@ class Waits:
         """Waits before each of `per_path` starts, a row for each run."""
         zone = rng.integers(len(self.first_h), size=(count, 1 if self.one_zone else per_path))
         first = _inverse(self.first_h, zone[:, :1], rng.random((count, 1)))
-        later = _inverse(self.later_h, zone if self.one_zone else zone[:, 1:], rng.random((count, per_path - 1)))
+        later = _inverse(
+            self.later_h, zone if self.one_zone else zone[:, 1:], rng.random((count, per_path - 1))
+        )
         return np.hstack([first, later])
 
     def mean_billed_h(self, keep_h: float) -> float:
@@ -61,29 +66,51 @@ class Scenario:
 
 @cache
 def of(accelerator: str, gang: int, spot_wait_h: float | None = None) -> tuple[Scenario, ...]:
-    """From the best to the worst. `spot_wait_h`: a median that the user knows, in place of the record."""
+    """From the best to the worst. `spot_wait_h`: a median that the user knows, in place of the
+    record.
+    """
     none = np.zeros((1, len(QUANTILES)))
-    at_once = Scenario(name=AT_ONCE, basis="no wait for Spot at any start", waits=Waits(first_h=none, later_h=none))
+    at_once = Scenario(
+        name=AT_ONCE,
+        basis="no wait for Spot at any start",
+        waits=Waits(first_h=none, later_h=none),
+    )
     if spot_wait_h is not None:
         basis = f"median wait {spot_wait_h:g} h, mean three times that"
         mean, median = FLEX_WAIT_H  # with the tail that waits in queues have
-        return at_once, Scenario(name=STATED, basis=basis, waits=lognormal(spot_wait_h * mean / median, spot_wait_h))
+        return at_once, Scenario(
+            name=STATED,
+            basis=basis,
+            waits=lognormal(spot_wait_h * mean / median, spot_wait_h),
+        )
     size = min(gang, LARGEST_GANG)
     zones = _usable(accelerator, size)
     halves = [(zone, half) for zone, up in zones.items() for half in np.array_split(up, 2)]
     # By the mean wait from any moment: many short outages are a smaller loss than one of days.
-    zone, week = max(((z, h) for z, h in halves if h.mean() >= HOPELESS), key=lambda each: _of_zone(each[1])[0].mean())
-    whole, share = np.concatenate([*zones.values()]), f"{week.mean():.0%}"
+    zone, week = max(
+        ((z, h) for z, h in halves if h.mean() >= HOPELESS),
+        key=lambda each: _of_zone(each[1])[0].mean(),
+    )
+    whole = np.concatenate([*zones.values()])
+    share = f"{week.mean():.0%}"
     assumed = "" if accelerator == RECORDED_GPU else "; assumed for this GPU"
     nodes = f"{gang} nodes" if gang > 1 else "one node"
     return (
         at_once,
         Scenario(
-            name=RECORDED, waits=_waits([*zones.values()], one_zone=gang > 1),
-            basis=f"{len(zones)} zones of H100 in {_body()['from'][:7]}: {nodes} could start {whole.mean():.0%} of the time{assumed}",
+            name=RECORDED,
+            waits=_waits([*zones.values()], one_zone=gang > 1),
+            basis=(
+                f"{len(zones)} zones of H100 in {_body()['from'][:7]}: {nodes} could start"
+                f" {whole.mean():.0%} of the time{assumed}"
+            ),
         ),
-        Scenario(name=WORST_WEEK, waits=_waits([week], one_zone=gang > 1), basis=f"one week of {zone}: {share}{assumed}"),
-    )  # fmt: skip
+        Scenario(
+            name=WORST_WEEK,
+            waits=_waits([week], one_zone=gang > 1),
+            basis=f"one week of {zone}: {share}{assumed}",
+        ),
+    )
 
 
 @cache
@@ -94,8 +121,11 @@ def flex_waits() -> Waits:
 def lognormal(mean_h: float, median_h: float) -> Waits:
     """The same wait at every start, with a tail: mean above median."""
     sigma = math.sqrt(2.0 * math.log(max(mean_h / median_h, 1.0 + 1e-9)))
-    # Means of equal slices, not quantiles: the ends of the table would cut the tail off, and the mean with it.
-    draws = np.sort(np.random.default_rng(0).lognormal(math.log(median_h), sigma, 200 * len(QUANTILES)))
+    # Means of equal slices, not quantiles: the ends of the table would cut the tail off, and the
+    # mean with it.
+    draws = np.sort(
+        np.random.default_rng(0).lognormal(math.log(median_h), sigma, 200 * len(QUANTILES))
+    )
     table = draws.reshape(len(QUANTILES), -1).mean(axis=1)[None, :]
     table = table * (mean_h / table.mean())
     return Waits(first_h=table, later_h=table)
@@ -123,8 +153,11 @@ def _waits(zones: list[Bools], *, one_zone: bool) -> Waits:
 
 
 def _of_zone(up: Bools) -> tuple[Floats, Floats]:
-    # Twice over: a wait at the end of the record goes on at its beginning instead of being cut short.
-    twice, ticks, gap_h = np.tile(up, 2), np.arange(len(up)), _body()["gap_seconds"] / 3600.0
+    # Twice over: a wait at the end of the record goes on at its beginning instead of being cut
+    # short.
+    twice = np.tile(up, 2)
+    ticks = np.arange(len(up))
+    gap_h = _body()["gap_seconds"] / 3600.0
     ups = np.flatnonzero(twice)
     first: Floats = (ups[np.searchsorted(ups, ticks)] - ticks).astype(np.float64) * gap_h
     edges = np.flatnonzero(np.diff(twice.astype(np.int8)))
@@ -141,7 +174,8 @@ def _table(hours: Floats) -> Floats:
 def _inverse(table: Floats, zone: Ints, share: Floats) -> Floats:
     at = share * (table.shape[1] - 1)
     low = np.minimum(at.astype(np.int64), table.shape[1] - 2)
-    left, right = table[zone, low], table[zone, low + 1]
+    left = table[zone, low]
+    right = table[zone, low + 1]
     return left + (right - left) * (at - low)
 
 

@@ -1,4 +1,5 @@
-"""Prints what the placement room answers: tables on standard output, JSON on request, the rest on standard error.
+"""Prints what the placement room answers: tables on standard output, JSON on request, the rest on
+standard error.
 
 The answer of `place` has at most 25 lines.
 """
@@ -27,21 +28,33 @@ def matrix(*, as_json: bool) -> None:
     else:
         print_table(
             ("rule", "workload", "runs on", "discount", "because"),
-            [(r.id.value, r.scenario, r.placement.value, r.discount, r.reason) for r in decision.RULES],
+            [
+                (r.id.value, r.scenario, r.placement.value, r.discount, r.reason)
+                for r in decision.RULES
+            ],
         )
 
 
 def prices(*, as_json: bool) -> None:
     table = price_table.load()
     rows = [
-        (accelerator, region, machine.name, *(_price(table, machine, region, c) for c in price_table.CAPACITIES))
+        (
+            accelerator,
+            region,
+            machine.name,
+            *(_price(table, machine, region, c) for c in price_table.CAPACITIES),
+        )
         for accelerator in ACCELERATORS
         for machine in [price_table.reference_machine(accelerator)]
         for region in table.regions(accelerator)
     ]
     head = ("gpu", "region", "machine", *(c.value for c in price_table.CAPACITIES))
     if as_json:
-        body = [dict(zip(head, row, strict=True)) | {"as_of": _dates(table, row[0], row[1])} for row in rows]
+        body = []
+        for row in rows:
+            body.append(
+                dict(zip(head, row, strict=True)) | {"as_of": _dates(table, row[0], row[1])}
+            )
         print_json("price-list", fetched_at=table.fetched_at.isoformat(), usd_per_hour=body)
     else:
         print_table(head, rows)
@@ -59,7 +72,10 @@ def refresh() -> None:
     table = catalog.refresh(price_table.load(), datetime.datetime.now(tz=datetime.UTC).date())
     price_table.TABLE.write_text(price_table.dump(table))
     listed = sum(sku.basis == price_table.LISTED for sku in table.skus)
-    print(f"{price_table.TABLE}: {listed} SKUs listed, {len(table.skus) - listed} inferred", file=sys.stderr)
+    print(
+        f"{price_table.TABLE}: {listed} SKUs listed, {len(table.skus) - listed} inferred",
+        file=sys.stderr,
+    )
 
 
 def basis(table: price_table.Table) -> str:
@@ -75,7 +91,12 @@ def _dates(table: price_table.Table, accelerator: str, region: str) -> dict[str,
     return {c.value: quote.as_of or None for c, quote in quotes.items() if quote}
 
 
-def _price(table: price_table.Table, machine: MachineType, region: str, capacity: Capacity) -> str:
+def _price(
+    table: price_table.Table,
+    machine: MachineType,
+    region: str,
+    capacity: Capacity,
+) -> str:
     quote = table.quote(machine, region, capacity)
     return "-" if quote is None else f"{quote.usd:.4f}{'*' if quote.inferred else ''}"
 
@@ -91,8 +112,12 @@ def place(job: Job, answer: Answer, *, as_json: bool) -> None:
         return
     names = [scenario.name for scenario in answer.world.scenarios(job)]
     head = ("capacity", "how", "USD/h", *names, "")
-    print_table(head, [_row(job, option, option is answer.chosen, len(names)) for option in answer.options])
-    cells = "mean cost, done after p50/p95 hours" + (", share late" if math.isfinite(job.deadline_h) else "")
+    print_table(
+        head, [_row(job, option, option is answer.chosen, len(names)) for option in answer.options]
+    )
+    cells = "mean cost, done after p50/p95 hours" + (
+        ", share late" if math.isfinite(job.deadline_h) else ""
+    )
     print(f"each scenario: {cells}; * price inferred\n")
     print(f"{answer.chosen.placement.value} in {answer.region}: {answer.reason}")
     print("\n".join(_notes(job, answer)))
@@ -104,15 +129,22 @@ def _notes(job: Job, answer: Answer) -> list[str]:
     notes.append(f"preemptions: {world.churn.per_hour:.3g} a node-hour ({world.churn.basis})")
     assumed = "flex-start queue 30 min (median), on-demand always granted"
     notes.append(f"assumed: restart {job.restart_h * 60:g} min, {assumed}")
-    if interval := checkpoint_s(job, answer):
+    interval = checkpoint_s(job, answer)
+    if interval:
         notes.append(f"checkpoint every {interval} s of work on Spot{_copies(job, interval)}")
     if needs_mover(answer.chosen):
-        notes.append("the mover carries this out, no ComputeClass can: submit `holdfast new-job --deadline-hours`")
+        notes.append(
+            "the mover carries this out, no ComputeClass can: submit `holdfast new-job"
+            " --deadline-hours`"
+        )
     notes.append(basis(world.prices))
     if answer.elsewhere:
-        near = ", ".join(f"{e.region} {e.capacity.value} {usd(e.usd)}" for e in answer.elsewhere[:SHOWN_REGIONS])
+        near = ", ".join(
+            f"{e.region} {e.capacity.value} {usd(e.usd)}" for e in answer.elsewhere[:SHOWN_REGIONS]
+        )
         notes.append(f"elsewhere: {near}")
-    if note := world.prices.note(job.accelerator, answer.region):
+    note = world.prices.note(job.accelerator, answer.region)
+    if note:
         notes.append(f"note: {note}")
     return notes
 
@@ -152,24 +184,53 @@ def _hours(hours: float) -> str:
 
 
 def body(job: Job, answer: Answer) -> dict[str, Any]:
-    world, chosen, flip = answer.world, answer.chosen, answer.flip
+    world = answer.world
+    chosen = answer.chosen
+    flip = answer.flip
     scenarios = world.scenarios(job)
     dates = {c: advice.quote(job, world, answer.region, c) for c in price_table.CAPACITIES}
-    table, note = world.prices, world.prices.note(job.accelerator, answer.region)
+    table = world.prices
+    note = world.prices.note(job.accelerator, answer.region)
     as_of = {c.value: found.as_of or None for c, found in dates.items() if found}
     return {
-        "schema": SCHEMA, "region": answer.region, "machine": job.machine.name, "nodes": job.nodes,
-        "chosen": {"placement": chosen.placement.value, "how": chosen.policy, "needs_mover": needs_mover(chosen)},
+        "schema": SCHEMA,
+        "region": answer.region,
+        "machine": job.machine.name,
+        "nodes": job.nodes,
+        "chosen": {
+            "placement": chosen.placement.value,
+            "how": chosen.policy,
+            "needs_mover": needs_mover(chosen),
+        },
         "reason": answer.reason,
         "scenarios": [{"name": each.name, "basis": each.basis} for each in scenarios],
-        "options": [_option(option, [each.name for each in scenarios]) for option in answer.options],
+        "options": [
+            _option(option, [each.name for each in scenarios]) for option in answer.options
+        ],
         # JSON has no infinity: null says that it never turns.
-        "break_even": flip and {"against": flip.against.value, "churn_per_hour": finite(flip.churn_per_hour)},
+        "break_even": (
+            flip
+            and {
+                "against": flip.against.value,
+                "churn_per_hour": finite(flip.churn_per_hour),
+            }
+        ),
         "churn": {"per_hour": world.churn.per_hour, "basis": world.churn.basis},
         "checkpoint_seconds": checkpoint_s(job, answer),
-        "prices": {"fetched_at": table.fetched_at.isoformat(), "as_of": as_of, "note": note},
-        "elsewhere": [{"region": e.region, "placement": e.capacity.value, "mean_usd": e.usd} for e in answer.elsewhere],
-    }  # fmt: skip
+        "prices": {
+            "fetched_at": table.fetched_at.isoformat(),
+            "as_of": as_of,
+            "note": note,
+        },
+        "elsewhere": [
+            {
+                "region": e.region,
+                "placement": e.capacity.value,
+                "mean_usd": e.usd,
+            }
+            for e in answer.elsewhere
+        ],
+    }
 
 
 def checkpoint_s(job: Job, answer: Answer) -> int | None:
@@ -178,25 +239,42 @@ def checkpoint_s(job: Job, answer: Answer) -> int | None:
     if job.batch or not job.resumable:
         return None
     node_churn = answer.world.churn.per_hour
-    # A rigid gang stops with each of its groups. An elastic one stops less often than one node is lost.
+    # A rigid gang stops with each of its groups. An elastic one stops less often than one node is
+    # lost.
     churn = node_churn if job.elastic else advice.job_churn(job, node_churn)
     return round(advice.interval_h(job, churn) * 3600)
 
 
 def _option(option: Option, names: list[str]) -> dict[str, Any]:
-    head = {"placement": option.placement.value, "how": option.policy, "refused": option.refused or None}
+    head = {
+        "placement": option.placement.value,
+        "how": option.policy,
+        "refused": option.refused or None,
+    }
     if option.refused:
         return head
     cases = {name: _case(case) for name, case in zip(names, option.cases, strict=True)}
-    return head | {"usd_per_hour": option.usd_per_hour, "price_inferred": option.inferred, "scenarios": cases}
+    return head | {
+        "usd_per_hour": option.usd_per_hour,
+        "price_inferred": option.inferred,
+        "scenarios": cases,
+    }
 
 
 def _case(case: Case) -> dict[str, Any]:
     return {
-        "usd": {"mean": case.mean_usd, "p50": case.usd_at(50), "p95": case.usd_at(95)},
-        "finish_hours": {"p50": case.finish_at(50), "p95": case.finish_at(95)},
-        "late": case.late, "evictions": case.evictions,
-    }  # fmt: skip
+        "usd": {
+            "mean": case.mean_usd,
+            "p50": case.usd_at(50),
+            "p95": case.usd_at(95),
+        },
+        "finish_hours": {
+            "p50": case.finish_at(50),
+            "p95": case.finish_at(95),
+        },
+        "late": case.late,
+        "evictions": case.evictions,
+    }
 
 
 def needs_mover(option: Option) -> bool:

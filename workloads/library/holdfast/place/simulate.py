@@ -1,7 +1,8 @@
 """Many runs of jobs at once, in continuous time, on capacity that comes and goes.
 
-No clock ticks: each round every run goes to its own next event (capacity toggles, a line of its policy is crossed, the work
-is done), so a deadline net acts at the exact moment. A move by the policy keeps all work, an eviction what was committed.
+No clock ticks: each round every run goes to its own next event (capacity toggles, a line of its
+policy is crossed, the work is done), so a deadline net acts at the exact moment. A move by the
+policy keeps all work, an eviction what was committed.
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,13 @@ def simulate(runs: Runs, paths: Paths, policy: Policy) -> Outcome:
 
 
 def side_by_side(runs: Runs, paths: Paths, policies: Sequence[Policy]) -> list[Outcome]:
-    """Each policy on the same runs, to the bit as alone: a round costs the interpreter the same for few runs and many."""
+    """Each policy on the same runs, to the bit as alone: a round costs the interpreter the same for
+    few runs and many.
+    """
     count = len(runs)
-    found = _simulate(stack([runs] * len(policies)), paths, stack([policy.lines(runs) for policy in policies]))
+    found = _simulate(
+        stack([runs] * len(policies)), paths, stack([policy.lines(runs) for policy in policies])
+    )
     return [take(found, slice(at, at + count)) for at in range(0, len(policies) * count, count)]
 
 
@@ -68,15 +73,31 @@ class Fleet:
 
     def __init__(self, runs: Runs, lines: Lines, paths: Paths) -> None:
         n = len(runs)
-        self.runs, self.lines, self.paths = runs, lines, paths
+        self.runs = runs
+        self.lines = lines
+        self.paths = paths
         self.outcome = Outcome(**dict(zip(Outcome.__slots__, np.zeros((5, n)), strict=True)))
         zeros, no = np.zeros((12, n)), np.zeros((3, n), bool)
         self.state = _State(
-            row=np.arange(n), alive=~no[0], now=zeros[0], done=zeros[1], resumed=zeros[2], warm=zeros[3], ran=zeros[4],
-            on_spot=no[0], on_demand=no[1], up=no[2], up_since=zeros[5], toggle=zeros[6],
-            edge=_first_edge(runs, paths), spot_h=zeros[7], on_demand_h=zeros[8], idle_h=zeros[9],
-            evictions=zeros[10], waited=zeros[11],
-        )  # fmt: skip
+            row=np.arange(n),
+            alive=~no[0],
+            now=zeros[0],
+            done=zeros[1],
+            resumed=zeros[2],
+            warm=zeros[3],
+            ran=zeros[4],
+            on_spot=no[0],
+            on_demand=no[1],
+            up=no[2],
+            up_since=zeros[5],
+            toggle=zeros[6],
+            edge=_first_edge(runs, paths),
+            spot_h=zeros[7],
+            on_demand_h=zeros[8],
+            idle_h=zeros[9],
+            evictions=zeros[10],
+            waited=zeros[11],
+        )
         self._look_up(np.arange(n))
         self._rates()
 
@@ -85,9 +106,14 @@ class Fleet:
         s = self.state
         left = self.runs.work_h - s.done
         moves = decide(
-            self.lines, left_h=left, slack_h=self.runs.deadline_h - s.now - left,
-            on_spot=s.on_spot, on_demand=s.on_demand, up=s.up, up_for_h=s.now - s.up_since,
-        )  # fmt: skip
+            self.lines,
+            left_h=left,
+            slack_h=self.runs.deadline_h - s.now - left,
+            on_spot=s.on_spot,
+            on_demand=s.on_demand,
+            up=s.up,
+            up_for_h=s.now - s.up_since,
+        )
         # A start of either kind pays the whole restart again, also when it interrupts one.
         moved = moves.to_spot | moves.to_demand
         s.on_spot = (s.on_spot & ~moves.to_demand) | moves.to_spot
@@ -121,19 +147,28 @@ class Fleet:
         if np.count_nonzero(self.state.alive) < COMPACT_BELOW * len(self.state.alive):
             # Copying costs as much as a round, so not after each finished run.
             keep = np.flatnonzero(self.state.alive)
-            self.state, self.runs, self.lines = take(self.state, keep), take(self.runs, keep), take(self.lines, keep)
+            self.state = take(self.state, keep)
+            self.runs = take(self.runs, keep)
+            self.lines = take(self.lines, keep)
             self._rates()
 
     def _rates(self) -> None:
         period = self.runs.period_h
         # Continuous and absent checkpoints cost nothing while running; inf / inf is not a number.
         checkpointed = np.isfinite(period) & (self.runs.interval_h > 0)
-        self.spot_speed = np.divide(self.runs.interval_h, period, out=np.ones_like(period), where=checkpointed)
+        self.spot_speed = np.divide(
+            self.runs.interval_h,
+            period,
+            out=np.ones_like(period),
+            where=checkpointed,
+        )
 
     def _until_next(self, speed: Floats, left: Floats) -> Floats:
-        s, lines = self.state, self.lines
+        s = self.state
+        lines = self.lines
         slack = self.runs.deadline_h - s.now - left
-        # Without a deadline slack is infinite; what is not a number then is no event, and fmin passes over it.
+        # Without a deadline slack is infinite; what is not a number then is no event, and fmin
+        # passes over it.
         with np.errstate(divide="ignore", invalid="ignore"):
             finish = s.warm + left / speed
             # While warming slack falls hour by hour; afterwards by the share that checkpoints take.
@@ -148,8 +183,11 @@ class Fleet:
         return np.maximum(step, 0.0)
 
     def _may_return(self, at: Ints, slack: Floats, left: Floats) -> Floats:
-        """Hours until these rows, on on-demand while Spot is there, are ahead enough or have been patient enough."""
-        s, lines = self.state, take(self.lines, at)
+        """Hours until these rows, on on-demand while Spot is there, are ahead enough or have been
+        patient enough.
+        """
+        s = self.state
+        lines = take(self.lines, at)
         with np.errstate(divide="ignore", invalid="ignore"):
             ahead = s.warm[at] + left - (slack - s.warm[at] - lines.back_base) / lines.back_slope
         ripe = s.up_since[at] + lines.patience_h - s.now[at]
@@ -169,10 +207,16 @@ class Fleet:
         at = np.flatnonzero(finished)
         if not len(at):
             return
-        s, runs, out = self.state, take(self.runs, at), self.outcome
+        s = self.state
+        runs = take(self.runs, at)
+        out = self.outcome
         row = s.row[at]
         out.finish_h[row] = np.where(lost[at], np.inf, s.now[at])
-        out.spot_h[row], out.on_demand_h[row], out.evictions[row] = s.spot_h[at], s.on_demand_h[at], s.evictions[at]
+        out.spot_h[row], out.on_demand_h[row], out.evictions[row] = (
+            s.spot_h[at],
+            s.on_demand_h[at],
+            s.evictions[at],
+        )
         rented = s.spot_h[at] * runs.spot_usd + s.on_demand_h[at] * runs.on_demand_usd
         out.usd[row] = rented + s.idle_h[at] * runs.idle_usd
         s.alive[at] = False
@@ -182,11 +226,13 @@ class Fleet:
         s = self.state
         evicted = at[s.on_spot[at]]
         s.on_spot[evicted] = False
-        # The end of a flex-start node is announced days ahead: a checkpoint is taken, nothing is lost.
+        # The end of a flex-start node is announced days ahead: a checkpoint is taken, nothing is
+        # lost.
         if not self.paths.planned:
             s.evictions[evicted] += 1
             s.done[evicted] = self._committed(evicted)
-        # The exact moment, not the sum of steps that led to it: rounding would add up over a year of toggles.
+        # The exact moment, not the sum of steps that led to it: rounding would add up over a year
+        # of toggles.
         s.now[at] = s.toggle[at]
         s.edge[at] += 1
         self._look_up(at)
@@ -194,7 +240,8 @@ class Fleet:
         s.up_since[at] = np.where(s.up[at], s.now[at], s.up_since[at])
 
     def _committed(self, at: Ints) -> Floats:
-        s, runs = self.state, take(self.runs, at)
+        s = self.state
+        runs = take(self.runs, at)
         with np.errstate(divide="ignore", invalid="ignore"):
             # A checkpoint counts when it is complete; half of one is none.
             whole = np.floor(s.ran[at] / runs.period_h + EPS_H) * runs.interval_h
@@ -202,7 +249,8 @@ class Fleet:
         return np.where(runs.interval_h > 0, s.resumed[at] + whole, s.done[at])
 
     def _look_up(self, at: Ints) -> None:
-        s, path = self.state, self.runs.path[at]
+        s = self.state
+        path = self.runs.path[at]
         last = self.paths.edges_h.shape[1] - 1
         edge = s.edge[at]
         hours = self.paths.edges_h[path, np.minimum(edge, last)]
@@ -214,7 +262,8 @@ def _first_edge(runs: Runs, paths: Paths) -> Ints:
     """How many toggles each run's path has behind it when the run begins."""
     edge = np.zeros(len(runs), np.int64)
     begun = np.flatnonzero(runs.offset_h > 0.0)
-    # Path by path: rows are padded with inf, so that one search over all of them would need a key for each.
+    # Path by path: rows are padded with inf, so that one search over all of them would need a key
+    # for each.
     for path in np.unique(runs.path[begun]):
         at = begun[runs.path[begun] == path]
         edge[at] = np.searchsorted(paths.edges_h[path], runs.offset_h[at], side="right")

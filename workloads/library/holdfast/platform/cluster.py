@@ -1,4 +1,6 @@
-"""Which platform a cluster is: by the document in it, or, where there is none yet, by its own name and project."""
+"""Which platform a cluster is: by the document in it, or, where there is none yet, by its own name
+and project.
+"""
 
 import os
 import re
@@ -18,7 +20,9 @@ _PROVIDER = re.compile(r"gce://([^/]+)/")
 
 
 def published(api: Api) -> Platform | None:
-    """The document in the cluster; None where it has none. Raises InputError for one that cannot be read."""
+    """The document in the cluster; None where it has none. Raises InputError for one that cannot be
+    read.
+    """
     found = api.find(PATH)
     if found is None:
         return None
@@ -27,15 +31,21 @@ def published(api: Api) -> Platform | None:
 
 
 def nearest(given: Path | None, near: Path | None = None) -> Platform | None:
-    """The document of `given`, of HOLDFAST_PLATFORM, or of the nearest platform.json at or above the folder `near`."""
+    """The document of `given`, of HOLDFAST_PLATFORM, or of the nearest platform.json at or above
+    the folder `near`.
+    """
     if given is not None:
         return reading.read(given)
-    if named := os.environ.get(ENV_PLATFORM):
+    named = os.environ.get(ENV_PLATFORM)
+    if named:
         return reading.read(Path(named))
     if near is None:
         return None
     folder = near.resolve()
-    found = next((path for each in (folder, *folder.parents) if (path := each / reading.FILE).is_file()), None)
+    found = next(
+        (path for each in (folder, *folder.parents) if (path := each / reading.FILE).is_file()),
+        None,
+    )
     return reading.read(found) if found else None
 
 
@@ -54,20 +64,31 @@ def choose(api: Api, given: Path | None, near: Path | None = None) -> Platform:
 
 
 def no_document(got: str) -> InputError:
-    allowed, fix = "a cluster to which the platform was applied", "the platform team runs make apply ENV=NAME"
-    return InputError("the cluster has no platform document", got=got, allowed=allowed, fix=fix)
+    allowed = "a cluster to which the platform was applied"
+    fix = "the platform team runs make apply ENV=NAME"
+    return InputError(
+        "the cluster has no platform document",
+        got=got,
+        allowed=allowed,
+        fix=fix,
+    )
 
 
 def require_cluster_of(api: Api, given: Platform) -> bool:
-    """Whether the cluster already has the document of `given`. Raises Stopped where it is another platform's cluster."""
+    """Whether the cluster already has the document of `given`. Raises Stopped where it is another
+    platform's cluster.
+    """
     found = published(api)
     if found is not None:
         if (given.name, given.identity) != (found.name, found.identity):
             raise _stopped(given, str(found))
         return True
-    if match := _GKE.fullmatch(api.cluster):
+    match = _GKE.fullmatch(api.cluster)
+    if match:
         project, location, name = match.groups()
-        if (project, name) != (given.project, given.cluster) or not location.startswith(given.region):
+        if (project, name) != (given.project, given.cluster) or not location.startswith(
+            given.region
+        ):
             raise _stopped(given, f"{project}/{location}/{name}")
     projects = _projects(api)
     if projects - {given.project}:
@@ -84,6 +105,11 @@ def _projects(api: Api) -> set[str]:
 
 def _stopped(given: Platform, got: str) -> Stopped:
     return Stopped(
-        "this is the cluster of another platform; nothing was changed", got=got, allowed=str(given),
-        fix=f"gcloud container clusters get-credentials {given.cluster} --region={given.region} --project={given.project}",
-    )  # fmt: skip
+        "this is the cluster of another platform; nothing was changed",
+        got=got,
+        allowed=str(given),
+        fix=(
+            f"gcloud container clusters get-credentials {given.cluster} --region={given.region}"
+            f" --project={given.project}"
+        ),
+    )

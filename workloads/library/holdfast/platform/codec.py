@@ -8,7 +8,11 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from holdfast.contract.errors import InputError
 
-NAMES: dict[type, str] = {str: "a string", int: "a whole number", bool: "true or false"}
+NAMES: dict[type, str] = {
+    str: "a string",
+    int: "a whole number",
+    bool: "true or false",
+}
 
 
 def encode(value: Any) -> Any:
@@ -19,11 +23,15 @@ def encode(value: Any) -> Any:
         return value.value
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in cast("Mapping[str, Any]", value).items()}
-    return [encode(item) for item in cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [encode(item) for item in cast("tuple[Any, ...]", value)]
+    return value
 
 
 def decode(kind: Any, value: Any, path: str) -> Any:
-    """An instance of `kind`. Raises InputError for a missing or unknown field and for a value of another type."""
+    """An instance of `kind`. Raises InputError for a missing or unknown field and for a value of
+    another type.
+    """
     if isinstance(kind, UnionType):
         (inner,) = (each for each in get_args(kind) if each is not NoneType)
         return None if value is None else decode(inner, value, path)
@@ -48,18 +56,29 @@ def _tuple(kinds: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     if kinds[-1] is Ellipsis:
         return tuple(decode(kinds[0], each, f"{path}[{at}]") for at, each in enumerate(value))
     _require(len(value) == len(kinds), path, value, f"a list of {len(kinds)}")
-    return tuple(decode(each, item, f"{path}[{at}]") for at, (each, item) in enumerate(zip(kinds, value, strict=True)))
+    return tuple(
+        decode(each, item, f"{path}[{at}]")
+        for at, (each, item) in enumerate(zip(kinds, value, strict=True))
+    )
 
 
 def _instance(kind: type[Any], value: Any, path: str) -> Any:
     _require(isinstance(value, dict), path, value, "an object")
-    known, hints = {each.name: each for each in fields(kind)}, get_type_hints(kind)
+    known = {each.name: each for each in fields(kind)}
+    hints = get_type_hints(kind)
     unknown = sorted(set(value) - set(known))
     _require(not unknown, path or "the document", f"unknown {', '.join(unknown)}", ", ".join(known))
     missing = [name for name, each in known.items() if name not in value and is_required(each)]
-    _require(not missing, path or "the document", f"no {', '.join(missing)}", "every field without a default")
+    _require(
+        not missing,
+        path or "the document",
+        f"no {', '.join(missing)}",
+        "every field without a default",
+    )
     inside = f"{path}." if path else ""
-    return kind(**{name: decode(hints[name], value[name], inside + name) for name in known if name in value})
+    return kind(
+        **{name: decode(hints[name], value[name], inside + name) for name in known if name in value}
+    )
 
 
 def is_required(each: Field[Any]) -> bool:
@@ -69,4 +88,9 @@ def is_required(each: Field[Any]) -> bool:
 def _require(ok: bool, path: str, got: object, allowed: str) -> None:
     if not ok:
         fix = "do not edit it by hand: python -m infra describe ENV writes it"
-        raise InputError(f"platform document: {path}", got=f"{got!r:.200}", allowed=allowed, fix=fix)
+        raise InputError(
+            f"platform document: {path}",
+            got=f"{got!r:.200}",
+            allowed=allowed,
+            fix=fix,
+        )

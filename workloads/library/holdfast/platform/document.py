@@ -1,4 +1,6 @@
-"""The fields of `holdfast.platform/1`. A new optional field keeps the number; any other change raises it."""
+"""The fields of `holdfast.platform/1`. A new optional field keeps the number; any other change
+raises it.
+"""
 
 import re
 from collections.abc import Mapping
@@ -58,7 +60,9 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Team:
-    """People who share a cluster with others. The first is the default team, of jobs that name no namespace."""
+    """People who share a cluster with others. The first is the default team, of jobs that name no
+    namespace.
+    """
 
     name: str
     members: str = ""
@@ -105,7 +109,9 @@ class Security:
     secret_manager: bool = False
     """GKE's Secret Manager add-on is on, so jobs can mount secrets."""
     image_patterns: tuple[str, ...] | None = None
-    """Images that the project's policy admits, as REGISTRY/PROJECT/REPOSITORY/**; null: no policy is written here."""
+    """Images that the project's policy admits, as REGISTRY/PROJECT/REPOSITORY/**; null: no policy
+    is written here.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,9 +133,12 @@ class Platform:
     pools: tuple[Pool, ...]
     """Node pools. Pools of one `pool_class` differ in machine type only."""
     auto_provisioning: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Accelerator -> GPUs that node auto-provisioning may have at once, those of the pools included."""
+    """Accelerator -> GPUs that node auto-provisioning may have at once, those of the pools
+    included.
+    """
     quotas: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Pool class or auto-provisioned accelerator -> GPUs that its queue lends to all jobs at once."""
+    """Pool class or auto-provisioned accelerator -> GPUs that its queue lends to all jobs at once.
+    """
     namespaces: Mapping[str, str]
     """Role -> namespace."""
     queues: Mapping[str, str]
@@ -165,7 +174,9 @@ class Platform:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Project, location and name of the cluster: two documents with the same identity describe one cluster."""
+        """Project, location and name of the cluster: two documents with the same identity describe
+        one cluster.
+        """
         return self.project, self.region, self.cluster
 
     def __str__(self) -> str:
@@ -179,14 +190,18 @@ class Platform:
     def classes(self) -> dict[str, tuple[Pool, ...]]:
         """Pool class -> its pools, in the document's order."""
         names = dict.fromkeys(pool.pool_class or pool.name for pool in self.pools)
-        return {name: tuple(p for p in self.pools if (p.pool_class or p.name) == name) for name in names}
+        return {
+            name: tuple(p for p in self.pools if (p.pool_class or p.name) == name) for name in names
+        }
 
     def pool(self, name: str) -> Pool:
         """Raises StopIteration where there is no such pool."""
         return next(pool for pool in self.pools if pool.name == name)
 
     def quota(self, source: str) -> int:
-        """GPUs that a queue lends from a pool class, or from auto-provisioning of an accelerator; 0 for any other."""
+        """GPUs that a queue lends from a pool class, or from auto-provisioning of an accelerator; 0
+        for any other.
+        """
         return self.quotas.get(source, 0)
 
     @property
@@ -213,28 +228,42 @@ class Platform:
     def job_namespaces(self) -> dict[str, str]:
         """Namespace of jobs -> team."""
         default = self.teams[0].name if self.teams else DEFAULT_TEAM
-        own = {space: team.name for team in self.other_teams for space in team.namespaces}
+        own = {}
+        for team in self.other_teams:
+            for space in team.namespaces:
+                own[space] = team.name
         return dict.fromkeys(JOB_NAMESPACES, default) | own
 
     def namespace_of(self, run: str) -> str:
         """Where `run` trains."""
-        return next((team.namespaces[0] for team in self.other_teams if run in team.runs), NAMESPACE_TRAINING)
+        return next(
+            (team.namespaces[0] for team in self.other_teams if run in team.runs),
+            NAMESPACE_TRAINING,
+        )
 
     def account_of(self, run: str) -> str:
-        """Kubernetes service account under which `run` trains. Raises InputError where the platform has no place for it."""
+        """Kubernetes service account under which `run` trains. Raises InputError where the platform
+        has no place for it.
+        """
         if not self.runs:
             return SHARED_ACCOUNT
         found = next((each.account for each in self.runs if each.name == run), None)
         if found is None:
             raise InputError(
-                "the run has no prefix in the checkpoint bucket", got=run,
+                "the run has no prefix in the checkpoint bucket",
+                got=run,
                 allowed=", ".join(each.name for each in self.runs),
-                fix=f'the platform team adds Run(name="{run}") to storage.runs of {self.name}, then make deploy and make apply',
-            )  # fmt: skip
+                fix=(
+                    f'the platform team adds Run(name="{run}") to storage.runs of {self.name}, then'
+                    " make deploy and make apply"
+                ),
+            )
         return found
 
     def admits(self, image: str) -> bool:
-        """Whether the image policy lets `image` run; True where the platform writes none. GKE's own images are not known."""
+        """Whether the image policy lets `image` run; True where the platform writes none. GKE's own
+        images are not known.
+        """
         allowed = self.security.image_patterns
         return allowed is None or any(_matches(pattern, image) for pattern in allowed)
 

@@ -33,7 +33,12 @@ def parse(document: str, source: str) -> Platform:
     try:
         return decode(Platform, body, "")
     except InputError as error:
-        raise InputError(f"{source}: {error.what}", got=error.got, allowed=error.allowed, fix=error.fix) from error
+        raise InputError(
+            f"{source}: {error.what}",
+            got=error.got,
+            allowed=error.allowed,
+            fix=error.fix,
+        ) from error
 
 
 def read(path: Path) -> Platform:
@@ -49,10 +54,23 @@ def _of_another_version(source: str, schema: object) -> InputError:
     family, _, number = str(schema).partition("/")
     if family == SCHEMA.partition("/")[0] and number.isdecimal():
         newer = int(number) > int(SCHEMA.partition("/")[2])
-        fix = "pip install -U holdfast" if newer else "raise the platform's pin of holdfast, then make apply"
-        return InputError(f"{source}: schema", got=schema, allowed=f"{SCHEMA}, which this release reads", fix=fix)
+        if newer:
+            fix = "pip install -U holdfast"
+        else:
+            fix = "raise the platform's pin of holdfast, then make apply"
+        return InputError(
+            f"{source}: schema",
+            got=schema,
+            allowed=f"{SCHEMA}, which this release reads",
+            fix=fix,
+        )
     return _refused(source, f"schema {schema!r:.100}", SCHEMA)
 
 
 def _refused(source: str, got: str, allowed: str) -> InputError:
-    return InputError(f"{source} is no platform document", got=got[:300], allowed=allowed, fix=_WRITE)
+    return InputError(
+        f"{source} is no platform document",
+        got=got[:300],
+        allowed=allowed,
+        fix=_WRITE,
+    )

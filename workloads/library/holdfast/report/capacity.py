@@ -10,9 +10,14 @@ from holdfast.ledger.events import Event
 from holdfast.place.churn import estimate
 from holdfast.place.churn.estimate import Exposure, Group
 
-# What tells kinds of waits apart: of pods for a node, of jobs in Kueue's queues. Name -> its value where a line has none.
+# What tells kinds of waits apart: of pods for a node, of jobs in Kueue's queues. Name -> its value
+# where a line has none.
 POD_KIND = {"accelerator": "none", "capacity": ""}
-QUEUE_KIND = {"queue": "none", "flavor": "none", "accelerator": "none"}
+QUEUE_KIND = {
+    "queue": "none",
+    "flavor": "none",
+    "accelerator": "none",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +32,11 @@ class Wait:
     longest_s: float
 
     def as_json(self) -> dict[str, Any]:
-        seconds = {"p50_seconds": self.p50_s, "p95_seconds": self.p95_s, "longest_seconds": self.longest_s}
+        seconds = {
+            "p50_seconds": self.p50_s,
+            "p95_seconds": self.p95_s,
+            "longest_seconds": self.longest_s,
+        }
         return dict(self.kind) | seconds | {"n": self.n}
 
 
@@ -50,14 +59,30 @@ class Capacities:
 
 def _churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
     low, high = exposure.interval()
-    rate = {"events": exposure.events, "node_hours": exposure.hours, "per_hour": exposure.per_hour}
-    named = {"pool": group.pool, "machine_type": group.machine_type, "zone": group.zone}
-    return named | rate | {"low": low, "high": high if math.isfinite(high) else None}
+    rate = {
+        "events": exposure.events,
+        "node_hours": exposure.hours,
+        "per_hour": exposure.per_hour,
+    }
+    named = {
+        "pool": group.pool,
+        "machine_type": group.machine_type,
+        "zone": group.zone,
+    }
+    return (
+        named
+        | rate
+        | {
+            "low": low,
+            "high": high if math.isfinite(high) else None,
+        }
+    )
 
 
 def capacities(events: Sequence[Event]) -> Capacities:
     nodes = [e for e in events if e.type in ("node_up", "node_down")]
-    # A node that is still up counts as at risk until the newest event, not until now: files may be weeks old.
+    # A node that is still up counts as at risk until the newest event, not until now: files may be
+    # weeks old.
     lifetimes = estimate.lifetimes(nodes, events[-1].t_us if events else 0)
     spot = Counter(
         (str(e.fields.get("machine_type", "")), str(e.fields.get("zone", "")))
@@ -82,7 +107,13 @@ def _waits(events: Iterable[Event], event_type: str, absent: Mapping[str, str]) 
         waited.sort()
         named = dict(zip(absent, kind, strict=True))
         # Only waits that ended: what waits still has written no line.
-        yield Wait(kind=named, n=len(waited), p50_s=at(waited, 50), p95_s=at(waited, 95), longest_s=waited[-1])
+        yield Wait(
+            kind=named,
+            n=len(waited),
+            p50_s=at(waited, 50),
+            p95_s=at(waited, 95),
+            longest_s=waited[-1],
+        )
 
 
 def at(ordered: Sequence[float], percent: int) -> float:

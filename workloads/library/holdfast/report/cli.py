@@ -44,31 +44,54 @@ def write_report(
     return exit_code(report)
 
 
-def read_report(events: Path, summary: Path | None, machine: str = "", region: str = "") -> Report:
+def read_report(
+    events: Path,
+    summary: Path | None,
+    machine: str = "",
+    region: str = "",
+) -> Report:
     reading = read_folder(events)
     # An empty page would look like a quiet week; a wrong folder must not.
     if not reading.events:
-        raise Unjudged(f"no usable event line under {events}: {dict(reading.problems) or 'the files are empty'}")
-    found, seen = job_ledgers(reading.events), capacities(reading.events)
-    return build(found, reading.problems, read_summary(summary), seen, _money(found, seen, machine, region))
+        raise Unjudged(
+            f"no usable event line under {events}:"
+            f" {dict(reading.problems) or 'the files are empty'}"
+        )
+    found = job_ledgers(reading.events)
+    seen = capacities(reading.events)
+    return build(
+        found, reading.problems, read_summary(summary), seen, _money(found, seen, machine, region)
+    )
 
 
-def _money(found: Sequence[JobLedger], seen: Capacities, machine: str, region: str) -> Money | None:
+def _money(
+    found: Sequence[JobLedger],
+    seen: Capacities,
+    machine: str,
+    region: str,
+) -> Money | None:
     """Priced on the machine of the options, else on the one seen most; None where neither is known."""
-    # A price follows from both; half of it filled in from the events could price a machine where it is not sold.
+    # A price follows from both; half of it filled in from the events could price a machine where it
+    # is not sold.
     if bool(machine) != bool(region):
         allowed = "--machine and --region together"
         raise InputError(
-            "a price needs machine and region", got=machine or region, allowed=allowed, fix="add the other one"
+            "a price needs machine and region",
+            got=machine or region,
+            allowed=allowed,
+            fix="add the other one",
         )
     at, zone = seen.spot
     # A zone is its region and one more letter: us-central1-a.
-    machine, region = machine or at, region or zone.rpartition("-")[0]
+    machine = machine or at
+    region = region or zone.rpartition("-")[0]
     priced = machine in MACHINE_TYPES and bool(MACHINE_TYPES[machine].accelerator)
-    # A machine that the events name may have no price: then no money. One of the options fails in prices_of.
+    # A machine that the events name may have no price: then no money. One of the options fails in
+    # prices_of.
     if not machine or not region or (not priced and machine == at):
         return None
-    # A baseline is never evicted and the naive twin is no product: either would bend what Spot costs.
+    # A baseline is never evicted and the naive twin is no product: either would bend what Spot
+    # costs.
     ours = [x for x in found if role_order(x.run) == 1]
     return money(ours, prices_of(machine, region))
 
@@ -81,7 +104,8 @@ def exit_code(report: Report) -> int:
 def write_whole(path: Path, text: str) -> None:
     """A reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, as a rename is atomic within one file system only; by process, as two reports may run.
+    # In the same folder, as a rename is atomic within one file system only; by process, as two
+    # reports may run.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
@@ -107,14 +131,24 @@ def read_summary(path: Path | None) -> dict[str, Any]:
 COUNTS = {
     "training": ("evictions", "steps", "lost_steps", "save_every", "false_completions"),
     "batch": ("kills", "documents", "lost", "duplicated"),
-    "serving": ("servers", "evictions", "requests", "failed", "shed", "retries", "counts_differ", "p99_ms"),
+    "serving": (
+        "servers",
+        "evictions",
+        "requests",
+        "failed",
+        "shed",
+        "retries",
+        "counts_differ",
+        "p99_ms",
+    ),
 }
 
 
 def _check_part(path: Path, name: str, part: Any, counts: Sequence[str]) -> None:
     if not isinstance(part, dict):
         raise _bad_summary(path, f"{name} is no object")
-    # A count as text would be compared and formatted long after, with a traceback in the middle of a page.
+    # A count as text would be compared and formatted long after, with a traceback in the middle of
+    # a page.
     wrong = [key for key in counts if key in part and not isinstance(part[key], int)]
     if wrong:
         raise _bad_summary(path, f"{name}.{wrong[0]} is no whole number: {part[wrong[0]]!r}")

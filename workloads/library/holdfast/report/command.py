@@ -1,4 +1,6 @@
-"""The command `holdfast report`. Its body imports: `--help` must not wait for what only a run needs."""
+"""The command `holdfast report`. Its body imports: `--help` must not wait for what only a run
+needs.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +10,19 @@ import typer
 
 def report(
     events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
-    summary: Annotated[Path | None, typer.Option(help="Results of a demo or drill, as JSON.")] = None,
+    summary: Annotated[
+        Path | None, typer.Option(help="Results of a demo or drill, as JSON.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("out/report.html"),
-    machine: Annotated[str, typer.Option(help="Machine type for prices; empty: the type in the node events.")] = "",
+    machine: Annotated[
+        str, typer.Option(help="Machine type for prices; empty: the type in the node events.")
+    ] = "",
     region: Annotated[str, typer.Option(help="Region to price in, with --machine.")] = "",
     receipts: Annotated[
-        Path | None, typer.Option(help="Lines of the mover (kubectl logs deploy/mover): receipts, summed by team.")
+        Path | None,
+        typer.Option(
+            help="Lines of the mover (kubectl logs deploy/mover): receipts, summed by team."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -21,5 +30,13 @@ def report(
     from holdfast.report.cli import write_report
 
     raise typer.Exit(
-        write_report(events, summary, out, machine=machine, region=region, receipts=receipts, as_json=as_json)
+        write_report(
+            events,
+            summary,
+            out,
+            machine=machine,
+            region=region,
+            receipts=receipts,
+            as_json=as_json,
+        )
     )

@@ -22,7 +22,8 @@ from holdfast.report.totals import totals_of
 # Others read this JSON: a field that goes or changes its unit needs a new number.
 SCHEMA = "holdfast.report/4"
 # Jobs of one experiment share a stem; the suffix names what a job is compared as.
-BASELINE, NAIVE = "-baseline", "-naive"
+BASELINE = "-baseline"
+NAIVE = "-naive"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,11 @@ class Report:
             "schema": SCHEMA,
             "answer": self.answer,
             "objectives": [asdict(o) for o in self.objectives],
-            "totals": {kind: totals_of(kind, found).as_json() for kind in KINDS if (found := self.of_kind(kind))},
+            "totals": {
+                kind: totals_of(kind, found).as_json()
+                for kind in KINDS
+                if (found := self.of_kind(kind))
+            },
             "jobs": [job_row(ledger) for ledger in self.ledgers],
             "capacity": self.capacity.as_json(),
             "money": money_row(self.money) if self.money else None,
@@ -75,7 +80,10 @@ def build(
     money: Money | None = None,
 ) -> Report:
     ordered = tuple(
-        sorted(ledgers, key=lambda ledger: (ledger.kind != KIND_TRAINING, role_order(ledger.run), ledger.run))
+        sorted(
+            ledgers,
+            key=lambda ledger: (ledger.kind != KIND_TRAINING, role_order(ledger.run), ledger.run),
+        )
     )
     goals = objectives(ordered, summary)
     return Report(
@@ -94,7 +102,10 @@ def build(
 
 def money_row(money: Money) -> dict[str, Any]:
     """JSON knows no infinity: null is `at any churn`, or `no upper bound`."""
-    row = asdict(money) | {"pays": money.pays, "interval": finite(money.interval)}
+    row = asdict(money) | {
+        "pays": money.pays,
+        "interval": finite(money.interval),
+    }
     return row | {"flip_per_node_h": finite(money.flip_per_node_h)}
 
 
@@ -126,30 +137,69 @@ def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[F
     recoveries = [r for ledger in ours for r in ledger.recoveries]
     if ours:
         kills = sum(r.signal.upper() in ("SIGKILL", "KILL") for r in recoveries)
-        shown.append(Figure(label="evictions", value=str(len(recoveries)), note=f"{kills} of them without warning"))
+        shown.append(
+            Figure(
+                label="evictions",
+                value=str(len(recoveries)),
+                note=f"{kills} of them without warning",
+            )
+        )
     if training:
         # Weighed by time: a mean of shares would let a job of a minute outweigh a week.
         total = totals_of(KIND_TRAINING, training)
         value = f"{total.goodput:.0%}" if total.wall_us else "none"
-        shown.append(Figure(label="useful training time", value=value, note=f"{total.lost} steps done again"))
+        shown.append(
+            Figure(
+                label="useful training time",
+                value=value,
+                note=f"{total.lost} steps done again",
+            )
+        )
     # Those that never came back have no time; they show under objectives, not in the median.
     back = [r.seconds for r in recoveries if r.seconds is not None]
     if back:
         note = f"longest {exactly(max(back))}, n = {len(back)}"
-        shown.append(Figure(label="back at work, median", value=exactly(statistics.median(back)), note=note))
+        shown.append(
+            Figure(
+                label="back at work, median",
+                value=exactly(statistics.median(back)),
+                note=note,
+            )
+        )
     restarts = [each for ledger in training for each in ledger.restarts]
-    if from_memory := [each.seconds for each in restarts if each.from_memory]:
+    from_memory = [each.seconds for each in restarts if each.from_memory]
+    if from_memory:
         note = f"of {len(restarts)}, the slowest in {exactly(max(from_memory))}"
-        shown.append(Figure(label="restarts from memory", value=str(len(from_memory)), note=note))
+        shown.append(
+            Figure(
+                label="restarts from memory",
+                value=str(len(from_memory)),
+                note=note,
+            )
+        )
     documents = summary.get("batch", {}).get("documents")
     if batch and documents:
         # "?" and not 0: what was not counted is not known to be none.
-        lost, twice = summary["batch"].get("lost", "?"), summary["batch"].get("duplicated", "?")
+        lost = summary["batch"].get("lost", "?")
+        twice = summary["batch"].get("duplicated", "?")
         shown.append(
-            Figure(label="documents stored once", value=f"{documents:,}", note=f"{lost} lost, {twice} duplicated")
+            Figure(
+                label="documents stored once",
+                value=f"{documents:,}",
+                note=f"{lost} lost, {twice} duplicated",
+            )
         )
     serving = summary.get("serving", {})
     if serving.get("requests"):
-        note = f"{serving.get('failed', '?')} failed, through {serving.get('evictions', '?')} evictions"
-        shown.append(Figure(label="online requests", value=f"{serving['requests']:,}", note=note))
+        note = (
+            f"{serving.get('failed', '?')} failed, through {serving.get('evictions', '?')}"
+            " evictions"
+        )
+        shown.append(
+            Figure(
+                label="online requests",
+                value=f"{serving['requests']:,}",
+                note=note,
+            )
+        )
     return tuple(shown)

@@ -72,30 +72,51 @@ def sections(report: Report) -> list[dict[str, Any]]:
     """Heading, plots and tables of each part that shows jobs."""
     found: list[dict[str, Any]] = []
     for kind, title, unit, does in KINDS:
-        if ledgers := report.of_kind(kind):
+        ledgers = report.of_kind(kind)
+        if ledgers:
             worst = _worst(ledgers)
-            pictures = [
-                charts.progress(worst.rows, slug=f"{kind}-progress", unit=unit, title=f"{title}: {unit}"),
-                timeline(worst.rows, slug=f"{kind}-timeline", title=f"{title}: {does}"),
-            ] if worst.rows else []  # fmt: skip
+            if worst.rows:
+                pictures = [
+                    charts.progress(
+                        worst.rows,
+                        slug=f"{kind}-progress",
+                        unit=unit,
+                        title=f"{title}: {unit}",
+                    ),
+                    timeline(worst.rows, slug=f"{kind}-timeline", title=f"{title}: {does}"),
+                ]
+            else:
+                pictures = []
             shown = tables.jobs(ledgers, title.lower()), tables.evictions(ledgers)
             sentence = worst.sentence("jobs drawn", "those that lost the most time")
             found.append(_section(title, pictures, *shown, sentence=sentence))
     return found
 
 
-def _section(title: str, pictures: Sequence[Plot], *shown: tables.Table, sentence: str = "") -> dict[str, Any]:
-    return {"title": title, "plots": pictures, "tables": shown, "sentence": sentence}
+def _section(
+    title: str, pictures: Sequence[Plot], *shown: tables.Table, sentence: str = ""
+) -> dict[str, Any]:
+    return {
+        "title": title,
+        "plots": pictures,
+        "tables": shown,
+        "sentence": sentence,
+    }
 
 
 def _worst(ledgers: Sequence[JobLedger]) -> Cut[JobLedger]:
     # A job whose pods were scheduled and wrote nothing yet has rows and no lanes.
-    return cut([ledger for ledger in ledgers if ledger.lanes], MOST_JOBS, lambda found: found.unused_us)
+    return cut(
+        [ledger for ledger in ledgers if ledger.lanes], MOST_JOBS, lambda found: found.unused_us
+    )
 
 
 def figure(plot: Plot) -> Markup:
-    """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths included."""
-    # Every SVG numbers its clip paths from 0; the second one of a page would be clipped by the first one's.
+    """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths
+    included.
+    """
+    # Every SVG numbers its clip paths from 0; the second one of a page would be clipped by the
+    # first one's.
     svg = re.sub(r'(id="|url\(#)(clip|gradient_)', rf"\1{plot.slug}-\2", plot.svg())
     # The picture is one image with a name; nameless parts of it would be read out as well.
     svg = re.sub(r' (role="graphics-[a-z-]+"|aria-roledescription="[^"]*")', "", svg)
@@ -103,7 +124,11 @@ def figure(plot: Plot) -> Markup:
     title = f'<title id="{plot.slug}-title">{escape(plot.title)}</title>'
     desc = f'<desc id="{plot.slug}-desc">{escape(plot.description)}</desc>'
     # A function: a backslash in the name of a job would be a group in a template.
-    return Markup(re.sub(r"<svg ([^>]*)>", lambda found: f"<svg {label} {found[1]}>{title}{desc}", svg, count=1))
+    return Markup(
+        re.sub(
+            r"<svg ([^>]*)>", lambda found: f"<svg {label} {found[1]}>{title}{desc}", svg, count=1
+        )
+    )
 
 
 def _capacity(capacity: Capacities) -> list[tables.Table]:
@@ -118,6 +143,7 @@ def _capacity(capacity: Capacities) -> list[tables.Table]:
 def window(ledgers: Sequence[JobLedger]) -> str:
     if not ledgers:
         return "no events"
-    begin, end = min(x.begin_us for x in ledgers) / 1e6, max(x.end_us for x in ledgers) / 1e6
+    begin = min(x.begin_us for x in ledgers) / 1e6
+    end = max(x.end_us for x in ledgers) / 1e6
     when = datetime.fromtimestamp(begin, UTC)
     return f"{when:%Y-%m-%d %H:%M} UTC, {duration(end - begin)}"

@@ -31,13 +31,16 @@ class TeamCost:
 
 
 def read(path: Path) -> tuple[TeamCost, ...]:
-    """By what was paid, the most first. Other lines are left out, and a receipt that comes twice counts once. Raises
-    InputError for a file without a receipt."""
+    """By what was paid, the most first. Other lines are left out, and a receipt that comes twice
+    counts once. Raises InputError for a file without a receipt.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise _refused(path, str(error)) from error
-    found = {line: receipt for line in lines if SCHEMA in line and (receipt := _receipt(path, line))}
+    found = {
+        line: receipt for line in lines if SCHEMA in line and (receipt := _receipt(path, line))
+    }
     if not found:
         raise _refused(path, f"{len(lines)} lines, and none is a receipt")
     return summed(found.values())
@@ -61,24 +64,45 @@ def summed(receipts: Iterable[dict[str, Any]]) -> tuple[TeamCost, ...]:
     for receipt in receipts:
         by_team[str(receipt.get("team", DEFAULT_TEAM))].append(receipt)
     made = (
-        TeamCost(team=team, jobs=len(own), **{key: sum(each[key] for each in own) for key in SUMMED})
+        TeamCost(
+            team=team, jobs=len(own), **{key: sum(each[key] for each in own) for key in SUMMED}
+        )
         for team, own in by_team.items()
     )
     return tuple(sorted(made, key=lambda cost: (-cost.paid_usd, cost.team)))
 
 
 def table(costs: Iterable[TeamCost]) -> Table:
-    rows = [
-        (each.team, str(each.jobs), f"{each.machine_hours:.1f}", f"{each.paid_usd:.2f}", f"{each.wasted_usd:.2f}",
-         f"{each.on_demand_usd:.2f}")
-        for each in costs
-    ]  # fmt: skip
-    head = ("Team", "#jobs", "#machine hours", "#paid, $", "#wasted by evictions, $", "#on demand, $")
+    rows = []
+    for each in costs:
+        rows.append(
+            (
+                each.team,
+                str(each.jobs),
+                f"{each.machine_hours:.1f}",
+                f"{each.paid_usd:.2f}",
+                f"{each.wasted_usd:.2f}",
+                f"{each.on_demand_usd:.2f}",
+            )
+        )
+    head = (
+        "Team",
+        "#jobs",
+        "#machine hours",
+        "#paid, $",
+        "#wasted by evictions, $",
+        "#on demand, $",
+    )
     return Table(head, rows, "receipts by team")
 
 
 def _refused(path: Path, got: str) -> InputError:
     return InputError(
-        "--receipts is not usable", got=f"{path}: {got}", allowed=f"JSON lines of {SCHEMA}, as the mover prints them",
-        fix="kubectl logs -n monitoring deploy/mover -c main > FILE, or the same lines from Cloud Logging",
-    )  # fmt: skip
+        "--receipts is not usable",
+        got=f"{path}: {got}",
+        allowed=f"JSON lines of {SCHEMA}, as the mover prints them",
+        fix=(
+            "kubectl logs -n monitoring deploy/mover -c main > FILE, or the same lines from Cloud"
+            " Logging"
+        ),
+    )

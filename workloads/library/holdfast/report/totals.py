@@ -37,7 +37,8 @@ class Totals:
 
 
 def totals_of(name: str, ledgers: Iterable[JobLedger]) -> Totals:
-    found, states = list(ledgers), Counter[State]()
+    found = list(ledgers)
+    states = Counter[State]()
     for one in found:
         states.update(one.totals_us)
     return Totals(

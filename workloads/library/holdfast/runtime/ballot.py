@@ -1,13 +1,15 @@
-"""The stop agreement as a state machine: every rank stops at the same boundary, found without a collective.
+"""The stop agreement as a state machine: every rank stops at the same boundary, found without a
+collective.
 
-A boundary is a place in the loop where a rank may stop: (steps done, how often it checked there). A rank that
-is let through a boundary is bound for the next one, and its ballot says so. As soon as any rank requests a
-stop, every rank's watcher thread freezes its main thread's ballot, publishes it, and the last to publish
-announces the largest: the nearest boundary that no rank has passed.
+A boundary is a place in the loop where a rank may stop: (steps done, how often it checked there). A
+rank that is let through a boundary is bound for the next one, and its ballot says so. As soon as
+any rank requests a stop, every rank's watcher thread freezes its main thread's ballot, publishes
+it, and the last to publish announces the largest: the nearest boundary that no rank has passed.
 
-Why no rank hangs: a frozen rank waits at its boundary for the announcement, which watcher threads alone
-bring about; then each rank runs on to the announced boundary, and all of them take part in the collectives
-of the steps between. Nothing assumes that ranks run in lockstep, so a CPU far ahead of its GPU is fine.
+Why no rank hangs: a frozen rank waits at its boundary for the announcement, which watcher threads
+alone bring about; then each rank runs on to the announced boundary, and all of them take part in
+the collectives of the steps between. Nothing assumes that ranks run in lockstep, so a CPU far ahead
+of its GPU is fine.
 
 Each `advance` does one atomic action, so a model checker can interleave them all
 (workloads/library/tests/runtime/test_ballot_model.py). Standard library only.
@@ -72,8 +74,8 @@ class BallotResult(StrEnum):
 class Ballot:
     """One rank's part. `pass_boundary` belongs to the main thread, `advance` to the watcher.
 
-    The two share `bound_for`, `phase` and `stop_at`; StopAgreement holds its lock around `pass_boundary`
-    and around the actions of `advance` that stay in memory (`is_local`).
+    The two share `bound_for`, `phase` and `stop_at`; StopAgreement holds its lock around
+    `pass_boundary` and around the actions of `advance` that stay in memory (`is_local`).
     """
 
     rank: int
@@ -121,7 +123,9 @@ class Ballot:
                 self.phase = Phase.ANNOUNCE if last else Phase.AWAIT
             case Phase.ANNOUNCE:
                 # Every ballot is in the store and final: the counter was raised after each of them.
-                ballots = [Boundary.decode(store.get(f"ballot/{rank}")) for rank in range(self.world_size)]
+                ballots = [
+                    Boundary.decode(store.get(f"ballot/{rank}")) for rank in range(self.world_size)
+                ]
                 store.set(STOP_AT, max(ballots).encode())
                 self.phase = Phase.AWAIT
             case Phase.AWAIT:
@@ -133,7 +137,8 @@ class Ballot:
 
     def _watch(self, store: Store, asked: str) -> None:
         if asked:
-            # Several ranks may write it at once: either text is a reason, and nothing else is read from it.
+            # Several ranks may write it at once: either text is a reason, and nothing else is read
+            # from it.
             store.set(REQUEST, f"{asked} on rank {self.rank}")
             self.phase = Phase.FREEZE
         elif store.check([REQUEST]):

@@ -1,4 +1,6 @@
-"""A small HTTP server whose threads, headers and slow senders are bounded: for probes, hooks and questions of peers."""
+"""A small HTTP server whose threads, headers and slow senders are bounded: for probes, hooks and
+questions of peers.
+"""
 
 import socket
 import threading
@@ -15,9 +17,12 @@ HEADER_BYTES = 16 * 1024
 
 class BoundedServer(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 128  # with the default of 5, a probe that comes in a burst is tried again seconds later
+    # with the default of 5, a probe that comes in a burst is tried again seconds later
+    request_queue_size = 128
     most = 32
-    """Connections at once. Where one more comes, the oldest that has sent no whole headers makes room."""
+    """Connections at once. Where one more comes, the oldest that has sent no whole headers makes
+    room.
+    """
 
     def __init__(self, address: tuple[str, int], handler: type["BoundedHandler"]) -> None:
         self._free = threading.BoundedSemaphore(self.most)
@@ -65,7 +70,9 @@ class BoundedServer(ThreadingHTTPServer):
 class BoundedHandler(BaseHTTPRequestHandler):
     timeout = READ_S
     most_body = 0
-    """Bytes of a body that are read in the headers' time; without it bodies are the method's own business."""
+    """Bytes of a body that are read in the headers' time; without it bodies are the method's own
+    business.
+    """
     body: bytes | None = None
     """None: longer than that, or of no length."""
 
@@ -89,7 +96,8 @@ class _Head:
     """Lines up to HEADER_BYTES together; then the headers have ended."""
 
     def __init__(self, inner: Any) -> None:
-        self._inner, self._left = inner, HEADER_BYTES
+        self._inner = inner
+        self._left = HEADER_BYTES
 
     def readline(self, size: int) -> bytes:
         line: bytes = self._inner.readline(min(size, self._left)) if self._left else b""

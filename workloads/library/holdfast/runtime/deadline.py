@@ -1,8 +1,9 @@
-"""Planned ends: nodes of limited duration (flex-start, max-run) announce theirs, and the run stops before it.
+"""Planned ends: nodes of limited duration (flex-start, max-run) announce theirs, and the run stops
+before it.
 
-The time comes from HOLDFAST_DEADLINE, or from the annotation that
-GKE writes on the node, where the pod may read its node. At the deadline less `lead_s` the process asks itself
-for the ordinary stop, with `lead_s` as its window: a save that no Spot notice has room for fits here.
+The time comes from HOLDFAST_DEADLINE, or from the annotation that GKE writes on the node, where the
+pod may read its node. At the deadline less `lead_s` the process asks itself for the ordinary stop,
+with `lead_s` as its window: a save that no Spot notice has room for fits here.
 """
 
 import json
@@ -38,17 +39,23 @@ def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float)
         raise InputError(
             "the deadline is not a time in the future",
             got=text,
-            allowed=f"RFC 3339, such as 2027-01-31T12:00:00Z, after {datetime.fromtimestamp(now, UTC):%FT%TZ}",
+            allowed=(
+                "RFC 3339, such as 2027-01-31T12:00:00Z, after"
+                f" {datetime.fromtimestamp(now, UTC):%FT%TZ}"
+            ),
             fix=f"submit the job again, or correct {ENV_DEADLINE}",
         )
     return at.timestamp()
 
 
 def stop_before(shutdown: Shutdown, end: float, *, lead_s: float) -> threading.Thread:
-    """Ask for the stop `lead_s` before `end`; a run that begins later than that stops after its first step."""
+    """Ask for the stop `lead_s` before `end`; a run that begins later than that stops after its
+    first step.
+    """
 
     def watch() -> None:
-        while (left := end - lead_s - time.time()) > 0:  # wall clock: it may be set while the run lasts
+        # wall clock: it may be set while the run lasts
+        while (left := end - lead_s - time.time()) > 0:
             if shutdown.wait(min(left, 30.0)):
                 return
         shutdown.request("planned end of the node", window_s=max(0.0, end - time.time()))

@@ -1,8 +1,9 @@
 """`python -m holdfast.runtime.drain`: the preStop hook for entrypoints that cannot be changed.
 
-Asks every process of the container that takes notices for the same stop as SIGTERM would, and waits.
-A preStop hook eats the same window as the process, so the budget is the window less its margin. When the
-kubelet sends SIGTERM afterwards, that is still the first signal: a save in progress goes on.
+Asks every process of the container that takes notices for the same stop as SIGTERM would, and
+waits. A preStop hook eats the same window as the process, so the budget is the window less its
+margin. When the kubelet sends SIGTERM afterwards, that is still the first signal: a save in
+progress goes on.
 """
 
 import os
@@ -27,10 +28,13 @@ def drain(
         float, typer.Option(help="Grace period of the pool, in seconds.", envvar=ENV_WINDOW_S)
     ] = DEFAULT_WINDOW.pod_s,
 ) -> None:
-    """Stop the trainer or worker of this container cleanly. Exit: 0 stopped, 1 still running, 3 none found."""
+    """Stop the trainer or worker of this container cleanly. Exit: 0 stopped, 1 still running, 3
+    none found.
+    """
     budget_ends = time.monotonic() + window - WINDOW_MARGIN_S
     asked = pidfiles.registered()
-    # A failure, so that the kubelet records FailedPreStopHook: a hook that finds no process protects none.
+    # A failure, so that the kubelet records FailedPreStopHook: a hook that finds no process
+    # protects none.
     if not asked:
         raise Unjudged(f"no process that handles notices is registered in {pidfiles.folder()}")
     for pid in asked:

@@ -5,4 +5,6 @@ from holdfast.contract.errors import HoldfastError
 
 # No InputError: its exit code fails the Job for good, and one broken node would do that.
 class GpuLost(HoldfastError, RuntimeError):
-    """A promised GPU does not answer. This machine's fault and not the job's: exit code 75, another node may work."""
+    """A promised GPU does not answer. This machine's fault and not the job's: exit code 75, another
+    node may work.
+    """

@@ -1,7 +1,7 @@
 """The event log: one JSON object a line, whole or not at all, from any number of processes.
 
-A line is one write(2) on a descriptor opened with O_APPEND, so lines of several processes never mix.
-Losing a line must not stop the work: a write that fails is not raised.
+A line is one write(2) on a descriptor opened with O_APPEND, so lines of several processes never
+mix. Losing a line must not stop the work: a write that fails is not raised.
 """
 
 import json
@@ -23,25 +23,38 @@ STDOUT = 1
 
 class EventLog:
     def __init__(
-        self, descriptor: int, *, job: str, kind: str, process: str = "", clock: Callable[[], float] = time.time
+        self,
+        descriptor: int,
+        *,
+        job: str,
+        kind: str,
+        process: str = "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`job`: the run that the process works on; its lines carry the identity that the pod has in the cluster."""
+        """`job`: the run that the process works on; its lines carry the identity that the pod has
+        in the cluster.
+        """
         self._descriptor = descriptor
         self._clock = clock
         self._torn = False
-        self.job, self.kind = job, kind
+        self.job = job
+        self.kind = kind
         self._identity = JobIdentity.of_run(job).fields()
         self.process = process or f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
 
     @classmethod
     def open(cls, path: str | Path | None, *, job: str, kind: str) -> Self:
-        """Append to `path`; None asks the environment, and where that is silent too, lines go to stdout."""
+        """Append to `path`; None asks the environment, and where that is silent too, lines go to
+        stdout.
+        """
         target = os.environ.get(ENV_EVENTS, "") if path is None else str(path)
         if not target:
             return cls(STDOUT, job=job, kind=kind)
         try:
             Path(target).parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(
+                target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise unusable(error, target) from error
         return cls(descriptor, job=job, kind=kind)
@@ -61,7 +74,8 @@ class EventLog:
         self._write(line.encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
-        # After a torn line (disk full) a newline ends the fragment, so that it spoils one line only.
+        # After a torn line (disk full) a newline ends the fragment, so that it spoils one line
+        # only.
         payload = b"\n" + line if self._torn else line
         # Once: the rest of a line, written later, could land behind another process's line.
         try:

@@ -1,13 +1,16 @@
-"""What a process in a pod reports of itself, one line a message: JSON off a terminal, plain text on one.
+"""What a process in a pod reports of itself, one line a message: JSON off a terminal, plain text on
+one.
 
-A line of JSON on standard output carries `severity` and `time` as Cloud Logging reads them, `message`, `job`,
-`attempt` (0 is the first), `rank` where there is one, `action` (what was being done: save, restore, rendezvous ...)
-and the caller's fields. On a terminal the same is text on standard error. Event lines may share standard output:
-a log line has no `event`, and readers of events pass it over.
+A line of JSON on standard output carries `severity` and `time` as Cloud Logging reads them,
+`message`, `job`, `attempt` (0 is the first), `rank` where there is one, `action` (what was being
+done: save, restore, rendezvous ...) and the caller's fields. On a terminal the same is text on
+standard error. Event lines may share standard output: a log line has no `event`, and readers of
+events pass it over.
 
-Lines go through the standard logger `holdfast`: a program that gives that logger a handler before the first line
-gets the records instead, with `action` and `fields` as attributes. Commands whose standard output is data, and the
-four lines of an InputError at a prompt, are no log: they stay on standard error.
+Lines go through the standard logger `holdfast`: a program that gives that logger a handler before
+the first line gets the records instead, with `action` and `fields` as attributes. Commands whose
+standard output is data, and the four lines of an InputError at a prompt, are no log: they stay on
+standard error.
 """
 
 import contextlib
@@ -41,21 +44,35 @@ def warning(action: str, message: str, /, **fields: object) -> None:
     _write(logging.WARNING, action, message, fields)
 
 
-def error(action: str, message: str, /, *, cause: BaseException | None = None, **fields: object) -> None:
-    """The process, or what it was to do, has failed. The traceback of `cause` becomes part of the message:
-    one entry in a log that takes each line of its own for another error."""
+def error(
+    action: str, message: str, /, *, cause: BaseException | None = None, **fields: object
+) -> None:
+    """The process, or what it was to do, has failed. The traceback of `cause` becomes part of the
+    message: one entry in a log that takes each line of its own for another error.
+    """
     _write(logging.ERROR, action, message, fields, cause)
 
 
 def _write(
-    level: int, action: str, message: str, fields: dict[str, object], cause: BaseException | None = None
+    level: int,
+    action: str,
+    message: str,
+    fields: dict[str, object],
+    cause: BaseException | None = None,
 ) -> None:
     logger = logging.getLogger(NAME)
     if not logger.handlers:
         logger.addHandler(_PodHandler())
         logger.setLevel(logging.INFO)
-        logger.propagate = False  # a handler on the root would write each line again, on standard error
-    logger.log(level, "%s", message, extra={"action": action, "fields": fields}, exc_info=cause)
+        # a handler on the root would write each line again, on standard error
+        logger.propagate = False
+    logger.log(
+        level,
+        "%s",
+        message,
+        extra={"action": action, "fields": fields},
+        exc_info=cause,
+    )
 
 
 class _PodHandler(logging.Handler):
@@ -63,7 +80,8 @@ class _PodHandler(logging.Handler):
         # The streams are looked up for each line: tests, notebooks and daemons replace them.
         piped = not _is_terminal(sys.stdout)
         stream, line = (sys.stdout, as_json(record)) if piped else (sys.stderr, as_text(record))
-        # A log that cannot be written (disk full, reader gone, stream closed at exit) must not stop the work.
+        # A log that cannot be written (disk full, reader gone, stream closed at exit) must not stop
+        # the work.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.write(line + "\n")  # in one piece: the ranks of a node share the pipe
             stream.flush()
@@ -91,7 +109,9 @@ def as_text(record: logging.LogRecord) -> str:
 
 def _message(record: logging.LogRecord) -> str:
     text = record.getMessage()
-    return f"{text}\n{logging.Formatter().formatException(record.exc_info)}" if record.exc_info else text
+    if record.exc_info:
+        return f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+    return text
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

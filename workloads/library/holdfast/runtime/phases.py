@@ -1,4 +1,5 @@
-"""Where the time of a start goes: named laps from the birth of the process to its first useful step.
+"""Where the time of a start goes: named laps from the birth of the process to its first useful
+step.
 
 They become the `startup` event. Survives a fork, so the laps
 of the agent and of the rank that it forked make one story.
@@ -31,8 +32,9 @@ class Phases:
 
 @contextlib.contextmanager
 def uncollected() -> Generator[None]:
-    """Around large imports: they leave no garbage, and looking for it is a sixth of their time, a third of FSDP's. What
-    exists after them stays shared with processes that are forked."""
+    """Around large imports: they leave no garbage, and looking for it is a sixth of their time, a
+    third of FSDP's. What exists after them stays shared with processes that are forked.
+    """
     gc.disable()
     try:
         yield

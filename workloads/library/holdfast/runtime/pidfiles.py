@@ -1,7 +1,7 @@
 """One file for each process that takes notices, so that a preStop hook finds them.
 
-A file names a process by pid and start time, so that a reused pid is never signalled. A container without a
-writable folder has no pidfiles, and loses the drain only.
+A file names a process by pid and start time, so that a reused pid is never signalled. A container
+without a writable folder has no pidfiles, and loses the drain only.
 """
 
 import contextlib
@@ -13,7 +13,9 @@ from holdfast.contract.environment import ENV_RUN_DIR
 
 
 def folder() -> Path:
-    return Path(os.environ.get(ENV_RUN_DIR) or Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}")
+    return Path(
+        os.environ.get(ENV_RUN_DIR) or Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
+    )
 
 
 def register() -> None:
@@ -31,7 +33,8 @@ def unregister() -> None:
 
 def registered() -> list[int]:
     """Processes that are alive and wrote a pidfile; entries of dead ones are dropped."""
-    place, alive = folder(), list[int]()
+    place = folder()
+    alive = list[int]()
     # Another user's files could name any of our processes, and the drain would stop it.
     if not place.is_dir() or place.stat().st_uid != os.getuid():
         return []

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
-# Without a state: a retry must not draw from the stream of a training, and forked ranks must not pause for the same time.
+# Without a state: a retry must not draw from the stream of a training, and forked ranks must not
+# pause for the same time.
 _JITTER = random.SystemRandom()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retry:
-    """Repeats a call while it fails with one of `transient`; pauses double up to the longest, with jitter."""
+    """Repeats a call while it fails with one of `transient`; pauses double up to the longest, with
+    jitter.
+    """
 
     transient: tuple[type[Exception], ...]
     """Nothing else: a refusal stays one, however often the call is repeated."""

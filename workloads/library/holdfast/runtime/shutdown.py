@@ -1,4 +1,5 @@
-"""The notice to leave: the first signal asks to drain; Ctrl-C again, or SIGTERM after the window, leaves at once.
+"""The notice to leave: the first signal asks to drain; Ctrl-C again, or SIGTERM after the window,
+leaves at once.
 
 Guarantees:
 - a signal is noticed while the main thread sits in C code (a collective, a compile, a database call),
@@ -25,21 +26,27 @@ from holdfast.runtime import logs, pidfiles
 
 # Counted: the kubelet, torchrun and a terminal send these.
 NOTICES = (signal.SIGTERM, signal.SIGINT)
-# Asks for the same stop without counting: the kubelet's SIGTERM after a preStop drain is still the first.
+# Asks for the same stop without counting: the kubelet's SIGTERM after a preStop drain is still the
+# first.
 DRAIN_SIGNAL = signal.SIGUSR1
-# Ctrl-C reaches every process of a terminal, and then a launcher passes its own copy on: one press, two signals. Copies
-# come within milliseconds. A person who reads the answer to the first press takes longer. Only SIGINT starts this time:
-# a kubelet's SIGTERM has no copy. A copy that a busy machine delays longer counts as the second press: the process exits
-# with 143, the upload in flight goes on in its own session, and the steps since the last checkpoint are lost.
+# Ctrl-C reaches every process of a terminal, and then a launcher passes its own copy on: one press,
+# two signals. Copies come within milliseconds. A person who reads the answer to the first press
+# takes longer. Only SIGINT starts this time: a kubelet's SIGTERM has no copy. A copy that a busy
+# machine delays longer counts as the second press: the process exits with 143, the upload in flight
+# goes on in its own session, and the steps since the last checkpoint are lost.
 ECHO_S = 0.5
 LAST_S = 0.5  # out of the margin
 
 
 class Shutdown:
     def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, leave: Callable[[int], object] = os._exit
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        leave: Callable[[int], object] = os._exit,
     ) -> None:
-        self._clock, self._leave = clock, leave
+        self._clock = clock
+        self._leave = leave
         self._asked = threading.Event()
         self._signals = 0
         self._notices: list[tuple[float, float | None]] = []
@@ -49,7 +56,9 @@ class Shutdown:
         self.takes_s = float(DEFAULT_WINDOW.pod_s)
         """How long a clean exit may take, for the person who pressed Ctrl-C."""
         self.last_words: Callable[[], object] = lambda: None
-        """Says what is lost, before this process leaves without its main thread. It may take LAST_S."""
+        """Says what is lost, before this process leaves without its main thread. It may take
+        LAST_S.
+        """
         self.announces = True
         """Whether this process answers Ctrl-C with a line; of a job, one process does."""
         self._interrupted_at = -math.inf
@@ -65,12 +74,14 @@ class Shutdown:
         return self._asked.is_set()
 
     def request(self, reason: str, *, window_s: float | None = None) -> None:
-        """Ask for the stop without a signal: a deadline, another rank, a drain. A planned end brings its own
-        window; a later notice can only shorten it."""
+        """Ask for the stop without a signal: a deadline, another rank, a drain. A planned end
+        brings its own window; a later notice can only shorten it.
+        """
         now = self._clock()
         self._notices.append((now, window_s))
         if not self._asked.is_set():
-            self.received_at, self.reason = now, reason
+            self.received_at = now
+            self.reason = reason
             self._asked.set()
             if self.nothing_at_stake:
                 self._leave(EXIT_PREEMPTED)
@@ -109,8 +120,9 @@ class Shutdown:
         self.request(signal.Signals(signum).name)
 
     def _again(self, signum: int) -> None:
-        """A person who presses again wants to leave. A second SIGTERM within the window is the kubelet's, behind a preStop
-        that has sent one: the stop, and its last save, go on."""
+        """A person who presses again wants to leave. A second SIGTERM within the window is the
+        kubelet's, behind a preStop that has sent one: the stop, and its last save, go on.
+        """
         began = self.received_at if self.received_at is not None else -math.inf
         if signum == signal.SIGTERM and self._clock() - began < self.takes_s:
             logs.info("stop", "another SIGTERM: the stop goes on")
@@ -120,7 +132,11 @@ class Shutdown:
 
     def _depart(self) -> None:
         # A log whose reader hangs must not keep the process.
-        last = threading.Thread(target=self.last_words, name="last-words", daemon=True)
+        last = threading.Thread(
+            target=self.last_words,
+            name="last-words",
+            daemon=True,
+        )
         last.start()
         last.join(LAST_S)
         self._leave(EXIT_PREEMPTED)
@@ -143,7 +159,11 @@ class Shutdown:
                 time.sleep(min(left, 0.2))  # a later notice may shorten it
             self._depart()
 
-        threading.Thread(target=enforce, name="window-end", daemon=True).start()
+        threading.Thread(
+            target=enforce,
+            name="window-end",
+            daemon=True,
+        ).start()
 
     def install(self) -> Self:
         """Take over the signals of this process, once. Raises InputError outside the main thread."""
@@ -152,7 +172,10 @@ class Shutdown:
                 "signals can only be handled in the main thread",
                 got=f"thread {threading.current_thread().name}",
                 allowed="a program whose main thread has taken them, or the main thread itself",
-                fix="call holdfast.runtime.shutdown.of_process() in the main thread, before this thread starts",
+                fix=(
+                    "call holdfast.runtime.shutdown.of_process() in the main thread, before this"
+                    " thread starts"
+                ),
             )
         reader, writer = os.pipe()
         os.set_blocking(writer, False)  # required by set_wakeup_fd
@@ -160,18 +183,27 @@ class Shutdown:
         self.take_signals()
         self._wakeup = (writer, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
         os.register_at_fork(after_in_child=_give_back_signals)
-        threading.Thread(target=self._read, args=(reader,), name="shutdown", daemon=True).start()
+        threading.Thread(
+            target=self._read,
+            args=(reader,),
+            name="shutdown",
+            daemon=True,
+        ).start()
         pidfiles.register()
         return self
 
     def uninstall(self) -> None:
-        """Give the signals back to their former handlers: behind the work, Ctrl-C has to end the program again."""
+        """Give the signals back to their former handlers: behind the work, Ctrl-C has to end the
+        program again.
+        """
         if self._wakeup is None or threading.current_thread() is not threading.main_thread():
             return
-        (writer, before), self._wakeup = self._wakeup, None
+        writer, before = self._wakeup
+        self._wakeup = None
         signal.set_wakeup_fd(before)
         for signum, handler in self._taken.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)  # None: set by C code, unknown here
+            # None: set by C code, unknown here
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         os.close(writer)  # ends the reading thread
         pidfiles.unregister()  # or a drain would kill the process
         of_process.cache_clear()
@@ -204,9 +236,9 @@ def _nothing(signum: int, frame: FrameType | None) -> None:
 
 
 def _give_back_signals() -> None:
-    # A child shares the pipe: killpg reaches parent and children, and the parent would count each of them.
-    # Default handlers, so that Process.terminate() on a child works as its author expects; a child that
-    # wants the notice for itself asks of_process() again.
+    # A child shares the pipe: killpg reaches parent and children, and the parent would count each
+    # of them. Default handlers, so that Process.terminate() on a child works as its author expects;
+    # a child that wants the notice for itself asks of_process() again.
     if not installed():
         return  # given back before: the handlers are the program's own
     of_process.cache_clear()

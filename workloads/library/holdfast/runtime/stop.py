@@ -1,9 +1,10 @@
-"""StopAgreement: a notice on any rank stops all ranks at one boundary, with no collective in any step.
+"""StopAgreement: a notice on any rank stops all ranks at one boundary, with no collective in any
+step.
 
-Guarantees: `should_stop` costs a lock and a
-comparison while no stop is requested (no store, no collective); after a notice it answers true on all ranks at the
-same boundary, at most one step later; when peers are dead it answers true after `patience_s` with
-`agreed` false, and then no joint checkpoint may be attempted. The protocol itself is ballot.py.
+Guarantees: `should_stop` costs a lock and a comparison while no stop is requested (no store, no
+collective); after a notice it answers true on all ranks at the same boundary, at most one step
+later; when peers are dead it answers true after `patience_s` with `agreed` false, and then no joint
+checkpoint may be attempted. The protocol itself is ballot.py.
 """
 
 import threading
@@ -35,7 +36,8 @@ class StopAgreement:
         self._store = store
         self.shutdown = shutdown
         self._patience_s = patience_s
-        # One store request per rank and interval: keeps a thousand ranks under 5,000 requests a second.
+        # One store request per rank and interval: keeps a thousand ranks under 5,000 requests a
+        # second.
         self._interval_s = interval_s if interval_s is not None else 0.1 + world_size / 10_000
         self._ballot = Ballot(rank=rank, world_size=world_size)
         self._here = Boundary(-1, 0)
@@ -45,7 +47,11 @@ class StopAgreement:
         self.lost: BaseException | None = None
         """Why the store no longer answers."""
         self._gave_up = False
-        self._watcher = threading.Thread(target=self._watch, name="stop-agreement", daemon=True)
+        self._watcher = threading.Thread(
+            target=self._watch,
+            name="stop-agreement",
+            daemon=True,
+        )
         self._watcher.start()
 
     @property
@@ -84,7 +90,9 @@ class StopAgreement:
         return True
 
     def close(self) -> None:
-        """Cast this rank's ballot, so that ranks still running need not wait for one that has finished."""
+        """Cast this rank's ballot, so that ranks still running need not wait for one that has
+        finished.
+        """
         self._closing = True
         self._watcher.join(_CLOSE_S)
 
@@ -101,7 +109,8 @@ class StopAgreement:
             self._ballot.advance(self._store, asked=reason)
         if self._ballot.phase is Phase.WATCH:
             self._ballot.retire()
-        # The peers' notice becomes this process's own, or its window would not begin and nothing would enforce it.
+        # The peers' notice becomes this process's own, or its window would not begin and nothing
+        # would enforce it.
         elif not self.shutdown.requested:
             self.shutdown.request(self._store.get(REQUEST).decode())
         while self._ballot.phase is not Phase.DECIDED:
@@ -135,13 +144,22 @@ class OneProcessStore:
 
 
 def stop_agreement(
-    store: Store | None, rank: int, world_size: int, *, shutdown: Shutdown | None = None
+    store: Store | None,
+    rank: int,
+    world_size: int,
+    *,
+    shutdown: Shutdown | None = None,
 ) -> StopAgreement:
-    """The agreement of this job: over `store` with several ranks, within the process with one. A second agreement needs
-    a store with other keys.
+    """The agreement of this job: over `store` with several ranks, within the process with one. A
+    second agreement needs a store with other keys.
 
     A blocking request holds a torch store's connection, so the watcher gets a clone of its own.
     """
     clone: Callable[[], Store] | None = getattr(store, "clone", None)
     own = OneProcessStore() if store is None else clone() if clone else store
-    return StopAgreement(own, rank=rank, world_size=world_size, shutdown=shutdown or notices.of_process())
+    return StopAgreement(
+        own,
+        rank=rank,
+        world_size=world_size,
+        shutdown=shutdown or notices.of_process(),
+    )

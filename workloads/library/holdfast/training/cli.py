@@ -1,4 +1,6 @@
-"""The commands `holdfast train run`, `elastic` and `ranks`. Options here, torch only when the command runs."""
+"""The commands `holdfast train run`, `elastic` and `ranks`. Options here, torch only when the
+command runs.
+"""
 
 import os
 import re
@@ -44,21 +46,32 @@ ELASTIC_SETTINGS = {
     "silent_s": "seconds without an answer after which a node is lost",
 }
 
-app = typer.Typer(help="Train the reference model.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="Train the reference model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
 Data = Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")]
 Checkpoints = Annotated[str, typer.Option(help="file:///dir, a path, or gs://bucket/prefix.")]
-Run = Annotated[str, typer.Option(help="Name of the run; the same name resumes it.", envvar=ENV_JOB)]
+Run = Annotated[
+    str, typer.Option(help="Name of the run; the same name resumes it.", envvar=ENV_JOB)
+]
 Steps = Annotated[int, typer.Option(help="Total steps, including those before a resume.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Events = Annotated[Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")]
-Window = Annotated[float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)]
+Events = Annotated[
+    Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")
+]
+Window = Annotated[
+    float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)
+]
 
 
 @app.command(
     epilog=examples(
         "python -m holdfast train run --steps 300 --checkpoints out/checkpoints",
-        "python -m holdfast train run --run my-run --checkpoints gs://my-bucket/checkpoints --every auto",
+        "python -m holdfast train run --run my-run --checkpoints gs://my-bucket/checkpoints --every"
+        " auto",
     )
 )
 def run(
@@ -77,17 +90,21 @@ def run(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
     ] = None,
 ) -> None:
-    """Train until --steps, resuming from the newest checkpoint. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
+    """Train until --steps, resuming from the newest checkpoint. Exit: 0 done, 143 preempted, 75
+    peer lost, 2 input, 70 bug.
+    """
     from holdfast.runtime import gpu, logs
     from holdfast.runtime.deadline import node_annotations, planned_end
     from holdfast.runtime.phases import Phases, uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
     logs.set_job(run)
-    of_process().nothing_at_stake = True  # the first process of a container would not even hear a signal by default
+    # the first process of a container would not even hear a signal by default
+    of_process().nothing_at_stake = True
     phases = Phases.of_process()
     phases.lap("interpreter")
-    # In a child and before torch: a process that has initialised CUDA cannot fork ranks that use it.
+    # In a child and before torch: a process that has initialised CUDA cannot fork ranks that use
+    # it.
     gpu_check = None if device == "cpu" else gpu.start_check()
     deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
     with uncollected():
@@ -96,7 +113,8 @@ def run(
         more = assigned(settings or (), TrainConfig, SETTINGS)
         launch = import_module(launcher).launch
     phases.lap("torch import")
-    if refused := gpu.exit_code(gpu_check):
+    refused = gpu.exit_code(gpu_check)
+    if refused:
         leave_now(refused)
     config = TrainConfig(
         data=data,
@@ -123,14 +141,23 @@ def run(
     leave_now(code)  # the ranks are gone: taking torch apart would cost the window a second
 
 
-@app.command(epilog=examples("python -m holdfast train elastic --nodes 4 --place 0 --checkpoints out/checkpoints"))
+@app.command(
+    epilog=examples(
+        "python -m holdfast train elastic --nodes 4 --place 0 --checkpoints out/checkpoints"
+    )
+)
 def elastic(
-    nodes: Annotated[int, typer.Option(help="Maximum number of nodes of the gang.", envvar=ENV_GANG_NODES)] = 1,
-    place: Annotated[int, typer.Option(help="Index of this node.", envvar=ENV_COMPLETION_INDEX)] = 0,
+    nodes: Annotated[
+        int, typer.Option(help="Maximum number of nodes of the gang.", envvar=ENV_GANG_NODES)
+    ] = 1,
+    place: Annotated[
+        int, typer.Option(help="Index of this node.", envvar=ENV_COMPLETION_INDEX)
+    ] = 0,
     min_nodes: Annotated[
         int,
         typer.Option(
-            help="Minimum number of nodes; with fewer, the gang stops after hold_s.", envvar=ENV_GANG_MIN_NODES
+            help="Minimum number of nodes; with fewer, the gang stops after hold_s.",
+            envvar=ENV_GANG_MIN_NODES,
         ),
     ] = 1,
     data: Data = None,
@@ -146,18 +173,25 @@ def elastic(
         typer.Option("--set", metavar="NAME=VALUE", help=settings_help(ELASTIC_SETTINGS)),
     ] = None,
 ) -> None:
-    """Train on a gang that continues without lost nodes. Exit: 0 done, 143 preempted, 75 too few nodes, 2 input, 70 bug."""
+    """Train on a gang that continues without lost nodes. Exit: 0 done, 143 preempted, 75 too few
+    nodes, 2 input, 70 bug.
+    """
     from holdfast.runtime import logs
     from holdfast.runtime.phases import uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
     logs.set_job(run)
-    of_process().nothing_at_stake = True  # a start that has not begun its work leaves at the first notice
+    # a start that has not begun its work leaves at the first notice
+    of_process().nothing_at_stake = True
     with uncollected():
         from holdfast.training.elastic.places import of_pod
         from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 
-    given = {ENV_GANG_NODES: nodes, ENV_COMPLETION_INDEX: place, ENV_GANG_MIN_NODES: min_nodes}
+    given = {
+        ENV_GANG_NODES: nodes,
+        ENV_COMPLETION_INDEX: place,
+        ENV_GANG_MIN_NODES: min_nodes,
+    }
     config = ElasticConfig(
         checkpoints=checkpoints,
         places=of_pod(os.environ | {name: str(number) for name, number in given.items()}),
@@ -177,29 +211,44 @@ def elastic(
 @app.command(
     epilog=examples(
         "python -m holdfast train ranks --processes 4 -- python train.py",
-        "python -m holdfast train ranks --processes 4 --sharded --nodes 4 --place 0 -- python train.py",
+        "python -m holdfast train ranks --processes 4 --sharded --nodes 4 --place 0 -- python"
+        " train.py",
     )
 )
 def ranks(
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
-    processes: Annotated[int, typer.Option(help="Number of processes; each gets LOCAL_RANK and LOCAL_WORLD_SIZE.")],
+    processes: Annotated[
+        int, typer.Option(help="Number of processes; each gets LOCAL_RANK and LOCAL_WORLD_SIZE.")
+    ],
     sharded: Annotated[
-        bool, typer.Option("--sharded", help="The state is sharded over nodes: wait for a lost node, then continue.")
+        bool,
+        typer.Option(
+            "--sharded",
+            help="The state is sharded over nodes: wait for a lost node, then continue.",
+        ),
     ] = False,
     checkpoints: Annotated[
         str, typer.Option(help="URL to which the sharded program saves.", envvar=ENV_CHECKPOINTS)
-    ] = ("out/checkpoints"),
+    ] = "out/checkpoints",
     run: Annotated[str, typer.Option(help="Name of the sharded run.", envvar=ENV_RUN)] = "sharded",
-    nodes: Annotated[int, typer.Option(help="Number of nodes of the sharded gang.", envvar=ENV_GANG_NODES)] = 1,
-    place: Annotated[int, typer.Option(help="Index of this node.", envvar=ENV_COMPLETION_INDEX)] = 0,
+    nodes: Annotated[
+        int, typer.Option(help="Number of nodes of the sharded gang.", envvar=ENV_GANG_NODES)
+    ] = 1,
+    place: Annotated[
+        int, typer.Option(help="Index of this node.", envvar=ENV_COMPLETION_INDEX)
+    ] = 0,
     copies: Annotated[
-        int | None, typer.Option(help="Copies of each shard in another node's memory: 0, or 1 where there is one.")
+        int | None,
+        typer.Option(
+            help="Copies of each shard in another node's memory: 0, or 1 where there is one."
+        ),
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a lost node.")] = 1800.0,
     window: Window = DEFAULT_WINDOW.pod_s,
 ) -> None:
-    """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the combined code of the
-    processes; 75 where a lost node did not come back."""
+    """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the
+    combined code of the processes; 75 where a lost node did not come back.
+    """
     from holdfast.runtime import logs
     from holdfast.runtime.phases import uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
@@ -214,7 +263,14 @@ def ranks(
     if not sharded:
         leave_now(run_ranks(command, processes, shutdown, window_s=window))
     logs.set_job(run)
-    pod = of_pod(os.environ | {ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place), ENV_LOCAL_WORLD_SIZE: "1"})
+    pod = of_pod(
+        os.environ
+        | {
+            ENV_GANG_NODES: str(nodes),
+            ENV_COMPLETION_INDEX: str(place),
+            ENV_LOCAL_WORLD_SIZE: "1",
+        }
+    )
     node = ShardedNode(
         command=command,
         checkpoints=checkpoints,

@@ -41,7 +41,12 @@ class Training:
         self.check_range("steps", "report_every", low=1)
         between("seed is out of range", self.seed, *SEEDS)
         if self.device not in DEVICES:
-            raise InputError("unknown device", got=self.device, allowed=", ".join(DEVICES), fix="--device auto")
+            raise InputError(
+                "unknown device",
+                got=self.device,
+                allowed=", ".join(DEVICES),
+                fix="--device auto",
+            )
 
     def check_range(self, *names: str, low: float, high: float = math.inf) -> None:
         for name in names:
@@ -61,24 +66,35 @@ class TrainConfig(Training):
     rendezvous: str = ""
     """HOST:PORT that all nodes reach; needed for more than one node."""
     peer_timeout_s: float = 120.0
-    """How long a collective or the rendezvous waits for a silent peer: a machine that lost its power
-    sends no farewell, and torch alone would wait half an hour."""
+    """How long a collective or the rendezvous waits for a silent peer: a machine that lost its
+    power sends no farewell, and torch alone would wait half an hour.
+    """
     deadline: float | None = None
     """Unix time at which the node is known to end; the run stops before it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_range("keep", "batch", "ranks", "nodes", "peer_timeout_s", low=1)
-        # Not rounded: another global batch is another training, and the loss curve would not show why.
+        # Not rounded: another global batch is another training, and the loss curve would not show
+        # why.
         if self.batch % self.world_size:
             raise InputError(
                 "the batch cannot be divided evenly",
                 got=f"batch {self.batch} over {self.world_size} ranks",
                 allowed=f"a multiple of {self.world_size}",
-                fix=f"--set batch={math.ceil(self.batch / self.world_size) * self.world_size}, or another --ranks",
+                fix=(
+                    f"--set batch={math.ceil(self.batch / self.world_size) * self.world_size}, or"
+                    " another --ranks"
+                ),
             )
         fix = f"--window {DEFAULT_WINDOW.pod_s}, the grace period of ordinary Spot pods"
-        between("grace period in seconds is out of range", self.window_s, WINDOW_MARGIN_S + 0.1, math.inf, fix=fix)
+        between(
+            "grace period in seconds is out of range",
+            self.window_s,
+            WINDOW_MARGIN_S + 0.1,
+            math.inf,
+            fix=fix,
+        )
         stated = _ENDPOINT.fullmatch(self.rendezvous)
         if (self.nodes > 1 or self.rendezvous) and not (stated and 0 < self.first_node[1] < 65536):
             raise InputError(

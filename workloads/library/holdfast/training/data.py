@@ -1,8 +1,8 @@
 """The corpus as one tensor of bytes, and an order of samples that needs no state but a counter.
 
-The sample at position n of a run is a pure function of
-(seed, n): any number of ranks that shares out positions 0, 1, 2, ... sees each sample once per epoch,
-and a resumed run continues with position `consumed`.
+The sample at position n of a run is a pure function of (seed, n): any number of ranks that shares
+out positions 0, 1, 2, ... sees each sample once per epoch, and a resumed run continues with
+position `consumed`.
 """
 
 import hashlib
@@ -30,15 +30,20 @@ class Corpus:
 
     @classmethod
     def read(cls, folder: Path | None, *, max_bytes: int = MAX_CORPUS_BYTES) -> "Corpus":
-        """The text files of `folder` in the order of their paths; None means Python's standard library.
+        """The text files of `folder` in the order of their paths; None means Python's standard
+        library.
 
-        Raises InputError where there is no text."""
+        Raises InputError where there is no text.
+        """
         root = folder or Path(sysconfig.get_path("stdlib"))
         is_part: Callable[[Path], bool] = _is_text if folder else lambda path: path.suffix == ".py"
-        digest, parts, total = hashlib.sha256(), list[bytes](), 0
+        digest = hashlib.sha256()
+        parts = list[bytes]()
+        total = 0
         for path in filter(is_part, _walk(root) if root.is_dir() else ()):
             content = path.read_bytes()[: max_bytes - total]
-            # Relative: the same data below another mount point must not look like other data to a resumed run.
+            # Relative: the same data below another mount point must not look like other data to a
+            # resumed run.
             digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
             digest.update(content)
             parts.append(content)
@@ -49,7 +54,9 @@ class Corpus:
             raise InputError(
                 "the data folder contains no text",
                 got=root if root.is_dir() else f"{root}, which is not a folder",
-                allowed="a folder with at least one readable text file (no NUL byte in its first KiB)",
+                allowed=(
+                    "a folder with at least one readable text file (no NUL byte in its first KiB)"
+                ),
                 fix="use another folder, or omit the option to train on Python's own sources",
             )
         # A bytearray: a tensor over immutable bytes could write to them, and torch warns of it.
@@ -119,8 +126,9 @@ def mixed_seed(*numbers: int) -> int:
 
 
 def seed_draws(seed: int, device: torch.device) -> None:
-    """As torch.manual_seed, for draws on the CPU and `device` alone. That one prepares every kind of accelerator, and
-    for each unused one it formats the call stack: 0.4 ms, 3 % of a small step."""
+    """As torch.manual_seed, for draws on the CPU and `device` alone. That one prepares every kind
+    of accelerator, and for each unused one it formats the call stack: 0.4 ms, 3 % of a small step.
+    """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed_all(seed)

@@ -1,8 +1,8 @@
 """Keeps torch.compile's compiler out of a start that compiles nothing.
 
-An eager optimizer, DistributedDataParallel and FSDP2 import torch._dynamo to ask it a few questions, whose answer
-without a compiled graph is `nothing to do`. The answers are given here; any other use imports the real compiler in its
-place.
+An eager optimizer, DistributedDataParallel and FSDP2 import torch._dynamo to ask it a few
+questions, whose answer without a compiled graph is `nothing to do`. The answers are given here; any
+other use imports the real compiler in its place.
 """
 
 # Why it is so: infra/decisions/0089.
@@ -42,7 +42,8 @@ class _Deferred(ModuleType):
         return nullcontext() if fn is None else fn
 
     def __getattr__(self, name: str) -> Any:
-        # Code that walks over sys.modules (inspect, warnings) asks for such names without using the module.
+        # Code that walks over sys.modules (inspect, warnings) asks for such names without using the
+        # module.
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         with _LOADING:
@@ -55,8 +56,9 @@ _LOADING = threading.RLock()
 
 
 def defer_compiler(*, settings: bool = False) -> None:
-    """Once torch is imported; nothing where the compiler is there already. `settings`: with the real ones, which are a
-    module by themselves and which a DTensor asks for when it is made."""
+    """Once torch is imported; nothing where the compiler is there already. `settings`: with the
+    real ones, which are a module by themselves and which a DTensor asks for when it is made.
+    """
     import torch
 
     if NAME not in sys.modules and (spec := importlib.util.find_spec(NAME)) is not None:

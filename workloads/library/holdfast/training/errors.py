@@ -1,4 +1,5 @@
-"""The exceptions of this room, in addition to InputError (bad input) of the contract and the ends of a process of checkpoints.
+"""The exceptions of this room, in addition to InputError (bad input) of the contract and the ends
+of a process of checkpoints.
 
 Each CheckpointExit here ends its process with 75.
 """
@@ -12,7 +13,9 @@ class GroupLost(HoldfastError):
 
 
 class Expelled(HoldfastError):
-    """The gang went on without this member: it may come back as a newcomer, and nothing it holds counts."""
+    """The gang went on without this member: it may come back as a newcomer, and nothing it holds
+    counts.
+    """
 
 
 class GangTooSmall(CheckpointExit):
@@ -24,4 +27,6 @@ class CutOff(CheckpointExit):
 
 
 class NodeLost(CheckpointExit):
-    """Another rank of this node is gone, and with it a shard of the node's state: start the node again."""
+    """Another rank of this node is gone, and with it a shard of the node's state: start the node
+    again.
+    """

@@ -1,8 +1,9 @@
 """torch's store behind a gate: only connections whose two ends have proven the run's key reach it.
 
-A TCPStore asks for no password, lists its keys to any client, and torch's rendezvous unpickles what it reads there. So
-it listens on loopback, and a gate on the port that others reach relays to it. Who connects gets a challenge and proves
-the key by HMAC over it; the host proves it in turn. The key itself is never sent and is in no store.
+A TCPStore asks for no password, lists its keys to any client, and torch's rendezvous unpickles what
+it reads there. So it listens on loopback, and a gate on the port that others reach relays to it.
+Who connects gets a challenge and proves the key by HMAC over it; the host proves it in turn. The
+key itself is never sent and is in no store.
 """
 
 # Why it is so: infra/decisions/0085.
@@ -30,13 +31,17 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def join_key(run: str) -> bytes:
-    """By which members of `run` know each other. Without a signing key it follows from the run's name alone."""
+    """By which members of `run` know each other. Without a signing key it follows from the run's
+    name alone.
+    """
     key = signing_key()
     return hmac.digest(key, f"join {run}".encode(), "sha256") if key else run.encode()
 
 
 def loopback_store(timeout: timedelta, port: int = 0) -> TCPStore:
-    """Hosted here, for processes of this pod; 0: the kernel picks the port. Raises OSError where it is taken."""
+    """Hosted here, for processes of this pod; 0: the kernel picks the port. Raises OSError where it
+    is taken.
+    """
     listener = socket.create_server((LOOPBACK, port))
     return TCPStore(
         LOOPBACK,
@@ -49,8 +54,16 @@ def loopback_store(timeout: timedelta, port: int = 0) -> TCPStore:
 
 
 def client_store(port: int, timeout: timedelta) -> TCPStore:
-    """Of a store, or of a tunnel to one, on this machine's loopback. Raises torch's DistError or RuntimeError."""
-    return TCPStore(LOOPBACK, port, is_master=False, timeout=timeout, wait_for_workers=False)
+    """Of a store, or of a tunnel to one, on this machine's loopback. Raises torch's DistError or
+    RuntimeError.
+    """
+    return TCPStore(
+        LOOPBACK,
+        port,
+        is_master=False,
+        timeout=timeout,
+        wait_for_workers=False,
+    )
 
 
 class _Relay(ABC):
@@ -62,7 +75,12 @@ class _Relay(ABC):
         self._unproven: dict[asyncio.Task[None], None] = {}
         """The oldest first."""
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._work, args=(listener,), name="store-relay", daemon=True).start()
+        threading.Thread(
+            target=self._work,
+            args=(listener,),
+            name="store-relay",
+            daemon=True,
+        ).start()
 
     def close(self) -> None:
         """Ends its connections: who waits for an answer through one sees its end."""
@@ -107,7 +125,10 @@ class Gate(_Relay):
         """Raises OSError where the port is taken."""
         both = socket.has_dualstack_ipv6()
         listener = socket.create_server(
-            ("", port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both, backlog=1024
+            ("", port),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            dualstack_ipv6=both,
+            backlog=1024,
         )
         self.store = loopback_store(timeout)
         super().__init__(listener, key)
@@ -116,7 +137,8 @@ class Gate(_Relay):
         reader, writer = near
         challenge = secrets.token_bytes(_BYTES)
         writer.write(challenge)
-        nonce, proof = await reader.readexactly(_BYTES), await reader.readexactly(_BYTES)
+        nonce = await reader.readexactly(_BYTES)
+        proof = await reader.readexactly(_BYTES)
         _check(proof, _proof(self._key, b"member", challenge, nonce))
         writer.write(_proof(self._key, b"host", challenge, nonce))
         return await asyncio.open_connection(LOOPBACK, self.store.port)
@@ -134,7 +156,8 @@ class Tunnel(_Relay):
     async def _joined(self, near: _Streams) -> _Streams:
         reader, writer = await asyncio.open_connection(*self._address)
         try:
-            challenge, nonce = await reader.readexactly(_BYTES), secrets.token_bytes(_BYTES)
+            challenge = await reader.readexactly(_BYTES)
+            nonce = secrets.token_bytes(_BYTES)
             writer.write(nonce + _proof(self._key, b"member", challenge, nonce))
             _check(await reader.readexactly(_BYTES), _proof(self._key, b"host", challenge, nonce))
         except BaseException:
@@ -154,7 +177,10 @@ def _check(proof: bytes, expected: bytes) -> None:
 
 async def _relayed(near: _Streams, far: _Streams) -> None:
     """Until either end is gone."""
-    ways = [asyncio.create_task(_pump(near[0], far[1])), asyncio.create_task(_pump(far[0], near[1]))]
+    ways = [
+        asyncio.create_task(_pump(near[0], far[1])),
+        asyncio.create_task(_pump(far[0], near[1])),
+    ]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:

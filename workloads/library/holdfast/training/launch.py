@@ -1,8 +1,8 @@
 """Starts the ranks of one node under torchrun's agent and turns their ends into one exit code.
 
-This is the first process of the pod. The agent imports torch once and
-forks the ranks, which saves each of them the import. It passes the first signal on to every rank, waits
-inside the window, and kills what is left when the window closes. A second signal ends it at once.
+This is the first process of the pod. The agent imports torch once and forks the ranks, which saves
+each of them the import. It passes the first signal on to every rank, waits inside the window, and
+kills what is left when the window closes. A second signal ends it at once.
 
 | exit | meaning | what a Job should do |
 |---|---|---|
@@ -48,12 +48,13 @@ from holdfast.training.rendezvous import rendezvous_handler
 
 # The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
 AGENT_MARGIN_S = 1.0
-# A gang is restarted free of charge if the first failure seen is that of the pod that was noticed, so others wait.
-# infra/decisions/0085
+# A gang is restarted free of charge if the first failure seen is that of the pod that was noticed,
+# so others wait. infra/decisions/0085
 AFTER_THE_NOTICED_S = 5.0
 LAST_ANSWERS_S = 3.0
-"""After a notice and the end of its own ranks: how long an agent waits for those of other nodes, whose ranks may still
-ask the store that it keeps. The agent of a node that is gone never comes."""
+"""After a notice and the end of its own ranks: how long an agent waits for those of other nodes,
+whose ranks may still ask the store that it keeps. The agent of a node that is gone never comes.
+"""
 
 
 class Agent(LocalElasticAgent):
@@ -78,23 +79,42 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     defer_compiler()
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     status = SharedStatus(config.ranks)
-    threading.Thread(target=_pass_on, args=(shutdown, status, config.window_s), daemon=True).start()
+    threading.Thread(
+        target=_pass_on,
+        args=(shutdown, status, config.window_s),
+        daemon=True,
+    ).start()
     endings = _run_agent(config, corpus, status, phases)
     noticed = shutdown.requested
     code = exit_codes.of_ranks([ending["code"] for ending in endings], noticed=noticed)
     digests = {ending["digest"] for ending in endings if "digest" in ending}
-    events.emit("exit", code=code, step=status.furthest, **({"digest": digests.pop()} if digests else {}))
-    if config.nodes > 1 and not noticed and code in (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY):
+    events.emit(
+        "exit",
+        code=code,
+        step=status.furthest,
+        **({"digest": digests.pop()} if digests else {}),
+    )
+    if (
+        config.nodes > 1
+        and not noticed
+        and code in (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
+    ):
         shutdown.wait(AFTER_THE_NOTICED_S)
     return code
 
 
-def _run_agent(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> list[Ending]:
+def _run_agent(
+    config: TrainConfig,
+    corpus: Corpus,
+    status: SharedStatus,
+    phases: Phases,
+) -> list[Ending]:
     """How the ranks ended; empty when they never met."""
     for name in ("elastic.multiprocessing.api", "elastic.agent.server.api"):
         # A rank logs itself why it failed; the agent's traceback of its own would bury that.
         logging.getLogger(f"torch.distributed.{name}").setLevel(logging.CRITICAL)
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # on SIGTERM it would kill the ranks
+    # on SIGTERM it would kill the ranks
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
     with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as scratch:
         try:
             spec = WorkerSpec(
@@ -103,7 +123,8 @@ def _run_agent(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases
                 entrypoint=run_rank,
                 args=(config, corpus, status, phases),
                 rdzv_handler=rendezvous_handler(config),
-                max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
+                # restarting is the controller's work: it counts, backs off and moves nodes
+                max_restarts=0,
                 monitor_interval=0.05,
             )
             agent = Agent(spec, DefaultLogsSpecs(log_dir=scratch), start_method="fork")

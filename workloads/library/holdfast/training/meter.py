@@ -19,7 +19,9 @@ _LEAST_S = 0.05  # of a window: below it, noise is as large
 
 
 class Stopwatch:
-    """Seconds that a rank computes by itself: the parts of its steps up to an exchange, which waits for all."""
+    """Seconds that a rank computes by itself: the parts of its steps up to an exchange, which waits
+    for all.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -34,8 +36,11 @@ class Stopwatch:
         self._parts.append((self._began, self._now()))
 
     def taken_s(self) -> float:
-        """Of the parts since the last call. Waits for a GPU that has not come to the end of the last one."""
-        parts, self._parts = self._parts, []
+        """Of the parts since the last call. Waits for a GPU that has not come to the end of the
+        last one.
+        """
+        parts = self._parts
+        self._parts = []
         if self._on_gpu and parts:
             parts[-1][1].synchronize()
         return sum(a.elapsed_time(b) / 1e3 if self._on_gpu else b - a for a, b in parts)
@@ -48,16 +53,23 @@ def _event() -> torch.cuda.Event:
 
 
 def slowest_of(seconds: Mapping[int, float]) -> dict[str, Any]:
-    """Rank -> seconds, as fields of a `window` event: who took longest, and how many times as long as the others."""
+    """Rank -> seconds, as fields of a `window` event: who took longest, and how many times as long
+    as the others.
+    """
     rank = max(seconds, key=seconds.__getitem__)
     others_s = median([each for other, each in seconds.items() if other != rank] or [0.0])
     if others_s < _LEAST_S:
         return {}
-    return {"slowest_rank": rank, "slowest_by": round(seconds[rank] / others_s, 2)}
+    return {
+        "slowest_rank": rank,
+        "slowest_by": round(seconds[rank] / others_s, 2),
+    }
 
 
 class Meter:
-    """Writes a `window` event every few steps. Asking a GPU for the loss waits for it, so not every step."""
+    """Writes a `window` event every few steps. Asking a GPU for the loss waits for it, so not every
+    step.
+    """
 
     def __init__(
         self,
@@ -70,7 +82,10 @@ class Meter:
         self.slowest: Callable[[], dict[str, Any]] | None = None
         """Of a gang: then every rank calls `step` and `flush`."""
         self._slow: int | None = None
-        self._events, self._every, self._on_step, self._phases = events, every, on_step, phases
+        self._events = events
+        self._every = every
+        self._on_step = on_step
+        self._phases = phases
         self._lead = False
         self._first = self._last = 0
         self._since = time.monotonic()
@@ -92,7 +107,8 @@ class Meter:
         self._lead = lead
 
     def step(self, done: int, loss: Tensor) -> None:
-        self._last, self._loss = done, loss
+        self._last = done
+        self._loss = loss
         self._on_step(done)
         self._emit_startup()
         if done % self._every == 0:
@@ -109,18 +125,29 @@ class Meter:
                 self._warn(**slowest)
                 steps = {"first_step": self._first, "last_step": self._last}
                 seconds = round(time.monotonic() - self._since, 6)
-                self._events.emit("window", seconds=seconds, loss=float(self._loss), **steps, **slowest)
+                self._events.emit(
+                    "window",
+                    seconds=seconds,
+                    loss=float(self._loss),
+                    **steps,
+                    **slowest,
+                )
             self._open_window(self._last)
 
     def _warn(self, slowest_rank: int | None = None, slowest_by: float = 0.0) -> None:
         """Once for each rank that becomes slow."""
         slow = slowest_rank if slowest_by >= SLOW else None
         if slow is not None and slow != self._slow:
-            logs.warning("train", f"rank {slow} takes {slowest_by:g} times as long as the others, which wait for it")
+            logs.warning(
+                "train",
+                f"rank {slow} takes {slowest_by:g} times as long as the others, which wait for it",
+            )
         self._slow = slow
 
     def _open_window(self, done: int) -> None:
-        self._first, self._last, self._since = done + 1, done, time.monotonic()
+        self._first = done + 1
+        self._last = done
+        self._since = time.monotonic()
 
     def _emit_startup(self) -> None:
         if self._phases and self._lead:
@@ -132,7 +159,12 @@ class Meter:
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """sha256 over every parameter, buffer and optimizer tensor, to the last bit."""
     total = hashlib.sha256()
-    for name, tensor in _tensors({"model": model.state_dict(), "optimizer": optimizer.state_dict()}):
+    for name, tensor in _tensors(
+        {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
+    ):
         total.update(name.encode())
         # As bytes: in numbers -0.0 equals 0.0, and a NaN does not equal itself.
         total.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())

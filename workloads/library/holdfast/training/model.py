@@ -1,4 +1,6 @@
-"""A byte-level GPT, small enough for a laptop, shaped like the large ones. The configuration is in each checkpoint."""
+"""A byte-level GPT, small enough for a laptop, shaped like the large ones. The configuration is in
+each checkpoint.
+"""
 
 from dataclasses import asdict, dataclass
 
@@ -29,7 +31,8 @@ class ModelConfig:
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.dropout = config.heads, config.dropout
+        self.heads = config.heads
+        self.dropout = config.dropout
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
 
@@ -39,9 +42,16 @@ class Attention(nn.Module):
             part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
             for part in self.qkv(x).split(width, dim=2)
         )
-        # The function does not know of eval(): with the rate alone an evaluation would drop out too.
+        # The function does not know of eval(): with the rate alone an evaluation would drop out
+        # too.
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        mixed = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            dropout_p=dropout,
+            is_causal=True,
+        )
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
 

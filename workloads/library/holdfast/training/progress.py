@@ -16,7 +16,10 @@ def check_facts(facts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             raise InputError(
                 f"the checkpoint was written with another value of {name}",
                 got=repr(value),
-                allowed=f"{state[name]!r}, as in the checkpoint: batches, random draws or sums would differ",
+                allowed=(
+                    f"{state[name]!r}, as in the checkpoint: batches, random draws or sums would"
+                    " differ"
+                ),
                 fix=f"use the {name} of that run, or another run name to start from zero",
             )
 
@@ -26,8 +29,13 @@ class Progress:
 
     def __init__(self, config: TrainConfig, *, fingerprint: str) -> None:
         # Without the number of ranks: `consumed` counts samples, which any number can share out.
-        self._facts = {"seed": config.seed, "data": fingerprint, "model": config.model.to_json()}
-        self._batch, self._world_size = config.batch, config.world_size
+        self._facts = {
+            "seed": config.seed,
+            "data": fingerprint,
+            "model": config.model.to_json(),
+        }
+        self._batch = config.batch
+        self._world_size = config.world_size
         self.consumed = 0
         """Samples taken in so far, over all ranks."""
         self.resized_from = 0
@@ -50,6 +58,7 @@ class Progress:
         if self.resized_from:
             logs.warning(
                 "restore",
-                f"resumed on {self._world_size} ranks from {self.resized_from}: the samples go on where they "
-                "were, dropout is drawn again for each (step, rank), sums are added in another order: not bit-exact",
+                f"resumed on {self._world_size} ranks from {self.resized_from}: the samples go on"
+                " where they were, dropout is drawn again for each (step, rank), sums are added in"
+                " another order: not bit-exact",
             )

@@ -27,7 +27,9 @@ DESTROY_S = 1.0
 
 
 class SharedStatus:
-    """Memory that the agent and its ranks share: who they are, how far they got, whether a notice came."""
+    """Memory that the agent and its ranks share: who they are, how far they got, whether a notice
+    came.
+    """
 
     def __init__(self, ranks: int) -> None:
         self._pids: Any = RawArray("q", ranks)
@@ -56,21 +58,38 @@ class SharedStatus:
         return max(self._steps)
 
 
-def run_rank(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> Ending:
-    """Clean ends are returned, not exited with: at the first failed exit the agent kills the other ranks."""
+def run_rank(
+    config: TrainConfig,
+    corpus: Corpus,
+    status: SharedStatus,
+    phases: Phases,
+) -> Ending:
+    """Clean ends are returned, not exited with: at the first failed exit the agent kills the other
+    ranks.
+    """
     phases.lap("rendezvous")
     local_rank = int(os.environ["LOCAL_RANK"])
     shutdown = notices.of_process()
     shutdown.announces = False  # the agent does
     shutdown.leave_after(config.window_s)
     if config.deadline is not None:
-        deadline.stop_before(shutdown, config.deadline, lead_s=max(config.window_s, deadline.DEFAULT_LEAD_S))
+        deadline.stop_before(
+            shutdown, config.deadline, lead_s=max(config.window_s, deadline.DEFAULT_LEAD_S)
+        )
     if status.register(local_rank):
         shutdown.request("notice before the start")
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
-    meter = Meter(events, every=config.report_every, phases=phases, on_step=lambda step: status.done(local_rank, step))
+    meter = Meter(
+        events,
+        every=config.report_every,
+        phases=phases,
+        on_step=lambda step: status.done(local_rank, step),
+    )
     try:
-        return {"code": exit_codes.EXIT_COMPLETE, "digest": train(config, corpus, events, meter)}
+        return {
+            "code": exit_codes.EXIT_COMPLETE,
+            "digest": train(config, corpus, events, meter),
+        }
     except CheckpointExit as end:
         destroy_process_group(DESTROY_S)
         return {"code": end.CODE}

@@ -1,9 +1,11 @@
-"""Where the agents of a job meet: torchrun's c10d rendezvous, with the causes of failure kept apart.
+"""Where the agents of a job meet: torchrun's c10d rendezvous, with the causes of failure kept
+apart.
 
-A first node that is not up yet is waited for, one that never comes is worth another start, and a port of this very node
-that something else holds is bad input, because another start would find it again. A job on one node has none to wait
-for, and a store that only this machine can reach: the c10d rendezvous would wait up to 0.3 s so that nodes do not come
-all at once, and would open two ports on every network.
+A first node that is not up yet is waited for, one that never comes is worth another start, and a
+port of this very node that something else holds is bad input, because another start would find it
+again. A job on one node has none to wait for, and a store that only this machine can reach: the
+c10d rendezvous would wait up to 0.3 s so that nodes do not come all at once, and would open two
+ports on every network.
 """
 
 # Why it is so: infra/decisions/0085.
@@ -32,15 +34,17 @@ from holdfast.runtime import logs
 from holdfast.training.config import TrainConfig
 from holdfast.training.gate import LOOPBACK, Gate, Tunnel, client_store, join_key, loopback_store
 
-# As long as agents that have met wait for the last of them: nodes of a gang pull large images at different speeds.
+# As long as agents that have met wait for the last of them: nodes of a gang pull large images at
+# different speeds.
 RENDEZVOUS_S = 600.0
 _POLL_S = 0.5
 _ANSWER_S = 5.0
 
 
 def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
-    """How this agent finds the others. Raises RendezvousError where the first node does not come, InputError where this
-    one is it and cannot open the port."""
+    """How this agent finds the others. Raises RendezvousError where the first node does not come,
+    InputError where this one is it and cannot open the port.
+    """
     if config.nodes == 1:
         use_loopback()
         return SingleNodeRendezvous(LOOPBACK, 0, 0, 1, config.run, math.ceil(config.peer_timeout_s))
@@ -53,7 +57,9 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
         store = _store(config, ours=ours)
     except (DistError, RuntimeError, OSError) as error:
         if not ours:
-            raise RendezvousConnectionError(f"{host}:{port} does not let this node in: {error}") from error
+            raise RendezvousConnectionError(
+                f"{host}:{port} does not let this node in: {error}"
+            ) from error
         raise InputError(
             "the rendezvous cannot be opened",
             got=f"{config.rendezvous}: {error}",
@@ -61,19 +67,23 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
             fix="another port in --rendezvous",
         ) from error
     backend = C10dRendezvousBackend(store, config.run)
-    parameters = RendezvousParameters("c10d", config.rendezvous, config.run, config.nodes, config.nodes)
+    parameters = RendezvousParameters(
+        "c10d", config.rendezvous, config.run, config.nodes, config.nodes
+    )
     handler = create_handler(store, backend, parameters)
     # The ranks' store as well: torch would open one more, on every network and without a gate.
     handler._shared_tcp_store_server = store  # pyright: ignore[reportPrivateUsage]
     handler._bootstrap_store_info = RendezvousStoreInfo(LOOPBACK, store.port)  # pyright: ignore[reportPrivateUsage]
-    # No node joins a gang that is complete, and torch's own question never returns when the first node went silent.
+    # No node joins a gang that is complete, and torch's own question never returns when the first
+    # node went silent.
     handler.num_nodes_waiting = lambda: 0
     return handler
 
 
 def _store(config: TrainConfig, *, ours: bool) -> TCPStore:
     """Hosted here, or of the first node."""
-    key, timeout = join_key(config.run), timedelta(seconds=config.peer_timeout_s)
+    key = join_key(config.run)
+    timeout = timedelta(seconds=config.peer_timeout_s)
     if ours:
         with contextlib.suppress(OSError):  # another agent on this machine has opened it
             return Gate(config.first_node[1], key, timeout=timeout).store
@@ -81,8 +91,9 @@ def _store(config: TrainConfig, *, ours: bool) -> TCPStore:
 
 
 def is_named(host: str, hostname: str) -> bool:
-    """Whether `host` is the name of this pod in its service. torch would ask the DNS, once; the record of a
-    new pod may come later than its process, and then no process would open the place."""
+    """Whether `host` is the name of this pod in its service. torch would ask the DNS, once; the
+    record of a new pod may come later than its process, and then no process would open the place.
+    """
     pod, dot, _ = host.partition(".")
     return bool(dot) and not pod.isdecimal() and pod == hostname.partition(".")[0]
 
@@ -106,7 +117,9 @@ def _wait_for(host: str, port: int) -> None:
             return
         except OSError as error:  # no such name, or no listener, yet
             if time.monotonic() > until:
-                raise RendezvousConnectionError(f"{host}:{port} did not answer in {RENDEZVOUS_S:g} s") from error
+                raise RendezvousConnectionError(
+                    f"{host}:{port} did not answer in {RENDEZVOUS_S:g} s"
+                ) from error
         time.sleep(_POLL_S)
 
 
@@ -122,4 +135,6 @@ class SingleNodeRendezvous(StaticTCPRendezvous):
 
     def next_rendezvous(self) -> RendezvousInfo:
         self._store = store = loopback_store(self.timeout)
-        return RendezvousInfo(PrefixStore("agent", store), 0, 1, RendezvousStoreInfo(LOOPBACK, store.port))
+        return RendezvousInfo(
+            PrefixStore("agent", store), 0, 1, RendezvousStoreInfo(LOOPBACK, store.port)
+        )

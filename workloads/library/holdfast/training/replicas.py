@@ -6,15 +6,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def replicate(model: nn.Module) -> DistributedDataParallel:
-    """The model under DistributedDataParallel, on every rank, with the buckets that it will have in every step.
+    """The model under DistributedDataParallel, on every rank, with the buckets that it will have in
+    every step.
 
-    DDP otherwise rearranges its buckets after the first step of a process. From three ranks on, a restarted process
-    would then sum the gradients of its first step in another order than one that never stopped, and end in other bits.
-    `find_unused_parameters=True` also prevents it, at the price of a walk over the graph in each step.
+    DDP otherwise rearranges its buckets after the first step of a process. From three ranks on, a
+    restarted process would then sum the gradients of its first step in another order than one that
+    never stopped, and end in other bits. `find_unused_parameters=True` also prevents it, at the
+    price of a walk over the graph in each step.
     """
     replicas = DistributedDataParallel(model)
-    # A backward pass of zeros shows DDP the order of gradients: the last parameter's first, as in a step. DDP sums its
-    # buckets in that order, while the gradients of earlier layers are still computed.
+    # A backward pass of zeros shows DDP the order of gradients: the last parameter's first, as in a
+    # step. DDP sums its buckets in that order, while the gradients of earlier layers are still
+    # computed.
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     replicas.reducer.prepare_for_backward([])
     torch.autograd.backward([(parameter * 0).sum() for parameter in parameters])

@@ -24,15 +24,31 @@ from holdfast.training.replicas import replicate
 # Why it is so: infra/decisions/0032.
 
 
-def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -> str:
+def train(
+    config: TrainConfig,
+    corpus: Corpus,
+    events: EventLog,
+    meter: Meter,
+) -> str:
     """Run to the last step and return the digest of the result; Preempted after a notice."""
     device = chosen_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
     patience = timedelta(seconds=config.peer_timeout_s)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience
+    )
     rank = dist.get_rank()
     meter.lap("process group")
-    events.emit("start", rank=rank, world_size=config.world_size, attempt=attempt_of())
-    samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
+    events.emit(
+        "start",
+        rank=rank,
+        world_size=config.world_size,
+        attempt=attempt_of(),
+    )
+    samples = Samples(
+        text=corpus.text,
+        context=config.model.context,
+        seed=config.seed,
+    )
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
@@ -41,7 +57,11 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
     meter.lap("model")
 
     # `model` and not `replicas`: DDP's keys begin with `module.`, and fit no other layout.
-    state = {"model": model, "optimizer": optimizer, "progress": progress}
+    state = {
+        "model": model,
+        "optimizer": optimizer,
+        "progress": progress,
+    }
     with Checkpointer(
         config.checkpoints,
         state,
@@ -58,7 +78,8 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         alone = Stopwatch(device)
         meter.slowest = lambda: slowest_of(dict(enumerate(of_all_ranks(alone.taken_s()))))
         for step in range(ckpt.step, config.steps):
-            seed_draws(mixed_seed(config.seed, step, rank), device)  # dropout: nothing to save, nothing to restore
+            # dropout: nothing to save, nothing to restore
+            seed_draws(mixed_seed(config.seed, step, rank), device)
             with ckpt.computing():
                 alone.start()
                 inputs, following = share(samples, progress.consumed, config, rank)
@@ -76,7 +97,9 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
 
 
 def of_all_ranks(seconds: float) -> list[float]:
-    """Those of this rank alone where another one is gone: the step is done, and the next tick or sum shows it."""
+    """Those of this rank alone where another one is gone: the step is done, and the next tick or
+    sum shows it.
+    """
     found = [torch.zeros(1) for _ in range(dist.get_world_size())]
     try:
         dist.all_gather(found, torch.tensor([seconds]))
@@ -91,7 +114,12 @@ def chosen_device(wanted: str, *, local_rank: int) -> torch.device:
     """`wanted`: auto, cpu or cuda. Raises InputError where a GPU was promised and is not there."""
     cuda = wanted != "cpu" and gpu.device_type(torch.cuda.is_available()) == "cuda"
     if wanted == "cuda" and not cuda:
-        raise InputError("there is no GPU", got="--device cuda", allowed="auto, cpu", fix="--device auto")
+        raise InputError(
+            "there is no GPU",
+            got="--device cuda",
+            allowed="auto, cpu",
+            fix="--device auto",
+        )
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -104,20 +132,30 @@ def chosen_device(wanted: str, *, local_rank: int) -> torch.device:
 
 
 def destroy_process_group(patience_s: float) -> None:
-    """Give the communicators back: a GPU whose link is cut in use may need a reset. In a thread of its own, because
-    with a peer that is gone it may never end."""
+    """Give the communicators back: a GPU whose link is cut in use may need a reset. In a thread of
+    its own, because with a peer that is gone it may never end.
+    """
 
     def destroy() -> None:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         dist.destroy_process_group()
 
-    destroying = threading.Thread(target=destroy, name="destroy-process-group", daemon=True)
+    destroying = threading.Thread(
+        target=destroy,
+        name="destroy-process-group",
+        daemon=True,
+    )
     destroying.start()
     destroying.join(patience_s)
 
 
-def share(samples: Samples, consumed: int, config: TrainConfig, rank: int) -> tuple[Tensor, Tensor]:
+def share(
+    samples: Samples,
+    consumed: int,
+    config: TrainConfig,
+    rank: int,
+) -> tuple[Tensor, Tensor]:
     """This rank's part of the global batch that begins at sample `consumed`."""
     count = config.batch // config.world_size
     return samples.batch(consumed + rank * count, count)

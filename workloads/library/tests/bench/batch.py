@@ -1,11 +1,12 @@
-"""Throughput, drain time, kills and memory of the batch worker: every number that is promised, in one run.
+"""Throughput, drain time, kills and memory of the batch worker: every number that is promised, in
+one run.
 
     python -m workloads.library.tests.bench.batch                              # what `make bench-batch` runs: 10 minutes
     python -m workloads.library.tests.bench.batch --items 50000 --drains 20 --kills 60
     python -m workloads.library.tests.bench.batch --sections gpu_like long       # some of it
 
-Ends with one JSON line; `goals` says true, false or "not run" for each number that is promised. Durable settings: the
-database fsyncs.
+Ends with one JSON line; `goals` says true, false or "not run" for each number that is promised.
+Durable settings: the database fsyncs.
 """
 
 import json
@@ -25,11 +26,19 @@ from workloads.library.tests.processes import rss_mib, sampled
 
 SECTIONS = ("gpu_like", "drains", "drain_phases", "kills", "long")
 MEMORY_GROWTH_MIB = 64
-BATCH, BATCH_S = 32, 0.020
+BATCH = 32
+BATCH_S = 0.020
 
 
 def main() -> None:
-    o = options(__doc__, items=1_000_000, drains=100, phase_drains=30, kills=500, sections=SECTIONS)
+    o = options(
+        __doc__,
+        items=1_000_000,
+        drains=100,
+        phase_drains=30,
+        kills=500,
+        sections=SECTIONS,
+    )
     with database() as bench:
         sections = {
             "gpu_like": lambda: gpu_like(bench),
@@ -44,7 +53,9 @@ def main() -> None:
 
 def gpu_like(bench: Bench, batches: int = 500) -> dict[str, Any]:
     """20 ms for 32 items: ours, beside the bare loop."""
-    count, device, began = batches * BATCH, Fixed(PredictorSpec(name="fixed", model=str(BATCH_S))), time.monotonic()
+    count = batches * BATCH
+    device = Fixed(PredictorSpec(name="fixed", model=str(BATCH_S)))
+    began = time.monotonic()
     for _ in range(batches):
         device.predict([b""] * BATCH)
     bare = count / (time.monotonic() - began)
@@ -62,9 +73,13 @@ def long_run(bench: Bench, count: int) -> dict[str, Any]:
     """Enqueue and drain with a predictor that costs nothing; the rate and memory of both."""
     source = bench.folder / "long.source.jsonl"
     with source.open("w") as file:
-        file.writelines(f'{{"id": {number}, "text": "document {number}"}}\n' for number in range(count))
+        file.writelines(
+            f'{{"id": {number}, "text": "document {number}"}}\n' for number in range(count)
+        )
     began = time.monotonic()
-    enqueue_mib = watched(bench.start("enqueue", "long", "--source", str(source), "--body-column", "text"))
+    enqueue_mib = watched(
+        bench.start("enqueue", "long", "--source", str(source), "--body-column", "text")
+    )
     seconds = time.monotonic() - began
     memory_mib = watched(bench.worker("long", Fixed, 0.0))
     return {
@@ -95,7 +110,13 @@ def growth(samples: list[float]) -> float:
 
 def kills(count: int) -> dict[str, Any]:
     """In a process of its own: it forks, and must hold no threads."""
-    command = [sys.executable, "-m", "workloads.library.tests.bench.batches.kills", "--kills", str(count)]
+    command = [
+        sys.executable,
+        "-m",
+        "workloads.library.tests.bench.batches.kills",
+        "--kills",
+        str(count),
+    ]
     stdout = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
     found = json.loads(stdout.splitlines()[-1])
     return {f"kills_{name}" if name != "kills" else name: value for name, value in found.items()}
@@ -109,13 +130,17 @@ def goals(items: int, drains: int, kills: int) -> Goals:
             f"drain_p99_under_5_s_of_{drains}": lambda f: f["drain_p99_s"] < 5.0,
             "drain_redoes_nothing_committed": lambda f: f["drain_recommitted"] == 0,
         },
-        "drain_phases": {"drain_p99_under_5_s_in_every_phase": lambda f: f["drain_phases_worst_p99_s"] < 5.0},
+        "drain_phases": {
+            "drain_p99_under_5_s_in_every_phase": lambda f: f["drain_phases_worst_p99_s"] < 5.0
+        },
         "long": {
             f"long_run_of_{items}_complete": lambda f: f["long_done"] == items,
             "memory_flat": lambda f: f["long_memory_growth_mib"] < MEMORY_GROWTH_MIB,
             "enqueue_memory_flat": lambda f: f["enqueue_memory_growth_mib"] < MEMORY_GROWTH_MIB,
         },
-        "kills": {goal: lambda f, name=name: f["kills_goals"][name] for goal, name in of_kills.items()},
+        "kills": {
+            goal: lambda f, name=name: f["kills_goals"][name] for goal, name in of_kills.items()
+        },
     }
 
 

@@ -1,4 +1,5 @@
-"""`python -m workloads.library.tests.bench.cluster`: a storm takes 30 % of the Spot nodes of a real control plane.
+"""`python -m workloads.library.tests.bench.cluster`: a storm takes 30 % of the Spot nodes of a real
+control plane.
 
 Jobs by index on 1,000 nodes with 5,000 pods. --limit: seconds that a step may take.
 """
@@ -22,7 +23,8 @@ from workloads.library.tests.processes import MIB, rss_mib, sampled
 POOL = platforms.load("example").pool("spot-l4-g2-standard-8")
 GANG = 100
 LOST_SHARE = 0.3
-STEADY_GOAL_S, MEMORY_GOAL_GB = 60.0, 2.5
+STEADY_GOAL_S = 60.0
+MEMORY_GOAL_GB = 2.5
 LARGE = Scale(lease_s=40, parallelism=8, apiserver_heap_mib=1300)
 WRITERS = 16
 JOBS = "/apis/batch/v1"
@@ -51,7 +53,12 @@ def world_of(api: Api, count: int, limit_s: float) -> tuple[World, list[str]]:
 
 def play(api: Api, count: int, pods: int, limit_s: float) -> dict[str, Any]:
     """`steady_s`: from the notice to as many ready pods as before; none: not within the limit."""
-    found: dict[str, Any] = {"nodes": count, "pods": pods, "jobs": pods // GANG, "steady_s": None}
+    found: dict[str, Any] = {
+        "nodes": count,
+        "pods": pods,
+        "jobs": pods // GANG,
+        "steady_s": None,
+    }
     world, names = world_of(api, count, limit_s)
     for n in range(pods // GANG):
         create(world, f"job-{n}")
@@ -63,7 +70,10 @@ def play(api: Api, count: int, pods: int, limit_s: float) -> dict[str, Any]:
         until("as many pods run as before", lambda: steady(world, pods), limit_s)
         found["steady_s"] = time.monotonic() - began
         until("all jobs are complete", lambda: released(world) == found["jobs"], limit_s)
-    return found | {"jobs_complete": complete(world), "charged": charged(world)}
+    return found | {
+        "jobs_complete": complete(world),
+        "charged": charged(world),
+    }
 
 
 def create(world: World, name: str) -> None:
@@ -85,12 +95,18 @@ def ready_pods(world: World) -> int:
 
 def complete(world: World) -> int:
     found = (status.get("conditions") or () for status in statuses(world))
-    return sum(any(c["type"] == "Complete" and c["status"] == "True" for c in conditions) for conditions in found)
+    return sum(
+        any(c["type"] == "Complete" and c["status"] == "True" for c in conditions)
+        for conditions in found
+    )
 
 
 def charged(world: World) -> int:
     """What the jobs' own limits have been charged with."""
-    return sum(bool(status.get("failedIndexes")) + int(status.get("failed") or 0) for status in statuses(world))
+    return sum(
+        bool(status.get("failedIndexes")) + int(status.get("failed") or 0)
+        for status in statuses(world)
+    )
 
 
 def released(world: World) -> int:
@@ -117,7 +133,14 @@ def goals(found: dict[str, Any]) -> dict[str, bool]:
 
 def main() -> None:
     args = options(__doc__, nodes=1000, pods=5000, limit=600.0)
-    for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"):
+    for name in (
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kubectl",
+        "kwok",
+    ):
         build(TOOLS[name])
     found = measure(args.nodes, args.pods // GANG * GANG, args.limit)
     ended({"bench": "cluster", "figures": found}, goals(found))

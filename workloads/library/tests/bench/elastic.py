@@ -1,10 +1,11 @@
-"""`python -m workloads.library.tests.bench.elastic`: how long an elastic gang stands still when a member leaves, dies, freezes or comes.
+"""`python -m workloads.library.tests.bench.elastic`: how long an elastic gang stands still when a
+member leaves, dies, freezes or comes.
 
-Gangs of real processes on this machine. A time is from the signal to the first step that a survivor applies with the
-others; for growth it is the gap between two steps of a survivor. The cost of an undisturbed step is the gang's loop
-against the same loop with nothing but one all-reduce, turn by turn in the same processes. Beside it the same death
-under the rigid gang of this project, and under torchft, as delivered and tuned; a rival that cannot run here is a row
-with the reason.
+Gangs of real processes on this machine. A time is from the signal to the first step that a survivor
+applies with the others; for growth it is the gap between two steps of a survivor. The cost of an
+undisturbed step is the gang's loop against the same loop with nothing but one all-reduce, turn by
+turn in the same processes. Beside it the same death under the rigid gang of this project, and under
+torchft, as delivered and tuned; a rival that cannot run here is a row with the reason.
 """
 
 import signal
@@ -17,7 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench.gangs.elastic_rivals import RIGID, TUNED, rigid_killed, torchft_killed
+from workloads.library.tests.bench.gangs.elastic_rivals import (
+    RIGID,
+    TUNED,
+    rigid_killed,
+    torchft_killed,
+)
 from workloads.library.tests.bench.gangs.elastic_step import no_more_than, step_costs
 from workloads.library.tests.bench.result import ended
 from workloads.library.tests.bench.rival_home import CannotRun
@@ -33,7 +39,11 @@ NEVER_ENDS = 10**6
 
 
 def gang_in(folder: Path, server: ForkServer) -> LedgerGang:
-    settings = SETTINGS | {"steps": NEVER_ENDS, "every": NEVER_ENDS, "connect_s": 10.0}
+    settings = SETTINGS | {
+        "steps": NEVER_ENDS,
+        "every": NEVER_ENDS,
+        "connect_s": 10.0,
+    }
     gang = LedgerGang(folder, server=server, nodes=NODES, **settings)
     del gang.settings["silent_s"]  # as delivered
     return gang
@@ -73,7 +83,12 @@ def one_gang(folder: Path, server: ForkServer, number: signal.Signals) -> tuple[
 
 
 def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {"notice": [], "death": [], "silent": [], "growth": []}
+    times: dict[str, list[float]] = {
+        "notice": [],
+        "death": [],
+        "silent": [],
+        "growth": [],
+    }
     for n in range(ROUNDS):
         for what, number in (("notice", signal.SIGTERM), ("death", signal.SIGKILL)):
             lost, grown = one_gang(folder / f"{what}-{n}", server, number)
@@ -93,14 +108,22 @@ def rivals(folder: Path) -> dict[str, dict[str, Any]]:
 
 def several(once: Callable[[int], float]) -> dict[str, Any]:
     """The median of the deaths, and each; why a round has none where not all do."""
-    deaths_s, without = list[float](), list[str]()
+    deaths_s = list[float]()
+    without = list[str]()
     for n in range(ROUNDS):
         try:
             deaths_s.append(round(once(n), 2))
         except CannotRun as error:
             without.append(str(error))
     failed = {"not_run": f"{len(without)} of {ROUNDS} times: {without[0]}"} if without else {}
-    return ({"death_s": statistics.median(deaths_s), "deaths_s": deaths_s} if deaths_s else {}) | failed
+    return (
+        {
+            "death_s": statistics.median(deaths_s),
+            "deaths_s": deaths_s,
+        }
+        if deaths_s
+        else {}
+    ) | failed
 
 
 def main() -> None:
@@ -119,7 +142,11 @@ def main() -> None:
         "stall_of_survivors_while_growing_at_most_3_s": middle["growth"] <= 3.0,
         "an_undisturbed_step_costs_at_most_1_percent": no_more_than(0.01, costs),
     }
-    result = {"median_s": middle, "step_cost": costs, "rivals": others}
+    result = {
+        "median_s": middle,
+        "step_cost": costs,
+        "rivals": others,
+    }
     ended({"schema": "holdfast.bench.elastic/1"} | result, goals)
 
 

@@ -1,8 +1,9 @@
 """The page of figures, from what the benches said last.
 
-`python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make target, keeps its last JSON line under
-`recorded/` with day and machine, and writes the page; without arguments only the page is written. The README's
-table of figures is written with it. `record bench-training ONLY="PART ..."` replaces these parts of what was recorded.
+`python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make
+target, keeps its last JSON line under `recorded/` with day and machine, and writes the page;
+without arguments only the page is written. The README's table of figures is written with it.
+`record bench-training ONLY="PART ..."` replaces these parts of what was recorded.
 """
 
 import json
@@ -20,14 +21,19 @@ ROOT = HERE.parents[3]
 RECORDED = HERE / "recorded"
 PAGE = HERE / "FIGURES.md"
 README = ROOT / "README.md"
-BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
+BEGIN = "<!-- figures:begin -->"
+END = "<!-- figures:end -->"
 HEAD = """# Figures
 
 The headline and the goals of each bench, as it ran last. Every figure is in `recorded/BENCH.json`.
 `python -m workloads.library.tests.bench.figures record TARGET` runs a bench again, records it and writes this page. Machines differ and are
 noisy: read the ratios, which compare within one run.
 """
-VERDICTS: dict[bool | str, str] = {True: "Met", False: "**Missed**", "not run": "Not run"}
+VERDICTS: dict[bool | str, str] = {
+    True: "Met",
+    False: "**Missed**",
+    "not run": "Not run",
+}
 """Of a goal; a bench says "not run" where the machine lacks what it takes."""
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "figures.toml").read_text())
 """Of each bench, filled in from its recorded result."""
@@ -37,15 +43,25 @@ def main() -> None:
     if sys.argv[1:2] == ["record"] and len(sys.argv) > 2:
         record(*sys.argv[2:])
     elif len(sys.argv) > 1:
-        sys.exit(f"error: got {' '.join(sys.argv[1:])}; allowed: nothing, or record TARGET [NAME=VALUE...]")
+        sys.exit(
+            f"error: got {' '.join(sys.argv[1:])}; allowed: nothing, or record TARGET"
+            " [NAME=VALUE...]"
+        )
     PAGE.write_text(page(RECORDED))
     README.write_text(with_summary(README.read_text(), summary(RECORDED)))
 
 
 def record(target: str, *settings: str) -> None:
-    """A bench that misses a goal exits with 1 and is recorded all the same; one that fails has no last line."""
+    """A bench that misses a goal exits with 1 and is recorded all the same; one that fails has no
+    last line.
+    """
     last = ""
-    with subprocess.Popen(["make", target, *settings], cwd=ROOT, stdout=subprocess.PIPE, text=True) as bench:
+    with subprocess.Popen(
+        ["make", target, *settings],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as bench:
         for line in bench.stdout or ():
             print(line, end="", flush=True)
             last = line.strip() or last
@@ -54,9 +70,18 @@ def record(target: str, *settings: str) -> None:
     except ValueError:
         found = None
     if not (isinstance(found, dict) and found.get("goals")):
-        sys.exit(f"error: {target} ended with {bench.returncode} and without its JSON line; nothing was recorded")
-    day, file = f"{datetime.now(UTC):%Y-%m-%d}", RECORDED / f"{target}.json"
-    facts = {"command": " ".join(("make", target, *settings)), "day": day, "machine": machine(), "result": found}
+        sys.exit(
+            f"error: {target} ended with {bench.returncode} and without its JSON line; nothing was"
+            " recorded"
+        )
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    file = RECORDED / f"{target}.json"
+    facts = {
+        "command": " ".join(("make", target, *settings)),
+        "day": day,
+        "machine": machine(),
+        "result": found,
+    }
     if file.exists() and any(setting.startswith("ONLY=") for setting in settings):
         facts = _with_parts(json.loads(file.read_text()), found, day)
     RECORDED.mkdir(exist_ok=True)
@@ -66,17 +91,34 @@ def record(target: str, *settings: str) -> None:
 def _with_parts(recorded: dict[str, Any], found: dict[str, Any], day: str) -> dict[str, Any]:
     """`recorded` with the parts of a bench that `found` has, and the day of each."""
     whole = recorded["result"]
-    parts = {name: value for name, value in found.items() if isinstance(value, dict) and name != "goals"}
-    result = {**whole, **parts, "goals": {**whole["goals"], **found["goals"]}}
-    return {**recorded, "parts": {**recorded.get("parts", {}), **dict.fromkeys(parts, day)}, "result": result}
+    parts = {}
+    for name, value in found.items():
+        if isinstance(value, dict) and name != "goals":
+            parts[name] = value
+    result = {
+        **whole,
+        **parts,
+        "goals": {**whole["goals"], **found["goals"]},
+    }
+    return {
+        **recorded,
+        "parts": {**recorded.get("parts", {}), **dict.fromkeys(parts, day)},
+        "result": result,
+    }
 
 
 def machine() -> str:
     """Cores, memory and processor, as far as the system tells."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cpuinfo = Path("/proc/cpuinfo")
-    models = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
-    model = models[0].partition(":")[2].strip() if models else platform.processor() or platform.machine()
+    if cpuinfo.exists():
+        models = [line for line in cpuinfo.read_text().splitlines() if "model name" in line]
+    else:
+        models = []
+    if models:
+        model = models[0].partition(":")[2].strip()
+    else:
+        model = platform.processor() or platform.machine()
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}, {model}"
 
 
@@ -92,7 +134,10 @@ def summary(folder: Path) -> str:
         recorded = json.loads((folder / f"{target}.json").read_text())
         goals = [*recorded["result"]["goals"].values()]
         sentence = text["headline"].format(**recorded["result"])
-        rows.append(f"| `make {target}` | {sentence} | {goals.count(True)} of {len(goals)} | {recorded['day']} |")
+        rows.append(
+            f"| `make {target}` | {sentence} | {goals.count(True)} of {len(goals)} |"
+            f" {recorded['day']} |"
+        )
     return "\n".join(rows)
 
 
@@ -106,13 +151,17 @@ def section(recorded: dict[str, Any]) -> str:
     goals: dict[str, bool | str] = result["goals"]
     target = recorded["command"].split()[1]
     lines = [f"## `{recorded['command']}`", ""]
-    if text := TEXTS.get(target):
+    text = TEXTS.get(target)
+    if text:
         headline = text["headline"].format(**result)
         lines += [f"{headline[0].upper()}{headline[1:]}.", ""]
         lines += [line for more in text.get("more", ()) for line in _if_recorded(more, result)]
     days = "".join(f", {part} {day}" for part, day in recorded.get("parts", {}).items())
     lines += [
-        f"{recorded['day']}{days}; {recorded['machine']}; {[*goals.values()].count(True)} of {len(goals)} goals met.",
+        (
+            f"{recorded['day']}{days}; {recorded['machine']}; {[*goals.values()].count(True)} of"
+            f" {len(goals)} goals met."
+        ),
         "",
     ]
     for verdict, label in VERDICTS.items():

@@ -1,7 +1,9 @@
-"""One lane of the kill matrix: a run is killed again and again until it is done, then compared to the last bit.
+"""One lane of the kill matrix: a run is killed again and again until it is done, then compared to
+the last bit.
 
 Every start leaves one JSON line in the results, which the lanes share. Bits alone prove no restore:
-a run that begins again at step 0 each time ends with the same ones. So each start also notes what it lost.
+a run that begins again at step 0 each time ends with the same ones. So each start also notes what
+it lost.
 """
 
 import json
@@ -28,11 +30,13 @@ from workloads.library.tests.training.runs import PATIENCE_S, Event, Run
 from workloads.library.tests.training.warm import Fork
 
 TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")
-STEPS, EVERY = 60, 4
+STEPS = 60
+EVERY = 4
 # An interval, a save in flight, and one that went down with its uploader.
 LOST_STEPS_MAX = 3 * EVERY
 OPTIONS = ("--set", "batch=4", "--set", "keep=2")
-ENDS_BY_POWER_LOSS = {75, 137, 143}  # what the pod's first process may leave; never a bug, never success
+# what the pod's first process may leave; never a bug, never success
+ENDS_BY_POWER_LOSS = {75, 137, 143}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +59,9 @@ class Start:
     target: str
     struck: bool
     lost_steps: int | None
-    """Steps done again after the restore; None where no restore came to its end, or nothing was done before."""
+    """Steps done again after the restore; None where no restore came to its end, or nothing was
+    done before.
+    """
     restored: int | None = None
     """Step that was restored; 0: none was there."""
     committed: int = 0
@@ -90,7 +96,11 @@ class Records:
 
 
 def played(
-    about: str | None, play: Callable[..., None], verdict: Callable[[Records, int], dict[str, Any]], *, kills: int
+    about: str | None,
+    play: Callable[..., None],
+    verdict: Callable[[Records, int], dict[str, Any]],
+    *,
+    kills: int,
 ) -> NoReturn:
     """The command line of a kill matrix."""
     o = options(about, kills=kills, seed=1)
@@ -108,7 +118,12 @@ def side_by_side(lanes: int, lane: Callable[[int], object]) -> None:
         raise RuntimeError("a lane ended early")
 
 
-def share(plan: Iterator[Any], lane: int, lanes: int, over: Callable[[], bool]) -> Iterator[Any]:
+def share(
+    plan: Iterator[Any],
+    lane: int,
+    lanes: int,
+    over: Callable[[], bool],
+) -> Iterator[Any]:
     """One lane's part of an endless plan, until it is over."""
     for planned in islice(plan, lane, None, lanes):
         if over():
@@ -138,7 +153,9 @@ class Lane:
         if code == 0:
             self._compare(run)
         else:
-            self.results.add(Comparison(run=run.folder.name, differing=f"did not resume: {run.log()[-600:]}"))
+            self.results.add(
+                Comparison(run=run.folder.name, differing=f"did not resume: {run.log()[-600:]}")
+            )
 
     def _new_run(self) -> Run:
         self._runs += 1
@@ -158,36 +175,70 @@ class Lane:
         before = run.events()
         run.env = {ENV_KILL_AT: f"{kill.target}:{kill.after_steps}" if kill.is_point else ""}
         with run.started() as process:
-            struck = _at_point(process) if kill.is_point else _at_random(run, process, kill, len(before))
+            if kill.is_point:
+                struck = _at_point(process)
+            else:
+                struck = _at_random(run, process, kill, len(before))
             code = process.wait(PATIENCE_S)
         code = 128 - code if code < 0 else code
         if kill.is_point and code == 0:
             struck = False  # an uploader that ends with its run looks like one that died
         fine = code in ENDS_BY_POWER_LOSS if struck and kill.target != "uploader" else code == 0
-        self._note(run, kill, before, struck=struck, wrong="" if fine else f"{kill}: exit {code}: {run.log()[-600:]}")
+        self._note(
+            run,
+            kill,
+            before,
+            struck=struck,
+            wrong="" if fine else f"{kill}: exit {code}: {run.log()[-600:]}",
+        )
         return code == 0
 
-    def _note(self, run: Run, kill: Kill, before: list[Event], *, struck: bool, wrong: str = "") -> None:
+    def _note(
+        self,
+        run: Run,
+        kill: Kill,
+        before: list[Event],
+        *,
+        struck: bool,
+        wrong: str = "",
+    ) -> None:
         """`before`: what the run had reported when the start began."""
-        restored = [event["step"] for event in run.events()[len(before) :] if event["event"] == "restore"]
-        reached = max((event["last_step"] for event in before if event["event"] == "window"), default=0)
+        restored = [
+            event["step"] for event in run.events()[len(before) :] if event["event"] == "restore"
+        ]
+        reached = max(
+            (event["last_step"] for event in before if event["event"] == "window"), default=0
+        )
         self.results.add(
             Start(
                 target=kill.target,
                 struck=struck,
                 lost_steps=max(0, reached - restored[0]) if restored and reached else None,
                 restored=restored[0] if restored else None,
-                committed=max((event["step"] for event in before if event["event"] == "commit"), default=0),
+                committed=max(
+                    (event["step"] for event in before if event["event"] == "commit"), default=0
+                ),
                 wrong=wrong,
             )
         )
 
 
 def new_run(server: ForkServer | None, folder: Path) -> Run:
-    return Run(folder=folder, steps=STEPS, every=EVERY, options=OPTIONS, server=server)
+    return Run(
+        folder=folder,
+        steps=STEPS,
+        every=EVERY,
+        options=OPTIONS,
+        server=server,
+    )
 
 
-def _at_random(run: Run, process: subprocess.Popen[str], kill: Kill, begun: int) -> bool:
+def _at_random(
+    run: Run,
+    process: subprocess.Popen[str],
+    kill: Kill,
+    begun: int,
+) -> bool:
     """Wait until this start has done its steps, then kill; false when the run was over before."""
     until = time.monotonic() + PATIENCE_S
     while sum(e["event"] == "window" for e in run.events()[begun:]) < kill.after_steps:
@@ -199,11 +250,13 @@ def _at_random(run: Run, process: subprocess.Popen[str], kill: Kill, begun: int)
 
 
 def _at_point(process: subprocess.Popen[str]) -> bool:
-    """Wait for the death at the point. An uploader's death takes the pod along: the machine is gone.
+    """Wait for the death at the point. An uploader's death takes the pod along: the machine is
+    gone.
 
     False when the run ended by itself before the point was reached as often as planned.
     """
-    until, known = time.monotonic() + PATIENCE_S, set[psutil.Process]()
+    until = time.monotonic() + PATIENCE_S
+    known = set[psutil.Process]()
     while process.poll() is None and time.monotonic() < until:
         ranks, uploaders = _pod(process.pid)
         living = {p for p in uploaders if alive(p)}

@@ -1,9 +1,11 @@
-"""`python -m workloads.library.tests.bench.kill_matrix [--kills N] [--seed S]`: power losses at random moments and at named points.
+"""`python -m workloads.library.tests.bench.kill_matrix [--kills N] [--seed S]`: power losses at
+random moments and at named points.
 
-A run is killed again and again until it is done; then its loss curve and its digest are held against those of
-a run that nothing disturbed, to the last bit. Kills hit a rank, the agent, the uploader or all of them, after
-a random number of steps, or the process that reaches a named point of staging, upload, commit, restore or
-retention. Two runs at a time, each forked from its own import of torch.
+A run is killed again and again until it is done; then its loss curve and its digest are held
+against those of a run that nothing disturbed, to the last bit. Kills hit a rank, the agent, the
+uploader or all of them, after a random number of steps, or the process that reaches a named point
+of staging, upload, commit, restore or retention. Two runs at a time, each forked from its own
+import of torch.
 """
 
 import itertools
@@ -35,12 +37,17 @@ MAY_GO_UNREACHED = ("retention.uncommitted",)  # needs an abandoned attempt of a
 def plan(kills: int, seed: int) -> list[Kill]:
     """Every point in turn and random moments for every target, shuffled by the seed."""
     rng = random.Random(seed)
-    chosen = [
-        Kill(target=point, after_steps=1 + n // len(POINTS))
-        for n, point in enumerate(itertools.islice(itertools.cycle(POINTS), kills // 3))
-    ]
+    chosen = []
+    for n, point in enumerate(itertools.islice(itertools.cycle(POINTS), kills // 3)):
+        chosen.append(Kill(target=point, after_steps=1 + n // len(POINTS)))
     for target in itertools.islice(itertools.cycle(TARGETS), kills - len(chosen)):
-        chosen.append(Kill(target=target, after_steps=rng.randint(1, 9), delay_s=rng.uniform(0, 0.1)))
+        chosen.append(
+            Kill(
+                target=target,
+                after_steps=rng.randint(1, 9),
+                delay_s=rng.uniform(0, 0.1),
+            )
+        )
     rng.shuffle(chosen)
     return chosen
 
@@ -61,13 +68,19 @@ def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
     def lane(number: int) -> None:
         mine = share(endless(kills, seed), number, LANES, over)
         with run_server() as server:
-            Lane(folder=folder / f"lane-{number}", reference=reference, results=results, server=server).play(mine)
+            Lane(
+                folder=folder / f"lane-{number}",
+                reference=reference,
+                results=results,
+                server=server,
+            ).play(mine)
 
     side_by_side(LANES, lane)
 
 
 def verdict(results: Records, wanted: int) -> dict[str, object]:
-    starts, comparisons = results.of(Start), results.of(Comparison)
+    starts = results.of(Start)
+    comparisons = results.of(Comparison)
     wrong = [start.wrong for start in starts if start.wrong]
     differing = [comparison for comparison in comparisons if comparison.differing]
     struck = [start.target for start in starts if start.struck]
@@ -87,7 +100,9 @@ def verdict(results: Records, wanted: int) -> dict[str, object]:
             "every_target_and_point_hit": set(struck) >= {*TARGETS, *POINTS} - {*MAY_GO_UNREACHED},
             "resume_always_works": not wrong,
             "restores_happened": any(step > 0 for step, _ in restored),
-            "newest_commit_never_moves_back": all(step >= committed for step, committed in restored),
+            "newest_commit_never_moves_back": all(
+                step >= committed for step, committed in restored
+            ),
             "lost_at_most_an_interval_and_what_was_in_flight": lost <= LOST_STEPS_MAX,
             "loss_curve_and_parameters_bit_exact": bool(comparisons) and not differing,
         },

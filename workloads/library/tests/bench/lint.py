@@ -1,8 +1,10 @@
-"""1,000 manifests through the linter, in a process of its own; then precision on manifests of strangers, recall on seeded defects.
+"""1,000 manifests through the linter, in a process of its own; then precision on manifests of
+strangers, recall on seeded defects.
 
-lint_labels.json holds findings on the modules that the test tools pin, each compared with its file by hand: right or
-not, and why. A finding is right where its sentence holds for that file, applied as it is. The sample of 100 was drawn
-once, by rule, with more from rules that find more; labels of retired rules are removed.
+lint_labels.json holds findings on the modules that the test tools pin, each compared with its file
+by hand: right or not, and why. A finding is right where its sentence holds for that file, applied
+as it is. The sample of 100 was drawn once, by rule, with more from rules that find more; labels of
+retired rules are removed.
 """
 
 import json
@@ -24,14 +26,22 @@ from workloads.library.tests.lint import defects
 from workloads.library.tests.lint.test_strangers import MODULES, folder
 
 LABELS = Path(__file__).with_name("lint_labels.json")
-COUNT, GOAL_S = 1_000, 10.0
-FALSE_AT_MOST, FOUND_AT_LEAST = 0.05, 0.95
+COUNT = 1_000
+GOAL_S = 10.0
+FALSE_AT_MOST = 0.05
+FOUND_AT_LEAST = 0.95
 
 
 def write(into: Path) -> None:
     """The rendered files and the rules' examples, over and over: clean and full of findings."""
-    rendered = sorted((Path(__file__).parents[4] / "workloads/rendered/example").glob("*/[!k]*.yaml"))
-    texts = [part for file in rendered for part in file.read_text().split("---\n") if "kind:" in part]
+    rendered = sorted(
+        (Path(__file__).parents[4] / "workloads/rendered/example").glob("*/[!k]*.yaml")
+    )
+    texts = []
+    for file in rendered:
+        for part in file.read_text().split("---\n"):
+            if "kind:" in part:
+                texts.append(part)
     texts += [example_text(rule, rule.bad) for rule in all_rules().values() if rule.id < "HF9"]
     for number in range(COUNT):
         (into / f"{number:04}.yaml").write_text(texts[number % len(texts)])
@@ -49,12 +59,19 @@ def judged() -> dict[str, Any]:
         if finding.file.startswith(f"{root.as_posix()}/")
     }
     labels: list[dict[str, Any]] = json.loads(LABELS.read_text())
-    standing = [label["right"] for label in labels if (label["file"], label["line"], label["rule"]) in reported]
+    standing = []
+    for label in labels:
+        if (label["file"], label["line"], label["rule"]) in reported:
+            standing.append(label["right"])
     found = [each.found() for each in (*defects.JOBS, *defects.REST)]
     found += [rule in defects.found_in(base, change) for base, change, rule in defects.SINGLE]
     return {
         "strangers_files": report.files,
-        "judged": {"by hand": len(labels), "reported": len(standing), "false": standing.count(False)},
+        "judged": {
+            "by hand": len(labels),
+            "reported": len(standing),
+            "false": standing.count(False),
+        },
         "precision": round(1 - standing.count(False) / max(1, len(standing)), 3),
         "recall": sum(found) / len(found),
         "defects": f"{sum(found)} of {len(found)}",
@@ -62,12 +79,18 @@ def judged() -> dict[str, Any]:
 
 
 def main() -> None:
-    os.environ[ENV_PLATFORM] = str(platforms.file("example"))  # of all files that no document lies beside
+    # of all files that no document lies beside
+    os.environ[ENV_PLATFORM] = str(platforms.file("example"))
     with tempfile.TemporaryDirectory() as name:
         write(Path(name))
         began = time.perf_counter()
         command = [sys.executable, "-m", "holdfast", "lint", name, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         seconds = time.perf_counter() - began
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
@@ -77,7 +100,14 @@ def main() -> None:
         "at_most_5_percent_false": 1 - quality["precision"] <= FALSE_AT_MOST,
         "at_least_95_percent_found": quality["recall"] >= FOUND_AT_LEAST,
     }
-    ended({"seconds": round(seconds, 2), "files": report["files"]} | quality, goals)
+    ended(
+        {
+            "seconds": round(seconds, 2),
+            "files": report["files"],
+        }
+        | quality,
+        goals,
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""`python -m workloads.library.tests.bench.monitoring`: a ledger and a report of a million events, and the exporter beside a large cluster.
+"""`python -m workloads.library.tests.bench.monitoring`: a ledger and a report of a million events,
+and the exporter beside a large cluster.
 
-The exporter runs as a process of its own. Detection lag is from the notice to a pod on a Spot node until the
-counter under /metrics rises. --limit: seconds that a step may take.
+The exporter runs as a process of its own. Detection lag is from the notice to a pod on a Spot node
+until the counter under /metrics rises. --limit: seconds that a step may take.
 """
 
 import os
@@ -31,7 +32,10 @@ from workloads.library.tests import sample
 from workloads.library.tests.bench.cluster import GANG, create, ready_pods, world_of
 from workloads.library.tests.bench.result import ended, options
 
-LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
+LEDGER_GOAL_S = 5.0
+LAG_GOAL_S = 5.0
+SUM_GOAL_MS = 1.0
+REPORT_GOAL_MB = 1.5
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -42,8 +46,11 @@ def million_events(count: int) -> dict[str, float]:
     text = b"\n".join(one)
     lines: list[bytes] = []
     while len(lines) < count:
-        name = b"%d-" % len(lines)  # a process is of one job only: its clock is followed through the file
-        named = text.replace(b'"job": "', b'"job": "' + name).replace(b'"process": "', b'"process": "' + name)
+        # a process is of one job only: its clock is followed through the file
+        name = b"%d-" % len(lines)
+        named = text.replace(b'"job": "', b'"job": "' + name).replace(
+            b'"process": "', b'"process": "' + name
+        )
         lines += named.split(b"\n")
     lines = lines[:count]
     began = time.perf_counter()
@@ -54,16 +61,36 @@ def million_events(count: int) -> dict[str, float]:
     assert not reading.problems
     unsummed_us = max(abs(sum(x.totals_us.values()) - x.wall_us) for x in found)
     page = render(build(found, reading.problems, {}, capacities(reading.events)))
-    sizes = {"events": len(lines), "jobs": len(found), "unsummed_ms": unsummed_us / 1e3}
-    return sizes | {"report_mb": len(page.encode()) / 1e6, "read_s": read - began, "ledger_s": done - read}
+    sizes = {
+        "events": len(lines),
+        "jobs": len(found),
+        "unsummed_ms": unsummed_us / 1e3,
+    }
+    return sizes | {
+        "report_mb": len(page.encode()) / 1e6,
+        "read_s": read - began,
+        "ledger_s": done - read,
+    }
 
 
 @contextmanager
 def exporter(kubeconfig: Path, *, every_s: float, lines: Path = Path(os.devnull)) -> Iterator[int]:
     """Its port. Ends it as a kubelet does, and fails where it did not stay until then."""
     (port,), log = free_ports(1), kubeconfig.with_name("exporter.log")
-    command = [sys.executable, "-m", "holdfast", "export", "--kubeconfig", str(kubeconfig)]
-    command += ["--port", str(port), "--every-s", str(every_s)]
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "export",
+        "--kubeconfig",
+        str(kubeconfig),
+    ]
+    command += [
+        "--port",
+        str(port),
+        "--every-s",
+        str(every_s),
+    ]
     with log.open("wb") as errors, lines.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=errors)
     try:
@@ -79,7 +106,10 @@ def metrics(port: int) -> dict[str, float]:
     """Summed over their series; empty while nothing is served."""
     try:
         with OPENER.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            rows = [row.rpartition(" ") for row in answer.read().decode().splitlines() if row.startswith("holdfast_")]
+            rows = []
+            for row in answer.read().decode().splitlines():
+                if row.startswith("holdfast_"):
+                    rows.append(row.rpartition(" "))
     except OSError:
         return {}
     found = defaultdict[str, float](float)
@@ -98,30 +128,59 @@ def beside_a_cluster(count: int, pods: int, losses: int, limit_s: float) -> dict
         with suppress(AssertionError):  # the figure says how many do
             until("pods run", lambda: ready_pods(world) >= pods, limit_s)
         running = ready_pods(world)
-        return measured(api, kubeconfig, losses) | {"nodes": count, "pods": pods, "pods_running": running}
+        return measured(api, kubeconfig, losses) | {
+            "nodes": count,
+            "pods": pods,
+            "pods_running": running,
+        }
 
 
 def measured(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
-    victims = sorted({pod["spec"]["nodeName"] for pod in api.items("/api/v1/pods") if pod["spec"].get("nodeName")})
+    victims = sorted(
+        {
+            pod["spec"]["nodeName"]
+            for pod in api.items("/api/v1/pods")
+            if pod["spec"].get("nodeName")
+        }
+    )
     with exporter(kubeconfig, every_s=1.0) as port:
-        until("the exporter has seen the cluster", lambda: metrics(port).get("exporter_heartbeat_seconds"), 120)
+        until(
+            "the exporter has seen the cluster",
+            lambda: metrics(port).get("exporter_heartbeat_seconds"),
+            120,
+        )
         lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
-        return {"lag_p50_s": statistics.median(lags), "lag_p99_s": statistics.quantiles(lags, n=100)[98]}
+        return {
+            "lag_p50_s": statistics.median(lags),
+            "lag_p99_s": statistics.quantiles(lags, n=100)[98],
+        }
 
 
 def lag(api: Api, port: int, victim: str, expected: int) -> float:
     """One node is taken; the clock starts before the notice is written."""
     began = time.monotonic()
     take(api, victim)
-    until(f"{expected} preemptions are told", lambda: metrics(port).get("preemptions_total", 0) >= expected, 60)
+    until(
+        f"{expected} preemptions are told",
+        lambda: metrics(port).get("preemptions_total", 0) >= expected,
+        60,
+    )
     seen = time.monotonic() - began
     nodes.remove(api, [victim])
     return seen
 
 
 def take(api: Api, victim: str) -> None:
-    """The notice, then its pods. Only theirs are listed: five thousand would take longer than what is measured."""
-    api.merge(f"{nodes.NODES}/{victim}", {"metadata": {"labels": {GOING: "true"}}, "spec": {"unschedulable": True}})
+    """The notice, then its pods. Only theirs are listed: five thousand would take longer than what
+    is measured.
+    """
+    api.merge(
+        f"{nodes.NODES}/{victim}",
+        {
+            "metadata": {"labels": {GOING: "true"}},
+            "spec": {"unschedulable": True},
+        },
+    )
     for pod in api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={victim}"):
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
@@ -130,7 +189,14 @@ def take(api: Api, victim: str) -> None:
 
 
 def main() -> None:
-    args = options(__doc__, events=1_000_000, nodes=1000, pods=5000, losses=100, limit=240.0)
+    args = options(
+        __doc__,
+        events=1_000_000,
+        nodes=1000,
+        pods=5000,
+        losses=100,
+        limit=240.0,
+    )
     ledger = million_events(args.events)
     cluster = beside_a_cluster(args.nodes, args.pods, args.losses, args.limit) if args.nodes else {}
     goals = {

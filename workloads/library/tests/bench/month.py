@@ -1,6 +1,8 @@
-"""`python -m workloads.library.tests.bench.month`: false pages in a month of ordinary Spot operation, and time to page of real trouble.
+"""`python -m workloads.library.tests.bench.month`: false pages in a month of ordinary Spot
+operation, and time to page of real trouble.
 
-At least 200 seeded jobs: evictions with and without notice, droughts, cancellations, failed saves, completions.
+At least 200 seeded jobs: evictions with and without notice, droughts, cancellations, failed saves,
+completions.
 """
 
 from collections import Counter
@@ -22,7 +24,9 @@ def main() -> None:
     found = {
         "jobs": jobs,
         "happened": month.happened,
-        "minutes until its alert": {kind: f"{took} of {promise}" for kind, (took, promise) in judged.found.items()},
+        "minutes until its alert": {
+            kind: f"{took} of {promise}" for kind, (took, promise) in judged.found.items()
+        },
         "missed": judged.missed,
         "false pages": [str(firing) for firing in judged.false_pages],
         "tickets": Counter(firing.alert for firing in judged.other),

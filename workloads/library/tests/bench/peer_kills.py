@@ -1,7 +1,9 @@
-"""`python -m workloads.library.tests.bench.peer_kills [--kills N] [--seed S]`: kill nodes of sharded gangs, alone and together, at random moments and at each named point.
+"""`python -m workloads.library.tests.bench.peer_kills [--kills N] [--seed S]`: kill nodes of
+sharded gangs, alone and together, at random moments and at each named point.
 
-Four nodes as processes with a small state. A gang is struck until it has done its steps, then the next one begins, three
-gangs at a time. The bits of each restore and of each end are held against those of a run that nothing disturbed.
+Four nodes as processes with a small state. A gang is struck until it has done its steps, then the
+next one begins, three gangs at a time. The bits of each restore and of each end are held against
+those of a run that nothing disturbed.
 """
 
 from collections import Counter
@@ -44,12 +46,14 @@ def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
 
 
 def verdict(results: Records, wanted: int) -> dict[str, Any]:
-    struck, ended = results.of(Struck), results.of(Found)
+    struck = results.of(Struck)
+    ended = results.of(Found)
     found = [*struck, *ended]
     wrong = [text[:2000] for each in found for text in each.wrong]
     zombies = [text for each in found for text in each.zombies]
     stuck = [each.stuck[:2000] for each in ended if each.stuck]
-    fallbacks, kinds = taken(struck), Counter[str]()
+    fallbacks = taken(struck)
+    kinds = Counter[str]()
     for each in struck:
         kinds[each.kind] += each.kills if each.reached else 0
     goals = {

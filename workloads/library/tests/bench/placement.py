@@ -49,7 +49,9 @@ def main() -> None:
     goals["chosen_within_5_percent_of_the_offline_optimum_at_70_h"] = gaps[70.0]["chosen"] <= 5.0
     goals["chosen_within_8_percent_of_the_offline_optimum_at_52_h"] = gaps[52.0]["chosen"] <= 8.0
     goals |= gang_goals()
-    goals["choice_within_half_a_point_of_the_best_policy"] = choice_regret(traces, min(asked.starts, 300))
+    goals["choice_within_half_a_point_of_the_best_policy"] = choice_regret(
+        traces, min(asked.starts, 300)
+    )
     goals["printed_flip_within_2_percent_of_the_simulated"] = flips()
     cpu_s = speed_cpu_s(traces, asked.jobs, 200)
     goals["1000_jobs_200_starts_all_policies_under_8_cpu_s"] = cpu_s < 8.0
@@ -67,18 +69,27 @@ def main() -> None:
 
 
 def speed_cpu_s(traces: list[Trace], jobs: int, starts: int) -> float:
-    """CPU for jobs of 4 to 48 h with slack of 5 % to 200 %, each from `starts` places of one recording, under all policies."""
-    rng, paths = np.random.default_rng(3), paths_of(traces)
+    """CPU for jobs of 4 to 48 h with slack of 5 % to 200 %, each from `starts` places of one
+    recording, under all policies.
+    """
+    rng = np.random.default_rng(3)
+    paths = paths_of(traces)
     work = np.repeat(rng.uniform(4, 48, jobs), starts)
     path = np.repeat(rng.integers(len(traces), size=jobs), starts)
     count = jobs * starts
     runs = Runs(
-        work_h=work, restart_h=np.repeat(rng.uniform(0.05, 0.4, jobs), starts),
+        work_h=work,
+        restart_h=np.repeat(rng.uniform(0.05, 0.4, jobs), starts),
         deadline_h=work * np.repeat(rng.uniform(1.15, 3, jobs), starts) + 0.5,
-        interval_h=np.full(count, 0.3), checkpoint_h=np.full(count, 0.01), spot_usd=np.full(count, 1 / RATIO),
-        on_demand_usd=np.ones(count), idle_usd=np.zeros(count), keep_h=np.zeros(count), path=path,
+        interval_h=np.full(count, 0.3),
+        checkpoint_h=np.full(count, 0.01),
+        spot_usd=np.full(count, 1 / RATIO),
+        on_demand_usd=np.ones(count),
+        idle_usd=np.zeros(count),
+        keep_h=np.zeros(count),
+        path=path,
         offset_h=rng.uniform(0, np.array([trace.hours for trace in traces])[path]),
-    )  # fmt: skip
+    )
     everything: tuple[Policy, ...] = (policies.WAIT, ON_DEMAND_ONLY, *COMPARED)
     # In parts: more at once, and the arrays outgrow the caches.
     parts = [slice(at, at + 100_000) for at in range(0, count, 100_000)]
@@ -94,7 +105,16 @@ def command_cpu_s(arguments: list[str]) -> float:
     used: list[float] = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "holdfast", *arguments], check=True, capture_output=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "holdfast",
+                *arguments,
+            ],
+            check=True,
+            capture_output=True,
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     print(f"`holdfast {' '.join(arguments)}`: {min(used):.2f} s of CPU")

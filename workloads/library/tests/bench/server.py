@@ -1,11 +1,13 @@
-"""The online server: requests lost over evictions, roll-outs and deaths; batching, overload, lost models, rivals.
+"""The online server: requests lost over evictions, roll-outs and deaths; batching, overload, lost
+models, rivals.
 
     python -m workloads.library.tests.bench.server                              # what `make bench-server` runs: 18 minutes
     python -m workloads.library.tests.bench.server --share 0.1 --sections drains controls
     make bench-server SECTIONS="batching rivals"
 
-Real server processes behind a real Envoy, k6 as the client. --rate is that of the open loop, a second; --share: of all
-requests, actions and seconds. Endpoints move as late as in a cluster: see workloads/library/holdfast/drill/serving/fleet.py.
+Real server processes behind a real Envoy, k6 as the client. --rate is that of the open loop, a
+second; --share: of all requests, actions and seconds. Endpoints move as late as in a cluster: see
+workloads/library/holdfast/drill/serving/fleet.py.
 """
 
 import tempfile
@@ -17,7 +19,8 @@ from workloads.library.tests.bench.serving.drains import controls, deaths, drain
 from workloads.library.tests.bench.serving.vanished import vanished
 
 POSTS = 112_000
-VANISHED, VANISHED_S = 3, 45.0
+VANISHED = 3
+VANISHED_S = 45.0
 LATE_S = 20.0
 LEAST_FACTOR = 10.0
 LEAST_ANSWERED = 0.9
@@ -36,12 +39,16 @@ def _lost(found: Found, name: str) -> int:
 GOALS: Goals = {
     "drains": {
         "no request failed over evictions and roll-outs": lambda f: f["drains_failed"] == 0,
-        "k6 made 99 % of the arrivals, at least": lambda f: f["drains_arrivals_not_made"] <= f["drains_posts"] // 100,
+        "k6 made 99 % of the arrivals, at least": lambda f: (
+            f["drains_arrivals_not_made"] <= f["drains_posts"] // 100
+        ),
         "no retry was needed for them": lambda f: f["drains_retries"] == 0,
         "client, proxy and servers count the same": lambda f: (
             f["drains_posts"] == f["drains_by_proxy"] == f["drains_by_servers"]
         ),
-        "every eviction and roll-out was played": lambda f: f["drains_actions"] == f["drains_actions_wanted"],
+        "every eviction and roll-out was played": lambda f: (
+            f["drains_actions"] == f["drains_actions_wanted"]
+        ),
         "every server exited cleanly": lambda f: f["drains_exit_codes"] == [143],
     },
     "late": {
@@ -51,11 +58,15 @@ GOALS: Goals = {
     },
     "deaths": {
         "no request failed over kills and freezes": lambda f: f["deaths_failed"] == 0,
-        "every kill and freeze was played": lambda f: f["deaths_actions"] == f["deaths_actions_wanted"],
+        "every kill and freeze was played": lambda f: (
+            f["deaths_actions"] == f["deaths_actions_wanted"]
+        ),
     },
     "models": {
         "no request failed over models that hang or die": lambda f: f["models_failed"] == 0,
-        "every hang and death was played": lambda f: f["models_actions"] == f["models_actions_wanted"],
+        "every hang and death was played": lambda f: (
+            f["models_actions"] == f["models_actions_wanted"]
+        ),
     },
     "vanished": {
         "no request failed over machines gone without a reset": lambda f: f["vanished_failed"] == 0,
@@ -66,7 +77,9 @@ GOALS: Goals = {
         "control: the preStop sleep loses requests": lambda f: _lost(f, "control_prestop") > 0,
         "control: the default breaker loses requests": lambda f: f["control_breaker_failed"] > 0,
     },
-    "batching": {f"batches bring {LEAST_FACTOR:g} times": lambda f: f["batching_factor"] >= LEAST_FACTOR},
+    "batching": {
+        f"batches bring {LEAST_FACTOR:g} times": lambda f: f["batching_factor"] >= LEAST_FACTOR
+    },
     "overload": {
         "overload: 90 % of capacity in time": lambda f: (
             f["overload_answered_share"] >= LEAST_ANSWERED and f["overload_dropped"] == 0
@@ -75,13 +88,19 @@ GOALS: Goals = {
             f["overload_answered_p99_ms"] <= f["overload_bound_ms"]
         ),
         "overload: refused in 50 ms": lambda f: f["overload_refused_p99_ms"] <= MOST_REFUSED_MS,
-        "overload: 1 % let in and then late, at most": lambda f: f["overload_late_share"] <= MOST_LATE,
+        "overload: 1 % let in and then late, at most": lambda f: (
+            f["overload_late_share"] <= MOST_LATE
+        ),
         "overload: memory flat": lambda f: f["overload_rss_growth_mib"] <= MOST_GROWTH_MIB,
     },
     "rivals": {
         "throughput at least LitServe's": lambda f: f["holdfast_per_s"] >= f["litserve_per_s"],
-        "p99 at most LitServe's, same users": lambda f: f["holdfast_p99_ms"] <= f["litserve_p99_ms"],
-        "p99 at most LitServe's, same rate": lambda f: f["holdfast_steady_p99_ms"] <= f["litserve_steady_p99_ms"],
+        "p99 at most LitServe's, same users": lambda f: (
+            f["holdfast_p99_ms"] <= f["litserve_p99_ms"]
+        ),
+        "p99 at most LitServe's, same rate": lambda f: (
+            f["holdfast_steady_p99_ms"] <= f["litserve_steady_p99_ms"]
+        ),
     },
 }
 
@@ -92,15 +111,39 @@ def main() -> None:
     def part(count: int) -> int:
         return max(1, round(count * o.share))
 
-    rate, seconds, posts = o.rate, 60.0 * o.share, part(POSTS)
+    rate = o.rate
+    seconds = 60.0 * o.share
+    posts = part(POSTS)
     with tempfile.TemporaryDirectory(prefix="holdfast-server-bench-") as name:
         folder = Path(name)
         sections = {
-            "drains": lambda: drains(folder, posts=posts, rate=rate, evictions=part(50), rollouts=part(10)),
+            "drains": lambda: drains(
+                folder,
+                posts=posts,
+                rate=rate,
+                evictions=part(50),
+                rollouts=part(10),
+            ),
             "late": lambda: late(folder, rate=rate, seconds=LATE_S, delays_s=DELAYS_S),
-            "vanished": lambda: vanished(folder, rate=rate, seconds=VANISHED_S, count=VANISHED),
-            "deaths": lambda: deaths(folder, rate=rate, kills=part(20), freezes=part(5)),
-            "models": lambda: models(folder, posts=posts, rate=rate, hangs=part(8), kills=part(20)),
+            "vanished": lambda: vanished(
+                folder,
+                rate=rate,
+                seconds=VANISHED_S,
+                count=VANISHED,
+            ),
+            "deaths": lambda: deaths(
+                folder,
+                rate=rate,
+                kills=part(20),
+                freezes=part(5),
+            ),
+            "models": lambda: models(
+                folder,
+                posts=posts,
+                rate=rate,
+                hangs=part(8),
+                kills=part(20),
+            ),
             "controls": lambda: controls(folder, rate=rate, seconds=seconds * 0.4),
             "batching": lambda: batching(folder, seconds=seconds / 6),
             "overload": lambda: overload(folder, seconds=seconds),

@@ -1,7 +1,9 @@
-"""`shaped.py PORT TARGET MB_PER_S FILE`: a TCP proxy that gives every connection the rate of one stream to a bucket.
+"""`shaped.py PORT TARGET MB_PER_S FILE`: a TCP proxy that gives every connection the rate of one
+stream to a bucket.
 
-On one machine an emulator answers at memory speed, and what separates upload strategies, that a bucket
-limits each stream and not their sum, would not be seen. FILE holds the number of bytes that came from the target.
+On one machine an emulator answers at memory speed, and what separates upload strategies, that a
+bucket limits each stream and not their sum, would not be seen. FILE holds the number of bytes that
+came from the target.
 """
 
 import asyncio
@@ -15,9 +17,13 @@ CHUNK = 1 << 18
 
 
 async def pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bytes_per_s: float, count: Callable[[int], None]
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    bytes_per_s: float,
+    count: Callable[[int], None],
 ) -> None:
-    began, passed = time.monotonic(), 0
+    began = time.monotonic()
+    passed = 0
     with suppress(OSError):
         while data := await reader.read(CHUNK):
             idle = time.monotonic() - began - passed / bytes_per_s
@@ -32,16 +38,21 @@ async def pump(
 
 
 async def serve(port: int, target: int, bytes_per_s: float, passed: str) -> None:
-    answered, counter = 0, os.open(passed, os.O_WRONLY | os.O_CREAT)
+    answered = 0
+    counter = os.open(passed, os.O_WRONLY | os.O_CREAT)
 
     def count(size: int) -> None:
         nonlocal answered
         answered += size
-        os.pwrite(counter, b"%020d" % answered, 0)  # of one length: who reads it meanwhile finds a number
+        # of one length: who reads it meanwhile finds a number
+        os.pwrite(counter, b"%020d" % answered, 0)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, ahead = await asyncio.open_connection("127.0.0.1", target, limit=CHUNK)
-        await asyncio.gather(pump(reader, ahead, bytes_per_s, lambda _: None), pump(behind, writer, bytes_per_s, count))
+        await asyncio.gather(
+            pump(reader, ahead, bytes_per_s, lambda _: None),
+            pump(behind, writer, bytes_per_s, count),
+        )
         ahead.close()
         writer.close()
 

@@ -1,9 +1,10 @@
-"""`python -m workloads.library.tests.bench.training [--only PART ...]`: the training runtime's numbers, in about 80 minutes.
+"""`python -m workloads.library.tests.bench.training [--only PART ...]`: the training runtime's
+numbers, in about 80 minutes.
 
-Stops under an upload in flight, the price of asking, the plan that Ray published, restarts in parts and goodput under
-evictions, both beside the naive twin and beside torchrun with dcp.async_save, in turns for half an hour; and one run
-of an hour for each. Evictions are of each variant with each seed, of the order and the moments; a slice lasts from a start to
-its eviction.
+Stops under an upload in flight, the price of asking, the plan that Ray published, restarts in parts
+and goodput under evictions, both beside the naive twin and beside torchrun with dcp.async_save, in
+turns for half an hour; and one run of an hour for each. Evictions are of each variant with each
+seed, of the order and the moments; a slice lasts from a start to its eviction.
 """
 
 import os
@@ -42,7 +43,9 @@ class CountingStore:
     """A torch store that counts requests of the thread that made it."""
 
     def __init__(self, store: Any) -> None:
-        self._store, self._asking, self.requests = store, threading.current_thread(), 0
+        self._store = store
+        self._asking = threading.current_thread()
+        self.requests = 0
 
     def __getattr__(self, name: str) -> Any:
         self.requests += threading.current_thread() is self._asking
@@ -50,12 +53,18 @@ class CountingStore:
 
 
 def price_of_asking(calls: int = 200_000) -> dict[str, Any]:
-    """Microseconds of one should_stop, and what the asking thread asked of the store: nothing. There is no group, so a collective
-    would fail."""
+    """Microseconds of one should_stop, and what the asking thread asked of the store: nothing.
+    There is no group, so a collective would fail.
+    """
     from torch.distributed import TCPStore
 
     store = CountingStore(TCPStore("127.0.0.1", 0, is_master=True))
-    agreement = StopAgreement(store, rank=0, world_size=2, shutdown=Shutdown())
+    agreement = StopAgreement(
+        store,
+        rank=0,
+        world_size=2,
+        shutdown=Shutdown(),
+    )
     busy = time.thread_time()
     for step in range(calls):
         agreement.should_stop(step)
@@ -78,16 +87,24 @@ GOALS: Goals = {
     "restarts": {
         "restart_in_parts": lambda f: _in_parts(f["parts"], f["first_step_s"]),
         "restart_under_2_s": lambda f: f["first_step_s"]["holdfast"] < RESTART_S,
-        "restart_below_torchruns": lambda f: f["first_step_s"]["holdfast"] < f["first_step_s"][TORCHRUN],
+        "restart_below_torchruns": lambda f: (
+            f["first_step_s"]["holdfast"] < f["first_step_s"][TORCHRUN]
+        ),
     },
     "plan": {"no_step_of_the_published_plan_wasted": lambda f: f["wasted_steps"][NOTICED] == 0},
     "goodput": {
         "goodput_above_naive": lambda f: f["above"][THEIRS] > 0,
         "goodput_above_dcp": lambda f: f["above"][TORCHRUN] > 0,
         "goodput_of_10_minutes_a_side": lambda f: min(f["minutes"].values()) >= GOODPUT_MINUTES,
-        "goodput_intervals_apart_from_naive": lambda f: f["interval"][OURS][0] > f["interval"][THEIRS][1],
+        "goodput_intervals_apart_from_naive": lambda f: (
+            f["interval"][OURS][0] > f["interval"][THEIRS][1]
+        ),
     },
-    "longest": {"longest_intervals_apart_from_naive": lambda f: f["interval"][OURS][0] > f["interval"][THEIRS][1]},
+    "longest": {
+        "longest_intervals_apart_from_naive": lambda f: (
+            f["interval"][OURS][0] > f["interval"][THEIRS][1]
+        )
+    },
 }
 
 
@@ -97,8 +114,14 @@ def _in_parts(parts: dict[str, float], first_step_s: dict[str, float]) -> bool:
 
 def main() -> None:
     o = options(
-        __doc__, samples=100, evictions=2, seeds=3, slice=SLICE_S, longest_slice=LONGEST_SLICE_S, only=(*GOALS,)
-    )  # fmt: skip
+        __doc__,
+        samples=100,
+        evictions=2,
+        seeds=3,
+        slice=SLICE_S,
+        longest_slice=LONGEST_SLICE_S,
+        only=(*GOALS,),
+    )
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
         parts: dict[str, Callable[[], dict[str, Any]]] = {
@@ -106,13 +129,26 @@ def main() -> None:
             "asking": price_of_asking,
             "plan": lambda: published_plan(folder / "plan"),
             "restarts": lambda: restarts(folder / "restarts"),
-            "goodput": lambda: goodput(folder / "goodput", o.evictions, seeds=o.seeds, slice_s=o.slice),
+            "goodput": lambda: goodput(
+                folder / "goodput",
+                o.evictions,
+                seeds=o.seeds,
+                slice_s=o.slice,
+            ),
             "longest": lambda: longest(folder / "longest", slice_s=o.longest_slice),
         }  # those that fork come first: a fork takes one thread along
-        result: dict[str, Any] = {"schema": "holdfast.bench.training/3", "load_at_start": round(os.getloadavg()[0], 1)}
+        result: dict[str, Any] = {
+            "schema": "holdfast.bench.training/3",
+            "load_at_start": round(os.getloadavg()[0], 1),
+        }
         for part in (part for part in parts if part in o.only):
             result[part] = parts[part]()
-            print(*rows({part: result[part]}), sep="\n", file=sys.stderr, flush=True)
+            print(
+                *rows({part: result[part]}),
+                sep="\n",
+                file=sys.stderr,
+                flush=True,
+            )
     goals = [(part, *goal) for part, of in GOALS.items() if part in result for goal in of.items()]
     ended(result, {goal: kept(result[part]) for part, goal, kept in goals})
 

@@ -1,12 +1,15 @@
-"""Goodput under evictions: the trainer, the naive twin, and torchrun with dcp.async_save, in alternating slices.
+"""Goodput under evictions: the trainer, the naive twin, and torchrun with dcp.async_save, in
+alternating slices.
 
-Every slice is one start, some time of training and one eviction, at the same moment for every variant; the variants
-take turns in an order that changes with the seed, so that a busy stretch of the machine meets all of them. They train
-the same model on the same batches, so a step is worth the same for each: its median over the slices that belong
-together. Productive is what the slice added to what a restart finds in the storage; the rest is named by its cause.
+Every slice is one start, some time of training and one eviction, at the same moment for every
+variant; the variants take turns in an order that changes with the seed, so that a busy stretch of
+the machine meets all of them. They train the same model on the same batches, so a step is worth the
+same for each: its median over the slices that belong together. Productive is what the slice added
+to what a restart finds in the storage; the rest is named by its cause.
 
-In `longest` a step also waits, as one on a GPU would, and needs little CPU. So the variants run in parallel, with their
-evictions a third of a slice apart. `restarts` has the same variants, in turns, without an eviction.
+In `longest` a step also waits, as one on a GPU would, and needs little CPU. So the variants run in
+parallel, with their evictions a third of a slice apart. `restarts` has the same variants, in turns,
+without an eviction.
 """
 
 import contextlib
@@ -27,7 +30,8 @@ from workloads.library.tests.training.runs import NAIVE, Run, notice
 
 WINDOW_S = 15.0
 SLICE_S = 105.0
-LONGEST_EVICTIONS, LONGEST_SLICE_S = 12, 300.0
+LONGEST_EVICTIONS = 12
+LONGEST_SLICE_S = 300.0
 WAIT_S = 0.5
 """Of each step of `longest`."""
 WAITING = f"""
@@ -48,7 +52,8 @@ JITTER_S = 10.0
 ENDLESS = 10_000_000
 EVERY = 50
 RESTARTS = 5
-OURS, THEIRS = "holdfast", "naive"
+OURS = "holdfast"
+THEIRS = "naive"
 TORCHRUN = "torchrun + dcp.async_save"
 
 
@@ -66,16 +71,34 @@ class NaiveRun(Variant):
         import torch
 
         with contextlib.suppress(Exception):
-            return int(torch.load(self.folder / "checkpoints/job/checkpoint.pt", weights_only=True)["step"])
+            return int(
+                torch.load(self.folder / "checkpoints/job/checkpoint.pt", weights_only=True)["step"]
+            )
         return 0
 
 
 class DcpRun(Variant):
     def command(self) -> list[str]:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        script = ["-m", "workloads.library.tests.bench.checkpoints.dcp_twin", str(self.folder / "checkpoints")]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+        ]
+        script = [
+            "-m",
+            "workloads.library.tests.bench.checkpoints.dcp_twin",
+            str(self.folder / "checkpoints"),
+        ]
         numbers = [str(self.steps), str(self.every), str(self.report_every)]
-        return [*torchrun, *script, str(self.events_path), *numbers]
+        return [
+            *torchrun,
+            *script,
+            str(self.events_path),
+            *numbers,
+        ]
 
     def stored(self) -> int:
         from workloads.library.tests.bench.checkpoints.dcp_twin import newest
@@ -99,26 +122,41 @@ class Slice:
 
 
 def restarts(folder: Path) -> dict[str, Any]:
-    """From the birth of a pod's first process to its first step after a restore; ours also in the parts that its
-    `startup` event names."""
+    """From the birth of a pod's first process to its first step after a restore; ours also in the
+    parts that its `startup` event names.
+    """
     variants = _variants(folder, steps=10, every=5, report_every=1)
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(RESTARTS):
         for name, run in variants.items():
             run.steps = 12 + 2 * number
-            begun, launched = len(run.events()), time.time()
+            begun = len(run.events())
+            launched = time.time()
             _complete(run)
             first = next(event for event in run.events()[begun:] if event["event"] == "window")
             seconds[name].append(first["t"] - launched)
     startups = [event["phases"] for event in variants[OURS].of("startup")[1:]]
     return {
-        "first_step_s": {name: round(statistics.median(found), 2) for name, found in seconds.items()},
-        "parts": {name: round(statistics.median(phases[name] for phases in startups), 2) for name in startups[0]},
+        "first_step_s": {
+            name: round(statistics.median(found), 2) for name, found in seconds.items()
+        },
+        "parts": {
+            name: round(statistics.median(phases[name] for phases in startups), 2)
+            for name in startups[0]
+        },
     }
 
 
-def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SLICE_S) -> dict[str, Any]:
-    """Share of the time that went into steps that were kept, by variant and as differences within each turn."""
+def goodput(
+    folder: Path,
+    evictions: int,
+    *,
+    seeds: int = 3,
+    slice_s: float = SLICE_S,
+) -> dict[str, Any]:
+    """Share of the time that went into steps that were kept, by variant and as differences within
+    each turn.
+    """
     turns: list[dict[str, Slice]] = []
     for seed in range(seeds):
         rng = random.Random(seed)
@@ -130,11 +168,17 @@ def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SL
     return summary(turns)
 
 
-def longest(folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float = LONGEST_SLICE_S) -> dict[str, Any]:
+def longest(
+    folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float = LONGEST_SLICE_S
+) -> dict[str, Any]:
     """As `goodput`, of one run per variant, in parallel."""
     rng = random.Random(0)
-    lengths_s = [slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2) for _ in range(evictions)]
-    variants = _variants(folder, env=before_import(folder / "hook", "holdfast.training.meter", WAITING))
+    lengths_s = []
+    for _ in range(evictions):
+        lengths_s.append(slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2))
+    variants = _variants(
+        folder, env=before_import(folder / "hook", "holdfast.training.meter", WAITING)
+    )
 
     def lane(place: int, variant: Variant) -> list[Slice]:
         time.sleep(place * slice_s / len(variants))
@@ -142,12 +186,19 @@ def longest(folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float 
 
     with ThreadPoolExecutor(len(variants)) as pool:
         lanes = [*pool.map(lane, range(len(variants)), variants.values())]
-    return summary([dict(zip(variants, slices, strict=True)) for slices in zip(*lanes, strict=True)])
+    return summary(
+        [dict(zip(variants, slices, strict=True)) for slices in zip(*lanes, strict=True)]
+    )
 
 
 def _variants(folder: Path, **more: Any) -> dict[str, Variant]:
     """Each has left a checkpoint, so that every further start begins with a restore."""
-    options: dict[str, Any] = {"steps": EVERY, "every": EVERY, "report_every": TrainConfig.report_every, **more}
+    options: dict[str, Any] = {
+        "steps": EVERY,
+        "every": EVERY,
+        "report_every": TrainConfig.report_every,
+        **more,
+    }
     found = {
         OURS: Variant(folder=folder / "holdfast", **options),
         THEIRS: NaiveRun(folder=folder / "naive", module=NAIVE, **options),
@@ -165,7 +216,8 @@ def _complete(run: Run) -> None:
 
 
 def _played(run: Variant, length_s: float) -> Slice:
-    before, begun = run.stored(), len(run.events())
+    before = run.stored()
+    begun = len(run.events())
     launched = time.time()
     with run.started() as process:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -177,7 +229,9 @@ def _played(run: Variant, length_s: float) -> Slice:
     ended = time.time()  # what the window has left is killed
     windows = [event for event in run.events()[begun:] if event["event"] == "window"]
     counts = [steps_in(event) for event in windows]
-    step_seconds = tuple(event["seconds"] / count for event, count in zip(windows, counts, strict=True))
+    step_seconds = tuple(
+        event["seconds"] / count for event, count in zip(windows, counts, strict=True)
+    )
     return Slice(
         wall=ended - launched,
         start=(first_step_t(windows[0]) if windows else ended) - launched,
@@ -202,7 +256,11 @@ def summary(turns: list[dict[str, Slice]]) -> dict[str, Any]:
     """`turns`: slices that belong together, by variant."""
     names = list(turns[0])
     shares = {name: [_shares(turn)[name] for turn in turns] for name in names}
-    pairs = {name: [a - b for a, b in zip(shares[OURS], shares[name], strict=True)] for name in names if name != OURS}
+    pairs = {
+        name: [a - b for a, b in zip(shares[OURS], shares[name], strict=True)]
+        for name in names
+        if name != OURS
+    }
     return {
         "turns": len(turns),
         "minutes": {name: round(sum(turn[name].wall for turn in turns) / 60, 1) for name in names},
@@ -217,7 +275,8 @@ def _interval(values: Sequence[float]) -> list[float]:
     """In which the mean lies with 95 %, by Student's t; all that is possible for a single value."""
     if len(values) < 2:
         return [0.0, 1.0]
-    mean, freedom = statistics.mean(values), len(values) - 1
+    mean = statistics.mean(values)
+    freedom = len(values) - 1
     half = T_975[min(freedom, len(T_975)) - 1] * statistics.stdev(values) / len(values) ** 0.5
     return [round(mean - half, 3), round(mean + half, 3)]
 
@@ -236,11 +295,22 @@ def _where(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
     """Seconds of a slice, by cause. `slower`: steps beyond their worth, and waiting for saves."""
 
     def causes(turn: dict[str, Slice]) -> dict[str, float]:
-        one, step_s = turn[name], _step_s(turn)
-        kept, lost = one.steps_kept * step_s, max(0, one.steps_done - one.steps_kept) * step_s
+        one = turn[name]
+        step_s = _step_s(turn)
+        kept = one.steps_kept * step_s
+        lost = max(0, one.steps_done - one.steps_kept) * step_s
         rest = one.wall - one.start - one.leaving - kept - lost
-        times = {"start": one.start, "kept": kept, "lost": lost, "leaving": one.leaving}
-        return {"wall": one.wall, **times, "slower": rest}
+        times = {
+            "start": one.start,
+            "kept": kept,
+            "lost": lost,
+            "leaving": one.leaving,
+        }
+        return {
+            "wall": one.wall,
+            **times,
+            "slower": rest,
+        }
 
     found = [causes(turn) for turn in turns]
     return {cause: round(statistics.mean(each[cause] for each in found), 2) for cause in found[0]}

@@ -1,8 +1,10 @@
-"""The plan that Ray published for its just-in-time saves (ray-project/ray#65047, July 2026), with our trainer.
+"""The plan that Ray published for its just-in-time saves (ray-project/ray#65047, July 2026), with
+our trainer.
 
-Eight nodes train 1,600 steps and save every 400, and four times one node gets a notice, at the steps that Ray's own run
-then saved. What counts is the same: `wasted_steps`, those that the leading rank ran beyond 1,600. Ray's model is larger
-and its notice longer (30 s); neither is in the count. The plan is also played with nodes that are lost without a notice.
+Eight nodes train 1,600 steps and save every 400, and four times one node gets a notice, at the
+steps that Ray's own run then saved. What counts is the same: `wasted_steps`, those that the leading
+rank ran beyond 1,600. Ray's model is larger and its notice longer (30 s); neither is in the count.
+The plan is also played with nodes that are lost without a notice.
 """
 
 from collections.abc import Callable
@@ -14,7 +16,9 @@ from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.nodes import Nodes
 from workloads.library.tests.training.runs import notice, power_loss, run_server
 
-NODES, STEPS, EVERY = 8, 1600, 400
+NODES = 8
+STEPS = 1600
+EVERY = 400
 NOTICED_AT = (696, 867, 1396, 1548)
 PUBLISHED = {"periodic saves": 517, "just-in-time saves": 91}
 NOTICED = "with notice"
@@ -26,12 +30,24 @@ def published_plan(folder: Path) -> dict[str, Any]:
     """Steps that were run again, of our trainer and as published."""
     with run_server() as server:
         wasted = {way: _wasted(folder / way, take_down, server) for way, take_down in WAYS.items()}
-    return {"steps": STEPS, "preemptions": len(NOTICED_AT), "wasted_steps": wasted, "published": PUBLISHED}
+    return {
+        "steps": STEPS,
+        "preemptions": len(NOTICED_AT),
+        "wasted_steps": wasted,
+        "published": PUBLISHED,
+    }
 
 
 def _wasted(folder: Path, take_down: Callable[[Popen[str]], object], server: ForkServer) -> int:
     nodes = Nodes(
-        folder, "--steps", str(STEPS), "--every", str(EVERY), count=NODES, server=server, patience_s=PATIENCE_S
+        folder,
+        "--steps",
+        str(STEPS),
+        "--every",
+        str(EVERY),
+        count=NODES,
+        server=server,
+        patience_s=PATIENCE_S,
     )
     for node, step in enumerate(NOTICED_AT, start=1):  # never node 0, whose record counts the steps
         nodes.ended(step, lambda pods, node=node: take_down(pods[node]))

@@ -28,7 +28,9 @@ class Stop:
 
 
 def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
-    """SIGTERM while every step starts an upload; the worst upload in flight is one that never moves again: `frozen`."""
+    """SIGTERM while every step starts an upload; the worst upload in flight is one that never moves
+    again: `frozen`.
+    """
     run = Run(folder=folder, steps=ENDLESS, every=1, server=server)
     with run.started() as process:
         run.wait_for_step(process, 8)
@@ -39,12 +41,19 @@ def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
             exit_s = time.time() - noticed_at
     (*_, stopped) = run.of("stop") or [{"t": noticed_at + exit_s}]
     step_s = statistics.median(e["seconds"] for e in run.of("window")[2:])
-    return Stop(frozen=frozen, exit_s=exit_s, consensus_beyond_step_s=stopped["t"] - noticed_at - step_s)
+    return Stop(
+        frozen=frozen,
+        exit_s=exit_s,
+        consensus_beyond_step_s=stopped["t"] - noticed_at - step_s,
+    )
 
 
 @contextlib.contextmanager
 def _frozen_uploaders(agent: int) -> Iterator[None]:
-    uploaders = [child for rank in psutil.Process(agent).children() for child in rank.children()]
+    uploaders = []
+    for rank in psutil.Process(agent).children():
+        for child in rank.children():
+            uploaders.append(child)
     each(uploaders, psutil.Process.suspend)
     try:
         yield
@@ -68,6 +77,10 @@ def stops(folder: Path, samples: int) -> dict[str, Any]:
     return {
         "samples": len(taken),
         "exit_s_p99": round(at(exits, 99), 2),  # the worst of fewer than 100
-        "exit_s_frozen_uploader": round(max(stop.exit_s for stop in found.of(Stop) if stop.frozen), 2),
-        "consensus_beyond_step_s_worst": round(max(stop.consensus_beyond_step_s for stop in taken), 3),
+        "exit_s_frozen_uploader": round(
+            max(stop.exit_s for stop in found.of(Stop) if stop.frozen), 2
+        ),
+        "consensus_beyond_step_s_worst": round(
+            max(stop.consensus_beyond_step_s for stop in taken), 3
+        ),
     }

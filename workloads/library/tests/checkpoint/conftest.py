@@ -18,7 +18,8 @@ from workloads.library.tests.checkpoint.jobs import Jobs, newest
 from workloads.library.tests.checkpoint.saves.faulty_proxy import FaultyProxy
 from workloads.library.tests.processes import until
 
-# An optimizer's first step in a process would import torch's compiler, which takes longer than most tests here.
+# An optimizer's first step in a process would import torch's compiler, which takes longer than most
+# tests here.
 defer_compiler()
 
 
@@ -37,7 +38,13 @@ def gcs_emulator() -> Iterator[str]:
     except (OSError, subprocess.CalledProcessError, SystemExit) as error:
         unavailable(f"the Cloud Storage emulator cannot be built: {error}")
     port = free_port()
-    command = [str(binary), "-host", "127.0.0.1", "-port", str(port)]
+    command = [
+        str(binary),
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(port),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: listens(port), command[0], alive=lambda: process.poll() is None)

@@ -1,6 +1,7 @@
 """Damage of every kind to a committed checkpoint's files, seeded.
 
-Each kind takes the folder of one checkpoint and spoils it; it returns false where it does not apply.
+Each kind takes the folder of one checkpoint and spoils it; it returns false where it does not
+apply.
 """
 
 import random
@@ -61,10 +62,13 @@ def _removed(of: Callable[[Path], list[Path]]) -> Damage:
 
 
 def _replaced(of: Callable[[Path], list[Path]], *, always: bool = False) -> Damage:
-    """By that of another checkpoint of the same shape. `always`: it counts where the two are alike, too."""
+    """By that of another checkpoint of the same shape. `always`: it counts where the two are alike,
+    too.
+    """
 
     def damage(folder: Path, other: Path, rng: random.Random) -> bool:
-        mine, theirs = of(folder), of(other)
+        mine = of(folder)
+        theirs = of(other)
         index = rng.randrange(len(mine))
         alike = mine[index].read_bytes() == theirs[index].read_bytes()
         shutil.copyfile(theirs[index], mine[index])

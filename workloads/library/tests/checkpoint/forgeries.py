@@ -1,7 +1,8 @@
-"""Checkpoints whose every digest matches, made by somebody who can write to the bucket: with the key or without it.
+"""Checkpoints whose every digest matches, made by somebody who can write to the bucket: with the
+key or without it.
 
-Each forgery takes the objects of a commit that the library wrote, changes what it is named for, and makes digests and
-signature anew over the result, as its author's own tools would.
+Each forgery takes the objects of a commit that the library wrote, changes what it is named for, and
+makes digests and signature anew over the result, as its author's own tools would.
 """
 
 import hashlib
@@ -53,11 +54,18 @@ def forge(folder: Path, change: Change) -> None:
     path = folder / "COMMIT.json"
     commit = json.loads(path.read_bytes())["body"]
     manifest_path = folder / commit["attempt"] / "rank-00000.json"
-    forged = Forged(folder=folder, commit=commit, manifest=json.loads(manifest_path.read_bytes()))
+    forged = Forged(
+        folder=folder,
+        commit=commit,
+        manifest=json.loads(manifest_path.read_bytes()),
+    )
     change(forged)
     manifest_bytes = encoded(forged.manifest)
     manifest_path.write_bytes(manifest_bytes)
-    digest = {"length": len(manifest_bytes), "sha256": hashlib.sha256(manifest_bytes).hexdigest()}
+    digest = {
+        "length": len(manifest_bytes),
+        "sha256": hashlib.sha256(manifest_bytes).hexdigest(),
+    }
     if any(isinstance(found, dict) for found in forged.commit["manifests"]):
         forged.commit["manifests"][0] = digest
     path.write_bytes(envelope(forged.body if forged.body is not None else encoded(forged.commit)))
@@ -68,14 +76,23 @@ def forge(folder: Path, change: Change) -> None:
 def envelope(body: bytes) -> bytes:
     signature = signing.signature_of(body)
     seal = b',"seal":"%s"' % signature.encode() if signature else b""
-    return b'{"body":' + body + seal + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+    return (
+        b'{"body":'
+        + body
+        + seal
+        + b',"sha256":"'
+        + hashlib.sha256(body).hexdigest().encode()
+        + b'"}'
+    )
 
 
 def _changed(of: str, **changed: Any) -> Change:
     return lambda forged: getattr(forged, of).update(changed)
 
 
-_part, _values, _commit, _manifest = (partial(_changed, of) for of in ("largest", "values", "commit", "manifest"))
+_part, _values, _commit, _manifest = (
+    partial(_changed, of) for of in ("largest", "values", "commit", "manifest")
+)
 
 
 def _body(old: bytes, new: bytes) -> Change:
@@ -98,16 +115,33 @@ def _without_a_tensor(forged: Forged) -> None:
 def _huge(forged: Forged) -> None:
     """Everything agrees with everything else; only the stored object is small."""
     part = forged.largest
-    part.update(shape=[1 << 40], offset=[0], extent=[1 << 40], dtype="uint8", bytes=1 << 40)
+    part.update(
+        shape=[1 << 40],
+        offset=[0],
+        extent=[1 << 40],
+        dtype="uint8",
+        bytes=1 << 40,
+    )
     forged.manifest["shards"] = [{"bytes": 1 << 41, "crc32c": "00000000"}]
     forged.commit["total_bytes"] = 1 << 41
 
 
 def _many_axes(forged: Forged) -> None:
     part = forged.largest
-    halves = [part | {"dtype": "uint8", "shape": [2] * 60, "offset": [n] * 60, "extent": [1] * 60} for n in (0, 1)]
+    halves = [
+        part
+        | {
+            "dtype": "uint8",
+            "shape": [2] * 60,
+            "offset": [n] * 60,
+            "extent": [1] * 60,
+        }
+        for n in (0, 1)
+    ]
     forged.manifest["tensors"].remove(part)
-    forged.manifest["tensors"] += [half | {"bytes": 1, "at": part["at"] + n} for n, half in enumerate(halves)]
+    forged.manifest["tensors"] += [
+        half | {"bytes": 1, "at": part["at"] + n} for n, half in enumerate(halves)
+    ]
 
 
 def _instead_of(name: str, make: Callable[[Path], object]) -> Change:
@@ -119,7 +153,9 @@ def _instead_of(name: str, make: Callable[[Path], object]) -> Change:
 
 
 def spoil_random_state(forged: Forged) -> None:
-    """Where Python's generator stands in its list of numbers, in the bytes of a tensor and so behind a checksum."""
+    """Where Python's generator stands in its list of numbers, in the bytes of a tensor and so
+    behind a checksum.
+    """
     (part,) = [part for part in forged.manifest["tensors"] if part["key"] == "__rng__/python/state"]
     shard = forged.attempt / SHARD
     data = bytearray(shard.read_bytes())
@@ -134,7 +170,9 @@ FORGERIES: dict[str, Change] = {
     # what ends a parser
     "NaN": _body(b'"created":', b'"created":NaN,"x":'),
     "1e999": _body(b'"created":', b'"created":1e999,"x":'),
-    "nested without end": _body(b'"created":', b'"x":' + b"[" * DEEP + b"]" * DEEP + b',"created":'),
+    "nested without end": _body(
+        b'"created":', b'"x":' + b"[" * DEEP + b"]" * DEEP + b',"created":'
+    ),
     "an integer of 5,000 digits": _body(b'"created":', b'"created":1' + b"0" * 5_000 + b',"x":'),
     "no JSON": lambda forged: setattr(forged, "body", b"\xff\x00"),
     "a list": lambda forged: setattr(forged, "body", b"[]"),
@@ -179,7 +217,15 @@ FORGERIES: dict[str, Change] = {
     "float of words": _values(progress={"$float": "much"}),
     "names a tensor that is not there": _values(progress={"$tensor": "nowhere"}),
     "notes are a list": _values(__notes__=[1]),
-    "notes of words": _values(__notes__={"hazard": {"events": ["x"], "exposure_s": []}, "age_s": "x"}),
+    "notes of words": _values(
+        __notes__={
+            "hazard": {
+                "events": ["x"],
+                "exposure_s": [],
+            },
+            "age_s": "x",
+        }
+    ),
     # what a file system can hold in the place of a file
     "pipe as a shard": _instead_of(SHARD, os.mkfifo),
     "pipe as a manifest": _instead_of("rank-00000.json", os.mkfifo),

@@ -1,7 +1,8 @@
 """Small training jobs in processes of their own, to be killed, stopped and started again.
 
-Forked from a server that has imported torch once, so that a job starts in milliseconds. Every job trains the
-same model on the same random numbers: what the state must be after each step is known beforehand.
+Forked from a server that has imported torch once, so that a job starts in milliseconds. Every job
+trains the same model on the same random numbers: what the state must be after each step is known
+beforehand.
 """
 
 import hashlib
@@ -25,8 +26,8 @@ from holdfast.checkpoint import Checkpointer, Tuning, committed_steps, load_tens
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_KILL_AT
 
-# Of jobs and of the test modules whose functions they run. The first optimizer of a process imports the compiler, which
-# takes longer than a job.
+# Of jobs and of the test modules whose functions they run. The first optimizer of a process imports
+# the compiler, which takes longer than a job.
 IMPORTS = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -39,13 +40,24 @@ RUN = "job"
 STEPS = 12
 EVERY = 3
 WIDTH = 96
-TUNING = Tuning(shard_bytes=65536, agree_timeout_s=60, commit_timeout_s=60, retry_s=20)
+TUNING = Tuning(
+    shard_bytes=65536,
+    agree_timeout_s=60,
+    commit_timeout_s=60,
+    retry_s=20,
+)
 
 
 def build() -> dict[str, Any]:
     torch.manual_seed(11)
-    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
-    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2), "progress": {"at": 0}}
+    model = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH)
+    )
+    return {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2),
+        "progress": {"at": 0},
+    }
 
 
 def advance(state: dict[str, Any]) -> None:
@@ -80,8 +92,16 @@ def expected() -> dict[int, str]:
     return found
 
 
-def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> None:
-    """What one rank runs. `change` is done to the state on every rank, `spoil` and `other_url` to the last one."""
+def train(
+    url: str,
+    rank: int,
+    world: int,
+    rendezvous: str,
+    options: dict[str, Any],
+) -> None:
+    """What one rank runs. `change` is done to the state on every rank, `spoil` and `other_url` to
+    the last one.
+    """
     set_up(rank, world, rendezvous, options)
     state = build()
     torch.manual_seed(5)
@@ -90,8 +110,20 @@ def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, A
     if rank == world - 1:
         options.get("spoil", unchanged)(state)
         url = options.get("other_url", url)
-    given = {name: options[name] for name in ("window_s", "keep", "run", "every", "tuning") if name in options}
-    with Checkpointer(url, state, **{"run": RUN, "every": EVERY, "tuning": TUNING} | given) as ckpt:
+    given = {}
+    for name in ("window_s", "keep", "run", "every", "tuning"):
+        if name in options:
+            given[name] = options[name]
+    with Checkpointer(
+        url,
+        state,
+        **{
+            "run": RUN,
+            "every": EVERY,
+            "tuning": TUNING,
+        }
+        | given,
+    ) as ckpt:
         assert state["progress"]["at"] == ckpt.step
         known = ""
         for step in range(ckpt.step, options.get("steps", STEPS)):
@@ -113,7 +145,12 @@ def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, A
 def unchanged(state: dict[str, Any]) -> None: ...
 
 
-def set_up(rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> None:
+def set_up(
+    rank: int,
+    world: int,
+    rendezvous: str,
+    options: dict[str, Any],
+) -> None:
     os.environ.update(options.get("env", {}))
     if options.get("kill_at") and options.get("kill_rank", rank) == rank:
         os.environ[ENV_KILL_AT] = options["kill_at"]
@@ -122,12 +159,21 @@ def set_up(rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> N
     os.dup2(sys.stderr.fileno(), 2)
     torch.set_num_threads(1)
     if world > 1:
-        meet, timeout = options.get("meet", f"file://{rendezvous}"), timedelta(seconds=60)
-        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=world, timeout=timeout)
+        meet = options.get("meet", f"file://{rendezvous}")
+        timeout = timedelta(seconds=60)
+        dist.init_process_group(
+            "gloo",
+            init_method=meet,
+            rank=rank,
+            world_size=world,
+            timeout=timeout,
+        )
 
 
 def steps_on(job: BaseProcess, cpu_s: float = 0.3) -> None:
-    """Until it has trained on for so much time of a core: dozens of steps, however busy the machine is."""
+    """Until it has trained on for so much time of a core: dozens of steps, however busy the machine
+    is.
+    """
     user = psutil.Process(job.pid).cpu_times
     enough = user().user + cpu_s
     while user().user < enough:
@@ -141,18 +187,25 @@ class Jobs:
         self.context.set_forkserver_preload([*IMPORTS, __name__])
         self._started: list[BaseProcess] = []
 
-    def start(self, url: str | Path, folder: Path, *, world: int = 1, **options: Any) -> list[BaseProcess]:
+    def start(
+        self, url: str | Path, folder: Path, *, world: int = 1, **options: Any
+    ) -> list[BaseProcess]:
         rendezvous = str(folder / f"rendezvous-{uuid4().hex}")
-        ranks = [
-            self.context.Process(target=train, args=(str(url), rank, world, rendezvous, options))
-            for rank in range(world)
-        ]
+        ranks = []
+        for rank in range(world):
+            ranks.append(
+                self.context.Process(
+                    target=train, args=(str(url), rank, world, rendezvous, options)
+                )
+            )
         for process in ranks:
             process.start()
         self._started += ranks
         return ranks
 
-    def run(self, url: str | Path, folder: Path, *, world: int = 1, **options: Any) -> list[int | None]:
+    def run(
+        self, url: str | Path, folder: Path, *, world: int = 1, **options: Any
+    ) -> list[int | None]:
         """Exit codes by rank; negative signal numbers for the killed."""
         ranks = self.start(url, folder, world=world, **options)
         return finish(ranks)

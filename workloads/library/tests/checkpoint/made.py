@@ -26,11 +26,22 @@ def failing(error: Exception) -> Callable[..., None]:
     return call
 
 
-def job(state: dict[str, Any], step: int, rank: int = 0, world: int = 1) -> tuple[Job, memoryview]:
+def job(
+    state: dict[str, Any],
+    step: int,
+    rank: int = 0,
+    world: int = 1,
+) -> tuple[Job, memoryview]:
     """Of run `r`, and the bytes that it is about."""
-    captured, ranks = capture(state), Ranks(OneProcessStore(), rank, world)
+    captured = capture(state)
+    ranks = Ranks(OneProcessStore(), rank, world)
     pieces = pieces_of(captured, rank, world)
     stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
     copy_into(stream, pieces)
     manifest = manifest_of("r", ranks, step, f"{step:012x}", captured, pieces, Hazard().notes())
-    return Job(save=step, length=len(stream), shard_bytes=1 << 20, manifest=manifest), memory_of(stream)
+    return Job(
+        save=step,
+        length=len(stream),
+        shard_bytes=1 << 20,
+        manifest=manifest,
+    ), memory_of(stream)

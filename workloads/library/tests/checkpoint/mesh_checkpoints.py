@@ -9,7 +9,8 @@ from workloads.library.tests.checkpoint.jobs import RUN, Jobs
 from workloads.library.tests.checkpoint.process_groups import run, same
 from workloads.library.tests.checkpoint.test_meshes import train
 
-OLD, NEW = 2, 4
+OLD = 2
+NEW = 4
 WORLD = 4  # FSDP2 over tensor parallelism, two ranks each; shards of unequal sizes
 
 

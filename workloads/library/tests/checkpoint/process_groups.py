@@ -23,29 +23,53 @@ def step(state: dict[str, Any], number: int) -> None:
 
 def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     tensors = {key: t for key, t in capture(state).tensors.items() if not key.startswith("__")}
-    return {key: (t.full_tensor() if isinstance(t, DTensor) else t).clone() for key, t in tensors.items()}
+    return {
+        key: (t.full_tensor() if isinstance(t, DTensor) else t).clone()
+        for key, t in tensors.items()
+    }
 
 
 def same(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> bool:
-    return found.keys() == truth.keys() and all(torch.equal(found[key], truth[key]) for key in truth)
+    return found.keys() == truth.keys() and all(
+        torch.equal(found[key], truth[key]) for key in truth
+    )
 
 
-def in_group(body: Callable[..., None], rank: int, world: int, rendezvous: str, arguments: tuple[Any, ...]) -> None:
+def in_group(
+    body: Callable[..., None],
+    rank: int,
+    world: int,
+    rendezvous: str,
+    arguments: tuple[Any, ...],
+) -> None:
     sys.stderr = Path(f"{rendezvous}.log").open("a", buffering=1)  # noqa: SIM115
     timeout = timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world, timeout=timeout)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=world,
+        timeout=timeout,
+    )
     body(world, *arguments)
     dist.barrier()
     dist.destroy_process_group()
 
 
 def run(
-    jobs: Jobs, folder: Path, world: int, body: Callable[..., None], *arguments: Any, timeout_s: float = 120
+    jobs: Jobs,
+    folder: Path,
+    world: int,
+    body: Callable[..., None],
+    *arguments: Any,
+    timeout_s: float = 120,
 ) -> None:
     rendezvous = str(folder / f"rendezvous-{len(list(folder.glob('rendezvous*')))}")
-    ranks = [
-        jobs.context.Process(target=in_group, args=(body, rank, world, rendezvous, arguments)) for rank in range(world)
-    ]
+    ranks = []
+    for rank in range(world):
+        ranks.append(
+            jobs.context.Process(target=in_group, args=(body, rank, world, rendezvous, arguments))
+        )
     for process in ranks:
         process.start()
     assert finish(ranks, timeout_s) == [0] * world, Path(f"{rendezvous}.log").read_text()

@@ -33,7 +33,8 @@ def bits(state: dict[str, Any]) -> str:
 
 
 def test_a_run_in_two_halves_ends_with_the_bits_of_a_run_in_one(tmp_path: Path) -> None:
-    whole, second = build(), build()
+    whole = build()
+    second = build()
     train(tmp_path / "whole", whole, 11)
     train(tmp_path / "halves", build(), 5)
     resumed = train(tmp_path / "halves", second, 11)
@@ -51,14 +52,20 @@ def test_a_run_in_two_halves_ends_with_the_bits_of_a_run_in_one(tmp_path: Path) 
     ids=["shard", "commit"],
 )
 def test_a_damaged_newest_checkpoint_is_passed_over_and_later_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, spoilt: Callable[[bytes], bytes], why: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    spoilt: Callable[[bytes], bytes],
+    why: str,
 ) -> None:
     train(tmp_path, build(), 6)
     damaged = next((tmp_path / "test/step-0000000006").rglob(file))
     damaged.write_bytes(spoilt(damaged.read_bytes()))
     ckpt = train(tmp_path, build(), 6)
     assert ckpt.restored is not None and ckpt.restored.step == 3
-    assert why in ckpt.restored.skipped[0][1] and "skipped step 6: rank 0: " in capsys.readouterr().out
+    assert (
+        why in ckpt.restored.skipped[0][1] and "skipped step 6: rank 0: " in capsys.readouterr().out
+    )
     assert load_tensors(str(tmp_path))[0] == 6
 
 
@@ -72,14 +79,19 @@ def test_another_model_or_optimizer_is_refused_and_nothing_is_changed(tmp_path: 
         train(tmp_path, other, 6)
     assert bits(other) == before
     state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
-    with pytest.raises(InputError, match=r"optimizer optimizer is not of the type.*SGD, with .*saved were .*betas"):
+    with pytest.raises(
+        InputError, match=r"optimizer optimizer is not of the type.*SGD, with .*saved were .*betas"
+    ):
         train(tmp_path, state, 6)
 
 
 def test_an_interval_of_its_own_choice_saves_and_logs_what_the_window_allows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options: dict[str, Any] = {"every": "auto", "tuning": Tuning(min_interval_s=0.05, max_interval_s=0.2)}
+    options: dict[str, Any] = {
+        "every": "auto",
+        "tuning": Tuning(min_interval_s=0.05, max_interval_s=0.2),
+    }
     with Checkpointer(tmp_path, build(), window_s=15, **options) as ckpt:
         step = 0
         while len(commits(tmp_path)) < 2 or "upload" not in capsys.readouterr().out:
@@ -98,7 +110,13 @@ def test_a_call_outside_the_block_says_so(tmp_path: Path) -> None:
     after = train(tmp_path, build(), 3)
     assert after.durable_step == 3 and not after.busy
     for ckpt, when in ((before, "before"), (after, "after")):
-        calls = (partial(ckpt.tick, 9), partial(ckpt.save, 9), ckpt.poll, ckpt.wait, ckpt.lock().__enter__)
+        calls = (
+            partial(ckpt.tick, 9),
+            partial(ckpt.save, 9),
+            ckpt.poll,
+            ckpt.wait,
+            ckpt.lock().__enter__,
+        )
         for call in calls:
             with pytest.raises(InputError, match=rf"not in use.*{when} its `with` block"):
                 call()
@@ -109,7 +127,8 @@ def test_a_call_outside_the_block_says_so(tmp_path: Path) -> None:
 def test_a_fork_saves_nothing_and_leaves_the_trainer_alone(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, build(), run="test", every=1) as ckpt:
         ckpt.tick(1)
-        if not (child := os.fork()):
+        child = os.fork()
+        if not child:
             code = 1
             try:
                 ckpt.tick(2)

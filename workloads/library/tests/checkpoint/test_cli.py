@@ -21,7 +21,15 @@ NEW = f"{RUN}/step-0000000006"
 
 
 def attempts(url: Path, *flags: str, code: int = 0) -> list[dict[str, object]]:
-    result = CliRunner().invoke(app, ["list", str(url), "--json", *flags])
+    result = CliRunner().invoke(
+        app,
+        [
+            "list",
+            str(url),
+            "--json",
+            *flags,
+        ],
+    )
     assert result.exit_code == code, result.output
     answer = json.loads(result.stdout)
     assert answer["schema"] == "holdfast.checkpoints/1"
@@ -30,7 +38,10 @@ def attempts(url: Path, *flags: str, code: int = 0) -> list[dict[str, object]]:
 
 def test_the_list_shows_steps_and_states_and_damage_is_a_finding(url: Path) -> None:
     found = attempts(url)
-    assert [(row["step"], row["state"], row["world_size"]) for row in found] == [(6, "verified", 2), (3, "verified", 2)]
+    assert [(row["step"], row["state"], row["world_size"]) for row in found] == [
+        (6, "verified", 2),
+        (3, "verified", 2),
+    ]
     assert ran("list", url).count("verified") == 2, "the table"
     shard = shards(url / NEW)[0]
     shard.write_bytes(bytes(shard.stat().st_size))
@@ -57,7 +68,9 @@ def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_pa
     assert {f"model/{name}" for name in header} == set(tensors)
     for name, entry in header.items():
         low, high = entry["data_offsets"]
-        raw = torch.frombuffer(bytearray(data[8 + length + low : 8 + length + high]), dtype=torch.float32)
+        raw = torch.frombuffer(
+            bytearray(data[8 + length + low : 8 + length + high]), dtype=torch.float32
+        )
         assert torch.equal(raw.view(entry["shape"]), tensors[f"model/{name}"])
 
 
@@ -69,21 +82,40 @@ def test_one_step_and_some_tensors_are_chosen_for_serving(url: Path) -> None:
         load_tensors(url, step=7)
 
 
-def test_an_export_of_two_entries_with_one_name_or_to_a_file_that_exists_is_refused(tmp_path: Path) -> None:
-    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+def test_an_export_of_two_entries_with_one_name_or_to_a_file_that_exists_is_refused(
+    tmp_path: Path,
+) -> None:
+    model = torch.nn.Linear(2, 2)
+    other = torch.nn.Linear(2, 2)
     with Checkpointer(tmp_path / "runs", {"model": model, "other": other}, run="r") as ckpt:
         ckpt.tick(1)
-    assert "one name" in refusal("export", tmp_path / "runs", "--keys", "model/,other/", "--out", tmp_path / "m")
+    assert "one name" in refusal(
+        "export", tmp_path / "runs", "--keys", "model/,other/", "--out", tmp_path / "m"
+    )
     (tmp_path / "m").write_text("")
     assert "output exists" in refusal("export", tmp_path / "runs", "--out", tmp_path / "m")
 
 
 def test_an_export_of_a_state_without_a_model_names_what_it_has(tmp_path: Path) -> None:
-    with Checkpointer(tmp_path / "runs", {"network": torch.nn.Linear(2, 2), "w": torch.zeros(1)}, run="r") as ckpt:
+    with Checkpointer(
+        tmp_path / "runs",
+        {
+            "network": torch.nn.Linear(2, 2),
+            "w": torch.zeros(1),
+        },
+        run="r",
+    ) as ckpt:
         ckpt.tick(1)
     with pytest.raises(InputError, match="no tensor has such a key") as refused:
         CliRunner().invoke(
-            app, ["export", str(tmp_path / "runs"), "--out", str(tmp_path / "m")], catch_exceptions=False
+            app,
+            [
+                "export",
+                str(tmp_path / "runs"),
+                "--out",
+                str(tmp_path / "m"),
+            ],
+            catch_exceptions=False,
         )
     assert (refused.value.got, refused.value.fix) == ("--keys model/", "--keys network/")
     assert "w/" not in refused.value.allowed and "network/, w" in refused.value.allowed
@@ -104,5 +136,7 @@ def refusal(*arguments: object) -> str:
 def test_what_must_start_fast_needs_no_torch() -> None:
     modules = ("cli", "errors", "failpoints", "save.uploader_process", "stores")
     light = "assert 'torch' not in sys.modules and 'google' not in sys.modules"
-    program = f"import sys, {', '.join(f'holdfast.checkpoint.{module}' for module in modules)}; {light}"
+    program = (
+        f"import sys, {', '.join(f'holdfast.checkpoint.{module}' for module in modules)}; {light}"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[4])

@@ -16,13 +16,18 @@ from workloads.library.tests.checkpoint.jobs import RUN, build, newest
 from workloads.library.tests.checkpoint.made import alone
 
 pytestmark = pytest.mark.process
-PER_KIND, OLD, NEW = 8, 3, 6
+PER_KIND = 8
+OLD = 3
+NEW = 6
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_detected_and_the_checkpoint_before_it_is_restored(pristine: Path, tmp_path: Path, kind: str) -> None:
+def test_damage_is_detected_and_the_checkpoint_before_it_is_restored(
+    pristine: Path, tmp_path: Path, kind: str
+) -> None:
     """On a mesh of two axes too, in `make bench-checkpoint`."""
-    rng, done = random.Random(kind), 0
+    rng = random.Random(kind)
+    done = 0
     while done < PER_KIND:
         url = tmp_path / str(done)
         shutil.copytree(pristine, url)

@@ -1,4 +1,6 @@
-"""Commits and manifests with a bit flipped are damage. The fuzz has others that no writer of ours wrote."""
+"""Commits and manifests with a bit flipped are damage. The fuzz has others that no writer of ours
+wrote.
+"""
 
 from collections.abc import Iterator
 
@@ -13,12 +15,34 @@ from holdfast.checkpoint.stores.storage import Stat
 
 def described() -> tuple[bytes, bytes, Commit]:
     """A commit, the manifest of its only rank, and the commit read back."""
-    part = TensorPart(key="w", dtype="uint8", shape=(4,), offset=(0,), extent=(4,), at=0, bytes=4)
-    head = {"run": "r", "step": 1, "attempt": "0" * 12, "world_size": 1}
-    own = Manifest(
-        **head, rank=0, shards=(Shard(bytes=4, crc32c="0" * 8),), tensors=(part,), values={"w": {"$tensor": "w"}}
+    part = TensorPart(
+        key="w",
+        dtype="uint8",
+        shape=(4,),
+        offset=(0,),
+        extent=(4,),
+        at=0,
+        bytes=4,
     )
-    made = Commit(**head, total_bytes=4, created=1, manifests=(digest_of(own.encode()),))
+    head = {
+        "run": "r",
+        "step": 1,
+        "attempt": "0" * 12,
+        "world_size": 1,
+    }
+    own = Manifest(
+        **head,
+        rank=0,
+        shards=(Shard(bytes=4, crc32c="0" * 8),),
+        tensors=(part,),
+        values={"w": {"$tensor": "w"}},
+    )
+    made = Commit(
+        **head,
+        total_bytes=4,
+        created=1,
+        manifests=(digest_of(own.encode()),),
+    )
     return made.encode(), own.encode(), decode_commit(made.encode(), run="r", step=1)
 
 

@@ -1,4 +1,6 @@
-"""Whatever the newest commit holds, restore ends with the checkpoint before it, says why, and takes no memory for it."""
+"""Whatever the newest commit holds, restore ends with the checkpoint before it, says why, and takes
+no memory for it.
+"""
 
 import os
 import shutil
@@ -18,7 +20,9 @@ from workloads.library.tests.checkpoint.forgeries import FORGERIES, forge, spoil
 from workloads.library.tests.checkpoint.made import alone
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
-RUN, OLD, NEW = "run", 1, 2
+RUN = "run"
+OLD = 1
+NEW = 2
 
 
 def state() -> dict[str, Any]:
@@ -27,7 +31,11 @@ def state() -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 64)).sum().backward()
     optimizer.step()
-    return {"model": model, "optimizer": optimizer, "progress": {"at": 0}}
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "progress": {"at": 0},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +55,12 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["with the key", "without a key"])
-def url(request: pytest.FixtureRequest, pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def url(
+    request: pytest.FixtureRequest,
+    pristine: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """A copy. With the key its forger has it too."""
     if request.param == "with the key":
         monkeypatch.setenv(ENV_KEY_FILE, str(pristine / "key"))
@@ -56,7 +69,10 @@ def url(request: pytest.FixtureRequest, pristine: Path, tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     ("url", "name"),
-    [(("with the key", "without a key")[number % 2], name) for number, name in enumerate(FORGERIES)],
+    [
+        (("with the key", "without a key")[number % 2], name)
+        for number, name in enumerate(FORGERIES)
+    ],
     indirect=["url"],
 )
 def test_a_forged_checkpoint_is_passed_over(url: Path, name: str) -> None:
@@ -84,7 +100,9 @@ def test_what_a_forger_calls_a_tensor_does_not_speak_to_the_terminal(
     url: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loud = "[/]\x1b[2J[link=http://e.org]##[error]"
-    forge(url / RUN / f"step-{NEW:010d}", lambda forged: forged.largest.update(key=loud, at=1 << 61))
+    forge(
+        url / RUN / f"step-{NEW:010d}", lambda forged: forged.largest.update(key=loud, at=1 << 61)
+    )
     app(["list", str(url)], standalone_mode=False)
     shown = capsys.readouterr().out
     assert "[/]\\x1b[2J[link=http://e.org]#_[error]" in shown and "\x1b" not in shown

@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 
 from holdfast.contract.environment import ENV_KILL_AT, ENV_RUN
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]  # the wheel is built, and torch starts four times
+# the wheel is built, and torch starts four times
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[4]
 sys.path.insert(0, str(ROOT / ".ci"))
 bootstrap = import_module("bootstrap")
@@ -45,14 +46,18 @@ print("ended with", sum(float(p.double().sum()) for p in model.parameters()).hex
 
 def closure(*names: str) -> set[str]:
     """These distributions, and all that they need here."""
-    found, waiting = set[tuple[str, ...]](), [Requirement(name) for name in names]
+    found = set[tuple[str, ...]]()
+    waiting = [Requirement(name) for name in names]
     while waiting:
         one = waiting.pop()
-        if (key := (one.name, *sorted(one.extras))) not in found:
+        key = (one.name, *sorted(one.extras))
+        if key not in found:
             found.add(key)
             needed = [Requirement(line) for line in metadata.requires(one.name) or []]
             chosen = [{"extra": extra} for extra in ("", *one.extras)]
-            waiting += [each for each in needed if not each.marker or any(map(each.marker.evaluate, chosen))]
+            waiting += [
+                each for each in needed if not each.marker or any(map(each.marker.evaluate, chosen))
+            ]
     return {name for name, *_ in found}
 
 
@@ -67,27 +72,66 @@ def link(distribution: str, site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a new environment with the wheel, what the wheel's core declares, and PyTorch."""
-    built, folder = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("bare")
-    build = [sys.executable, str(ROOT / ".ci" / "wheel.py"), "--out-dir", str(built)]
+    """The interpreter of a new environment with the wheel, what the wheel's core declares, and
+    PyTorch.
+    """
+    built = tmp_path_factory.mktemp("wheel")
+    folder = tmp_path_factory.mktemp("bare")
+    build = [
+        sys.executable,
+        str(ROOT / ".ci" / "wheel.py"),
+        "--out-dir",
+        str(built),
+    ]
     subprocess.run(build, check=True, timeout=200)
     (wheel,) = built.glob("*.whl")
     venv.create(folder, symlinks=True, with_pip=False)
     python = folder / "bin" / "python"
-    options = ["--quiet", "--offline", "--no-deps", "--python", str(python)]
-    subprocess.run([bootstrap.find_uv(), "pip", "install", *options, str(wheel)], check=True, timeout=200)
+    options = [
+        "--quiet",
+        "--offline",
+        "--no-deps",
+        "--python",
+        str(python),
+    ]
+    subprocess.run(
+        [
+            bootstrap.find_uv(),
+            "pip",
+            "install",
+            *options,
+            str(wheel),
+        ],
+        check=True,
+        timeout=200,
+    )
     (site,) = folder.glob("lib/python3.*/site-packages")
     (described,) = site.glob("holdfast-*.dist-info/METADATA")
-    declared = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)$", described.read_text(), re.MULTILINE)]
+    declared = []
+    for line in re.findall(r"^Requires-Dist: (.*)$", described.read_text(), re.MULTILINE):
+        declared.append(Requirement(line))
     for name in closure(*(one.name for one in declared if not one.marker), "torch"):
         link(name, site)
     return python
 
 
-def run(python: Path, folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), ENV_RUN: "strange", **variables}
+def run(
+    python: Path, folder: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        ENV_RUN: "strange",
+        **variables,
+    }
     return subprocess.run(
-        [python, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
+        [python, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
 
 
@@ -95,7 +139,8 @@ def test_a_script_that_is_killed_beside_torch_alone_ends_in_the_bits_of_a_quiet_
     python: Path, tmp_path: Path
 ) -> None:
     """And though files beside the script and in the current folder are called as modules are."""
-    beside, here = tmp_path / "scripts", tmp_path / "here"
+    beside = tmp_path / "scripts"
+    here = tmp_path / "here"
     for folder in (beside, here):
         folder.mkdir()
         (folder / "secrets.py").write_text("API_KEY = 'none of the standard library'")
@@ -115,21 +160,26 @@ def test_a_script_that_is_killed_beside_torch_alone_ends_in_the_bits_of_a_quiet_
 
 
 def test_the_wheel_alone_carries_its_types_and_its_command(python: Path, tmp_path: Path) -> None:
-    """And nothing of this repository or of the extras is there, or the test above would prove nothing."""
+    """And nothing of this repository or of the extras is there, or the test above would prove
+    nothing.
+    """
     program = (
-        "import importlib.metadata as m, importlib.util as u, json, holdfast\n"
-        "from pathlib import Path\n"
-        "def there(name):\n"
-        "    try: return u.find_spec(name) is not None\n"
-        "    except ModuleNotFoundError: return False\n"
-        "command, = m.distribution('holdfast').entry_points\n"
-        "typed = Path(holdfast.__file__).with_name('py.typed').is_file()\n"
-        f"print(json.dumps([holdfast.__file__, [*filter(there, {ABSENT!r})], typed, command.name, callable(command.load())]))"
+        "import importlib.metadata as m, importlib.util as u, json, holdfast\nfrom pathlib import"
+        " Path\ndef there(name):\n    try: return u.find_spec(name) is not None\n    except"
+        " ModuleNotFoundError: return False\ncommand, ="
+        " m.distribution('holdfast').entry_points\ntyped ="
+        " Path(holdfast.__file__).with_name('py.typed').is_file()\nprint(json.dumps([holdfast.__file__,"
+        f" [*filter(there, {ABSENT!r})], typed, command.name, callable(command.load())]))"
     )
     result = run(python, tmp_path, "-c", program)
     assert result.returncode == 0, result.stderr
     home, *found = json.loads(result.stdout)
-    assert Path(home).is_relative_to(python.parents[1]) and found == [[], True, "holdfast", True]
+    assert Path(home).is_relative_to(python.parents[1]) and found == [
+        [],
+        True,
+        "holdfast",
+        True,
+    ]
 
 
 def test_the_command_without_an_extra_names_the_extra(python: Path, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The small parts: cadence, retries, the tree of a state, settings, and workers that leave SIGTERM alone."""
+"""The small parts: cadence, retries, the tree of a state, settings, and workers that leave SIGTERM
+alone.
+"""
 
 import copy
 import itertools
@@ -33,7 +35,11 @@ from workloads.library.tests.checkpoint.made import alone, failing
 
 
 def test_an_interval_is_steps_time_or_auto_and_nothing_else() -> None:
-    known = {7: ("steps", 7), "5m": ("seconds", 300), "auto": ("auto", 0)}
+    known = {
+        7: ("steps", 7),
+        "5m": ("seconds", 300),
+        "auto": ("auto", 0),
+    }
     assert {every: parse_every(every) for every in known} == known
     for wrong in (0, -1, True, "", "5", "5d", "0s", 2.5):
         with pytest.raises(InputError, match="interval"):
@@ -43,8 +49,12 @@ def test_an_interval_is_steps_time_or_auto_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("step_s", "interval_s"), [(1.0, 30.0), (0.01, 5.0), (40.0, 30.0)])
-def test_seconds_are_kept_within_one_step_with_few_agreements(step_s: float, interval_s: float) -> None:
-    now, saves, agreed = 0.0, list[float](), list[object]()
+def test_seconds_are_kept_within_one_step_with_few_agreements(
+    step_s: float, interval_s: float
+) -> None:
+    now = 0.0
+    saves = list[float]()
+    agreed = list[object]()
     agree: Any = lambda mine, decide: agreed.append(mine) or decide([mine])  # noqa: E731
     ranks: Any = SimpleNamespace(agree=agree)
     cadence = EverySeconds(lambda: interval_s, ranks, 0, clock=lambda: now)
@@ -69,7 +79,12 @@ def retried(put: Callable[..., None], **options: Any) -> None:
 def test_transient_errors_alone_are_tried_again_until_the_budget_ends() -> None:
     pauses = list[float]()
     with pytest.raises(StorageError, match="tried for 10 s"):
-        retried(failing(Transient("503")), budget_s=10, sleep=pauses.append, clock=lambda: sum(pauses))
+        retried(
+            failing(Transient("503")),
+            budget_s=10,
+            sleep=pauses.append,
+            clock=lambda: sum(pauses),
+        )
     assert sum(pauses) == pytest.approx(10) and pauses[3] > 2 * pauses[0]
     with pytest.raises(Denied):
         retried(failing(Denied("403")), budget_s=100, sleep=pytest.fail)
@@ -78,7 +93,15 @@ def test_transient_errors_alone_are_tried_again_until_the_budget_ends() -> None:
 # -- the tree of a state --
 
 
-@pytest.mark.parametrize("state", [{}, {"": {}}, {"a/b": {}}, {"__rng__": {}}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"": {}},
+        {"a/b": {}},
+        {"__rng__": {}},
+    ],
+)
 def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="state"):
         checked_state(state)
@@ -87,7 +110,15 @@ def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) ->
 # -- settings --
 
 
-@pytest.mark.parametrize("wrong", [{"shard_bytes": 1}, {"parallel": 0}, {"retry_s": -1.0}, {"min_interval_s": 1e9}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shard_bytes": 1},
+        {"parallel": 0},
+        {"retry_s": -1.0},
+        {"min_interval_s": 1e9},
+    ],
+)
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Tuning(**wrong)
@@ -95,7 +126,13 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> Non
 
 def test_short_streams_are_cut_so_that_they_go_in_parallel() -> None:
     tuning = Tuning(shard_bytes=64 * MIB, parallel=8)
-    assert [tuning.shard_size(n * MIB) // MIB for n in (1, 64, 128, 512, 5000)] == [8, 8, 16, 64, 64]
+    assert [tuning.shard_size(n * MIB) // MIB for n in (1, 64, 128, 512, 5000)] == [
+        8,
+        8,
+        16,
+        64,
+        64,
+    ]
 
 
 def test_an_input_error_is_the_same_after_torch_has_sent_it_to_another_rank() -> None:
@@ -110,12 +147,26 @@ def test_an_input_error_is_the_same_after_torch_has_sent_it_to_another_rank() ->
 @pytest.mark.timeout(120)
 def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> None:
     numbers: Any = range(64)
-    loader: DataLoader[int] = DataLoader(numbers, num_workers=2, batch_size=1, multiprocessing_context=jobs.context)
+    loader: DataLoader[int] = DataLoader(
+        numbers,
+        num_workers=2,
+        batch_size=1,
+        multiprocessing_context=jobs.context,
+    )
     batches: Any = iter(track(loader)._source)
     seen = [int(next(batches)) for _ in range(4)]
     # From another process, as torchrun sends it; from the trainer itself it is an order.
     kill = "import os, signal, sys\nfor pid in sys.argv[1:]: os.kill(int(pid), signal.SIGTERM)"
-    subprocess.run([sys.executable, "-IS", "-c", kill, *(str(w.pid) for w in batches._workers)], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-IS",
+            "-c",
+            kill,
+            *(str(w.pid) for w in batches._workers),
+        ],
+        check=True,
+    )
     assert [*seen, *(int(batch) for batch in batches)] == list(range(64))
 
 
@@ -132,7 +183,9 @@ print(int(next(batches)))
 @pytest.mark.timeout(200)
 def test_a_program_that_leaves_an_epoch_in_its_middle_ends(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as out:  # no pipe: workers that are left would hold it open
-        program = subprocess.Popen([sys.executable, "-c", LEFT_IN_AN_EPOCH], stdout=out, start_new_session=True)
+        program = subprocess.Popen(
+            [sys.executable, "-c", LEFT_IN_AN_EPOCH], stdout=out, start_new_session=True
+        )
         try:
             assert program.wait(100) == 0
         finally:
@@ -150,7 +203,11 @@ def test_only_what_an_optimizer_changes_is_steady() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(4, 2)).sum().backward()
     optimizer.step()
-    state = {"model": model, "optimizer": optimizer, "own": {"t": torch.zeros(1)}}
+    state = {
+        "model": model,
+        "optimizer": optimizer,
+        "own": {"t": torch.zeros(1)},
+    }
     captured = capture(state)
     moments = {key for key in captured.tensors if key.startswith("optimizer/")}
     weights = {"model/0.weight", "model/1.weight", "model/1.bias"}

@@ -1,4 +1,6 @@
-"""What goes into a checkpoint comes back bit for bit and trains on as without a restart, or the start refuses it."""
+"""What goes into a checkpoint comes back bit for bit and trains on as without a restart, or the
+start refuses it.
+"""
 
 import re
 from collections.abc import Mapping
@@ -54,14 +56,25 @@ def is_refused(entries: Entries) -> bool:
 
 
 def checkpointer(folder: Path, built: Mapping[str, Entries]) -> Checkpointer:
-    state = {f"{name}.{key}": value for name, entries in built.items() for key, value in entries.items()}
-    return Checkpointer(folder, state, run="objects", every=10**9, tuning=TUNING)
+    state = {}
+    for name, entries in built.items():
+        for key, value in entries.items():
+            state[f"{name}.{key}"] = value
+    return Checkpointer(
+        folder,
+        state,
+        run="objects",
+        every=10**9,
+        tuning=TUNING,
+    )
 
 
 def bits(entries: Entries) -> Any:
     captured = capture(entries)
     own = {key: tensor for key, tensor in captured.tensors.items() if not key.startswith("__")}
-    skeleton = {name: value for name, value in captured.skeleton.items() if not name.startswith("__")}
+    skeleton = {
+        name: value for name, value in captured.skeleton.items() if not name.startswith("__")
+    }
     return skeleton, {key: (t.dtype, t.shape, as_bytes(t)) for key, t in own.items()}
 
 

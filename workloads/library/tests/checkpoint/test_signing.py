@@ -20,7 +20,13 @@ RUN = "run"
 
 def save(url: Path, step: int, keep: int = 3) -> None:
     tensor = torch.zeros(8)
-    with Checkpointer(str(url), {"w": tensor}, run=RUN, every=10**9, keep=keep) as ckpt:
+    with Checkpointer(
+        str(url),
+        {"w": tensor},
+        run=RUN,
+        every=10**9,
+        keep=keep,
+    ) as ckpt:
         tensor.fill_(step)
         ckpt.save(step)
         assert ckpt.wait()
@@ -41,8 +47,12 @@ def restored(url: Path) -> int:
 
 
 @pytest.mark.process
-def test_a_commit_of_another_writer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forgery is whole and matches all its own checksums: only the key is missing, or is another."""
+def test_a_commit_of_another_writer_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forgery is whole and matches all its own checksums: only the key is missing, or is
+    another.
+    """
     url = tmp_path / "url"
     use_key(tmp_path, monkeypatch, "ours")
     save(url, 1)
@@ -60,7 +70,10 @@ def resigned(commit: Path, **changed: Any) -> None:
     envelope = json.loads(commit.read_text())
     body = encoded(envelope["body"] | changed)
     digest = hashlib.sha256(body).hexdigest()
-    commit.write_bytes(b'{"body":%s,"seal":"%s","sha256":"%s"}' % (body, envelope["seal"].encode(), digest.encode()))
+    commit.write_bytes(
+        b'{"body":%s,"seal":"%s","sha256":"%s"}'
+        % (body, envelope["seal"].encode(), digest.encode())
+    )
 
 
 @pytest.mark.process
@@ -95,7 +108,10 @@ def test_commits_that_somebody_deleted_are_reported_at_the_next_start(
     shutil.rmtree(url / RUN / "step-0000000005")
     save(url, 6)
     logged = capsys.readouterr().out
-    assert "restored step 4" in logged and "kept together with step 4 and are gone: 1, maybe newer ones too" in logged
+    assert (
+        "restored step 4" in logged
+        and "kept together with step 4 and are gone: 1, maybe newer ones too" in logged
+    )
     save(url, 7)
     assert "gone" not in capsys.readouterr().out, "it is reported once"
 

@@ -76,7 +76,12 @@ def test_a_listing_stays_below_its_prefix(storage: Storage) -> None:
     for name in ("run/step-1/a", "run/step-1/b/c", "run/step-10/a", "run2/a"):
         put(storage, name, b"x")
     assert sorted(s.name for s in storage.list("run/step-1")) == ["run/step-1/a", "run/step-1/b/c"]
-    assert {s.name for s in storage.list("")} == {"run/step-1/a", "run/step-1/b/c", "run/step-10/a", "run2/a"}
+    assert {s.name for s in storage.list("")} == {
+        "run/step-1/a",
+        "run/step-1/b/c",
+        "run/step-10/a",
+        "run2/a",
+    }
     assert not list(storage.list("nothing"))
 
 
@@ -96,7 +101,9 @@ def test_deleting_twice_is_success_and_frees_the_name(storage: Storage) -> None:
 def test_a_folder_that_another_put_made_and_a_delete_removed_at_once_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage, mkdir, raced = LocalStorage.open(str(tmp_path)), os.mkdir, list[str]()
+    storage = LocalStorage.open(str(tmp_path))
+    mkdir = os.mkdir
+    raced = list[str]()
 
     def outrun(path: str | Path, *mode: int) -> None:
         """The first time the folder is there when it is made, and gone when it is looked for."""
@@ -112,7 +119,23 @@ def test_a_folder_that_another_put_made_and_a_delete_removed_at_once_is_made_aga
 
 @pytest.mark.parametrize(
     "name",
-    ["../x", "/x", "a/../../x", "..", "a//b", "%2e%2e/x", "a/%2f", ".x", "a\\..\\b", "", "a\n", "~", "C:", "é", "\0"],
+    [
+        "../x",
+        "/x",
+        "a/../../x",
+        "..",
+        "a//b",
+        "%2e%2e/x",
+        "a/%2f",
+        ".x",
+        "a\\..\\b",
+        "",
+        "a\n",
+        "~",
+        "C:",
+        "é",
+        "\0",
+    ],
 )
 def test_no_name_leaves_its_prefix(storage: Storage, name: str) -> None:
     with pytest.raises(InputError, match="leaves its prefix"):
@@ -122,15 +145,28 @@ def test_no_name_leaves_its_prefix(storage: Storage, name: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["nonsense://b/x", "http://host/x", "file://host/x", "", "file://", "gs://", "gs://[x", "sftp://me:hunter2@host"],
+    [
+        "nonsense://b/x",
+        "http://host/x",
+        "file://host/x",
+        "",
+        "file://",
+        "gs://",
+        "gs://[x",
+        "sftp://me:hunter2@host",
+    ],
 )
 def test_a_url_of_another_kind_or_with_a_password_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="holds a password" if "@" in url else "unknown form") as refused:
+    with pytest.raises(
+        InputError, match="holds a password" if "@" in url else "unknown form"
+    ) as refused:
         open_storage(url)
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_store_without_its_package_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_its_package_names_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     with pytest.raises(InputError) as refused:
         open_storage("gs://b/x")
@@ -155,15 +191,21 @@ def test_a_writer_that_was_killed_leaves_nothing_that_is_listed(tmp_path: Path) 
     assert not list((tmp_path / ".incoming").iterdir())
 
 
-def test_a_store_that_is_down_at_the_start_is_worth_another_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_down_at_the_start_is_worth_another_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}"
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", nowhere)
     tuning = Tuning(retry_s=0.2, request_s=1.0)
-    drawn, threads = random.getstate(), set(threading.enumerate())
+    drawn = random.getstate()
+    threads = set(threading.enumerate())
     with pytest.raises(Later) as down:
         on_every_rank(
-            alone(), lambda: committed_steps(reliable_storage("gs://bucket/runs", tuning, create=True), "run")
+            alone(),
+            lambda: committed_steps(
+                reliable_storage("gs://bucket/runs", tuning, create=True), "run"
+            ),
         )
     assert down.value.code == EXIT_RETRY
     assert not set(threading.enumerate()) - threads, "a client's own thread goes on trying"

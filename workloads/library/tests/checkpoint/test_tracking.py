@@ -1,4 +1,6 @@
-"""Data whose place is state: killed after any step, a run goes on with the very samples and draws of a quiet one."""
+"""Data whose place is state: killed after any step, a run goes on with the very samples and draws
+of a quiet one.
+"""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +16,9 @@ from holdfast.checkpoint.state import capture, decode
 from holdfast.checkpoint.state.random_streams import set_rng_state
 from holdfast.contract.errors import InputError
 
-ITEMS, BATCH, STEPS = 7, 2, 11
+ITEMS = 7
+BATCH = 2
+STEPS = 11
 
 
 class Noisy(Dataset[torch.Tensor]):
@@ -33,7 +37,14 @@ class Stream(IterableDataset[torch.Tensor]):
 
 
 def shuffled(**options: Any) -> Iterable[Any]:
-    return track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, **options))
+    return track(
+        DataLoader(
+            Noisy(),
+            batch_size=BATCH,
+            shuffle=True,
+            **options,
+        )
+    )
 
 
 KINDS: dict[str, Callable[[], Iterable[Any]]] = {
@@ -56,7 +67,9 @@ def trained(data: Iterable[Any], first: int, last: int) -> list[str]:
 
 
 def kept(data: Any) -> Callable[[Any], None]:
-    """Checkpoint of `data` and of the streams, as restored into a new one in a process that has drawn otherwise."""
+    """Checkpoint of `data` and of the streams, as restored into a new one in a process that has
+    drawn otherwise.
+    """
     captured = capture({"data": data})
     check_values(captured.skeleton)
     tensors = {key: value.clone() for key, value in captured.tensors.items()}
@@ -74,7 +87,9 @@ Make = Callable[[], Iterable[Any]]
 
 
 def goes_on(make: Make, cuts: Iterable[int], resumed: Make | None = None) -> None:
-    """Interrupted after each of `cuts`, and taken up by new data of `resumed`, it is as a quiet run."""
+    """Interrupted after each of `cuts`, and taken up by new data of `resumed`, it is as a quiet
+    run.
+    """
 
     def begun() -> Iterable[Any]:
         torch.manual_seed(0)
@@ -103,9 +118,16 @@ def test_with_workers_that_read_ahead_and_draw_at_random() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_batches_that_a_loop_has_drawn_ahead_are_drawn_again(ahead: int) -> None:
-    """As nanoGPT does: the next batch is drawn while the present one is computed, dropout in between."""
+    """As nanoGPT does: the next batch is drawn while the present one is computed, dropout in
+    between.
+    """
 
-    def loop(draw: Callable[[], float], waiting: list[float], first: int, last: int) -> list[float]:
+    def loop(
+        draw: Callable[[], float],
+        waiting: list[float],
+        first: int,
+        last: int,
+    ) -> list[float]:
         seen: list[float] = []
         for _ in range(first, last):
             while len(waiting) <= ahead:

@@ -1,4 +1,6 @@
-"""What a state may hold comes back as the very type that it was; all else is refused by name, with what to do."""
+"""What a state may hold comes back as the very type that it was; all else is refused by name, with
+what to do.
+"""
 
 import enum
 import json
@@ -50,7 +52,12 @@ def nested(depth: int) -> list[Any]:
         np.int64(7),
         np.bool_(True),
         (1, [2, (3, float("-inf"))]),
-        {1: None, "a": True, -1: 2**70, "": "\x00\ud800"},
+        {
+            1: None,
+            "a": True,
+            -1: 2**70,
+            "": "\x00\ud800",
+        },
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -76,7 +83,13 @@ def test_a_value_comes_back_as_the_type_that_it_was(value: Any) -> None:
         (lambda: UserDict(a=1), "state_dict"),
         (lambda: MappingProxyType({"a": 1}), "state_dict"),
         (lambda: nn.Linear(1, 1), "entry of its own"),
-        (lambda: {1: torch.ones(1), "1": torch.ones(1)}, "convert the keys"),
+        (
+            lambda: {
+                1: torch.ones(1),
+                "1": torch.ones(1),
+            },
+            "convert the keys",
+        ),
         # tensors without memory of their own
         (lambda: torch.ones(4, dtype=torch.complex64).conj(), "resolve_conj"),
         (lambda: torch.ones(4, dtype=torch.complex64).conj().imag, "resolve_neg"),
@@ -86,12 +99,17 @@ def test_a_value_comes_back_as_the_type_that_it_was(value: Any) -> None:
         (lambda: nn.LazyLinear(2).weight, "one batch"),
         (lambda: torch.eye(2).to_sparse(), "dense"),
         (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "dense"),
-        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged), "dense"),
+        (
+            lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
+            "dense",
+        ),
         (lambda: torch.empty(2, device="meta"), "dense"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_would_come_back_as_another_value_is_refused_with_the_fix(make: Callable[[], Any], fix: str) -> None:
+def test_what_would_come_back_as_another_value_is_refused_with_the_fix(
+    make: Callable[[], Any], fix: str
+) -> None:
     with pytest.raises(InputError, match=fix) as error:
         capture({"v": {"of": make()}})
     assert "v/of" in error.value.what
@@ -105,19 +123,51 @@ def test_a_value_that_contains_itself_or_is_too_deep_is_refused() -> None:
             capture({"v": value})
 
 
-@pytest.mark.parametrize("value", [9.0, 3, "x", None, True, (1, 2), np.float64(1), Level.LOW], ids=repr)
-def test_an_entry_that_cannot_change_is_refused_with_the_two_lines_that_mend_it(tmp_path: Path, value: Any) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        9.0,
+        3,
+        "x",
+        None,
+        True,
+        (1, 2),
+        np.float64(1),
+        Level.LOW,
+    ],
+    ids=repr,
+)
+def test_an_entry_that_cannot_change_is_refused_with_the_two_lines_that_mend_it(
+    tmp_path: Path, value: Any
+) -> None:
     with pytest.raises(InputError, match=r'progress = \{"best": .*progress\["best"\] = '):
-        Checkpointer(tmp_path, {"w": torch.ones(1), "best": value})
+        Checkpointer(
+            tmp_path,
+            {
+                "w": torch.ones(1),
+                "best": value,
+            },
+        )
 
 
 @pytest.mark.process
-def test_dicts_and_lists_are_filled_in_place_so_that_the_loop_goes_on_with_them(tmp_path: Path) -> None:
+def test_dicts_and_lists_are_filled_in_place_so_that_the_loop_goes_on_with_them(
+    tmp_path: Path,
+) -> None:
     def fresh() -> tuple[dict[str, Any], list[Any]]:
-        return {"best": 9.0, "by": Counter(), "deep": {"seen": []}}, []
+        return {
+            "best": 9.0,
+            "by": Counter(),
+            "deep": {"seen": []},
+        }, []
 
     progress, history = fresh()
-    with Checkpointer(tmp_path, {"progress": progress, "history": history}, run="r", every=1) as ckpt:
+    with Checkpointer(
+        tmp_path,
+        {"progress": progress, "history": history},
+        run="r",
+        every=1,
+    ) as ckpt:
         progress["best"] = 1.5
         progress["by"]["a"] += 2
         progress["deep"]["seen"].append(4)
@@ -125,7 +175,8 @@ def test_dicts_and_lists_are_filled_in_place_so_that_the_loop_goes_on_with_them(
         ckpt.tick(1)
     saved = (progress, history)
     progress, history = fresh()
-    by, seen = progress["by"], progress["deep"]["seen"]
+    by = progress["by"]
+    seen = progress["deep"]["seen"]
     with Checkpointer(tmp_path, {"progress": progress, "history": history}, run="r"):
         assert (progress, history) == saved
         assert progress["by"] is by
@@ -143,7 +194,12 @@ def test_a_thread_is_refused_unless_the_main_thread_has_taken_the_signals(tmp_pa
     from holdfast.runtime import shutdown
 
     def use() -> None:
-        with Checkpointer(tmp_path, {"w": torch.ones(1)}, run="r", every=1) as ckpt:
+        with Checkpointer(
+            tmp_path,
+            {"w": torch.ones(1)},
+            run="r",
+            every=1,
+        ) as ckpt:
             ckpt.tick(ckpt.step + 1)
 
     with ThreadPoolExecutor(1) as pool:
@@ -161,13 +217,20 @@ def test_a_start_that_is_refused_gives_the_signals_back(tmp_path: Path) -> None:
     import signal
 
     before = signal.getsignal(signal.SIGTERM)
-    for state in ({"lazy": nn.LazyLinear(2)}, {"conj": torch.ones(2, dtype=torch.complex64).conj()}):
-        with pytest.raises(InputError, match="plain memory"), Checkpointer(tmp_path, state, run="r"):
+    for state in (
+        {"lazy": nn.LazyLinear(2)},
+        {"conj": torch.ones(2, dtype=torch.complex64).conj()},
+    ):
+        with (
+            pytest.raises(InputError, match="plain memory"),
+            Checkpointer(tmp_path, state, run="r"),
+        ):
             pytest.fail("training began")
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-# What an uploader knows of dtypes without PyTorch, whose import would cost each start seconds and half a gigabyte.
+# What an uploader knows of dtypes without PyTorch, whose import would cost each start seconds and
+# half a gigabyte.
 
 
 def test_the_table_agrees_with_pytorch() -> None:

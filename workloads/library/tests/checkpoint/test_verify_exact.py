@@ -18,8 +18,8 @@ from workloads.library.tests.forked_command import forked
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 LIBRARY = Path(__file__).parents[4] / "workloads" / "library"
 
-# As nanoGPT trains: the next batch is drawn while the present one is computed, dropout draws from the same stream,
-# and the learning rate comes from the number of the step.
+# As nanoGPT trains: the next batch is drawn while the present one is computed, dropout draws from
+# the same stream, and the learning rate comes from the number of the step.
 NANO = """
 import random, sys, numpy, torch
 from torch import nn
@@ -68,7 +68,9 @@ if orders["death"]:
 @pytest.fixture(scope="module")
 def python() -> Iterator[tuple[str, ...]]:
     """For all whose start is not under test."""
-    server = ForkServer(["torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer"], path=[LIBRARY])
+    server = ForkServer(
+        ["torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer"], path=[LIBRARY]
+    )
     with forked(server) as command:
         yield tuple(command)
     server.close()
@@ -96,7 +98,9 @@ def scripted(folder: Path, script: str, *python: str) -> list[str]:
 
 
 def test_the_order_of_a_set_is_named_as_the_cause(tmp_path: Path) -> None:
-    assert "it depends on the order of a set" in finding(tmp_path, recorded("[*{*'abcdefgh'}]"), steps=4)
+    assert "it depends on the order of a set" in finding(
+        tmp_path, recorded("[*{*'abcdefgh'}]"), steps=4
+    )
 
 
 def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it(
@@ -104,16 +108,30 @@ def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it
 ) -> None:
     line = 'get_batch = track(get_batch, ahead=1); state["data"] = get_batch'
     # Drawn inside, where the state is restored.
-    exact = with_parts(NANO.replace("\nahead = get_batch()\n", "\n"), STATE=line, INSIDE="ahead = get_batch()")
-    for script, code, shown in ((NANO, 1, "write draw = track(draw, ahead=1)"), (exact, 0, ": exact")):
-        command = ["verify-exact", "--steps", "8", "--", *scripted(tmp_path, script, *python)]
+    exact = with_parts(
+        NANO.replace("\nahead = get_batch()\n", "\n"), STATE=line, INSIDE="ahead = get_batch()"
+    )
+    for script, code, shown in (
+        (NANO, 1, "write draw = track(draw, ahead=1)"),
+        (exact, 0, ": exact"),
+    ):
+        command = [
+            "verify-exact",
+            "--steps",
+            "8",
+            "--",
+            *scripted(tmp_path, script, *python),
+        ]
         result = CliRunner().invoke(app, command)
         assert result.exit_code == code, result.output
         assert result.stdout.count(shown) == len(result.stdout.splitlines()) == (1 if code else 4)
     assert not (tmp_path / "own").exists()
 
 
-LOADER = "loader = torch.utils.data.DataLoader(torch.randint(50, (64, 8)), batch_size=4, shuffle=True, num_workers=2)"
+LOADER = (
+    "loader = torch.utils.data.DataLoader(torch.randint(50, (64, 8)), batch_size=4, shuffle=True,"
+    " num_workers=2)"
+)
 
 
 @pytest.mark.parametrize(
@@ -121,22 +139,38 @@ LOADER = "loader = torch.utils.data.DataLoader(torch.randint(50, (64, 8)), batch
     [
         ({"STEP": "scheduler.step()"}, 'add "scheduler": scheduler to it'),
         (
-            {"STATE": "rng = numpy.random.default_rng(0)", "DRAW": "X = torch.tensor(rng.integers(50, size=(4, 8)))"},
+            {
+                "STATE": "rng = numpy.random.default_rng(0)",
+                "DRAW": "X = torch.tensor(rng.integers(50, size=(4, 8)))",
+            },
             "and so does the generator rng, which no checkpoint holds",
         ),
         ({"DRAW": "X = torch.full((4, 8), random.randrange(50))"}, "begin with random.seed(0)"),
         (
-            {"STATE": LOADER, "INSIDE": "batches = iter(loader)", "DRAW": "X = next(batches)"},
+            {
+                "STATE": LOADER,
+                "INSIDE": "batches = iter(loader)",
+                "DRAW": "X = next(batches)",
+            },
             'write loader = track(loader), and add "data": loader',
         ),
         (
-            {"STATE": "count = 0", "DRAW": "X = torch.full((4, 8), count)", "STEP": "count += 1"},
+            {
+                "STATE": "count = 0",
+                "DRAW": "X = torch.full((4, 8), count)",
+                "STEP": "count += 1",
+            },
             "and so do count, which are not in the state",
         ),
     ],
     ids=["scheduler", "generator", "random", "shuffling workers", "counter"],
 )
-def test_the_true_cause_is_named(tmp_path: Path, parts: dict[str, str], cause: str, python: tuple[str, ...]) -> None:
+def test_the_true_cause_is_named(
+    tmp_path: Path,
+    parts: dict[str, str],
+    cause: str,
+    python: tuple[str, ...],
+) -> None:
     assert cause in finding(tmp_path, scripted(tmp_path, with_parts(FIXED, **parts), *python))
 
 
@@ -147,5 +181,12 @@ def test_what_cannot_be_judged_is_no_success_and_ends_in_time(tmp_path: Path) ->
         finding(tmp_path, [sys.executable, "-c", "print('no trainer')"])
     began = time.monotonic()
     with pytest.raises(Unjudged, match="no end in time"):
-        list(verify(recorded(seconds=2), tmp_path, steps=8, timeout_s=5.0))
+        list(
+            verify(
+                recorded(seconds=2),
+                tmp_path,
+                steps=8,
+                timeout_s=5.0,
+            )
+        )
     assert time.monotonic() - began < 15.0

@@ -13,18 +13,38 @@ from holdfast.clients.watch import Answer, ListAndWatch, NotThere
 
 def page(*names: str, more: str = "") -> io.BytesIO:
     items = [{"metadata": {"name": name}} for name in names]
-    return io.BytesIO(json.dumps({"items": items, "metadata": {"resourceVersion": "7", "continue": more}}).encode())
+    return io.BytesIO(
+        json.dumps(
+            {
+                "items": items,
+                "metadata": {"resourceVersion": "7", "continue": more},
+            }
+        ).encode()
+    )
 
 
 def events(*found: tuple[str, str]) -> io.BytesIO:
-    lines = [json.dumps({"type": kind, "object": {"metadata": {"name": name}}}) for kind, name in found]
+    lines = []
+    for kind, name in found:
+        lines.append(
+            json.dumps(
+                {
+                    "type": kind,
+                    "object": {"metadata": {"name": name}},
+                }
+            )
+        )
     return io.BytesIO("\n".join(lines).encode())
 
 
 class Copied(ListAndWatch):
     def __init__(self, *answers: io.BytesIO | Exception) -> None:
-        self.warnings, self.names, self.asked = list[str](), set[str](), list[Mapping[str, str]]()
-        super().__init__("names", key=lambda found: found["metadata"]["name"], warn=self.warnings.append)
+        self.warnings = list[str]()
+        self.names = set[str]()
+        self.asked = list[Mapping[str, str]]()
+        super().__init__(
+            "names", key=lambda found: found["metadata"]["name"], warn=self.warnings.append
+        )
         self._answers = list(answers)
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> Answer:
@@ -39,7 +59,9 @@ class Copied(ListAndWatch):
 
     def take(self, changes: Any) -> None:
         for change, found in changes:
-            (self.names.discard if change == "DELETED" else self.names.add)(found["metadata"]["name"])
+            (self.names.discard if change == "DELETED" else self.names.add)(
+                found["metadata"]["name"]
+            )
 
     def keep_only(self, listed: set[str]) -> None:
         self.names &= listed
@@ -52,7 +74,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_page_of_the_list_counts_and_the_watch_goes_on_from_it() -> None:
-    copied = Copied(page("a", more="next"), page("b"), events(("ADDED", "c"), ("BOOKMARK", "-"), ("DELETED", "a")))
+    copied = Copied(
+        page("a", more="next"),
+        page("b"),
+        events(("ADDED", "c"), ("BOOKMARK", "-"), ("DELETED", "a")),
+    )
     copied.run()
     assert copied.names == {"b", "c"}
     assert [query.get("continue", "") for query in copied.asked[:3]] == ["", "next", ""]
@@ -64,7 +90,9 @@ def test_every_page_of_the_list_counts_and_the_watch_goes_on_from_it() -> None:
     [OSError("away"), events(("ERROR", "-")), io.BytesIO(b'{"type": "ADD')],
     ids=["the server is away", "too old", "a line cut in its middle"],
 )
-def test_after_any_break_what_vanished_meanwhile_is_forgotten(broken: io.BytesIO | Exception) -> None:
+def test_after_any_break_what_vanished_meanwhile_is_forgotten(
+    broken: io.BytesIO | Exception,
+) -> None:
     copied = Copied(page("a", "b"), broken, page("b"))
     copied.run()
     assert copied.names == {"b"}

@@ -37,21 +37,34 @@ def sized(kind: str, name: str, pods: int) -> Object:
 
 def job_spec(doc: Object) -> Object:
     """Of a Job, or of the only one of a JobSet."""
-    return doc["spec"] if doc["kind"] == "Job" else doc["spec"]["replicatedJobs"][0]["template"]["spec"]
+    if doc["kind"] == "Job":
+        return doc["spec"]
+    return doc["spec"]["replicatedJobs"][0]["template"]["spec"]
 
 
 def answer(api: Api, request: Object, *kinds: str) -> None:
     """Google's, to a request for nodes: its conditions."""
-    met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
+    met = {
+        "status": "True",
+        "reason": "Met",
+        "message": "",
+        "lastTransitionTime": rfc3339(time.time()),
+    }
     path = f"{REQUESTS}/{request['metadata']['name']}/status"
     api.merge(path, {"status": {"conditions": [met | {"type": kind} for kind in kinds]}})
 
 
 def limited(api: Api) -> list[Object]:
-    """Workloads of which Kueue waits for ready pods. Upstream's default stops a job after half an hour without a node,
-    again and again, and the queues of flex-start have none for minutes to days."""
+    """Workloads of which Kueue waits for ready pods. Upstream's default stops a job after half an
+    hour without a node, again and again, and the queues of flex-start have none for minutes to
+    days.
+    """
     found = api.items(f"{KUEUE}/namespaces/training/workloads")
-    return [each for each in found if any(c["type"] == "PodsReady" for c in each["status"].get("conditions", ()))]
+    return [
+        each
+        for each in found
+        if any(c["type"] == "PodsReady" for c in each["status"].get("conditions", ()))
+    ]
 
 
 @dataclass
@@ -116,24 +129,33 @@ class Submitted:
     def ended(self) -> str:
         def condition() -> str | None:
             found = (self.body().get("status") or {}).get("conditions") or ()
-            return next((c["type"] for c in found if c["type"] in OVER and c["status"] == "True"), None)
+            return next(
+                (c["type"] for c in found if c["type"] in OVER and c["status"] == "True"), None
+            )
 
         return until(f"{self.name} has ended", condition)
 
     def receipt(self) -> Receipt:
         def left() -> Object | None:
-            return json.loads(self.body()["metadata"].get("annotations", {}).get(ANNOTATION, "null"))
+            return json.loads(
+                self.body()["metadata"].get("annotations", {}).get(ANNOTATION, "null")
+            )
 
         fields = until(f"{self.name} has its receipt", left, 60)
         return Receipt(**{name: value for name, value in fields.items() if name != "schema"})
 
 
 def provision(world: World, job: Submitted, *spent: Object) -> tuple[Object, list[str]]:
-    """Google's answer to the request that Kueue made for a job, which is none of those that are spent. Its nodes, too."""
+    """Google's answer to the request that Kueue made for a job, which is none of those that are
+    spent. Its nodes, too.
+    """
     uids = {each["metadata"]["uid"] for each in spent}
 
     def asked() -> Object | None:
-        return next((each for each in world.api.items(REQUESTS) if each["metadata"]["uid"] not in uids), None)
+        return next(
+            (each for each in world.api.items(REQUESTS) if each["metadata"]["uid"] not in uids),
+            None,
+        )
 
     request = until("Kueue asks for nodes", asked)
     machines = world.add_nodes(QUEUED, 2, zone=ZONE, labels=job.selector)
@@ -146,7 +168,8 @@ class Cast:
     """The jobs of the story, and where they run."""
 
     def __init__(self, world: World, story: Walk) -> None:
-        self.world, self.story = world, story
+        self.world = world
+        self.story = story
         self.gang = Submitted(world.api, sized("JobSet", "train-gang", 4))
         self.sweep = Submitted(world.api, sized("Job", "train-sweep", 2))
         self.flex = Submitted(world.api, sized("Job", "train-flex-tesla-a100", 2))
@@ -155,11 +178,21 @@ class Cast:
 
     def add_spot(self) -> list[str]:
         """As many as the queue lends."""
-        return self.world.add_nodes(SPOT, 4, zone=ZONE, labels={})
+        return self.world.add_nodes(
+            SPOT,
+            4,
+            zone=ZONE,
+            labels={},
+        )
 
     def add_flex(self, job: Submitted, *, ends_s: float = 0.0) -> list[str]:
         """As auto-provisioning makes them for a job's selector."""
-        found = self.world.add_nodes(FLEX, 2, zone=ZONE, labels=job.selector)
+        found = self.world.add_nodes(
+            FLEX,
+            2,
+            zone=ZONE,
+            labels=job.selector,
+        )
         ends = {"metadata": {"annotations": {ANNOTATION_TERMINATION: rfc3339(ends_s)}}}
         for name in found if ends_s else ():
             self.world.api.merge(f"{nodes.NODES}/{name}", ends)

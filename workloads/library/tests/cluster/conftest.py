@@ -1,4 +1,6 @@
-"""The library's part of the cluster tier: the fixtures, and so the clusters, are those of tests/cluster."""
+"""The library's part of the cluster tier: the fixtures, and so the clusters, are those of
+tests/cluster.
+"""
 
 from pathlib import Path
 

@@ -36,15 +36,22 @@ def test_without_the_tools_a_laptop_skips_and_ci_fails(
     monkeypatch.setattr(build, "CACHE", tmp_path)
     assert missing_tools() == list(NEEDED)
     monkeypatch.setenv("CI", "true" if ci else "")
-    with pytest.raises(pytest.fail.Exception if ci else pytest.skip.Exception, match="has not built etcd"):
-        support.require(not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}")
+    with pytest.raises(
+        pytest.fail.Exception if ci else pytest.skip.Exception, match="has not built etcd"
+    ):
+        support.require(
+            not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}"
+        )
 
 
 @pytest.mark.usefixtures("programs")
-def test_without_go_the_build_names_the_version_it_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_the_build_names_the_version_it_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     with pytest.raises(
-        SystemExit, match=r"no Go for etcd\n  got:     none\n  allowed: .* or newer\n  fix: +make setup"
+        SystemExit,
+        match=r"no Go for etcd\n  got:     none\n  allowed: .* or newer\n  fix: +make setup",
     ):
         build.find_go(build.TOOLS["etcd"])
 
@@ -69,11 +76,23 @@ def test_the_kind_tier_names_what_is_missing(
 def test_only_clusters_of_dead_test_runs_are_removed_and_no_kubeconfig_of_somebody_else_is_touched(
     tmp_path: Path, programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, theirs = tmp_path / "log", tmp_path / "config"
+    log = tmp_path / "log"
+    theirs = tmp_path / "config"
     mine, start = owner().split("x")
     orphans = [f"{kind.prefix()}{DEAD}x00", f"{kind.prefix()}{mine}x{int(start, 16) ^ 1:02x}"]
-    names = ["kind", "holdfast-tests", f"holdfast-tests-00000000-{DEAD}x00", f"{kind.prefix()}{owner()}", *orphans]
-    programs(kind=f'echo "$@" >> {log}; [ "$1" = get ] && echo "{" ".join(names)}" && exit 0; [ "$1" = delete ]')
+    names = [
+        "kind",
+        "holdfast-tests",
+        f"holdfast-tests-00000000-{DEAD}x00",
+        f"{kind.prefix()}{owner()}",
+        *orphans,
+    ]
+    programs(
+        kind=(
+            f'echo "$@" >> {log}; [ "$1" = get ] && echo "{" ".join(names)}" && exit 0; [ "$1" ='
+            " delete ]"
+        )
+    )
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     theirs.write_text("somebody else's")
     monkeypatch.setenv("KUBECONFIG", str(theirs))
@@ -83,5 +102,9 @@ def test_only_clusters_of_dead_test_runs_are_removed_and_no_kubeconfig_of_somebo
     asked = log.read_text().splitlines()
     deleted = [line.split()[3] for line in asked if line.startswith("delete")]
     assert deleted == [*orphans, made.name], "the orphans, and what this run began itself"
-    assert all("--kubeconfig /" in line and str(theirs) not in line for line in asked if not line.startswith("get"))
+    assert all(
+        "--kubeconfig /" in line and str(theirs) not in line
+        for line in asked
+        if not line.startswith("get")
+    )
     assert theirs.read_text() == "somebody else's"

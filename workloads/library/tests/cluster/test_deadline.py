@@ -1,4 +1,6 @@
-"""The planned end of a flex-start node, read from a real API server with the rights of the rendered trainer."""
+"""The planned end of a flex-start node, read from a real API server with the rights of the rendered
+trainer.
+"""
 
 import base64
 import json
@@ -26,8 +28,17 @@ RIGHTS = ("ClusterRole", "ClusterRoleBinding")
 def node(api: Api) -> Iterator[str]:
     """One of flex-start, which nobody simulates: its kubelet is the test."""
     name = f"flex-{uuid.uuid4().hex[:8]}"
-    metadata = {"name": name, "annotations": {ANNOTATION_TERMINATION: END.isoformat()}}
-    api.create("/api/v1/nodes", {"metadata": metadata, "spec": {"unschedulable": True}})
+    metadata = {
+        "name": name,
+        "annotations": {ANNOTATION_TERMINATION: END.isoformat()},
+    }
+    api.create(
+        "/api/v1/nodes",
+        {
+            "metadata": metadata,
+            "spec": {"unschedulable": True},
+        },
+    )
     yield name
     api.delete(f"/api/v1/nodes/{name}")
 
@@ -37,19 +48,39 @@ Become = Callable[[str, str], None]
 
 
 @pytest.fixture
-def become(api: Api, cluster: AClusterManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Become:
+def become(
+    api: Api,
+    cluster: AClusterManager,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Become:
     """What the kubelet puts into a pod: the token, the authority, the address."""
     assert cluster.kubeconfig is not None
-    at: Object = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]
+    at: Object = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())["clusters"][0][
+        "cluster"
+    ]
     inline = at.get("certificate-authority-data")
 
     def pod_of(namespace: str, account: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"
-        for kind, name, where in (("Namespace", namespace, path.rsplit("/", 2)[0]), ("ServiceAccount", account, path)):
-            api.apply(where, {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})
+        for kind, name, where in (
+            ("Namespace", namespace, path.rsplit("/", 2)[0]),
+            ("ServiceAccount", account, path),
+        ):
+            api.apply(
+                where,
+                {
+                    "apiVersion": "v1",
+                    "kind": kind,
+                    "metadata": {"name": name},
+                },
+            )
         token = api.create(f"{path}/token", {"spec": {"expirationSeconds": 600}})["status"]["token"]
         (tmp_path / "token").write_text(token)
-        authority = base64.b64decode(inline) if inline else Path(at["certificate-authority"]).read_bytes()
+        if inline:
+            authority = base64.b64decode(inline)
+        else:
+            authority = Path(at["certificate-authority"]).read_bytes()
         (tmp_path / "ca.crt").write_bytes(authority)
         host, _, port = at["server"].removeprefix("https://").rpartition(":")
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
@@ -63,9 +94,17 @@ def planned_end(node: str) -> float | None:
     return deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0)
 
 
-def test_the_rendered_trainer_may_read_when_its_node_ends(api: Api, become: Become, node: str) -> None:
-    asking = [(body, template) for body, template in workloads("example") if ENV_NODE in variables(template)]
-    body = next(body for body, template in asking if template["spec"]["serviceAccountName"] == "trainer")
+def test_the_rendered_trainer_may_read_when_its_node_ends(
+    api: Api, become: Become, node: str
+) -> None:
+    asking = [
+        (body, template)
+        for body, template in workloads("example")
+        if ENV_NODE in variables(template)
+    ]
+    body = next(
+        body for body, template in asking if template["spec"]["serviceAccountName"] == "trainer"
+    )
     for right in (each for each in bodies("example") if each["kind"] in RIGHTS):
         api.apply(api.path_of(right), right)
     become(body["metadata"]["namespace"], "trainer")

@@ -1,4 +1,6 @@
-"""Drills on the real control plane, by the command as a user runs it, and with whole nodes taken away."""
+"""Drills on the real control plane, by the command as a user runs it, and with whole nodes taken
+away.
+"""
 
 import json
 import os
@@ -29,7 +31,8 @@ from tests.cluster.sim.world import World
 from workloads.library.tests.drill.by_hand import no_log
 
 JOB = "train"
-PODS, SPARE = 6, 3
+PODS = 6
+SPARE = 3
 QUIET = partial(DrillRun, log=no_log)
 
 
@@ -65,10 +68,33 @@ def work(world: World, spot: Pool) -> World:
     return world
 
 
-def command_of(world: World, drill: str, target: str, kubeconfig: object, context: str, out: Path) -> list[str]:
+def command_of(
+    world: World,
+    drill: str,
+    target: str,
+    kubeconfig: object,
+    context: str,
+    out: Path,
+) -> list[str]:
     named = ["--target", target, "--context", context, "--namespace", world.name]
-    named += ["--selector", f"batch.kubernetes.io/job-name={JOB}", "--kubeconfig", str(kubeconfig), "--out", str(out)]
-    return [sys.executable, "-m", "holdfast", "drill", drill, *named, "--yes", "--json"]
+    named += [
+        "--selector",
+        f"batch.kubernetes.io/job-name={JOB}",
+        "--kubeconfig",
+        str(kubeconfig),
+        "--out",
+        str(out),
+    ]
+    return [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "drill",
+        drill,
+        *named,
+        "--yes",
+        "--json",
+    ]
 
 
 def context(cluster: AClusterManager) -> str:
@@ -80,14 +106,27 @@ def context(cluster: AClusterManager) -> str:
 
 def tainted(world: World) -> list[str]:
     nodes = [node for node in world.api.items(NODES) if node["metadata"]["name"] in world.nodes]
-    return [n["metadata"]["name"] for n in nodes if any(t["key"] == TAINT for t in n["spec"].get("taints", ()))]
+    return [
+        n["metadata"]["name"]
+        for n in nodes
+        if any(t["key"] == TAINT for t in n["spec"].get("taints", ()))
+    ]
 
 
 def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
-    command = command_of(work, "cluster-lone-node", "cluster", cluster.kubeconfig, context(cluster), tmp_path)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
+    command = command_of(
+        work, "cluster-lone-node", "cluster", cluster.kubeconfig, context(cluster), tmp_path
+    )
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     (journal,) = json.loads(done.stdout)["drills"]
     verdicts = {each["verdict"] for each in journal["objectives"]}
     assert (done.returncode, journal["verdict"], verdicts) == (0, "held", {"held"}), journal
@@ -111,7 +150,9 @@ def test_a_job_that_pays_for_evictions_is_found_out(world: World, spot: Pool) ->
     world.create_job(JOB, spec)
     world.wait_running(PODS)
     drill = find("cluster-lone-node")
-    record = QUIET(drill, target(world.api, world, drill, RigEvictor("end of", world.preempt))).run()
+    record = QUIET(
+        drill, target(world.api, world, drill, RigEvictor("end of", world.preempt))
+    ).run()
     broken = [each.objective.promise for each in record.results if each.verdict is Verdict.BROKEN]
     assert (record.verdict, broken) == (Verdict.BROKEN, ["no failure charged"])
 
@@ -145,9 +186,13 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     env = platforms.load("example")
     named = f"gke_{env.project}_{env.region}_{env.cluster}"
     for name in work.nodes:
-        work.api.merge(f"{NODES}/{name}", {"spec": {"providerID": f"gce://{env.project}/europe-west4-a/{name}"}})
+        work.api.merge(
+            f"{NODES}/{name}",
+            {"spec": {"providerID": f"gce://{env.project}/europe-west4-a/{name}"}},
+        )
     platforms.publish(work.api, env)
-    asked, kubeconfig = tmp_path / "asked", tmp_path / "kubeconfig"
+    asked = tmp_path / "asked"
+    kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(cluster.kubeconfig.read_text().replace(context(cluster), named))  # type: ignore[union-attr]
     gcloud = tmp_path / "bin" / "gcloud"
     gcloud.parent.mkdir()
@@ -155,10 +200,18 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     gcloud.chmod(0o755)
     path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
     command = command_of(work, "gke-maintenance", "gke", kubeconfig, named, tmp_path)
-    with subprocess.Popen(command, env=os.environ | path, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command,
+        env=os.environ | path,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
         until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
         verb, vm, *flags = asked.read_text().split()[2:]
         work.preempt([vm])
         result, _ = running.communicate(timeout=280)
-    assert (verb, flags) == ("simulate-maintenance-event", [f"--project={env.project}", "--zone=europe-west4-a"])
+    assert (verb, flags) == (
+        "simulate-maintenance-event",
+        [f"--project={env.project}", "--zone=europe-west4-a"],
+    )
     assert json.loads(result)["drills"][0]["verdict"] == "held", result

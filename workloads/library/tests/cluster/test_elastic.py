@@ -1,4 +1,6 @@
-"""A gang whose pods stay as the builder renders it, here sharded, under the real Job controller, scheduler and Eviction API."""
+"""A gang whose pods stay as the builder renders it, here sharded, under the real Job controller,
+scheduler and Eviction API.
+"""
 
 import copy
 from dataclasses import replace
@@ -20,9 +22,11 @@ from tests.cluster.sim.stages import RUN_S
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 
-NAME, ZONE = "wide", "europe-west4-a"
+NAME = "wide"
+ZONE = "europe-west4-a"
 # Each place is lost once: a second loss of the same one waits 20 s, a fifth 160 s.
-WAVE, WAVES = 25, 2
+WAVE = 25
+WAVES = 2
 NODES = WAVE * WAVES + 2
 LEAST = NODES - WAVE - 1
 BUDGETS = "/apis/policy/v1"
@@ -31,11 +35,28 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def rendered(world: World, pool: Pool) -> list[Object]:
-    """In the world's namespace and on its nodes; the account, priority and data of the platform are not there."""
+    """In the world's namespace and on its nodes; the account, priority and data of the platform are
+    not there.
+    """
     context = RenderContext(platforms.load("example"))
-    command = [*RANKS, "1", "--sharded", "--", "train"]
-    work = replace(spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=command, volumes=[])
-    given = Task(work=work, pods=NODES, least=LEAST, sharded=True, queue="", deadline_s=3600)
+    command = [
+        *RANKS,
+        "1",
+        "--sharded",
+        "--",
+        "train",
+    ]
+    work = replace(
+        spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=command, volumes=[]
+    )
+    given = Task(
+        work=work,
+        pods=NODES,
+        least=LEAST,
+        sharded=True,
+        queue="",
+        deadline_s=3600,
+    )
     found = [copy.deepcopy(body) for body in elastic(context, given)]
     for body in found:
         body["metadata"]["namespace"] = world.name
@@ -52,7 +73,9 @@ def uids(pods: list[Object]) -> dict[str, str]:
 
 
 def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
-    """Its job, after fifty losses in two waves of which no survivor took notice. The last ones are not replaced yet."""
+    """Its job, after fifty losses in two waves of which no survivor took notice. The last ones are
+    not replaced yet.
+    """
     world.add_nodes(spot, NODES, zone=ZONE)
     job = next(body["metadata"]["name"] for body in bodies if body["kind"] == "Job")
     for body in bodies:
@@ -69,7 +92,9 @@ def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
         kept = {uid: node for uid, node in before.items() if uid not in victims}
         after = world.wait_running(NODES - WAVE)
         assert uids(after) == kept, "a survivor was touched"
-        assert not any(status["restartCount"] for pod in after for status in pod["status"]["containerStatuses"])
+        assert not any(
+            status["restartCount"] for pod in after for status in pod["status"]["containerStatuses"]
+        )
     assert len(set(lost)) == WAVE * WAVES
     return job
 
@@ -82,19 +107,25 @@ def one_may_go(world: World) -> None:
 
 
 def one_success_ends_it(world: World, job: str, survivor: Object) -> None:
-    assert "Complete" not in [each["type"] for each in world.job(job)["status"].get("conditions", ())]
+    assert "Complete" not in [
+        each["type"] for each in world.job(job)["status"].get("conditions", ())
+    ]
     pods.end(world.api, survivor)
     assert world.wait_condition(job) == "Complete"
     assert world.job(job)["status"]["succeeded"] == 1, "the others were waited for"
     until("nobody is billed any more", lambda: not world.pods("Running"))
 
 
-def test_a_sharded_gang_waits_in_place_through_fifty_losses_and_is_drained_one_by_one(world: World, spot: Pool) -> None:
+def test_a_sharded_gang_waits_in_place_through_fifty_losses_and_is_drained_one_by_one(
+    world: World, spot: Pool
+) -> None:
     job = lost_in_waves(world, spot, rendered(world, spot))
     places = [place_of(pod) for pod in world.wait_running(NODES - WAVE)]
     missing = [str(place) for place in range(NODES) if place not in places][:MOST_LISTED]
     waits = f"{NODES - WAVE} nodes wait in place for nodes {', '.join(missing)}, ... since "
-    until("explain tells", lambda: explain(world.api, job, world.name).cause.blocker.startswith(waits))
+    until(
+        "explain tells", lambda: explain(world.api, job, world.name).cause.blocker.startswith(waits)
+    )
     world.add_nodes(spot, WAVE, zone=ZONE)
     one_may_go(world)
     one_success_ends_it(world, job, world.wait_running(NODES)[0])

@@ -1,4 +1,6 @@
-"""The proxy's watcher beside a real API server: EndpointSlices that its controller writes, read with rendered rights."""
+"""The proxy's watcher beside a real API server: EndpointSlices that its controller writes, read
+with rendered rights.
+"""
 
 import json
 from collections.abc import Iterator
@@ -20,14 +22,23 @@ from workloads.library.tests.cluster.test_deadline import node as node
 
 @pytest.fixture
 def followed(world: World, api: Api, become: Become, tmp_path: Path) -> Iterator[Path]:
-    """The file that a proxy reads, while a watcher with the account and the rights of the rendered proxy writes it."""
+    """The file that a proxy reads, while a watcher with the account and the rights of the rendered
+    proxy writes it.
+    """
     become(world.name, "proxy")
     for kind, name in (("Role", "endpoints"), ("RoleBinding", "endpoints"), ("Service", "server")):
         text = json.dumps(named("example", kind, name, NAMESPACE_SERVING))
-        body: Object = json.loads(text.replace(f'"namespace": "{NAMESPACE_SERVING}"', f'"namespace": "{world.name}"'))
+        body: Object = json.loads(
+            text.replace(f'"namespace": "{NAMESPACE_SERVING}"', f'"namespace": "{world.name}"')
+        )
         api.apply(api.path_of(body), body)
     out = tmp_path / "servers.json"
-    follower = Follower(namespace=world.name, service="server", cluster="servers", out=out)
+    follower = Follower(
+        namespace=world.name,
+        service="server",
+        cluster="servers",
+        out=out,
+    )
     follower.start()
     yield out
     follower.stop.set()  # it may sit in a read of the watch; the namespace's end wakes it
@@ -35,29 +46,60 @@ def followed(world: World, api: Api, become: Become, tmp_path: Path) -> Iterator
 
 def start(world: World, node: str, name: str, address: str) -> None:
     labels = named("example", "Service", "server", NAMESPACE_SERVING)["spec"]["selector"]
-    spec = {"nodeName": node, "containers": [{"name": "main", "image": "none"}]}
-    world.create_pod(name, {"metadata": {"labels": labels}, "spec": spec})
-    report(world, name, ready=True, podIP=address, podIPs=[{"ip": address}], phase="Running")
+    spec = {
+        "nodeName": node,
+        "containers": [{"name": "main", "image": "none"}],
+    }
+    world.create_pod(
+        name,
+        {
+            "metadata": {"labels": labels},
+            "spec": spec,
+        },
+    )
+    report(
+        world,
+        name,
+        ready=True,
+        podIP=address,
+        podIPs=[{"ip": address}],
+        phase="Running",
+    )
 
 
 def report(world: World, name: str, *, ready: bool, **status: object) -> None:
     """As a kubelet reports what the readiness probe found."""
-    condition = {"type": "Ready", "status": str(ready)}
-    world.api.merge(f"{world.path('pods')}/{name}/status", {"status": {"conditions": [condition], **status}})
+    condition = {
+        "type": "Ready",
+        "status": str(ready),
+    }
+    world.api.merge(
+        f"{world.path('pods')}/{name}/status",
+        {
+            "status": {
+                "conditions": [condition],
+                **status,
+            }
+        },
+    )
 
 
 def addresses(out: Path) -> set[tuple[str, int]]:
     if not out.exists():
         return set()
     (assignment,) = json.loads(out.read_text())["resources"]
-    listed = [each["endpoint"]["address"]["socket_address"] for each in assignment["endpoints"][0]["lb_endpoints"]]
+    listed = [
+        each["endpoint"]["address"]["socket_address"]
+        for each in assignment["endpoints"][0]["lb_endpoints"]
+    ]
     return {(each["address"], each["port_value"]) for each in listed}
 
 
 def test_the_endpoints_of_the_proxy_follow_the_readiness_of_real_pods(
     world: World, api: Api, node: str, followed: Path
 ) -> None:
-    one, two = ("10.9.0.1", PORT), ("10.9.0.2", PORT)
+    one = ("10.9.0.1", PORT)
+    two = ("10.9.0.2", PORT)
 
     def follows(wanted: set[tuple[str, int]], why: str) -> None:
         until(why, lambda: addresses(followed) == wanted)

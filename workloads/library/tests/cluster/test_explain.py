@@ -18,7 +18,9 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 
 
-def test_quota_is_named_with_what_is_asked_lent_and_used(world: World, spot: Pool, kueue: None) -> None:
+def test_quota_is_named_with_what_is_asked_lent_and_used(
+    world: World, spot: Pool, kueue: None
+) -> None:
     world.add_nodes(spot, 1)
     queues.lend(world, spot, 1)
     queues.submit(world, spot, "first")
@@ -27,17 +29,25 @@ def test_quota_is_named_with_what_is_asked_lent_and_used(world: World, spot: Poo
         queues.submit(world, spot, name)
         ask(world, name, "quota")
     explained = "quota: asks for 1 nvidia.com/gpu, queue team lends 1, 1 are in use"
-    until("Kueue has counted", lambda: ask(world, "third", "quota").cause.blocker == explained, timeout_s=30)
+    until(
+        "Kueue has counted",
+        lambda: ask(world, "third", "quota").cause.blocker == explained,
+        timeout_s=30,
+    )
     found = ask(world, "third", "quota")
     assert found.cause.position.startswith("2 of 2 waiting in queue team, for ")
     assert found.cause.evidence.startswith(f"kubectl describe workload -n {world.name} job-third")
 
 
-def test_a_job_that_no_quota_will_ever_fit_does_not_wait_for_its_turn(world: World, spot: Pool, kueue: None) -> None:
+def test_a_job_that_no_quota_will_ever_fit_does_not_wait_for_its_turn(
+    world: World, spot: Pool, kueue: None
+) -> None:
     queues.lend(world, spot, 1)
     queues.submit(world, spot, "wide", pods=2)
     wanted = KUEUE_INADMISSIBLE["ExceedsMaxQuota"]
-    until("it is explained", lambda: ask(world, "wide", "quota").cause.action == wanted, timeout_s=30)
+    until(
+        "it is explained", lambda: ask(world, "wide", "quota").cause.action == wanted, timeout_s=30
+    )
 
 
 def test_a_flex_queue_is_explained_by_its_request(world: World, spot: Pool, kueue: None) -> None:
@@ -45,23 +55,43 @@ def test_a_flex_queue_is_explained_by_its_request(world: World, spot: Pool, kueu
     flex.check(world)
     queues.submit(world, spot, "queued")
     explained = f"quota is reserved, admission check {world.name} is Pending"
-    until("Kueue has listed the check", lambda: ask(world, "queued", "gate").cause.blocker == explained, timeout_s=30)
+    until(
+        "Kueue has listed the check",
+        lambda: ask(world, "queued", "gate").cause.blocker == explained,
+        timeout_s=30,
+    )
 
     (workload,) = world.api.items(world.path("workloads", queues.GROUP))
-    accepted = {"type": "Accepted", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    waits = {"type": "Provisioned", "status": "False", "message": "Provisioning Request wasn't found."}
+    accepted = {
+        "type": "Accepted",
+        "status": "True",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    waits = {
+        "type": "Provisioned",
+        "status": "False",
+        "message": "Provisioning Request wasn't found.",
+    }
     flex.request(world, "queued-1", workload, accepted, waits)
     found = ask(world, "queued", "flex-queue").cause
-    since = "request queued-1 accepted 2026-01-01T00:00:00Z, no nodes yet: Provisioning Request wasn't found"
+    since = (
+        "request queued-1 accepted 2026-01-01T00:00:00Z, no nodes yet: Provisioning Request wasn't"
+        " found"
+    )
     assert found.blocker == f"flex queue: 1 nvidia.com/gpu for 1 pods; {since}"
     assert found.evidence == f"kubectl describe provisioningrequest -n {world.name} queued-1"
 
 
-def test_a_queue_that_admits_nothing_gives_its_reason(world: World, spot: Pool, kueue: None) -> None:
+def test_a_queue_that_admits_nothing_gives_its_reason(
+    world: World, spot: Pool, kueue: None
+) -> None:
     queues.lend(world, spot, 2)
     world.api.merge(f"{queues.GROUP}/clusterqueues/{world.name}", {"spec": {"stopPolicy": "Hold"}})
     queues.submit(world, spot, "held")
-    until("it is explained", lambda: "queue team admits nothing: " in ask(world, "held", "quota").cause.blocker)
+    until(
+        "it is explained",
+        lambda: "queue team admits nothing: " in ask(world, "held", "quota").cause.blocker,
+    )
 
 
 def test_a_crash_is_counted_apart_from_evictions(world: World, spot: Pool) -> None:
@@ -86,10 +116,14 @@ def test_a_crash_is_counted_apart_from_evictions(world: World, spot: Pool) -> No
     for pod in world.pods("Failed"):  # as garbage collection does once their nodes are gone
         world.api.delete(f"{world.path('pods')}/{pod['metadata']['name']}")
     until("their pods are gone", lambda: not world.pods("Failed"))
-    assert {row.name: row.evicted for row in listing(world)}["evicted"] == Count(2), "and still counted"
+    assert {row.name: row.evicted for row in listing(world)}["evicted"] == Count(2), (
+        "and still counted"
+    )
 
 
-def test_a_list_prices_what_ran_and_a_name_that_is_unknown_gets_the_nearest(world: World, spot: Pool) -> None:
+def test_a_list_prices_what_ran_and_a_name_that_is_unknown_gets_the_nearest(
+    world: World, spot: Pool
+) -> None:
     world.add_nodes(spot, 1)
     world.create_job("short", world.job_spec(spot, 1, run_s=2))
     assert world.wait_condition("short") == "Complete"

@@ -1,4 +1,6 @@
-"""`explain` of jobs whose pods the real scheduler does not place, or the real API server does not make: each cause is made."""
+"""`explain` of jobs whose pods the real scheduler does not place, or the real API server does not
+make: each cause is made.
+"""
 
 from typing import Any, NamedTuple
 
@@ -12,17 +14,42 @@ from tests.cluster.sim.world import World
 from tests.platforms import load
 
 POOL = next(pool for pool in load("example").pools if pool.name.startswith("spot-l4"))
-ELSEWHERE = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["nvme"]}]}
-APART = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [ELSEWHERE]}}}
+ELSEWHERE = {
+    "matchExpressions": [
+        {
+            "key": "disk",
+            "operator": "In",
+            "values": ["nvme"],
+        }
+    ]
+}
+APART = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [ELSEWHERE]}
+    }
+}
 HUNGRY = {
-    "containers": [{"name": "main", "image": "none", "resources": {"limits": {GPU_RESOURCE: "1", "memory": "9Ti"}}}]
+    "containers": [
+        {
+            "name": "main",
+            "image": "none",
+            "resources": {"limits": {GPU_RESOURCE: "1", "memory": "9Ti"}},
+        }
+    ]
 }
 TYPO = {"nodeSelector": {LABEL_POOL_CLASS: "spot-l5"}}
 CLAIMS = {"unbound": "", "classless": "fast"}  # name -> storage class
 
 
 def of_claim(name: str) -> Object:
-    return {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]}
+    return {
+        "volumes": [
+            {
+                "name": "data",
+                "persistentVolumeClaim": {"claimName": name},
+            }
+        ]
+    }
 
 
 class Case(NamedTuple):
@@ -38,37 +65,161 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "naive": Case("taint", f"pods have no node: 2 nodes bear {SPOT_TAINT}", spec={"tolerations": POOL.tolerations()[1:]}),
+    "naive": Case(
+        "taint",
+        f"pods have no node: 2 nodes bear {SPOT_TAINT}",
+        spec={"tolerations": POOL.tolerations()[1:]},
+    ),
     "typo": Case("selector", "no node matches holdfast.dev/pool-class=spot-l5", spec=TYPO),
     "picky": Case("selector", "didn't match Pod's node affinity", spec={"affinity": APART}),
-    "flexible": Case("flex-queue", "", spec={"nodeSelector": {"cloud.google.com/gke-flex-start": "true"}}),
-    "gated": Case("gate", "held by the gate example.com/quota", spec={"schedulingGates": [{"name": "example.com/quota"}]}),
-    "imageless": Case("image", "ImagePullBackOff: none on ", annotations={WAITING: "ImagePullBackOff"}),
+    "flexible": Case(
+        "flex-queue", "", spec={"nodeSelector": {"cloud.google.com/gke-flex-start": "true"}}
+    ),
+    "gated": Case(
+        "gate",
+        "held by the gate example.com/quota",
+        spec={"schedulingGates": [{"name": "example.com/quota"}]},
+    ),
+    "imageless": Case(
+        "image", "ImagePullBackOff: none on ", annotations={WAITING: "ImagePullBackOff"}
+    ),
     "hungry": Case("capacity", "Insufficient memory", spec=HUNGRY),
-    "reader": Case("volume", "claim missing does not exist in ", "kubectl get pvc", of_claim("missing")),
-    "unbound": Case("volume", "claim unbound is Pending, 100Gi of no storage class: no persistent volumes", "kubectl describe pvc", of_claim("unbound")),
-    "classless": Case("volume", 'storageclass.storage.k8s.io "fast" not found', "kubectl describe pvc", of_claim("classless")),
-    "accountless": Case("refused", "service account trainer does not exist", "kubectl get serviceaccounts", {"serviceAccountName": "trainer"}),
-    "classed": Case("refused", "PriorityClass urgent does not exist", "kubectl get priorityclasses", {"priorityClassName": "urgent"}),
-    "contained": Case("refused", "RuntimeClass gvisor does not exist", "kubectl get runtimeclasses", {"runtimeClassName": "gvisor"}),
-    "sold-out": Case("stock-out", "GCE out of resources", spec=HUNGRY, scaling=("FailedScaleUp", "Node scale up in zones europe-west4-a associated with this pod failed: GCE out of resources. Pod is at risk of not being scheduled.")),
-    "sold-out-by-code": Case("stock-out", "GCE_STOCKOUT", spec=HUNGRY, scaling=("FailedScaleUp", "Node scale up in zones a associated with this pod failed: GCE_STOCKOUT")),
-    "backed-off": Case("stock-out", "1 in backoff", spec=HUNGRY, scaling=("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 in backoff after failed scale-up")),
-    "limited": Case("quota", "GCE quota exceeded", spec=HUNGRY, scaling=("FailedScaleUp", "Node scale up in zones europe-west4-a associated with this pod failed: GCE quota exceeded. Pod is at risk of not being scheduled.")),
-    "limited-by-code": Case("quota", "GCE_QUOTA_EXCEEDED", spec=HUNGRY, scaling=("FailedScaleUp", "Node scale up failed: GCE_QUOTA_EXCEEDED")),
-    "grown": Case("pool-limit", "3 max node group size reached", spec=HUNGRY, scaling=("NotTriggerScaleUp", "pod didn't trigger scale-up: 12 node(s) didn't match Pod's node affinity/selector, 3 max node group size reached")),
-    "nowhere": Case("selector", "", spec=TYPO, scaling=("NotTriggerScaleUp", "pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector")),
-    "growing": Case("scale-up", "instanceGroups/gke-spot-l4 0->1 (max: 4)", spec=HUNGRY, scaling=("TriggeredScaleUp", "pod triggered scale-up: [{https://www.googleapis.com/x/instanceGroups/gke-spot-l4 0->1 (max: 4)}]")),
-}  # fmt: skip
+    "reader": Case(
+        "volume", "claim missing does not exist in ", "kubectl get pvc", of_claim("missing")
+    ),
+    "unbound": Case(
+        "volume",
+        "claim unbound is Pending, 100Gi of no storage class: no persistent volumes",
+        "kubectl describe pvc",
+        of_claim("unbound"),
+    ),
+    "classless": Case(
+        "volume",
+        'storageclass.storage.k8s.io "fast" not found',
+        "kubectl describe pvc",
+        of_claim("classless"),
+    ),
+    "accountless": Case(
+        "refused",
+        "service account trainer does not exist",
+        "kubectl get serviceaccounts",
+        {"serviceAccountName": "trainer"},
+    ),
+    "classed": Case(
+        "refused",
+        "PriorityClass urgent does not exist",
+        "kubectl get priorityclasses",
+        {"priorityClassName": "urgent"},
+    ),
+    "contained": Case(
+        "refused",
+        "RuntimeClass gvisor does not exist",
+        "kubectl get runtimeclasses",
+        {"runtimeClassName": "gvisor"},
+    ),
+    "sold-out": Case(
+        "stock-out",
+        "GCE out of resources",
+        spec=HUNGRY,
+        scaling=(
+            "FailedScaleUp",
+            (
+                "Node scale up in zones europe-west4-a associated with this pod failed: GCE out of"
+                " resources. Pod is at risk of not being scheduled."
+            ),
+        ),
+    ),
+    "sold-out-by-code": Case(
+        "stock-out",
+        "GCE_STOCKOUT",
+        spec=HUNGRY,
+        scaling=(
+            "FailedScaleUp",
+            "Node scale up in zones a associated with this pod failed: GCE_STOCKOUT",
+        ),
+    ),
+    "backed-off": Case(
+        "stock-out",
+        "1 in backoff",
+        spec=HUNGRY,
+        scaling=(
+            "NotTriggerScaleUp",
+            "pod didn't trigger scale-up: 1 in backoff after failed scale-up",
+        ),
+    ),
+    "limited": Case(
+        "quota",
+        "GCE quota exceeded",
+        spec=HUNGRY,
+        scaling=(
+            "FailedScaleUp",
+            (
+                "Node scale up in zones europe-west4-a associated with this pod failed: GCE quota"
+                " exceeded. Pod is at risk of not being scheduled."
+            ),
+        ),
+    ),
+    "limited-by-code": Case(
+        "quota",
+        "GCE_QUOTA_EXCEEDED",
+        spec=HUNGRY,
+        scaling=("FailedScaleUp", "Node scale up failed: GCE_QUOTA_EXCEEDED"),
+    ),
+    "grown": Case(
+        "pool-limit",
+        "3 max node group size reached",
+        spec=HUNGRY,
+        scaling=(
+            "NotTriggerScaleUp",
+            (
+                "pod didn't trigger scale-up: 12 node(s) didn't match Pod's node affinity/selector,"
+                " 3 max node group size reached"
+            ),
+        ),
+    ),
+    "nowhere": Case(
+        "selector",
+        "",
+        spec=TYPO,
+        scaling=(
+            "NotTriggerScaleUp",
+            "pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector",
+        ),
+    ),
+    "growing": Case(
+        "scale-up",
+        "instanceGroups/gke-spot-l4 0->1 (max: 4)",
+        spec=HUNGRY,
+        scaling=(
+            "TriggeredScaleUp",
+            (
+                "pod triggered scale-up: [{https://www.googleapis.com/x/instanceGroups/gke-spot-l4"
+                " 0->1 (max: 4)}]"
+            ),
+        ),
+    ),
+}
 
 
 def claim(world: World, name: str, **spec: Any) -> None:
-    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Gi"}}}
-    world.api.create(world.path("persistentvolumeclaims"), {"metadata": {"name": name}, "spec": asked | spec})
+    asked = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "100Gi"}},
+    }
+    world.api.create(
+        world.path("persistentvolumeclaims"),
+        {
+            "metadata": {"name": name},
+            "spec": asked | spec,
+        },
+    )
 
 
 def require_explained(world: World, job: str, wanted: Case) -> None:
-    until(f"{job}: {wanted.blocker}", lambda: wanted.blocker in ask(world, job, wanted.reason).cause.blocker)
+    until(
+        f"{job}: {wanted.blocker}",
+        lambda: wanted.blocker in ask(world, job, wanted.reason).cause.blocker,
+    )
     assert ask(world, job, wanted.reason).cause.evidence.startswith(wanted.evidence), job
 
 
@@ -93,13 +244,23 @@ def test_a_full_pool_is_explained_with_its_free_gpus(world: World) -> None:
     world.add_nodes(POOL, 2)
     world.create_job("wide", world.job_spec(POOL, 3))
     found = ask(world, "wide", "capacity")
-    assert found.cause.blocker.endswith("each wants 1 nvidia.com/gpu, the fitting nodes have 0 of 2 free")
+    assert found.cause.blocker.endswith(
+        "each wants 1 nvidia.com/gpu, the fitting nodes have 0 of 2 free"
+    )
     assert found.state.startswith("Waiting: 2 of 3 pods run")
 
 
 def test_a_disk_of_another_zone_is_named(world: World) -> None:
     world.add_nodes(POOL, 1)
-    zone = {"matchExpressions": [{"key": LABEL_ZONE, "operator": "In", "values": ["elsewhere-a"]}]}
+    zone = {
+        "matchExpressions": [
+            {
+                "key": LABEL_ZONE,
+                "operator": "In",
+                "values": ["elsewhere-a"],
+            }
+        ]
+    }
     spec = {
         "capacity": {"storage": "100Gi"},
         "accessModes": ["ReadWriteOnce"],
@@ -107,11 +268,25 @@ def test_a_disk_of_another_zone_is_named(world: World) -> None:
         "claimRef": {"namespace": world.name, "name": "corpus"},
         "hostPath": {"path": "/none"},
     }
-    world.api.create("/api/v1/persistentvolumes", {"metadata": {"name": world.name}, "spec": spec})
+    world.api.create(
+        "/api/v1/persistentvolumes",
+        {
+            "metadata": {"name": world.name},
+            "spec": spec,
+        },
+    )
     try:
-        claim(world, "corpus", storageClassName="", volumeName=world.name)
+        claim(
+            world,
+            "corpus",
+            storageClassName="",
+            volumeName=world.name,
+        )
         path = f"{world.path('persistentvolumeclaims')}/corpus"
-        until("the claim is bound", lambda: world.api.get(path).get("status", {}).get("phase") == "Bound")
+        until(
+            "the claim is bound",
+            lambda: world.api.get(path).get("status", {}).get("phase") == "Bound",
+        )
         world.create_job("reader", one_pod(world, POOL, **of_claim("corpus")))
         found = ask(world, "reader", "volume").cause
         assert "1 node(s) didn't match PersistentVolume's node affinity" in found.blocker
@@ -123,31 +298,55 @@ def test_a_disk_of_another_zone_is_named(world: World) -> None:
 # Pods that the API server refuses to make: there is no pod to look at.
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-PODS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+PODS = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+}
 
 
 def test_a_quota_of_the_namespace_is_explained_in_numbers(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 3)
     key = f"requests.{GPU_RESOURCE}"
-    world.api.create(world.path("resourcequotas"), {"metadata": {"name": "team"}, "spec": {"hard": {key: "2"}}})
+    world.api.create(
+        world.path("resourcequotas"),
+        {
+            "metadata": {"name": "team"},
+            "spec": {"hard": {key: "2"}},
+        },
+    )
     path = f"{world.path('resourcequotas')}/team"
     until("the quota is counted", lambda: world.api.get(path).get("status", {}).get("hard"))
     world.create_job("wide", world.job_spec(spot, 3))
     world.wait_running(2)
-    numbers = f"1 of 3 pods are refused: ResourceQuota team: asks for {key}=1; {key}=2 in use, {key}=2 allowed"
-    require_explained(world, "wide", Case("quota", numbers, f"kubectl describe resourcequota -n {world.name} team"))
+    numbers = (
+        f"1 of 3 pods are refused: ResourceQuota team: asks for {key}=1; {key}=2 in use, {key}=2"
+        " allowed"
+    )
+    require_explained(
+        world,
+        "wide",
+        Case("quota", numbers, f"kubectl describe resourcequota -n {world.name} team"),
+    )
     world.api.delete(path)
     ask(world, "wide", "none")
 
 
-def test_pod_security_is_named_with_its_level_also_of_a_jobsets_jobs(world: World, jobset: None) -> None:
+def test_pod_security_is_named_with_its_level_also_of_a_jobsets_jobs(
+    world: World, jobset: None
+) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     world.api.merge(f"/api/v1/namespaces/{world.name}", {"metadata": {"labels": labels}})
     world.create_job("root", one_pod(world, POOL))
-    world.api.create(world.path("jobsets", jobsets.GROUP), jobsets.jobset("gang", one_pod(world, POOL)))
+    world.api.create(
+        world.path("jobsets", jobsets.GROUP), jobsets.jobset("gang", one_pod(world, POOL))
+    )
     for job in ("root", "gang"):
         require_explained(
-            world, job, Case("refused", "Pod Security restricted:latest: allowPrivilegeEscalation != false")
+            world,
+            job,
+            Case("refused", "Pod Security restricted:latest: allowPrivilegeEscalation != false"),
         )
 
 
@@ -162,13 +361,28 @@ def test_a_webhook_that_does_not_answer_and_a_policy_that_denies_are_named(world
         "sideEffects": "None",
         "timeoutSeconds": 2,
     }
-    rule = {"expression": "object.spec.containers.all(c, c.image.contains('@'))", "message": "images by digest only"}
-    policy = {"matchConstraints": {"resourceRules": [PODS]}, "validations": [rule]}
-    bound = {"policyName": world.name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": selector}}
+    rule = {
+        "expression": "object.spec.containers.all(c, c.image.contains('@'))",
+        "message": "images by digest only",
+    }
+    policy = {
+        "matchConstraints": {"resourceRules": [PODS]},
+        "validations": [rule],
+    }
+    bound = {
+        "policyName": world.name,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": selector},
+    }
     refused_by(
-        world, "webhook dead.example.com does not answer: ", {"validatingwebhookconfigurations": {"webhooks": [hook]}}
+        world,
+        "webhook dead.example.com does not answer: ",
+        {"validatingwebhookconfigurations": {"webhooks": [hook]}},
     )
-    denying = {"validatingadmissionpolicies": {"spec": policy}, "validatingadmissionpolicybindings": {"spec": bound}}
+    denying = {
+        "validatingadmissionpolicies": {"spec": policy},
+        "validatingadmissionpolicybindings": {"spec": bound},
+    }
     refused_by(world, f"policy {world.name}: images by digest only", denying)
 
 

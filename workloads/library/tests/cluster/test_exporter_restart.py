@@ -1,4 +1,6 @@
-"""The exporter as a process of its own beside an API server that is killed and comes back, and who may write of two."""
+"""The exporter as a process of its own beside an API server that is killed and comes back, and who
+may write of two.
+"""
 
 import json
 import time
@@ -27,7 +29,11 @@ def plane() -> Iterator[ControlPlane]:
 def counted(lines: Path) -> list[tuple[str, str, str]]:
     """Of the lines about nodes."""
     rows = [row for row in map(json.loads, lines.read_text().splitlines()) if "event" in row]
-    return [(row["event"], row["node"], row.get("reason", "")) for row in rows if row["event"].startswith("node_")]
+    return [
+        (row["event"], row["node"], row.get("reason", ""))
+        for row in rows
+        if row["event"].startswith("node_")
+    ]
 
 
 def kill_apiserver(plane: ControlPlane) -> None:
@@ -58,11 +64,18 @@ def test_preemptions_are_counted_after_the_api_server_was_killed_and_none_is_cou
     world.wait_running(3)
     until("the exporter has seen the nodes", lambda: len(counted(lines)) == 3 or None, 120)
     storm.preempt(api, names[:1])
-    until("the first preemption is counted", lambda: metrics(port).get("preemptions_total") == 1 or None, 60)
+    until(
+        "the first preemption is counted",
+        lambda: metrics(port).get("preemptions_total") == 1 or None,
+        60,
+    )
 
     kill_apiserver(plane)
     before = metrics(port)["exporter_heartbeat_seconds"]
-    until("passes go on without the API server", lambda: metrics(port)["exporter_heartbeat_seconds"] > before or None)
+    until(
+        "passes go on without the API server",
+        lambda: metrics(port)["exporter_heartbeat_seconds"] > before or None,
+    )
     assert metrics(port)["preemptions_total"] == 1
     plane._start_apiserver()
     plane.processes.wait_until("the API server is ready again", lambda: plane.answers("/readyz"))
@@ -70,22 +83,47 @@ def test_preemptions_are_counted_after_the_api_server_was_killed_and_none_is_cou
     fresh = Api(plane.kubeconfig("admin"))
     until("nodes are ready again", lambda: nodes.ready(fresh, names[1:]), 120)
     storm.preempt(fresh, names[1:2])
-    until("the second preemption is counted", lambda: metrics(port).get("preemptions_total") == 2 or None, 120)
+    until(
+        "the second preemption is counted",
+        lambda: metrics(port).get("preemptions_total") == 2 or None,
+        120,
+    )
     fresh.delete(f"/api/v1/nodes/{names[2]}")
     until("every end is counted", lambda: len(counted(lines)) == 6 or None, 120)
     assert metrics(port)["preemptions_total"] == 2
     down = zip(names, ("preempted", "preempted", "deleted"), strict=True)
-    expected = [*(("node_up", name, "") for name in names), *(("node_down", name, why) for name, why in down)]
+    expected = [
+        *(("node_up", name, "") for name in names),
+        *(("node_down", name, why) for name, why in down),
+    ]
     assert sorted(counted(lines)) == sorted(expected)
 
 
-def test_one_of_two_exporters_writes_until_it_lets_go_or_its_term_is_over(world: World, api: Api) -> None:
+def test_one_of_two_exporters_writes_until_it_lets_go_or_its_term_is_over(
+    world: World, api: Api
+) -> None:
     now = time.time()
-    first, second = (Lease(api, world.name, me=name, clock=lambda: now) for name in ("a", "b"))
+    first, second = (
+        Lease(
+            api,
+            world.name,
+            me=name,
+            clock=lambda: now,
+        )
+        for name in ("a", "b")
+    )
     assert first.held() and first.held()
     assert not second.held()
     first.release()
     assert second.held()
     assert not first.held()
     for after_s, held in ((29, False), (31, True)):
-        assert Lease(api, world.name, me="next", clock=lambda late_s=after_s: now + late_s).held() is held
+        assert (
+            Lease(
+                api,
+                world.name,
+                me="next",
+                clock=lambda late_s=after_s: now + late_s,
+            ).held()
+            is held
+        )

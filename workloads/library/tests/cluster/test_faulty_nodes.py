@@ -1,4 +1,6 @@
-"""A GPU of a Spot node breaks: the job saves and goes on elsewhere, the node goes, and no other node can."""
+"""A GPU of a Spot node breaks: the job saves and goes on elsewhere, the node goes, and no other
+node can.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +32,11 @@ def mover(mover_account: client.ApiClient, api: Api) -> Iterator[Api]:
     """With the rights of an environment that lets it replace nodes."""
     platform = load("example")
     lets = replace(platform, security=replace(platform.security, faulty_nodes_per_hour=2))
-    more = [body for body in faulty_nodes.objects(RenderContext(lets)) if body["metadata"]["name"] == faulty_nodes.NAME]
+    more = [
+        body
+        for body in faulty_nodes.objects(RenderContext(lets))
+        if body["metadata"]["name"] == faulty_nodes.NAME
+    ]
     for body in more:
         api.apply(api.path_of(body), body)
     yield Api.over(mover_account)
@@ -53,25 +59,38 @@ def job(world: World, api: Api, broken: str) -> Iterator[str]:
 
 
 def exporter_on(api: Api, name: str) -> str:
-    found = api.items(f"/api/v1/namespaces/{GPU_EXPORTER_NAMESPACE}/pods", fieldSelector=f"spec.nodeName={name}")
+    found = api.items(
+        f"/api/v1/namespaces/{GPU_EXPORTER_NAMESPACE}/pods", fieldSelector=f"spec.nodeName={name}"
+    )
     return next((pod["status"].get("podIP", "") for pod in found), "")
 
 
 def running_on(api: Api, job: str) -> list[str]:
     running = [pod for pod in pods(api, job) if pod["status"]["phase"] == "Running"]
-    return [pod["spec"]["nodeName"] for pod in running if "deletionTimestamp" not in pod["metadata"]]
+    return [
+        pod["spec"]["nodeName"] for pod in running if "deletionTimestamp" not in pod["metadata"]
+    ]
 
 
 def answer(mover: Api, name: str, change: Object | None) -> str:
     """The API server's refusal; empty for what it allows."""
     try:
-        mover.merge(f"{nodes.NODES}/{name}", change) if change else mover.delete(f"{nodes.NODES}/{name}")
+        mover.merge(f"{nodes.NODES}/{name}", change) if change else mover.delete(
+            f"{nodes.NODES}/{name}"
+        )
     except ApiError as error:
         return str(error)
     return ""
 
 
-def test_its_job_moves_and_the_node_goes(world: World, api: Api, mover: Api, spot: Pool, broken: str, job: str) -> None:
+def test_its_job_moves_and_the_node_goes(
+    world: World,
+    api: Api,
+    mover: Api,
+    spot: Pool,
+    broken: str,
+    job: str,
+) -> None:
     until("the job runs there", lambda: running_on(api, job) == [broken], 60)
     found = FaultyNodes(mover, 2, {exporter_on(api, broken): BROKEN}.get)  # type: ignore[arg-type]
     path = f"{nodes.NODES}/{broken}"
@@ -90,18 +109,27 @@ def test_its_job_moves_and_the_node_goes(world: World, api: Api, mover: Api, spo
 
     until("its pods have left, and the node is gone", gone, 60)
     until("the job runs elsewhere", lambda: running_on(api, job) == spare, 60)
-    events = [e for e in api.items("/api/v1/namespaces/default/events") if e["involvedObject"]["name"] == broken]
+    events = []
+    for e in api.items("/api/v1/namespaces/default/events"):
+        if e["involvedObject"]["name"] == broken:
+            events.append(e)
     assert [event["type"] for event in events if event["reason"] == REASON] == ["Warning"]
 
 
-def test_no_other_node_and_no_other_change(world: World, mover: Api, broken: str, serving: Pool) -> None:
+def test_no_other_node_and_no_other_change(
+    world: World, mover: Api, broken: str, serving: Pool
+) -> None:
     cordon = {"spec": {"unschedulable": True}}
     (other,) = world.add_nodes(serving, 1)
     refused = [
         (other, cordon, "Spot nodes only"),
         (other, None, "Spot nodes only"),
         (broken, {"spec": {"taints": []}}, "nothing else"),
-        (broken, {"metadata": {"labels": {"cloud.google.com/gke-nodepool": "mine"}}}, "nothing else"),
+        (
+            broken,
+            {"metadata": {"labels": {"cloud.google.com/gke-nodepool": "mine"}}},
+            "nothing else",
+        ),
     ]
     until("the policy holds", lambda: "Spot nodes only" in answer(mover, other, {"spec": {}}), 60)
     for name, change, why in refused:

@@ -1,7 +1,9 @@
-"""The page "from nothing to your first job": every command line of it, in its order, as a shell runs it.
+"""The page "from nothing to your first job": every command line of it, in its order, as a shell
+runs it.
 
-The control plane is real and new. Stood in for are the builder of images, the registry, gcloud, and the machines, which
-are simulated; the operators' pods are processes of this host, started when their Deployment is there.
+The control plane is real and new. Stood in for are the builder of images, the registry, gcloud, and
+the machines, which are simulated; the operators' pods are processes of this host, started when
+their Deployment is there.
 """
 
 import os
@@ -49,7 +51,13 @@ def checkout(tmp_path: Path) -> Path:
     clone = tmp_path / "checkout"
     subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
     listed = ["git", "ls-files", "--modified", "--others", "--exclude-standard"]
-    changed = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    changed = subprocess.run(
+        listed,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
     for name in changed:
         if (ROOT / name).is_file():
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +71,9 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def variables(tmp_path: Path, plane: ControlPlane) -> dict[str, str]:
-    """Of a shell whose gcloud, docker and crane are ours, and whose kubeconfig is that of the new cluster."""
+    """Of a shell whose gcloud, docker and crane are ours, and whose kubeconfig is that of the new
+    cluster.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     tools = Tools(folder)
@@ -72,23 +82,41 @@ def variables(tmp_path: Path, plane: ControlPlane) -> dict[str, str]:
     Gcloud(folder)
     path = os.pathsep.join([str(ROOT / ".venv/bin"), str(folder), os.environ["PATH"]])
     kubeconfig = str(plane.kubeconfig("admin"))
-    return os.environ | {"PATH": path, "KUBECONFIG": kubeconfig, "PYTHONUNBUFFERED": "1"}
+    return os.environ | {
+        "PATH": path,
+        "KUBECONFIG": kubeconfig,
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def commands(text: str) -> list[str]:
-    return [line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.strip().splitlines()]
+    return [
+        line
+        for block in re.findall(r"```sh\n(.*?)```", text, re.S)
+        for line in block.strip().splitlines()
+    ]
 
 
-def ran(line: str, folder: Path, variables: dict[str, str], watch: Watch) -> str:
+def ran(
+    line: str,
+    folder: Path,
+    variables: dict[str, str],
+    watch: Watch,
+) -> str:
     """What it printed; whoever is asked says yes."""
     terminal, stdin = pty.openpty()
     os.write(terminal, b"y\n")
     printed: list[str] = []
     try:
         with subprocess.Popen(
-            ["bash", "-c", line], cwd=folder, env=variables, stdin=stdin, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        ) as process:  # fmt: skip
+            ["bash", "-c", line],
+            cwd=folder,
+            env=variables,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
             assert process.stdout
             for text in process.stdout:
                 printed.append(text)
@@ -102,13 +130,22 @@ def ran(line: str, folder: Path, variables: dict[str, str], watch: Watch) -> str
 
 @pytest.mark.usefixtures("gke_kinds")
 def test_every_command_of_the_page_does_what_the_page_says(
-    plane: ControlPlane, api: Api, checkout: Path, variables: dict[str, str]
+    plane: ControlPlane,
+    api: Api,
+    checkout: Path,
+    variables: dict[str, str],
 ) -> None:
     flex.install(api)
     pools = [("system", 2), ("spot-l4-g2-standard-8", 2)]
-    fresh = [nodes.node(EXAMPLE.pool(name), f"{name}-{n}") for name, count in pools for n in range(count)]
+    fresh = []
+    for name, count in pools:
+        for n in range(count):
+            fresh.append(nodes.node(EXAMPLE.pool(name), f"{name}-{n}"))
     nodes.add(api, fresh)
-    until("the nodes are ready", lambda: nodes.ready(api, [each["metadata"]["name"] for each in fresh]))
+    until(
+        "the nodes are ready",
+        lambda: nodes.ready(api, [each["metadata"]["name"] for each in fresh]),
+    )
 
     def watch(text: str) -> None:
         """The cluster does what a reader of the line would wait for."""
@@ -126,27 +163,40 @@ def test_every_command_of_the_page_does_what_the_page_says(
             for more in (line.removesuffix(" --dry-run"), *AGAIN):
                 printed[line] += ran(more, checkout, variables, watch)
     assert len(printed) >= 10, "the page has lost its commands"
-    found = {key: text for line, text in printed.items() for key in HELD if f" {key} " in f" {line} "}
+    found = {
+        key: text for line, text in printed.items() for key in HELD if f" {key} " in f" {line} "
+    }
     for key, expected in HELD.items():
         assert re.search(expected, found[key], re.S), f"{key}: {found[key]}"
     assert (checkout / "my-run.yaml").exists() and (checkout / "gitops/my-run.yaml").exists()
 
 
-# A job that runs stays if it is sent again, and is replaced only where that is asked; else the command ends with 4.
+# A job that runs stays if it is sent again, and is replaced only where that is asked; else the
+# command ends with 4.
 AGAIN = (
     "holdfast submit my-run.yaml",
-    "sed 's/maxRestarts: 3/maxRestarts: 9/' gitops/my-run.yaml > other.yaml; holdfast submit other.yaml; [ $? = 4 ]",
+    (
+        "sed 's/maxRestarts: 3/maxRestarts: 9/' gitops/my-run.yaml > other.yaml; holdfast submit"
+        " other.yaml; [ $? = 4 ]"
+    ),
     "sed -i s/epochs/rounds/ my-run.yaml; holdfast submit my-run.yaml; [ $? = 4 ]",
     "holdfast submit my-run.yaml --replace",
 )
 SENT = (
-    r"wrote gitops/my-run.yaml", r"applied JobSet/my-run", r"runs already as the file says", r"maxRestarts|immutable",
-    r"writes the same run, my-run", r"deletes my-run", r"applied JobSet/my-run",
-)  # fmt: skip
+    r"wrote gitops/my-run.yaml",
+    r"applied JobSet/my-run",
+    r"runs already as the file says",
+    r"maxRestarts|immutable",
+    r"writes the same run, my-run",
+    r"deletes my-run",
+    r"applied JobSet/my-run",
+)
 # A word of the command line -> what its output holds.
 HELD = {
     "operators-pin": rf"kueue:\S+@{DIGEST}",
-    "operators": r"jobset v\S+ \d+ of \d+ changed, it answers.*kueue v\S+ \d+ of \d+ changed, it answers",
+    "operators": (
+        r"jobset v\S+ \d+ of \d+ changed, it answers.*kueue v\S+ \d+ of \d+ changed, it answers"
+    ),
     "images-base": rf"python:\S+@{DIGEST}",
     "images": rf"trainer:\S+@{DIGEST}",
     "apply": r"created Deployment/exporter.*nothing among them needs a GPU",

@@ -1,4 +1,6 @@
-"""The page of an ML engineer, in a folder that holds nothing but a kubeconfig, with the library as pip installs it."""
+"""The page of an ML engineer, in a folder that holds nothing but a kubeconfig, with the library as
+pip installs it.
+"""
 
 import os
 import re
@@ -32,26 +34,54 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [sys.executable, ROOT / ".ci/wheel.py", "--wheel-only", "--out-dir", folder]
     subprocess.run(words, check=True, capture_output=True)
     (wheel,) = folder.glob("holdfast-*.whl")
-    uv, env = support.bootstrap().find_uv(), folder / "env"  # as pip installs it, in a tenth of its time
+    # as pip installs it, in a tenth of its time
+    uv = support.bootstrap().find_uv()
+    env = folder / "env"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, env], check=True)
-    install = [uv, "pip", "install", "--quiet", "--python", env / "bin/python", f"{wheel}[jobs]"]
-    done = subprocess.run(install, capture_output=True, text=True, check=False)
-    support.require(done.returncode == 0, f"the package index cannot be reached: {done.stderr[-300:]}")
+    install = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        env / "bin/python",
+        f"{wheel}[jobs]",
+    ]
+    done = subprocess.run(
+        install,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    support.require(
+        done.returncode == 0, f"the package index cannot be reached: {done.stderr[-300:]}"
+    )
     return env / "bin"
 
 
 @pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")
 def test_five_commands_and_a_kubeconfig_run_a_job(
-    environment: Path, tmp_path: Path, cluster: AClusterManager, api: Api, world: World
+    environment: Path,
+    tmp_path: Path,
+    cluster: AClusterManager,
+    api: Api,
+    world: World,
 ) -> None:
     list(platform.apply(api, RenderContext(EXAMPLE)))
     world.add_nodes(EXAMPLE.pool("spot-l4-g2-standard-8"), 1)
     folder = tmp_path / "work"
     folder.mkdir()
     shutil.copy(str(cluster.kubeconfig), folder / "kubeconfig")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST", "PYTHON"))}
+    kept = {}
+    for key, value in os.environ.items():
+        if not key.startswith(("HOLDFAST", "PYTHON")):
+            kept[key] = value
     path = os.pathsep.join([str(environment), os.environ["PATH"]])
-    variables = kept | {"PATH": path, "KUBECONFIG": "kubeconfig", "PYTHONUNBUFFERED": "1"}
+    variables = kept | {
+        "PATH": path,
+        "KUBECONFIG": "kubeconfig",
+        "PYTHONUNBUFFERED": "1",
+    }
 
     def watch(text: str) -> None:
         """The cluster does what a reader of the line would wait for."""
@@ -62,7 +92,9 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     assert install == 'pip install "$(ls holdfast-*.whl)[jobs]"' and len(typed) == 4
     # Only below the price that somebody allows, which is tried before the page's own line.
     typed.insert(1, "holdfast submit my-run.yaml --max-usd-per-hour 0.01; [ $? = 4 ]")
-    written, refused, sent, followed, listed = [ran(line, folder, variables, watch) for line in typed]
+    written, refused, sent, followed, listed = [
+        ran(line, folder, variables, watch) for line in typed
+    ]
     assert "wrote my-run.yaml" in written
     assert "over the cap of $0.01" in refused and "applied" not in refused
     assert re.search(r"applied Job(Set)?/my-run", sent)

@@ -1,4 +1,6 @@
-"""A job is moved between Spot and on-demand on the real API server, by the real Kueue and JobSet, with the rendered rights."""
+"""A job is moved between Spot and on-demand on the real API server, by the real Kueue and JobSet,
+with the rendered rights.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -31,9 +33,15 @@ from workloads.library.tests.jobs.test_job_file import own
 KUEUE = api_path(KUEUE_API)
 SPACE = "/api/v1/namespaces/training"
 PLAN = Plan(
-    policy="patient", work_h=20.0, deadline_h=24.0, restart_h=0.2, interval_h=0.3, checkpoint_h=0.01, spot_usd=1.0,
+    policy="patient",
+    work_h=20.0,
+    deadline_h=24.0,
+    restart_h=0.2,
+    interval_h=0.3,
+    checkpoint_h=0.01,
+    spot_usd=1.0,
     on_demand_usd=3.0,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
@@ -45,9 +53,17 @@ def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
 
 def bodies_of(plan: Plan | None = None, **fields: Any) -> list[Object]:
     """A job of one's own on L4s of Spot as it is rendered for the example."""
-    env, job = load("example"), own(gpus="1xl4", command=("sleep", "9999"), **fields)
-    offer = next(o for o in offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4")
-    placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="", plan=plan)
+    env = load("example")
+    job = own(gpus="1xl4", command=("sleep", "9999"), **fields)
+    offer = next(
+        o for o in offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4"
+    )
+    placed = placing.Placed(
+        offer=offer,
+        rule=placing.decide(placing.workload(job)).id,
+        reason="",
+        plan=plan,
+    )
     return rendered.bodies(job, RenderContext(env), placed)
 
 
@@ -100,30 +116,55 @@ def look(view: View, api: Api, found: list[Object]) -> None:
 def run_on(api: Api, body: Object, pool_class: str) -> bool:
     found = pods(api, body["metadata"]["name"])
     wanted = body["spec"].get("parallelism") or 2
-    on = [p["spec"].get("nodeSelector", {}).get(LABEL_POOL_CLASS) for p in found if p["status"]["phase"] == "Running"]
+    on = []
+    for p in found:
+        if p["status"]["phase"] == "Running":
+            on.append(p["spec"].get("nodeSelector", {}).get(LABEL_POOL_CLASS))
     return on == [pool_class] * wanted
 
 
 @pytest.mark.usefixtures("platform")
 def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_it_running(
-    world: World, api: Api, mover_account: client.ApiClient, body: Object, spot: Pool, serving: Pool
+    world: World,
+    api: Api,
+    mover_account: client.ApiClient,
+    body: Object,
+    spot: Pool,
+    serving: Pool,
 ) -> None:
     watched = Watched(api, body)
-    look, step, events = watched.look, watched.step, watched.events
+    look = watched.look
+    step = watched.step
+    events = watched.events
 
     def kept(mover: Mover, hours: float) -> bool:
-        """A step as in each pass, in which Kueue's race with a move is mended; it moves nothing more."""
+        """A step as in each pass, in which Kueue's race with a move is mended; it moves nothing
+        more.
+        """
         return step(mover, hours) == 0
 
     until("it waits for Spot", lambda: look() == {"spot"} or None)
-    gone = world.add_nodes(spot, 2, zone="us-central1-a", labels={})
+    gone = world.add_nodes(
+        spot,
+        2,
+        zone="us-central1-a",
+        labels={},
+    )
     until("it runs on Spot", lambda: run_on(api, body, spot.pool_class) or None)
     world.preempt(gone)
-    there = world.add_nodes(spot, 2, zone="us-central1-b", labels={})
+    there = world.add_nodes(
+        spot,
+        2,
+        zone="us-central1-b",
+        labels={},
+    )
     name = body["metadata"]["name"]
     until(
         "it runs in another zone, moved by nobody",
-        lambda: run_on(api, body, spot.pool_class) and {p["spec"].get("nodeName") for p in pods(api, name)} <= {*there},
+        lambda: (
+            run_on(api, body, spot.pool_class)
+            and {p["spec"].get("nodeName") for p in pods(api, name)} <= {*there}
+        ),
     )
 
     mover = Mover(ClusterApi(Api.over(mover_account)))
@@ -133,7 +174,8 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
         def delete(self, path: str) -> None:
             raise OSError("killed between two requests")
 
-    # Kueue or JobSet may have written to the job since it was read: then a later step makes the move.
+    # Kueue or JobSet may have written to the job since it was read: then a later step makes the
+    # move.
     with pytest.raises(OSError, match="killed"):
         until("its mover dies", lambda: step(Mover(Dies(Api.over(mover_account))), 3.7) or None)
     until("Kueue starts it again where it was", lambda: run_on(api, body, spot.pool_class) or None)
@@ -147,7 +189,11 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
 
     # Far ahead of its deadline now, and another mover leads.
     mover = Mover(ClusterApi(Api.over(mover_account)))
-    fields = {"first_step": 1, "last_step": 16_000, "seconds": 16 * 3_600.0}
+    fields = {
+        "first_step": 1,
+        "last_step": 16_000,
+        "seconds": 16 * 3_600.0,
+    }
     events.append(Event(1, "window", name, "training", "p", fields))
     assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
     until("it is sent back", lambda: step(mover, 1.8) or None)
@@ -155,7 +201,9 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     assert look() == {"spot"}
     announced = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"]["name"] == name]
     moves = [e["message"] for e in announced if e["reason"] == "PlacementMoved"]
-    assert len(moves) == 1 and "on-demand to spot" in moves[0], "the one that died announced nothing"
+    assert len(moves) == 1 and "on-demand to spot" in moves[0], (
+        "the one that died announced nothing"
+    )
 
 
 @pytest.fixture
@@ -177,11 +225,20 @@ def gang(api: Api, held_queue: Callable[[str], object]) -> Iterator[Object]:
 
 
 def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended(
-    world: World, api: Api, mover_account: client.ApiClient, gang: Object, held_queue: Callable[[str], object],
-    spot: Pool, serving: Pool,
-) -> None:  # fmt: skip
-    """What Kueue leaves if it sees the Workload go before its own start is made by hand: that race is not ours to win."""
-    watched, cluster, path = Watched(api, gang), ClusterApi(Api.over(mover_account)), api.path_of(gang)
+    world: World,
+    api: Api,
+    mover_account: client.ApiClient,
+    gang: Object,
+    held_queue: Callable[[str], object],
+    spot: Pool,
+    serving: Pool,
+) -> None:
+    """What Kueue leaves if it sees the Workload go before its own start is made by hand: that race
+    is not ours to win.
+    """
+    watched = Watched(api, gang)
+    cluster = ClusterApi(Api.over(mover_account))
+    path = api.path_of(gang)
     world.add_nodes(spot, 2, labels={})
     until("it runs on Spot", lambda: run_on(api, gang, spot.pool_class) or None)
     running = api.get(path)["spec"]["replicatedJobs"]
@@ -189,7 +246,9 @@ def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended
     def waiting() -> Movable | None:
         """With a Workload that was made from its template."""
         (job,), _ = movables(*cluster.read())
-        return job if job.suspended and job.workload and not job.workload.admitted else None
+        if job.suspended and job.workload and not job.workload.admitted:
+            return job
+        return None
 
     mover = Mover(cluster)
     until("it is moved", lambda: watched.step(mover, 3.7) or None)
@@ -200,5 +259,11 @@ def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended
     until("Kueue has made its Workload anew", lambda: (job := waiting()) and job.stranded)
     held_queue("None")
     world.add_nodes(serving, 2, labels={})
-    until("no flavor will have it", lambda: "match node affinity" in str(api.find(workload.path)) or None)
-    until("it runs on demand", lambda: watched.step(mover, 3.7) == 0 and run_on(api, gang, serving.pool_class))
+    until(
+        "no flavor will have it",
+        lambda: "match node affinity" in str(api.find(workload.path)) or None,
+    )
+    until(
+        "it runs on demand",
+        lambda: watched.step(mover, 3.7) == 0 and run_on(api, gang, serving.pool_class),
+    )

@@ -1,4 +1,6 @@
-"""Our trainer as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`. Batch workers: node/test_images."""
+"""Our trainer as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`. Batch
+workers: node/test_images.
+"""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -22,8 +24,10 @@ from workloads.library.tests.node.lab.config import IMAGE
 
 APP = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
-PORT, TCP_LISTEN = 29500, "0A"
-EVERY, STEPS = 20, 400
+PORT = 29500
+TCP_LISTEN = "0A"
+EVERY = 20
+STEPS = 400
 LIMIT_S = 240
 APART = {  # while there is room: after the drain they share a node
     "maxSkew": 1,
@@ -45,25 +49,52 @@ def kind(cluster: AClusterManager) -> KindManager:
 def workers(kind: KindManager, world: World, spot: Pool) -> Iterator[list[str]]:
     """The cluster's real nodes as Spot nodes of this test, with our image on them."""
     tar = image.root_file_system()
-    subprocess.run(["docker", "import", "--change", 'CMD ["/bin/sh"]', "-", IMAGE], input=tar, check=True, timeout=120)
+    subprocess.run(
+        ["docker", "import", "--change", 'CMD ["/bin/sh"]', "-", IMAGE],
+        input=tar,
+        check=True,
+        timeout=120,
+    )
     kind.load_image(IMAGE)
     labels = spot.node_labels() | world.selector
     for name in kind.workers:
-        change = {"metadata": {"labels": labels}, "spec": {"taints": nodes.taints(spot)}}
+        change = {
+            "metadata": {"labels": labels},
+            "spec": {"taints": nodes.taints(spot)},
+        }
         world.api.merge(f"{nodes.NODES}/{name}", change)
     yield kind.workers
     for name in kind.workers:
-        back = {"metadata": {"labels": dict.fromkeys(labels)}, "spec": {"taints": None, "unschedulable": None}}
+        back = {
+            "metadata": {"labels": dict.fromkeys(labels)},
+            "spec": {"taints": None, "unschedulable": None},
+        }
         world.api.merge(f"{nodes.NODES}/{name}", back)
-    subprocess.run(["docker", "rmi", IMAGE], check=True, timeout=120, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["docker", "rmi", IMAGE],
+        check=True,
+        timeout=120,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 @pytest.fixture
 def no_dns(kind: KindManager) -> Iterator[Callable[[], None]]:
-    """Nobody answers for names until the test calls this: a busy cluster's DNS learns of a new pod late."""
+    """Nobody answers for names until the test calls this: a busy cluster's DNS learns of a new pod
+    late.
+    """
 
     def scale(replicas: int) -> None:
-        kind.kubectl(["scale", "deployment/coredns", "-n", "kube-system", f"--replicas={replicas}"], as_dict=False)
+        kind.kubectl(
+            [
+                "scale",
+                "deployment/coredns",
+                "-n",
+                "kube-system",
+                f"--replicas={replicas}",
+            ],
+            as_dict=False,
+        )
 
     scale(0)
     yield lambda: scale(1)
@@ -73,7 +104,16 @@ def no_dns(kind: KindManager) -> Iterator[Callable[[], None]]:
 @contextmanager
 def evidence(kind: KindManager, world: World) -> Iterator[None]:
     """What the cluster knows of the test's pods goes with the error: they are gone when it is read."""
-    questions = (["describe", "pods"], ["get", "events"], ["logs", "--tail=30", "--prefix", f"--selector={APP}"])
+    questions = (
+        ["describe", "pods"],
+        ["get", "events"],
+        [
+            "logs",
+            "--tail=30",
+            "--prefix",
+            f"--selector={APP}",
+        ],
+    )
     try:
         yield
     except AssertionError as error:
@@ -85,13 +125,24 @@ def evidence(kind: KindManager, world: World) -> Iterator[None]:
 def here(kind: KindManager, world: World, folder: Path, **options: object) -> Here:
     folder.mkdir()
     folder.chmod(0o777)
-    return Here(IMAGE, HOST_MOUNT, folder, {OWNER: world.name}, events=folder / "events.jsonl", **options)
+    return Here(
+        IMAGE, HOST_MOUNT, folder, {OWNER: world.name}, events=folder / "events.jsonl", **options
+    )
 
 
 def drain(kind: KindManager, node: str, app: str) -> None:
     only = f"--pod-selector={APP}={app}"
     options = ["--delete-emptydir-data", "--ignore-daemonsets", f"--timeout={LIMIT_S}s"]
-    kind.kubectl(["drain", node, only, *options], as_dict=False, timeout=LIMIT_S + 10)
+    kind.kubectl(
+        [
+            "drain",
+            node,
+            only,
+            *options,
+        ],
+        as_dict=False,
+        timeout=LIMIT_S + 10,
+    )
 
 
 def uids(pods: list[Object]) -> set[str]:
@@ -99,14 +150,27 @@ def uids(pods: list[Object]) -> set[str]:
 
 
 def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain(
-    kind: KindManager, world: World, workers: list[str], jobset: None, no_dns: Callable[[], None]
+    kind: KindManager,
+    world: World,
+    workers: list[str],
+    jobset: None,
+    no_dns: Callable[[], None],
 ) -> None:
     folder = kind.shared / "gang"
     place = here(
-        kind, world, folder, checkpoints=folder / "ckpt", device="cpu", steps=STEPS, every=EVERY, data=folder / "data"
+        kind,
+        world,
+        folder,
+        checkpoints=folder / "ckpt",
+        device="cpu",
+        steps=STEPS,
+        every=EVERY,
+        data=folder / "data",
     )
     (folder / "data").mkdir()
-    (folder / "data" / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
+    (folder / "data" / "text.txt").write_text(
+        "a spot machine may be taken away at any time. " * 2_000
+    )
     place.spec = {"topologySpreadConstraints": [APART]}
     gang = runnable.job(runnable.rendered("JobSet", "train-gang"), world.name, place)
     path = f"{world.path('jobsets', GROUP)}/{gang['metadata']['name']}"
@@ -115,8 +179,14 @@ def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain
 
     with evidence(kind, world):
         first = world.wait_running(2, LIMIT_S)
-        assert {pod["spec"]["nodeName"] for pod in first} == set(workers), "its ranks meet across nodes"
-        until("the first pod opens the place although no name is known", lambda: listens(kind, first, PORT), LIMIT_S)
+        assert {pod["spec"]["nodeName"] for pod in first} == set(workers), (
+            "its ranks meet across nodes"
+        )
+        until(
+            "the first pod opens the place although no name is known",
+            lambda: listens(kind, first, PORT),
+            LIMIT_S,
+        )
         no_dns()
         until("a first checkpoint is committed", lambda: events(log, "commit"), LIMIT_S)
         assert world.evict(first[0]["metadata"]["name"]) == 201
@@ -127,7 +197,11 @@ def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain
         drain(kind, node, "train-gang")
         third = world.wait_running(2, LIMIT_S, old=uids(first + second))
         assert node not in {pod["spec"]["nodeName"] for pod in third}
-        until("the gang is done", lambda: world.api.get(path)["status"].get("terminalState") == "Completed", LIMIT_S)
+        until(
+            "the gang is done",
+            lambda: world.api.get(path)["status"].get("terminalState") == "Completed",
+            LIMIT_S,
+        )
 
     restores = events(log, "restore")
     assert len({line["step"] for line in restores} - {0}) == 2, "resumed twice"
@@ -140,6 +214,15 @@ def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain
 def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
     """Whether the pod of index 0 does."""
     (meta,) = (p["metadata"] for p in pods if p["metadata"]["labels"][INDEX] == "0")
-    asked = ["exec", meta["name"], "-n", meta["namespace"], "--", "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+    asked = [
+        "exec",
+        meta["name"],
+        "-n",
+        meta["namespace"],
+        "--",
+        "cat",
+        "/proc/net/tcp",
+        "/proc/net/tcp6",
+    ]
     rows = [line.split() for line in str(kind.kubectl(asked, as_dict=False)).splitlines()]
     return any(row[1].endswith(f":{port:04X}") and row[3] == TCP_LISTEN for row in rows)

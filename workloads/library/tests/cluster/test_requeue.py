@@ -1,4 +1,6 @@
-"""A gang on queued flex-start comes to the planned end of its nodes: the real Kueue asks for new ones, and it runs again."""
+"""A gang on queued flex-start comes to the planned end of its nodes: the real Kueue asks for new
+ones, and it runs again.
+"""
 
 import time
 from collections.abc import Iterator
@@ -48,7 +50,10 @@ def left(gang: Submitted) -> str:
 
 
 def test_it_queues_itself_again_at_the_planned_end_and_after_a_revocation(
-    world: World, api: Api, mover_account: client.ApiClient, gang: Submitted
+    world: World,
+    api: Api,
+    mover_account: client.ApiClient,
+    gang: Submitted,
 ) -> None:
     acting = Api.over(mover_account)
     first, machines = provision(world, gang)
@@ -76,13 +81,24 @@ def test_it_queues_itself_again_at_the_planned_end_and_after_a_revocation(
     answer(api, third, "Accepted", "Provisioned", "CapacityRevoked")
     until("Kueue stops it", lambda: gang.body()["spec"]["suspend"], 60)
     assert step(acting, gang, LATER_S) == 0
-    events = [e for e in api.items("/api/v1/namespaces/training/events") if e["involvedObject"]["name"] == gang.name]
+    events = []
+    for e in api.items("/api/v1/namespaces/training/events"):
+        if e["involvedObject"]["name"] == gang.name:
+            events.append(e)
     assert [event["reason"] for event in events].count(requeue.REASON) == 2
 
 
-def test_what_a_person_stopped_stays(world: World, api: Api, mover_account: client.ApiClient, gang: Submitted) -> None:
+def test_what_a_person_stopped_stays(
+    world: World,
+    api: Api,
+    mover_account: client.ApiClient,
+    gang: Submitted,
+) -> None:
     provision(world, gang)
     workload = until("Kueue knows it", gang.workload)
-    api.merge(f"{KUEUE}/namespaces/training/workloads/{workload['metadata']['name']}", {"spec": {"active": False}})
+    api.merge(
+        f"{KUEUE}/namespaces/training/workloads/{workload['metadata']['name']}",
+        {"spec": {"active": False}},
+    )
     until("Kueue stops it", lambda: gang.body()["spec"]["suspend"], 60)
     assert step(Api.over(mover_account), gang, LATER_S) == 0 and left(gang) == "2"

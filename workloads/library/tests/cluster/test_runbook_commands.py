@@ -1,7 +1,8 @@
-"""Every kubectl command of the runbook, in the state that its alert means: none may answer with nothing.
+"""Every kubectl command of the runbook, in the state that its alert means: none may answer with
+nothing.
 
-The cluster is the real control plane with the platform and jobs as they are rendered; the shell variables are the
-labels that the notification carries.
+The cluster is the real control plane with the platform and jobs as they are rendered; the shell
+variables are the labels that the notification carries.
 """
 
 import os
@@ -42,12 +43,16 @@ COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath|name))")
 # A simulated pod runs no command: what finds it is asked.
 IN_POD = re.compile(r'^kubectl exec .*"\$\((.*)\)" -c main -- ')
 EXAMPLE = load("example")
-L4, SERVING = EXAMPLE.pool("spot-l4-g2-standard-8"), EXAMPLE.pool("serving")
+L4 = EXAMPLE.pool("spot-l4-g2-standard-8")
+SERVING = EXAMPLE.pool("serving")
 
 
 @pytest.fixture
 def jobs(
-    world: World, api: Api, cluster: AClusterManager, exporter: client.ApiClient
+    world: World,
+    api: Api,
+    cluster: AClusterManager,
+    exporter: client.ApiClient,
 ) -> Generator[dict[str, Submitted]]:
     """A cluster in which the trouble of every alert is there at once."""
     if not isinstance(cluster, HostManager):
@@ -58,7 +63,12 @@ def jobs(
     # One machine for a base of two: a request waits, and a pod does.
     for pool, count in ((SYSTEM, 1), (SPOT, 5), (L4, 6), (SERVING, 1)):
         world.add_nodes(pool, count, labels={})
-    wanted = {"train-gang": ("JobSet", 4), "batch-drain": ("Job", 1), "train-flex-tesla-a100": ("Job", 2), "train-queued-tesla-a100": ("JobSet", 2)}  # fmt: skip
+    wanted = {
+        "train-gang": ("JobSet", 4),
+        "batch-drain": ("Job", 1),
+        "train-flex-tesla-a100": ("Job", 2),
+        "train-queued-tesla-a100": ("JobSet", 2),
+    }
     made = {name: Submitted(api, sized(kind, name, pods)) for name, (kind, pods) in wanted.items()}
     try:
         for job in made.values():
@@ -76,12 +86,22 @@ def jobs(
 def online() -> list[Object]:
     """The servers with their autoscalers, and the Service before them."""
     halves = [
-        (kind, f"server-{half}") for kind in ("Deployment", "HorizontalPodAutoscaler") for half in ("base", "overflow")
+        (kind, f"server-{half}")
+        for kind in ("Deployment", "HorizontalPodAutoscaler")
+        for half in ("base", "overflow")
     ]
-    return [rendered.named("example", kind, name, "serving") for kind, name in (*halves, ("Service", "server"))]
+    return [
+        rendered.named("example", kind, name, "serving")
+        for kind, name in (*halves, ("Service", "server"))
+    ]
 
 
-def trouble(world: World, api: Api, exporter: client.ApiClient, jobs: dict[str, Submitted]) -> None:
+def trouble(
+    world: World,
+    api: Api,
+    exporter: client.ApiClient,
+    jobs: dict[str, Submitted],
+) -> None:
     gang = jobs["train-gang"]
     busy = {pod["spec"]["nodeName"] for pod in gang.wait("Running", 4)}
     jobs["batch-drain"].wait("Running", 1)
@@ -92,22 +112,35 @@ def trouble(world: World, api: Api, exporter: client.ApiClient, jobs: dict[str, 
     (ending,) = world.add_nodes(FLEX, 1)
     ends = {"metadata": {"annotations": {ANNOTATION_TERMINATION: "2027-01-01T00:00:00Z"}}}
     api.merge(f"{nodes.NODES}/{ending}", ends)
-    dns = world.pod_template(L4, nodeSelector=L4.selector(), containers=[{"name": "main", "image": "none"}])
+    dns = world.pod_template(
+        L4, nodeSelector=L4.selector(), containers=[{"name": "main", "image": "none"}]
+    )
     api.create("/api/v1/namespaces/kube-system/pods", dns | {"metadata": {"name": "dns-on-spot"}})
     gone = next(name for name in world.nodes if SPOT.name in name and name not in busy)
     api.merge(f"{nodes.NODES}/{gone}", {"metadata": {"labels": {GOING: "true"}}})
     # Its kubelet records it, and here is none.
-    event = {"metadata": {"name": gone}, "involvedObject": {"kind": "Node", "name": gone}, "reason": "NodeNotReady"}
+    event = {
+        "metadata": {"name": gone},
+        "involvedObject": {"kind": "Node", "name": gone},
+        "reason": "NodeNotReady",
+    }
     api.create("/api/v1/namespaces/default/events", event)
     refused = "reason=FailedScheduling"
     waiting = {"fieldSelector": "status.phase=Pending"}
-    until("the autoscaler asks for a server more than fits", lambda: list(api.items(f"{SERVERS}/pods", **waiting)))
-    until("the scheduler gives its reason", lambda: list(api.items("/api/v1/events", fieldSelector=refused)))
+    until(
+        "the autoscaler asks for a server more than fits",
+        lambda: list(api.items(f"{SERVERS}/pods", **waiting)),
+    )
+    until(
+        "the scheduler gives its reason",
+        lambda: list(api.items("/api/v1/events", fieldSelector=refused)),
+    )
 
 
 def variables(slug: str, jobs: dict[str, Submitted]) -> dict[str, str]:
     """As the notification carries them."""
-    gang, drain = jobs["train-gang"], jobs["batch-drain"]
+    gang = jobs["train-gang"]
+    drain = jobs["batch-drain"]
     pod = gang.pods("Running")[0]
     job = drain if slug in OF_BATCH else gang
     return {
@@ -121,7 +154,9 @@ def variables(slug: str, jobs: dict[str, Submitted]) -> dict[str, str]:
     }
 
 
-def test_no_command_of_the_runbook_answers_with_nothing(jobs: dict[str, Submitted], cluster: AClusterManager) -> None:
+def test_no_command_of_the_runbook_answers_with_nothing(
+    jobs: dict[str, Submitted], cluster: AClusterManager
+) -> None:
     silent: list[str] = []
     asked = 0
     for slug, body in runbook.sections().items():
@@ -130,10 +165,19 @@ def test_no_command_of_the_runbook_answers_with_nothing(jobs: dict[str, Submitte
         for command in (c for c in runbook.commands(body) if c.startswith("kubectl ")):
             inside = IN_POD.match(command)
             command = inside[1] if inside else command
-            done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(
+                ["bash", "-c", command],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             asked += 1
             if done.returncode or not answers(command, done.stdout):
-                silent.append(f"{slug}: {command}\n  {done.returncode}: {done.stdout[:300]} {done.stderr[:300]}")
+                silent.append(
+                    f"{slug}: {command}\n  {done.returncode}: {done.stdout[:300]}"
+                    f" {done.stderr[:300]}"
+                )
     assert asked > 35
     assert not silent, "\n".join(silent)
 
@@ -143,4 +187,6 @@ def answers(command: str, output: str) -> bool:
         return bool(output.strip())
     _, *rows = [line.split() for line in output.splitlines() if line.strip()] or [[]]
     named = "custom-columns" in command
-    return bool(rows) and (not named or all({*column} != {"<none>"} for column in zip(*rows, strict=False)))
+    return bool(rows) and (
+        not named or all({*column} != {"<none>"} for column in zip(*rows, strict=False))
+    )

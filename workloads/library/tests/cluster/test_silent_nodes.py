@@ -1,4 +1,6 @@
-"""A node stops reporting while its Node object stays: the job goes on elsewhere, with the rendered rights, within seconds."""
+"""A node stops reporting while its Node object stays: the job goes on elsewhere, with the rendered
+rights, within seconds.
+"""
 
 import contextlib
 import time
@@ -28,7 +30,9 @@ pytestmark = pytest.mark.timeout(400)
 
 @contextlib.contextmanager
 def silent(api: Api, pool: Pool) -> Iterator[str]:
-    """A node that reports once. No simulator keeps it alive, so the control plane finds it silent by its own clock."""
+    """A node that reports once. No simulator keeps it alive, so the control plane finds it silent
+    by its own clock.
+    """
     name = f"silent-{uuid.uuid4().hex[:5]}"
     body = nodes.node(pool, name, labels={OWN: name})
     del body["metadata"]["annotations"][MANAGED]
@@ -41,14 +45,22 @@ def silent(api: Api, pool: Pool) -> Iterator[str]:
 def report(api: Api, name: str) -> None:
     """What a kubelet writes: the node is ready now."""
     now = rfc3339(time.time())
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+    }
     ready |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
     api.merge(f"{nodes.NODES}/{name}/status", {"status": {"conditions": [ready]}})
 
 
 @contextlib.contextmanager
 def sent(api: Api, silent: str, count: int) -> Iterator[str]:
-    bodies = bodies_of(name=f"quiet-{uuid.uuid4().hex[:5]}", nodes=count, on_notice=OnNotice.HANDLES)
+    bodies = bodies_of(
+        name=f"quiet-{uuid.uuid4().hex[:5]}",
+        nodes=count,
+        on_notice=OnNotice.HANDLES,
+    )
     job_spec(bodies[-1])["template"]["spec"]["nodeSelector"][OWN] = silent
     with applied(api, bodies) as job:
         yield job["metadata"]["name"]
@@ -65,22 +77,30 @@ def forced(api: Api, job: str) -> list[Object]:
 
 
 def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
-    """All `count` pods of the job have a node, and the one on the silent node runs: a kubelet said so before it froze."""
+    """All `count` pods of the job have a node, and the one on the silent node runs: a kubelet said
+    so before it froze.
+    """
 
     def bound() -> list[Object]:
         report(api, silent)
         found = pods(api, job)
-        return found if len(found) == count and all(pod["spec"].get("nodeName") for pod in found) else []
+        if len(found) == count and all(pod["spec"].get("nodeName") for pod in found):
+            return found
+        return []
 
     found = until("all pods have a node", bound, 60)
     for pod in found:
         if pod["spec"]["nodeName"] == silent:
-            api.merge(f"{SPACE}/pods/{pod['metadata']['name']}/status", {"status": {"phase": "Running"}})
+            api.merge(
+                f"{SPACE}/pods/{pod['metadata']['name']}/status", {"status": {"phase": "Running"}}
+            )
     return found
 
 
 def marked(api: Api, silent: str) -> bool:
-    return UNREACHABLE in [taint["key"] for taint in api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", [])]
+    return UNREACHABLE in [
+        taint["key"] for taint in api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", [])
+    ]
 
 
 @dataclass
@@ -93,16 +113,27 @@ class Held:
 
     @property
     def stuck(self) -> set[str]:
-        return {pod["metadata"]["uid"] for pod in self.before if pod["spec"]["nodeName"] == self.node}
+        return {
+            pod["metadata"]["uid"] for pod in self.before if pod["spec"]["nodeName"] == self.node
+        }
 
     def replaced(self, api: Api) -> bool:
         now = pods(api, self.job)
-        running = [p for p in now if p["status"]["phase"] == "Running" and p["spec"]["nodeName"] != self.node]
-        return len(running) == len(self.before) and not self.stuck & {p["metadata"]["uid"] for p in now}
+        running = [
+            p
+            for p in now
+            if p["status"]["phase"] == "Running" and p["spec"]["nodeName"] != self.node
+        ]
+        return len(running) == len(self.before) and not self.stuck & {
+            p["metadata"]["uid"] for p in now
+        }
 
 
 def test_a_job_and_a_jobset_leave_their_silent_nodes(
-    world: World, api: Api, mover_account: client.ApiClient, spot: Pool
+    world: World,
+    api: Api,
+    mover_account: client.ApiClient,
+    spot: Pool,
 ) -> None:
     acting = Api.over(mover_account)
     with contextlib.ExitStack() as stack:
@@ -113,10 +144,16 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
             job = stack.enter_context(sent(api, node, count))
             held.append(Held(node, job, placed(api, job, node, count)))
         wrapped = job_spec(bodies_of(on_notice=OnNotice.WRAP)[-1])["template"]["metadata"]
-        assert ANNOTATION_EXPENDABLE not in wrapped["annotations"], "what a second copy of it would do, nobody knows"
+        assert ANNOTATION_EXPENDABLE not in wrapped["annotations"], (
+            "what a second copy of it would do, nobody knows"
+        )
         silent_nodes = [each.node for each in held]
         assert not end_pods(acting, silent_nodes, time.time()), "they are not asked to go yet"
-        until("the control plane finds the nodes silent", lambda: all(marked(api, each) for each in silent_nodes), 120)
+        until(
+            "the control plane finds the nodes silent",
+            lambda: all(marked(api, each) for each in silent_nodes),
+            120,
+        )
         for each in held:
             assert len(each.stuck) == 1
             world.add_nodes(spot, len(each.before), labels={OWN: each.node})
@@ -129,5 +166,8 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
         until("the mover ends them", both_ended, 180)
         until("they run elsewhere", lambda: all(each.replaced(api) for each in held), 120)
         for each in held:
-            events = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"].get("uid") in each.stuck]
+            events = []
+            for e in api.items(f"{SPACE}/events"):
+                if e["involvedObject"].get("uid") in each.stuck:
+                    events.append(e)
             assert REASON in {event["reason"] for event in events}

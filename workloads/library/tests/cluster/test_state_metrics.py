@@ -25,9 +25,15 @@ def metrics_url(cluster: AClusterManager, tmp_path: Path) -> Iterator[str]:
     support.require(tool.binary.exists(), "`make tools` has not built kube-state-metrics")
     port, own = free_ports(2)
     processes = Processes(tmp_path)
-    flags = {"kubeconfig": cluster.kubeconfig, "host": "127.0.0.1", "port": port}
+    flags = {
+        "kubeconfig": cluster.kubeconfig,
+        "host": "127.0.0.1",
+        "port": port,
+    }
     flags |= {"telemetry-host": "127.0.0.1", "telemetry-port": own}
-    processes.start(tool.name, [tool.binary, *(f"--{name}={value}" for name, value in flags.items())])
+    processes.start(
+        tool.name, [tool.binary, *(f"--{name}={value}" for name, value in flags.items())]
+    )
     url = f"http://127.0.0.1:{port}/metrics"
     processes.wait_until("kube-state-metrics answers", lambda: bool(text(url)))
     yield url
@@ -43,16 +49,23 @@ def text(url: str) -> str:
 
 
 def declared(exposed: str) -> set[str]:
-    """Every family, also those of which this cluster has no object, with the suffixes of histograms."""
+    """Every family, also those of which this cluster has no object, with the suffixes of
+    histograms.
+    """
     families = re.findall(r"^# TYPE (\S+) (\S+)$", exposed, re.MULTILINE)
     plain = {name for name, _ in families}
     return plain | {
-        f"{name}_{end}" for name, kind in families if kind == "histogram" for end in ("bucket", "sum", "count")
+        f"{name}_{end}"
+        for name, kind in families
+        if kind == "histogram"
+        for end in ("bucket", "sum", "count")
     }
 
 
 def used_by_monitoring() -> set[str]:
-    """Names of Kubernetes' own metrics in queries of alerts, dashboards, the runbook and the planned stacks."""
+    """Names of Kubernetes' own metrics in queries of alerts, dashboards, the runbook and the
+    planned stacks.
+    """
     places = [*ROOT.glob("monitoring/**/*.py"), *ROOT.glob("monitoring/**/*.md")]
     places += ROOT.glob("tests/snapshots/plan/*/monitoring-*.yaml")
     assert len(places) > 10
@@ -60,10 +73,17 @@ def used_by_monitoring() -> set[str]:
 
 
 def test_every_name_that_monitoring_uses_is_exposed_by_the_real_components(
-    metrics_url: str, cluster: AClusterManager, world: World, spot: Pool
+    metrics_url: str,
+    cluster: AClusterManager,
+    world: World,
+    spot: Pool,
 ) -> None:
-    world.create_pod("lonely", world.pod_template(spot))  # a family is exported once there is an object that has it
-    until("every kind of object is listed", lambda: "kube_pod_status_unschedulable" in declared(text(metrics_url)))
+    # a family is exported once there is an object that has it
+    world.create_pod("lonely", world.pod_template(spot))
+    until(
+        "every kind of object is listed",
+        lambda: "kube_pod_status_unschedulable" in declared(text(metrics_url)),
+    )
     api_server = str(cluster.kubectl(["get", "--raw=/metrics"], as_dict=False))
     known = declared(text(metrics_url)) | declared(api_server)
     assert "apiserver_request_total" in known

@@ -12,12 +12,16 @@ from tests.cluster.sim.stages import SHUTDOWN_REASON
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 
-SIZE, LOST = 4, 2
-FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those that its policy ignores
+SIZE = 4
+LOST = 2
+# of the Job controller; doubled with each failure, also with those that its policy ignores
+FIRST_BACK_OFF_S = 10
 CLOCK_S = 2  # creation times are whole seconds, and the notice comes a moment after the failure
 
 
-def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(world: World, spot: Pool) -> None:
+def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(
+    world: World, spot: Pool
+) -> None:
     world.add_nodes(spot, SIZE)
     world.create_job("train", world.job_spec(spot, SIZE))
     ended: dict[str, str] = {}
@@ -58,15 +62,23 @@ def test_a_plain_job_waits_ever_longer_after_evictions_that_it_ignores_and_a_job
 
 def replaced(world: World, old: set[str]) -> dict[str, float] | None:
     """When the new pod of each was made."""
-    fresh = [pod for pod in world.pods() if pod["metadata"]["uid"] not in old and pod["status"]["phase"] == "Pending"]
+    fresh = [
+        pod
+        for pod in world.pods()
+        if pod["metadata"]["uid"] not in old and pod["status"]["phase"] == "Pending"
+    ]
     made = {
-        "ours" if LABEL_JOBSET in pod["metadata"]["labels"] else "plain": when(pod["metadata"]["creationTimestamp"])
+        "ours" if LABEL_JOBSET in pod["metadata"]["labels"] else "plain": when(
+            pod["metadata"]["creationTimestamp"]
+        )
         for pod in fresh
     }
     return made if len(made) == 2 else None
 
 
-def test_a_bug_ends_a_job_at_once_and_a_jobset_without_a_restart(world: World, spot: Pool, jobset: None) -> None:
+def test_a_bug_ends_a_job_at_once_and_a_jobset_without_a_restart(
+    world: World, spot: Pool, jobset: None
+) -> None:
     world.add_nodes(spot, 2)
     world.create_job("buggy", world.job_spec(spot, 2, run_s=1, code=EXIT_BUG))
     assert world.wait_condition("buggy") == "Failed:PodFailurePolicy"
@@ -74,16 +86,25 @@ def test_a_bug_ends_a_job_at_once_and_a_jobset_without_a_restart(world: World, s
     path = world.path("jobsets", GROUP)
     world.api.create(path, jobsets.jobset("buggy", world.job_spec(spot, 2, run_s=1, code=EXIT_BUG)))
     status: dict[str, object] = until(
-        "it ends", lambda: s if (s := world.api.get(f"{path}/buggy").get("status", {})).get("terminalState") else None
+        "it ends",
+        lambda: (
+            s
+            if (s := world.api.get(f"{path}/buggy").get("status", {})).get("terminalState")
+            else None
+        ),
     )
     assert (status["terminalState"], status.get("restarts", 0)) == ("Failed", 0)
 
 
-def test_exit_zero_on_the_signal_loses_the_index_while_the_job_looks_complete(world: World, spot: Pool) -> None:
+def test_exit_zero_on_the_signal_loses_the_index_while_the_job_looks_complete(
+    world: World, spot: Pool
+) -> None:
     world.add_nodes(spot, 2)
     world.create_job("polite", world.job_spec(spot, 2))
     world.wait_running(2)
     world.preempt(list(world.nodes), code=0)
     assert world.wait_condition("polite") == "Complete"
-    ends = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in world.pods("Succeeded")]
+    ends = []
+    for pod in world.pods("Succeeded"):
+        ends.append(pod["status"]["containerStatuses"][0]["state"]["terminated"])
     assert len(ends) == 2, "an hour of work each, recorded as done after seconds"

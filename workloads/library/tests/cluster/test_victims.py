@@ -1,4 +1,6 @@
-"""The real Kueue preempts the job with the least at stake; by its own order it would take the one admitted last."""
+"""The real Kueue preempts the job with the least at stake; by its own order it would take the one
+admitted last.
+"""
 
 import time
 
@@ -22,7 +24,9 @@ def suspended(world: World, name: str) -> bool:
 
 @pytest.fixture
 def uids(world: World, spot: Pool, kueue: None) -> dict[str, str]:
-    """Of two equal jobs that run: -> name. Each is the only one admitted in its second: Kueue compares whole ones."""
+    """Of two equal jobs that run: -> name. Each is the only one admitted in its second: Kueue
+    compares whole ones.
+    """
     world.add_nodes(spot, 2)
     queues.lend(world, spot, 2)
     for name in ("first", "second"):
@@ -35,22 +39,33 @@ def uids(world: World, spot: Pool, kueue: None) -> dict[str, str]:
 def assert_the_first_yields(world: World, spot: Pool) -> None:
     queues.submit(world, spot, "urgent", queues.priority(world, "urgent", 100))
     until("the urgent job runs", lambda: not suspended(world, "urgent"), 60)
-    assert {name: suspended(world, name) for name in ("first", "second")} == {"first": True, "second": False}
+    assert {name: suspended(world, name) for name in ("first", "second")} == {
+        "first": True,
+        "second": False,
+    }
 
 
-def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(world: World, spot: Pool, uids: dict[str, str]) -> None:
+def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(
+    world: World, spot: Pool, uids: dict[str, str]
+) -> None:
     # Both have run their minimum by then.
     later_s = time.time() + stakes.MIN_RUN_S + 60
     saved_s = {"first": later_s - 5, "second": later_s - 3_600}
 
     def events(uid: str) -> list[Event]:
         name = uids.get(uid)
-        return [Event(int(saved_s[name] * 1e6), "commit", name, "training", "p", {})] if name else []
+        if name:
+            return [Event(int(saved_s[name] * 1e6), "commit", name, "training", "p", {})]
+        return []
 
-    assert stakes.write(world.api, events, later_s, [world.name]) == 1, "only one has something at stake"
+    assert stakes.write(world.api, events, later_s, [world.name]) == 1, (
+        "only one has something at stake"
+    )
     assert_the_first_yields(world, spot)
     # What waits must not push out what runs.
-    until("its boost is gone", lambda: stakes.write(world.api, events, later_s, [world.name]) == 0, 30)
+    until(
+        "its boost is gone", lambda: stakes.write(world.api, events, later_s, [world.name]) == 0, 30
+    )
 
 
 @pytest.mark.usefixtures("uids")
@@ -59,5 +74,7 @@ def test_of_two_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spo
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)
     now_s = first_s + stakes.MIN_RUN_S
-    assert stakes.write(world.api, lambda _: (), now_s, [world.name]) == 1, "one has run its minimum"
+    assert stakes.write(world.api, lambda _: (), now_s, [world.name]) == 1, (
+        "one has run its minimum"
+    )
     assert_the_first_yields(world, spot)

@@ -1,8 +1,10 @@
-"""The whole way with what `render` writes: from the queue over eviction and drought to the receipt and the page.
+"""The whole way with what `render` writes: from the queue over eviction and drought to the receipt
+and the page.
 
-Rendered objects go unchanged but for their size to the real API server, JobSet, Kueue and scheduler. The exporter
-watches under the rights that are rendered for it; its samples go through Cloud Monitoring's names into Prometheus' own
-engine with the deployed alerts. Between the acts the story's clock leaves hours out: see sim/story.py.
+Rendered objects go unchanged but for their size to the real API server, JobSet, Kueue and
+scheduler. The exporter watches under the rights that are rendered for it; its samples go through
+Cloud Monitoring's names into Prometheus' own engine with the deployed alerts. Between the acts the
+story's clock leaves hours out: see sim/story.py.
 """
 
 from collections.abc import Generator
@@ -37,10 +39,19 @@ BATCH_PODS = f"/api/v1/namespaces/{NAMESPACE_BATCH}/pods"
 
 
 @pytest.fixture
-def story(api: Api, exporter: client.ApiClient, mover_account: client.ApiClient, tmp_path: Path) -> Generator[Walk]:
+def story(
+    api: Api,
+    exporter: client.ApiClient,
+    mover_account: client.ApiClient,
+    tmp_path: Path,
+) -> Generator[Walk]:
     clock = StoryClock()
     rights = exporter, mover_account
-    with serving(LogServer()) as logs, requests.Session() as session, watching(*rights, clock) as watched:
+    with (
+        serving(LogServer()) as logs,
+        requests.Session() as session,
+        watching(*rights, clock) as watched,
+    ):
         session.trust_env = False
         made = Walk(api, clock, watched, logs, session, mover_account, tmp_path)
         made.receipts.start()
@@ -58,9 +69,13 @@ def cast(world: World, story: Walk) -> Generator[Cast]:
 
 
 def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_trouble_wakes_people(
-    cast: Cast, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cast: Cast,
+    api: Api,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    story, flex_index = cast.story, f"job={cast.flex.name}"
+    story = cast.story
+    flex_index = f"job={cast.flex.name}"
     monkeypatch.setattr(explain, "time", SimpleNamespace(time=story.clock))
 
     # Hours in Kueue for quota, for a node, for Google's answer.
@@ -121,35 +136,74 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
     receipts_hold(cast, tmp_path)
     fired = story.fired()
     expected = [
-        ("HoldfastQueueWaitTooLong", "queue=spot", 0, LIMITS["queue_wait_s"] // 60 + 5, admitted_min),
-        ("HoldfastSpotPendingTooLong", A100, evicted_min, LIMITS["spot_pending_s"] // 60 + 5, back_min),
+        (
+            "HoldfastQueueWaitTooLong",
+            "queue=spot",
+            0,
+            LIMITS["queue_wait_s"] // 60 + 5,
+            admitted_min,
+        ),
+        (
+            "HoldfastSpotPendingTooLong",
+            A100,
+            evicted_min,
+            LIMITS["spot_pending_s"] // 60 + 5,
+            back_min,
+        ),
         # The last save may be ten minutes old when it begins to hang.
         ("HoldfastNoRecentCommit", flex_index, hung_min, 20 + 2, hung_min + 65),
         ("HoldfastFlexNodeEndsUnsaved", flex_index, hung_min, 30 + 5, hung_min + 65),
-        ("HoldfastRestartsWithoutProgress", f"job={cast.gang.name}", crashed_min, 1, crashed_min + 20),
+        (
+            "HoldfastRestartsWithoutProgress",
+            f"job={cast.gang.name}",
+            crashed_min,
+            1,
+            crashed_min + 20,
+        ),
     ]
     require_fired(fired, expected)
-    assert {firing.label("index") for firing in fired if firing.label("job") == cast.flex.name} == {"0"}
+    assert {firing.label("index") for firing in fired if firing.label("job") == cast.flex.name} == {
+        "0"
+    }
     severe = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
-    pages = {"HoldfastNoRecentCommit", "HoldfastFlexNodeEndsUnsaved", "HoldfastRestartsWithoutProgress"}
+    pages = {
+        "HoldfastNoRecentCommit",
+        "HoldfastFlexNodeEndsUnsaved",
+        "HoldfastRestartsWithoutProgress",
+    }
     assert {firing.alert for firing in fired} & severe == pages
 
 
-def require_fired(fired: list[Firing], expected: list[tuple[str, str, float, float, float]]) -> None:
-    """Alert, label, minute of the trouble, minutes within which it fires, minute at which the trouble is over."""
+def require_fired(
+    fired: list[Firing], expected: list[tuple[str, str, float, float, float]]
+) -> None:
+    """Alert, label, minute of the trouble, minutes within which it fires, minute at which the
+    trouble is over.
+    """
     assert [alert.alert for alert in fired] == [name for name, *_ in expected], fired
-    for firing, (name, label, trouble_min, promise_min, over_min) in zip(fired, expected, strict=True):
+    for firing, (name, label, trouble_min, promise_min, over_min) in zip(
+        fired, expected, strict=True
+    ):
         key, _, value = label.partition("=")
         assert firing.label(key) == value, firing
-        assert trouble_min < firing.first_min <= trouble_min + promise_min + DELAY_MIN, (name, firing)
+        assert trouble_min < firing.first_min <= trouble_min + promise_min + DELAY_MIN, (
+            name,
+            firing,
+        )
         assert firing.last_min <= over_min + DELAY_MIN + 5, (name, firing)
 
 
 def submit_all(cast: Cast) -> list[str]:
-    """The gang takes all that its queue lends; every other job waits for something else. The gang's nodes."""
+    """The gang takes all that its queue lends; every other job waits for something else. The gang's
+    nodes.
+    """
     cast.world.add_nodes(SYSTEM, 1, labels={})
-    # The migration that came with the platform has waited since then, and the story's hours pass in seconds.
-    until("they have their node", lambda: all(p["spec"].get("nodeName") for p in cast.world.api.items(BATCH_PODS)))
+    # The migration that came with the platform has waited since then, and the story's hours pass in
+    # seconds.
+    until(
+        "they have their node",
+        lambda: all(p["spec"].get("nodeName") for p in cast.world.api.items(BATCH_PODS)),
+    )
     machines = cast.add_spot()
     budget = rendered.named("example", "PodDisruptionBudget", "train-gang")
     cast.world.api.apply(cast.world.api.path_of(budget), budget)
@@ -163,24 +217,34 @@ def submit_all(cast: Cast) -> list[str]:
 
 
 def listed(cast: Cast, events: Path) -> dict[str, Row]:
-    found = explain.rows(StoryApi(cast.world.api, cast.story.clock), ENVIRONMENT, prices.load(), events, "training")
+    found = explain.rows(
+        StoryApi(cast.world.api, cast.story.clock), ENVIRONMENT, prices.load(), events, "training"
+    )
     return {row.name: row for row in found}
 
 
 def same_wait_everywhere(cast: Cast, events: Path) -> None:
     """The exporter's metric, `list` and `explain` show one wait of the job that Kueue holds."""
-    waits = {name: value for name, value in cast.story.seen.items() if name.startswith("queue_wait_seconds")}
+    waits = {
+        name: value
+        for name, value in cast.story.seen.items()
+        if name.startswith("queue_wait_seconds")
+    }
     assert len(waits) == 1, waits
     (held,) = waits.values()
     row = listed(cast, events)[cast.sweep.name]
     assert row.waited_s == pytest.approx(held, abs=90)
-    explained = explain.explain(StoryApi(cast.world.api, cast.story.clock), cast.sweep.name, "", events)
+    explained = explain.explain(
+        StoryApi(cast.world.api, cast.story.clock), cast.sweep.name, "", events
+    )
     assert "insufficient unused quota for nvidia.com/gpu" in explained.cause.blocker
     assert row.why == explained.cause.reason
 
 
 def same_share_everywhere(cast: Cast, events: Path) -> None:
-    """The exporter's metric and `list`, of a job that is one run; of one by index, `list` adds its runs up."""
+    """The exporter's metric and `list`, of a job that is one run; of one by index, `list` adds its
+    runs up.
+    """
     rows = listed(cast, events)
 
     def shown(labels: str) -> float:
@@ -193,7 +257,9 @@ def same_share_everywhere(cast: Cast, events: Path) -> None:
 
 
 def receipts_hold(cast: Cast, events: Path) -> None:
-    """Every job that ended has one; a wait costs nothing, and evictions are those that `list` and the report show."""
+    """Every job that ended has one; a wait costs nothing, and evictions are those that `list` and
+    the report show.
+    """
     gang, flex, sweep = (job.receipt() for job in (cast.gang, cast.flex, cast.sweep))
     assert (gang.evictions, flex.evictions, sweep.evictions) == (1, 2, 0)
     assert gang.waited_hours == pytest.approx(1.5, abs=0.1)
@@ -202,4 +268,8 @@ def receipts_hold(cast: Cast, events: Path) -> None:
     assert sweep.waited_hours == 0
     assert 0 < gang.wasted_usd < 0.1 * gang.paid_usd < gang.on_demand_usd
     rows = listed(cast, events)
-    assert {name: row.evicted.number for name, row in rows.items()} == {cast.gang.name: 1, cast.flex.name: 2, cast.sweep.name: 0}  # fmt: skip
+    assert {name: row.evicted.number for name, row in rows.items()} == {
+        cast.gang.name: 1,
+        cast.flex.name: 2,
+        cast.sweep.name: 0,
+    }

@@ -1,5 +1,6 @@
-"""What the trainers in simulated pods would write: event lines through the library's own log, with the identity that
-the pod really has, and log entries with the labels that the log agent copies from the pod.
+"""What the trainers in simulated pods would write: event lines through the library's own log, with
+the identity that the pod really has, and log entries with the labels that the log agent copies from
+the pod.
 """
 
 import os
@@ -17,18 +18,24 @@ from tests.cluster.sim.pods import environment, expanded
 from tests.cluster.sim.story import StoryClock
 from workloads.library.tests.exporter.log_server import LogServer
 
-STEP_S, COMMIT_EVERY_MIN = 6.0, 10
+STEP_S = 6.0
+COMMIT_EVERY_MIN = 10
 STEPS_A_MINUTE = round(60 / STEP_S)
 
 
 def agent_labels(pod: Object) -> dict[str, str]:
     """As the log agent copies them."""
-    return {f"k8s-pod/{name.replace('.', '_')}": value for name, value in pod["metadata"]["labels"].items()}
+    return {
+        f"k8s-pod/{name.replace('.', '_')}": value
+        for name, value in pod["metadata"]["labels"].items()
+    }
 
 
 @dataclass(slots=True)
 class Trainer:
-    """One process of a trainer. The pod of rank 0 writes for all ranks, each pod writes its own exit."""
+    """One process of a trainer. The pod of rank 0 writes for all ranks, each pod writes its own
+    exit.
+    """
 
     pod: Object
     clock: StoryClock
@@ -49,17 +56,29 @@ class Trainer:
         return "--nodes" not in self.words or environment(self.pod)["JOB_COMPLETION_INDEX"] == "0"
 
     def emit(self, event: str, /, agent: bool = False, **fields: Any) -> None:
-        host, uid = self.pod["spec"].get("hostname") or self.pod["metadata"]["name"], self.pod["metadata"]["uid"][:6]
+        host = self.pod["spec"].get("hostname") or self.pod["metadata"]["name"]
+        uid = self.pod["metadata"]["uid"][:6]
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         with mock.patch.dict(os.environ, environment(self.pod)):
             process = f"{host}-{1 if agent else 7}-{uid}"
-            with EventLog(descriptor, job=self.run, kind=KIND_TRAINING, process=process, clock=self.clock) as log:
+            with EventLog(
+                descriptor,
+                job=self.run,
+                kind=KIND_TRAINING,
+                process=process,
+                clock=self.clock,
+            ) as log:
                 log.emit(event, **fields)
 
     def start(self, step: int) -> None:
         self.step = step
         rank = 0 if self.leads else int(environment(self.pod)["JOB_COMPLETION_INDEX"])
-        self.emit("start", rank=rank, world_size=1, attempt=attempt_of(environment(self.pod)))
+        self.emit(
+            "start",
+            rank=rank,
+            world_size=1,
+            attempt=attempt_of(environment(self.pod)),
+        )
         if self.leads:
             self.emit("restore", step=step, seconds=0.5, skipped=[])
 
@@ -68,13 +87,29 @@ class Trainer:
         self.minutes += 1
         if not self.leads:
             return None
-        self.emit("window", first_step=self.step + 1, last_step=self.step + STEPS_A_MINUTE, seconds=60.0, loss=1.0)
+        self.emit(
+            "window",
+            first_step=self.step + 1,
+            last_step=self.step + STEPS_A_MINUTE,
+            seconds=60.0,
+            loss=1.0,
+        )
         self.step += STEPS_A_MINUTE
         return self.save() if saves and self.minutes % COMMIT_EVERY_MIN == 0 else None
 
     def save(self) -> int:
-        self.emit("save", step=self.step, blocking_seconds=0.1, bytes=1_000)
-        self.emit("commit", step=self.step, seconds=1.0, bytes=1_000)
+        self.emit(
+            "save",
+            step=self.step,
+            blocking_seconds=0.1,
+            bytes=1_000,
+        )
+        self.emit(
+            "commit",
+            step=self.step,
+            seconds=1.0,
+            bytes=1_000,
+        )
         return self.step
 
     def leave(self, code: int) -> int | None:
@@ -104,8 +139,16 @@ class Trainers:
 
     def sync(self) -> None:
         """A process begins in each pod that runs, and those of pods that are gone are forgotten."""
-        pods = {pod["metadata"]["uid"]: pod for pod in self.api.items("/api/v1/namespaces/training/pods")}
-        running = {uid: pod for uid, pod in pods.items() if pod["status"]["phase"] == "Running" and "--run" in pod["spec"]["containers"][0]["command"]}  # fmt: skip
+        pods = {
+            pod["metadata"]["uid"]: pod
+            for pod in self.api.items("/api/v1/namespaces/training/pods")
+        }
+        running = {
+            uid: pod
+            for uid, pod in pods.items()
+            if pod["status"]["phase"] == "Running"
+            and "--run" in pod["spec"]["containers"][0]["command"]
+        }
         for uid in self.alive.keys() - running.keys():
             del self.alive[uid]
         for uid in running.keys() - self.alive.keys():
@@ -135,5 +178,6 @@ class Trainers:
         """As the log agent does: each whole line once."""
         for path, labels in self._labels.items():
             text = path.read_bytes()
-            fresh, self._sent[path] = text[self._sent.get(path, 0) :], len(text)
+            fresh = text[self._sent.get(path, 0) :]
+            self._sent[path] = len(text)
             self.logs.add_lines(fresh.splitlines(), labels, "training")

@@ -1,4 +1,5 @@
-"""The whole way in one place: a real cluster, the exporter as it is rendered, Cloud Logging and Cloud Monitoring played.
+"""The whole way in one place: a real cluster, the exporter as it is rendered, Cloud Logging and
+Cloud Monitoring played.
 
 `minutes` lets the story go on; what fired in it is asked of Prometheus' engine afterwards.
 """
@@ -36,21 +37,45 @@ LIMITS = limits_of(environments.load("example"))
 
 class Walk:
     def __init__(
-        self, api: Api, clock: StoryClock, watched: Watched, logs: LogServer, session: requests.Session,
-        credentials: client.ApiClient, folder: Path,
-    ) -> None:  # fmt: skip
+        self,
+        api: Api,
+        clock: StoryClock,
+        watched: Watched,
+        logs: LogServer,
+        session: requests.Session,
+        credentials: client.ApiClient,
+        folder: Path,
+    ) -> None:
         """With the arguments that the rendered Deployment gives the exporter."""
         template = rendered.named("example", "Deployment", "exporter")["spec"]["template"]
         words: list[str] = template["spec"]["containers"][0]["command"]
-        project, location, cluster = (rendered.option(words, name) for name in ("--project", "--location", "--cluster"))
+        project, location, cluster = (
+            rendered.option(words, name) for name in ("--project", "--location", "--cluster")
+        )
         logs.view = events_view(project, cluster)
-        self.api, self.clock, self.watched, self.logs = api, clock, watched, logs
-        self.source = CloudLogs(session, project, cluster, url=logs.url, clock=clock)
+        self.api = api
+        self.clock = clock
+        self.watched = watched
+        self.logs = logs
+        self.source = CloudLogs(
+            session,
+            project,
+            cluster,
+            url=logs.url,
+            clock=clock,
+        )
         self.recorder: Any = Recorder(began_s=clock.began_s)
         self.trainers = Trainers(api, clock, folder, logs)
-        self.exporter = Exporter(cluster=watched.cluster, lock=watched.lock, jobs=Jobs(self.source), clock=clock)
+        self.exporter = Exporter(
+            cluster=watched.cluster,
+            lock=watched.lock,
+            jobs=Jobs(self.source),
+            clock=clock,
+        )
         self.writer = CloudWriter(self.recorder, project, location, cluster, clock=clock)
-        self.receipts = Receipts(self.source.of_job, partial(leave, api=Api.over(credentials)), again_s=0.5)
+        self.receipts = Receipts(
+            self.source.of_job, partial(leave, api=Api.over(credentials)), again_s=0.5
+        )
         self.seen: dict[str, float] = {}
         """Of the last minute: metric and labels -> value."""
         self._labels = agent_labels(template)
@@ -66,7 +91,11 @@ class Walk:
 
     def lost_nodes(self, pool: str, count: int) -> None:
         """GKE's own count of them, which comes without our doing."""
-        labels = {"monitored_resource": "k8s_node_pool", "cluster_name": LIMITS["cluster"], "node_pool_name": pool}
+        labels = {
+            "monitored_resource": "k8s_node_pool",
+            "cluster_name": LIMITS["cluster"],
+            "node_pool_name": pool,
+        }
         labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
         self.recorder.add(INTERRUPTIONS_METRIC, labels, count)
 
@@ -78,13 +107,18 @@ class Walk:
         self.source.turn()
         self.recorder.minute += 1
         samples = self.exporter.gather()
-        self.seen = {f"{s.metric} {' '.join(f'{k}={v}' for k, v in s.labels)}".strip(): s.value for s in samples}
+        self.seen = {
+            f"{s.metric} {' '.join(f'{k}={v}' for k, v in s.labels)}".strip(): s.value
+            for s in samples
+        }
         assert self.writer.write(samples) == len(samples)
         with self.exporter.lock:
             own = self.watched.cluster.lines(self.clock())
         with (self.trainers.folder / "exporter.jsonl").open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in own)
-        self.logs.add_lines([json.dumps(line).encode() for line in own], self._labels, NAMESPACE_MONITORING)
+        self.logs.add_lines(
+            [json.dumps(line).encode() for line in own], self._labels, NAMESPACE_MONITORING
+        )
         view = self.watched.cluster
         of_jobs = ((view.root(pod.owner), pod) for pod in view.pods.values())
         view.node_usages.passed(of_jobs, view.nodes, self.clock())

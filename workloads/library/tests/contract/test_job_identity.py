@@ -13,7 +13,11 @@ from holdfast.runtime.events import EventLog
 @pytest.mark.parametrize(
     ("run", "environ", "expected"),
     [
-        ("train-flex-l4-2", {ENV_JOB: "train-flex-l4", ENV_COMPLETION_INDEX: "2"}, ("train-flex-l4", 2)),
+        (
+            "train-flex-l4-2",
+            {ENV_JOB: "train-flex-l4", ENV_COMPLETION_INDEX: "2"},
+            ("train-flex-l4", 2),
+        ),
         ("train-gang", {ENV_JOB: "train-gang", ENV_COMPLETION_INDEX: "1"}, ("train-gang", None)),
         ("mine", {ENV_JOB: "train-x", ENV_COMPLETION_INDEX: "0"}, ("train-x", None)),
         ("train-x-2", {ENV_JOB: "train-x", ENV_COMPLETION_INDEX: "3"}, ("train-x", None)),
@@ -23,16 +27,30 @@ from holdfast.runtime.events import EventLog
         ("demo", {ENV_JOB: ""}, ("demo", None)),
     ],
 )
-def test_the_identity_of_a_run(run: str, environ: dict[str, str], expected: tuple[str, int | None]) -> None:
+def test_the_identity_of_a_run(
+    run: str, environ: dict[str, str], expected: tuple[str, int | None]
+) -> None:
     found = JobIdentity.of_run(run, environ)
     assert (found.job, found.index) == expected
     assert found.run == (run if found.index is not None else found.job)
 
 
 @pytest.mark.parametrize(
-    ("text", "attempt"), [("3", 3), ("", 0), ("-1", 0), ("x", 0), ("9" * 5_000, 0), ("2+1", 3), ("1+", 1), ("+", 0)]
+    ("text", "attempt"),
+    [
+        ("3", 3),
+        ("", 0),
+        ("-1", 0),
+        ("x", 0),
+        ("9" * 5_000, 0),
+        ("2+1", 3),
+        ("1+", 1),
+        ("+", 0),
+    ],
 )
-def test_an_attempt_is_one_count_or_several_and_what_is_none_is_no_start(text: str, attempt: int) -> None:
+def test_an_attempt_is_one_count_or_several_and_what_is_none_is_no_start(
+    text: str, attempt: int
+) -> None:
     assert JobIdentity.of_run("a", {ENV_ATTEMPT: text}).attempt == attempt
 
 

@@ -23,10 +23,22 @@ with working("soon over"):
 
 
 def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> tuple[str, str, int]:
-    """Standard output, what the terminal got as standard error, exit code. A line goes in once `until` was shown."""
+    """Standard output, what the terminal got as standard error, exit code. A line goes in once
+    `until` was shown.
+    """
     ours, theirs = pty.openpty()
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": theirs}
-    with subprocess.Popen(command, cwd=ROOT, env=os.environ | variables, text=True, **pipes) as running:
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": theirs,
+    }
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | variables,
+        text=True,
+        **pipes,
+    ) as running:
         os.close(theirs)
         assert running.stdin and running.stdout
         shown = b""
@@ -45,7 +57,9 @@ def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> t
 
 @pytest.mark.process
 def test_what_takes_long_is_named_with_its_seconds_and_wiped() -> None:
-    written, shown, code = at_a_terminal([sys.executable, "-c", WORK], until="render: one", TERM="xterm")
+    written, shown, code = at_a_terminal(
+        [sys.executable, "-c", WORK], until="render: one", TERM="xterm"
+    )
     assert (written, code) == ("0\n", 0)
     first, *_, last = shown.split("\r\x1b[2K")[1:]
     assert first == "render: one\\x1b[2J (1 s)"

@@ -19,12 +19,22 @@ def test_only_a_finite_number_in_the_range_passes(got: object) -> None:
         between("field", 0, 1, math.inf)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("1.5m", 90), ("72h", 259_200), (" 3d ", 259_200)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30s", 30),
+        ("1.5m", 90),
+        ("72h", 259_200),
+        (" 3d ", 259_200),
+    ],
+)
 def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
     assert duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "30", "s", "-1s", "1e3s", "1 s", "inf", "1s1s", "9" * 5_000 + "s"])
+@pytest.mark.parametrize(
+    "text", ["", "30", "s", "-1s", "1e3s", "1 s", "inf", "1s1s", "9" * 5_000 + "s"]
+)
 def test_what_is_no_duration(text: str) -> None:
     assert duration_s(text) is None
     assert duration_s("3d", "sm") is None
@@ -37,14 +47,22 @@ def test_moments_are_read_in_every_form_that_is_written_here() -> None:
     assert rfc3339(noon) == "2027-01-31T12:00:00Z"
 
 
-@pytest.mark.parametrize("text", ["", "20270131", "2027-01-31", "2027-13-31T12:00:00Z", "2027-01-31T12:00", "now"])
+@pytest.mark.parametrize(
+    "text", ["", "20270131", "2027-01-31", "2027-13-31T12:00:00Z", "2027-01-31T12:00", "now"]
+)
 def test_what_is_no_moment(text: str) -> None:
     assert moment(text) is None and unix_s(text) == 0.0
 
 
 def test_what_json_does_not_know_is_null_at_any_depth() -> None:
-    value = {"a": [1.5, math.nan, (math.inf, {"b": -math.inf})], "c": "NaN"}
-    assert json.dumps(finite(value), allow_nan=False) == '{"a": [1.5, null, [null, {"b": null}]], "c": "NaN"}'
+    value = {
+        "a": [1.5, math.nan, (math.inf, {"b": -math.inf})],
+        "c": "NaN",
+    }
+    assert (
+        json.dumps(finite(value), allow_nan=False)
+        == '{"a": [1.5, null, [null, {"b": null}]], "c": "NaN"}'
+    )
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,11 @@ DIALS = ("count", "wait_s", "quick", "host")
 )
 def test_settings_take_the_type_of_their_default(given: tuple[str, ...], error: str) -> None:
     right = ("count=7", "wait_s=2", "quick=false", "host=a=b")
-    assert assigned(right, Dials, DIALS) == {"count": 7, "wait_s": 2.0, "quick": False, "host": "a=b"}
+    assert assigned(right, Dials, DIALS) == {
+        "count": 7,
+        "wait_s": 2.0,
+        "quick": False,
+        "host": "a=b",
+    }
     with pytest.raises(InputError, match=error):
         assigned(given, Dials, DIALS)

@@ -24,7 +24,13 @@ DRILL = Drill(
 
 @dataclass
 class ByHand:
-    numbers: dict[str, float | None] = field(default_factory=lambda: {"pulse": 1.0, "recovered_s": 0.1, "lost": 0.0})
+    numbers: dict[str, float | None] = field(
+        default_factory=lambda: {
+            "pulse": 1.0,
+            "recovered_s": 0.1,
+            "lost": 0.0,
+        }
+    )
     on_inject: Callable[[], None] = lambda: None
     on_undo: Callable[[], None] = lambda: None
     done: list[str] = field(default_factory=list)

@@ -1,4 +1,6 @@
-"""A fleet with what drills never do: roll-outs, freezes, a lost proxy, and layouts of the field that must fail."""
+"""A fleet with what drills never do: roll-outs, freezes, a lost proxy, and layouts of the field
+that must fail.
+"""
 
 import contextlib
 import os
@@ -21,7 +23,9 @@ class FieldFleet(Fleet):
     pre_stop_s: float = 0.0
     """The layout of the field: a sleep before SIGTERM, in which the pod stays ready."""
     after_pre_stop_s: float = 0.0
-    """What the kubelet leaves after SIGTERM when a sleep has eaten the window; 0: the rest of the window."""
+    """What the kubelet leaves after SIGTERM when a sleep has eaten the window; 0: the rest of the
+    window.
+    """
     deleted: set[Replica] = field(default_factory=set[Replica])
     """No probe brings their endpoints back."""
 
@@ -52,7 +56,10 @@ class FieldFleet(Fleet):
     def _model(self, replica: Replica) -> int:
         """Its only process; waited for where it was just killed."""
         found = list[psutil.Process]()
-        self.until(lambda: found.extend(psutil.Process(replica.pod.pid).children()) or found, "a predicting process")
+        self.until(
+            lambda: found.extend(psutil.Process(replica.pod.pid).children()) or found,
+            "a predicting process",
+        )
         return found[-1].pid
 
     def _hold(self, pid: int, seconds: float) -> None:

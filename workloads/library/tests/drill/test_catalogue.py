@@ -34,10 +34,14 @@ def measured(drill: Drill, folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda d: d.name)
-def test_a_drill_judges_the_recovery_and_asks_only_for_what_its_target_measures(drill: Drill, tmp_path: Path) -> None:
+def test_a_drill_judges_the_recovery_and_asks_only_for_what_its_target_measures(
+    drill: Drill, tmp_path: Path
+) -> None:
     bounds = (drill.steady, drill.stop_when, *(objective.bound for objective in drill.objectives))
     assert {bound.metric for bound in bounds} <= measured(drill, tmp_path)
-    assert RECOVERED in {objective.bound.metric for objective in drill.objectives} and drill.question.endswith("?")
+    assert RECOVERED in {
+        objective.bound.metric for objective in drill.objectives
+    } and drill.question.endswith("?")
 
 
 @pytest.mark.parametrize(
@@ -56,9 +60,18 @@ def test_an_incomplete_drill_is_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("most", "percent", "present", "hit"),
-    [(1, 100, 5, 1), (9, 30, 10, 3), (9, 30, 2, 1), (3, 100, 2, 2), (3, 50, 0, 0), (2, 90, 100, 2)],
+    [
+        (1, 100, 5, 1),
+        (9, 30, 10, 3),
+        (9, 30, 2, 1),
+        (3, 100, 2, 2),
+        (3, 50, 0, 0),
+        (2, 90, 100, 2),
+    ],
 )
-def test_the_blast_radius_is_the_lesser_of_number_and_share(most: int, percent: int, present: int, hit: int) -> None:
+def test_the_blast_radius_is_the_lesser_of_number_and_share(
+    most: int, percent: int, present: int, hit: int
+) -> None:
     assert Blast(of="pods", most=most, percent=percent).size(present) == hit
 
 
@@ -96,14 +109,18 @@ nothing = None
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Installs a tiny distribution whose entry point has this value."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    return lambda value: distribution.install(tmp_path, "acme-drills", MODULE, GROUP, f"ours = {value}")
+    return lambda value: distribution.install(
+        tmp_path, "acme-drills", MODULE, GROUP, f"ours = {value}"
+    )
 
 
 def listed(*words: str) -> str:
     return CliRunner().invoke(app, ["drill", "--list", *words], catch_exceptions=False).stdout
 
 
-def test_a_drill_of_another_distribution_is_listed_after_the_built_in_ones(install: Callable[[str], None]) -> None:
+def test_a_drill_of_another_distribution_is_listed_after_the_built_in_ones(
+    install: Callable[[str], None],
+) -> None:
     assert list(drills().values()) == list(BUILT_IN)
     install("acme_drills:made")
     body = json.loads(listed("--json"))
@@ -125,7 +142,9 @@ def test_a_drill_of_another_distribution_is_listed_after_the_built_in_ones(insta
         ("acme_drills:nothing", "TypeError"),
     ],
 )
-def test_one_that_cannot_be_used_is_named(install: Callable[[str], None], value: str, got: str) -> None:
+def test_one_that_cannot_be_used_is_named(
+    install: Callable[[str], None], value: str, got: str
+) -> None:
     install(value)
     with pytest.raises(InputError) as error:
         drills()
@@ -137,7 +156,9 @@ def test_one_that_cannot_be_used_is_named(install: Callable[[str], None], value:
 # What the terminal shows of drills and of their verdicts.
 
 
-def test_the_table_ends_with_the_whole_outcome_or_the_step_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_ends_with_the_whole_outcome_or_the_step_that_failed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for target in (ByHand(), ByHand({"pulse": 0.0})):
         console.verdict(DrillRun(DRILL, target, no_log).run().journal())
     head, first, *_, held, not_steady = capsys.readouterr().out.splitlines()

@@ -1,4 +1,6 @@
-"""The demo itself, smaller: it must end well, judge by what was stored, and start again after being killed anywhere."""
+"""The demo itself, smaller: it must end well, judge by what was stored, and start again after being
+killed anywhere.
+"""
 
 import json
 import random
@@ -17,8 +19,8 @@ from workloads.library.tests.processes import until
 pytestmark = pytest.mark.process
 
 SMALL = (
-    "Size(ranks=1, steps=40, save_every=10, training_evictions=1, workers=2, batch_evictions=1, documents=40,"
-    " serving_rounds=1)"
+    "Size(ranks=1, steps=40, save_every=10, training_evictions=1, workers=2, batch_evictions=1,"
+    " documents=40, serving_rounds=1)"
 )
 RUN = """
 import sys
@@ -31,17 +33,33 @@ NO_PLATFORM = "demo.show_platform = lambda _: None"
 
 
 def start(out: Path, before: str = "") -> subprocess.Popen[str]:
-    code = RUN.format(out=str(out), size=SMALL, before=before)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    code = RUN.format(
+        out=str(out),
+        size=SMALL,
+        before=before,
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.timeout(1500)  # on an idle machine a tenth of it
-def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(tmp_path: Path) -> None:
+def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "demo"
     first = start(out, NO_PLATFORM)  # which is over when the random moment comes
     try:
         begun = lambda: list(out.glob("events/train-*.jsonl"))  # noqa: E731
-        until(begun, lambda: str(first.communicate()), alive=lambda: first.poll() is None, within_s=400)
+        until(
+            begun,
+            lambda: str(first.communicate()),
+            alive=lambda: first.poll() is None,
+            within_s=400,
+        )
         time.sleep(random.uniform(0, 5))  # the moment is what varies
     finally:
         first.send_signal(signal.SIGKILL)
@@ -53,8 +71,19 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(tmp
     summary = json.loads((out / "summary.json").read_text())
     trained, scored, served = (summary[part] for part in ("training", "batch", "serving"))
     assert (trained["bit_exact"], trained["evictions"]) == (True, 1)
-    assert [scored[key] for key in ("lost", "duplicated", "kills", "same_scores")] == [0, 0, 1, True]
-    assert [served[key] for key in ("evictions", "failed", "retries", "counts_differ", "shed")] == [2, 0, 0, 0, 0]
+    assert [scored[key] for key in ("lost", "duplicated", "kills", "same_scores")] == [
+        0,
+        0,
+        1,
+        True,
+    ]
+    assert [served[key] for key in ("evictions", "failed", "retries", "counts_differ", "shed")] == [
+        2,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert served["requests"] > 50 and served["p99_ms"] > 0
     assert (out / "report.html").stat().st_size > 1000
     assert not left(out)

@@ -27,12 +27,17 @@ from workloads.library.tests import sample
         (bound("x = 0"), None, Verdict.NOT_MEASURED),
     ],
 )
-def test_an_objective_is_judged_by_its_bound(wanted: Bound, measured: float | None, verdict: Verdict) -> None:
-    assert Result(objective=Objective(promise="p", bound=wanted), measured=measured).verdict is verdict
+def test_an_objective_is_judged_by_its_bound(
+    wanted: Bound, measured: float | None, verdict: Verdict
+) -> None:
+    assert (
+        Result(objective=Objective(promise="p", bound=wanted), measured=measured).verdict is verdict
+    )
 
 
 HELD, BROKEN, UNSEEN = (
-    Result(objective=Objective(promise="p", bound=bound("x <= 1")), measured=measured) for measured in (1, 2, None)
+    Result(objective=Objective(promise="p", bound=bound("x <= 1")), measured=measured)
+    for measured in (1, 2, None)
 )
 
 
@@ -50,12 +55,33 @@ HELD, BROKEN, UNSEEN = (
     ],
 )
 def test_the_verdict_of_a_drill_follows_from_its_objectives(
-    judged: list[Result], injected: bool, stopped: bool, deviated: bool, verdict: Verdict
+    judged: list[Result],
+    injected: bool,
+    stopped: bool,
+    deviated: bool,
+    verdict: Verdict,
 ) -> None:
-    assert drill_verdict(judged, injected=injected, stopped=stopped, deviated=deviated) is verdict
+    assert (
+        drill_verdict(
+            judged,
+            injected=injected,
+            stopped=stopped,
+            deviated=deviated,
+        )
+        is verdict
+    )
 
 
-@pytest.mark.parametrize(("verdicts", "code"), [("hh", 0), ("hi", 3), ("is", 4), ("sbh", 1), ("", 3)])
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        ("hh", 0),
+        ("hi", 3),
+        ("is", 4),
+        ("sbh", 1),
+        ("", 3),
+    ],
+)
 def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: str, code: int) -> None:
     by_letter = {verdict.value[0]: verdict for verdict in Verdict}
     assert exit_code([by_letter[letter] for letter in verdicts]) == code
@@ -63,7 +89,12 @@ def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: str, code: int
 
 def test_a_promise_is_read_with_its_bound_and_its_unit_and_what_is_none_refused() -> None:
     (found,) = promised("back in time: recovered_s <= 1.5 s")
-    wanted = Bound(metric="recovered_s", operator="<=", value=1.5, unit="s")
+    wanted = Bound(
+        metric="recovered_s",
+        operator="<=",
+        value=1.5,
+        unit="s",
+    )
     assert found == Objective(promise="back in time", bound=wanted)
     assert str(found.bound) == "recovered_s <= 1.5 s" and bound(str(found.bound)) == wanted
     for text in ("", "x", "x < 3", "x<=3", "x <= three", "x <= 3 s more"):
@@ -73,21 +104,39 @@ def test_a_promise_is_read_with_its_bound_and_its_unit_and_what_is_none_refused(
 
 # The last line of the demo names each objective that was not met.
 
-DEMO = Demo(out=Path("out"), seed=1, size=Size(), console=Console(), owner="test")
+DEMO = Demo(
+    out=Path("out"),
+    seed=1,
+    size=Size(),
+    console=Console(),
+    owner="test",
+)
 
 
 @pytest.mark.parametrize(
     ("lost", "code", "shown"),
-    [(0, 0, "demo ok: training bit-exact after 6 evictions"), (1, 1, "demo broken: no document lost")],
+    [
+        (0, 0, "demo ok: training bit-exact after 6 evictions"),
+        (1, 1, "demo broken: no document lost"),
+    ],
 )
 def test_the_last_line_names_what_is_missed(
-    lost: int, code: int, shown: str, capsys: pytest.CaptureFixture[str]
+    lost: int,
+    code: int,
+    shown: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     batch = sample.SUMMARY["batch"] | {"lost": lost}
     assert verdict(DEMO, sample.SUMMARY | {"seconds": 1.0, "batch": batch}) == code
     assert capsys.readouterr().out.startswith(shown)
-    fared = {"lost_steps": 9, "bit_exact": True, "false_completion_steps": []}
-    assert twin_outcome(fared, 240) == "9 steps done again, same result", "a twin that fared well is not slandered"
+    fared = {
+        "lost_steps": 9,
+        "bit_exact": True,
+        "false_completion_steps": [],
+    }
+    assert twin_outcome(fared, 240) == "9 steps done again, same result", (
+        "a twin that fared well is not slandered"
+    )
 
 
 def test_a_command_may_exit_with_findings_where_that_is_expected() -> None:

@@ -17,12 +17,24 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "holdfast", "drill", *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "drill",
+        *arguments,
+    ]
 
 
 def run_drill(name: str, out: Path) -> tuple[int, Any]:
     arguments = command(name, "--out", str(out), "--json")
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        arguments,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     result = json.loads(done.stdout)
     assert result["schema"] == "holdfast.drills/1", done.stderr
     (journal,) = result["drills"]
@@ -34,7 +46,10 @@ def left(out: Path) -> list[int]:
     found: list[int] = []
     for process in psutil.process_iter():
         try:
-            if str(out) in process.environ().get(OWNER, "") and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                str(out) in process.environ().get(OWNER, "")
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process.pid)
         except psutil.Error:
             continue
@@ -48,7 +63,9 @@ def verdicts(journal: Any) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["trainer-power-loss", "sharded-power-loss"])
 def test_work_that_loses_its_machine_holds_every_objective(tmp_path: Path, name: str) -> None:
     code, journal = run_drill(name, tmp_path)
-    assert (code, journal["verdict"], set(verdicts(journal).values())) == (0, "held", {"held"}), journal
+    assert (code, journal["verdict"], set(verdicts(journal).values())) == (0, "held", {"held"}), (
+        journal
+    )
     assert journal["deviated"] is False
     assert not left(tmp_path)
     (folder,) = (tmp_path / name).iterdir()
@@ -65,9 +82,15 @@ def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
-    running = subprocess.Popen(command("batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(
+        command("batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL
+    )
     try:
-        until(lambda: any('"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")))
+        until(
+            lambda: any(
+                '"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")
+            )
+        )
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 128 + signal.SIGINT
     finally:

@@ -17,9 +17,16 @@ from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 
-OBEDIENT = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('up', flush=True); time.sleep(60)"
-DEAF = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-# The child leaves the session and the process group, as an uploader does, and is orphaned by exec order.
+OBEDIENT = (
+    "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('up',"
+    " flush=True); time.sleep(60)"
+)
+DEAF = (
+    "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True);"
+    " time.sleep(60)"
+)
+# The child leaves the session and the process group, as an uploader does, and is orphaned by exec
+# order.
 ESCAPING = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -45,11 +52,18 @@ def start(code: str, tmp_path: Path, owner: str, ready: str = "up") -> Pod:
     return pod
 
 
-def test_a_process_that_calls_exec_is_cleared(tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_calls_exec_is_cleared(
+    tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pod = Pod(["sleep", "600"], log=tmp_path / "pod.log", owner=owner)
-    environ, cmdline, left = psutil.Process.environ, psutil.Process.cmdline, [{}, {}]
-    # The kernel shows it so between exec and the new program's stack, in one of twenty looks right after a start.
-    monkeypatch.setattr(psutil.Process, "environ", lambda p: left.pop() if p.pid == pod.pid and left else environ(p))
+    environ = psutil.Process.environ
+    cmdline = psutil.Process.cmdline
+    left = [{}, {}]
+    # The kernel shows it so between exec and the new program's stack, in one of twenty looks right
+    # after a start.
+    monkeypatch.setattr(
+        psutil.Process, "environ", lambda p: left.pop() if p.pid == pod.pid and left else environ(p)
+    )
     monkeypatch.setattr(psutil.Process, "cmdline", lambda p: [] if p.pid == pod.pid else cmdline(p))
     clear(owner)
     assert pod.wait(10) == 137
@@ -59,7 +73,11 @@ def test_a_process_that_calls_exec_is_cleared(tmp_path: Path, owner: str, monkey
     ("code", "window_s", "left"), [(OBEDIENT, 30, 143), (DEAF, 0.5, 137)], ids=["obedient", "deaf"]
 )
 def test_a_pod_ends_with_its_code_or_is_killed(
-    tmp_path: Path, owner: str, code: str, window_s: float, left: int
+    tmp_path: Path,
+    owner: str,
+    code: str,
+    window_s: float,
+    left: int,
 ) -> None:
     pod = start(code, tmp_path, owner)
     began = time.monotonic()
@@ -72,12 +90,20 @@ def test_power_loss_takes_processes_that_left_the_session_too(tmp_path: Path, ow
     pod = start(ESCAPING, tmp_path, owner, ready="child")
     child = int(pod.tail().split("child ")[1].split()[0])
     assert pod.kill() == 137
-    until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    until(
+        lambda: (
+            not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+        )
+    )
 
 
 def test_only_what_a_killed_run_of_this_owner_left_is_cleared(tmp_path: Path, owner: str) -> None:
     other = start(OBEDIENT, tmp_path, owner + "x")
-    code = f"from holdfast.drill.pods import Pod; from pathlib import Path; import os, sys\nPod([sys.executable, '-c', {DEAF!r}], log=Path({str(tmp_path / 'left.log')!r}), owner={owner!r}); os.kill(os.getpid(), 9)"
+    code = (
+        "from holdfast.drill.pods import Pod; from pathlib import Path; import os,"
+        f" sys\nPod([sys.executable, '-c', {DEAF!r}], log=Path({str(tmp_path / 'left.log')!r}),"
+        f" owner={owner!r}); os.kill(os.getpid(), 9)"
+    )
     subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
     until(lambda: "up" in (tmp_path / "left.log").read_text())
     assert [clear(owner), clear(owner)] == [1, 0]
@@ -86,19 +112,24 @@ def test_only_what_a_killed_run_of_this_owner_left_is_cleared(tmp_path: Path, ow
     assert other.wait(30) == 143
 
 
-def test_a_process_that_dies_slowly_counts_once(tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_slowly_counts_once(
+    tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pod = start(DEAF, tmp_path, owner)
-    send, missed = psutil.Process.send_signal, [signal.SIGKILL, signal.SIGKILL]
+    send = psutil.Process.send_signal
+    missed = [signal.SIGKILL, signal.SIGKILL]
     # As on a busy machine, where it is still there when it is looked for again.
-    monkeypatch.setattr(psutil.Process, "send_signal", lambda p, number: missed.pop() if missed else send(p, number))
+    monkeypatch.setattr(
+        psutil.Process, "send_signal", lambda p, number: missed.pop() if missed else send(p, number)
+    )
     assert clear(owner) == 1
     assert not missed and pod.wait(10) == 137
 
 
 def test_what_a_pod_leaves_in_its_temporary_folder_goes_with_it(tmp_path: Path, owner: str) -> None:
     code = (
-        f"import tempfile, time; print('in', tempfile.mkdtemp(prefix='left-'), flush=True); {DEAF.split('; ', 1)[0]}; "
-        "print('up', flush=True); time.sleep(60)"
+        "import tempfile, time; print('in', tempfile.mkdtemp(prefix='left-'), flush=True);"
+        f" {DEAF.split('; ', 1)[0]}; print('up', flush=True); time.sleep(60)"
     )
     pod = start(code, tmp_path, owner)
     left = Path(pod.tail().split("in ")[1].split()[0])

@@ -1,4 +1,6 @@
-"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a gcloud that only notes."""
+"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a gcloud
+that only notes.
+"""
 
 import json
 from collections.abc import Iterator
@@ -27,35 +29,68 @@ OURS = replace(
     cluster="holdfast-dev",
     drills=True,
 )
-PROD = replace(OURS, name="prod", cluster="holdfast-prod", drills=False)
+PROD = replace(
+    OURS,
+    name="prod",
+    cluster="holdfast-prod",
+    drills=False,
+)
 CONTEXT = "gke_acme-ours_europe-west4_holdfast-dev"
-ZONAL, IN_PROD = "gke_acme-ours_europe-west4-a_holdfast-dev", "gke_acme-ours_europe-west4_holdfast-prod"
+ZONAL = "gke_acme-ours_europe-west4-a_holdfast-dev"
+IN_PROD = "gke_acme-ours_europe-west4_holdfast-prod"
 KNOWN = (CONTEXT, ZONAL, IN_PROD, "gke_theirs_x_prod", "kind-a")
 
 
 @pytest.fixture
 def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
-    documents = {CONTEXT: OURS, ZONAL: OURS, IN_PROD: PROD}
+    documents = {
+        CONTEXT: OURS,
+        ZONAL: OURS,
+        IN_PROD: PROD,
+    }
     monkeypatch.setattr(remote, "published", lambda api: documents.get(api.context))
     body = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "clusters": [
+            {
+                "name": "c",
+                "cluster": {"server": "https://127.0.0.1:1"},
+            }
+        ],
         "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in KNOWN],
+        "contexts": [
+            {
+                "name": name,
+                "context": {"cluster": "c", "user": "u"},
+            }
+            for name in KNOWN
+        ],
         "current-context": "gke_theirs_x_prod",
     }
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(body))
-    return Where(kubeconfig=path, context=CONTEXT, namespace="n", selector="a=b", yes=True)
+    return Where(
+        kubeconfig=path,
+        context=CONTEXT,
+        namespace="n",
+        selector="a=b",
+        yes=True,
+    )
 
 
 @pytest.mark.parametrize(
     ("place", "context", "project"),
-    [(Place.GKE, CONTEXT, "acme-ours"), (Place.GKE, ZONAL, "acme-ours"), (Place.CLUSTER, "kind-a", "")],
+    [
+        (Place.GKE, CONTEXT, "acme-ours"),
+        (Place.GKE, ZONAL, "acme-ours"),
+        (Place.CLUSTER, "kind-a", ""),
+    ],
     ids=["regional", "zonal", "of no environment, through its API only"],
 )
-def test_what_is_named_is_taken_with_its_project(where: Where, place: Place, context: str, project: str) -> None:
+def test_what_is_named_is_taken_with_its_project(
+    where: Where, place: Place, context: str, project: str
+) -> None:
     where = replace(where, context=context)
     assert checked(place, where) == replace(where, project=project)
 
@@ -72,7 +107,9 @@ def test_what_is_named_is_taken_with_its_project(where: Where, place: Place, con
         ({"yes": False}, "add --yes"),
     ],
 )
-def test_what_is_not_named_or_does_not_match_is_refused(where: Where, change: dict[str, Any], text: str) -> None:
+def test_what_is_not_named_or_does_not_match_is_refused(
+    where: Where, change: dict[str, Any], text: str
+) -> None:
     with pytest.raises(InputError) as error:
         checked(Place.GKE, replace(where, **change))
     assert text in error.value.lines()
@@ -86,18 +123,29 @@ def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, pl
     assert "allow_drills=True" in error.value.fix
 
 
-def test_only_the_name_of_the_context_is_a_yes(where: Where, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_name_of_the_context_is_a_yes(
+    where: Where, capsys: pytest.CaptureFixture[str]
+) -> None:
     asking = replace(where, yes=False)
     consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
     output = capsys.readouterr().err
-    shown = ("node/a", CONTEXT, "1 Spot VM, at most 50 %", "at most 17 minutes and $1", "the pool replaces its machine")
+    shown = (
+        "node/a",
+        CONTEXT,
+        "1 Spot VM, at most 50 %",
+        "at most 17 minutes and $1",
+        "the pool replaces its machine",
+    )
     assert all(text in output for text in shown), output
     with pytest.raises(Stopped):
         consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 
 
 def node(project: str, name: str = "gke-1") -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"},
+    }
 
 
 class Nodes:
@@ -110,11 +158,23 @@ class Nodes:
     def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
         for name, made in MADE.items():
             labels = {"cloud.google.com/gke-spot": "true"}
-            meta = {"name": name, "namespace": "n", "uid": name, "creationTimestamp": made, "labels": labels}
-            yield {"metadata": meta, "spec": {"nodeName": name}, "status": {"phase": "Running"}}
+            meta = {
+                "name": name,
+                "namespace": "n",
+                "uid": name,
+                "creationTimestamp": made,
+                "labels": labels,
+            }
+            yield {
+                "metadata": meta,
+                "spec": {"nodeName": name},
+                "status": {"phase": "Running"},
+            }
 
 
-def test_gcloud_hits_the_vm_of_the_node_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gcloud_hits_the_vm_of_the_node_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api: Any = Nodes()
     evictor = VmEvictor(api, "ours")
     assert evictor.check(node("ours")) == ""
@@ -124,15 +184,20 @@ def test_gcloud_hits_the_vm_of_the_node_alone(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(Unjudged, match="not installed"):
         gcloud.found()
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    log, fake = tmp_path / "asked", tmp_path / "gcloud"
-    fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
+    log = tmp_path / "asked"
+    fake = tmp_path / "gcloud"
+    fake.write_text(
+        f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n'
+    )
     fake.chmod(0o755)
     gcloud.found()
     with pytest.raises(DrillError, match="not all"):
         evictor.evict(["gke-1", "alien"])
     assert not log.exists()
     assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
-    words = "compute instances simulate-maintenance-event gke-1 --project=ours --zone=europe-west4-a\n"
+    words = (
+        "compute instances simulate-maintenance-event gke-1 --project=ours --zone=europe-west4-a\n"
+    )
     assert log.read_text() == words
     with pytest.raises(Unjudged, match="not found"):
         evictor.evict(["gone"])
@@ -140,11 +205,17 @@ def test_gcloud_hits_the_vm_of_the_node_alone(tmp_path: Path, monkeypatch: pytes
 
 # Which pods and nodes of a cluster a drill takes first.
 
-MADE = {"a": "2026-01-01T00:09:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:05:00Z"}
+MADE = {
+    "a": "2026-01-01T00:09:00Z",
+    "b": "2026-01-01T00:00:00Z",
+    "c": "2026-01-01T00:05:00Z",
+}
 
 
 @pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
 def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fault: Fault) -> None:
     api: Any = Nodes()
-    found = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api)).candidates()
+    found = Cluster(
+        api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api)
+    ).candidates()
     assert [name.split("/")[1] for name in found] == ["b", "c", "a"]

@@ -37,13 +37,23 @@ def test_a_good_drill_hits_its_blast_radius_and_no_more() -> None:
     record = run_drill(target)
     assert (record.verdict, record.fail_step) == (Verdict.HELD, "")
     assert target.done == ["prepare", "inject one,two", "undone"]
-    assert [step for _, step, _ in record.timeline] == ["steady state", "targets", "fault", "recovery", "rollback"]
+    assert [step for _, step, _ in record.timeline] == [
+        "steady state",
+        "targets",
+        "fault",
+        "recovery",
+        "rollback",
+    ]
 
 
 def test_without_a_steady_state_nothing_is_injected() -> None:
     target = ByHand({"pulse": 0.0})
     record = run_drill(target)
-    assert (record.verdict, record.fail_step, record.injected) == (Verdict.INCONCLUSIVE, "steady state", False)
+    assert (record.verdict, record.fail_step, record.injected) == (
+        Verdict.INCONCLUSIVE,
+        "steady state",
+        False,
+    )
     assert target.done == ["prepare", "undone"]
     assert "pulse >= 1 wanted, 0 after" in record.why
 
@@ -54,7 +64,11 @@ def test_a_refusal_stops_before_the_fault() -> None:
 
     target = ByHand()
     record = QUIET(DRILL, target, consent=no).run()
-    assert (record.verdict, record.fail_step, record.why) == (Verdict.STOPPED, "targets", "not: one")
+    assert (record.verdict, record.fail_step, record.why) == (
+        Verdict.STOPPED,
+        "targets",
+        "not: one",
+    )
     assert target.done == ["prepare", "undone"]
 
 
@@ -67,7 +81,9 @@ def test_a_refusal_stops_before_the_fault() -> None:
     ],
     ids=["does not come back", "stop condition", "steady before and not after"],
 )
-def test_what_follows_the_fault_decides(numbers: dict[str, float | None], expected: tuple[Verdict, str, bool]) -> None:
+def test_what_follows_the_fault_decides(
+    numbers: dict[str, float | None], expected: tuple[Verdict, str, bool]
+) -> None:
     target = ByHand()
     target.on_inject = lambda: target.numbers.update(numbers)
     record = run_drill(target)
@@ -78,10 +94,19 @@ def test_what_follows_the_fault_decides(numbers: dict[str, float | None], expect
         assert (record.results[0].measured or 0) >= DRILL.recovery_s
 
 
-def test_a_fault_that_fails_halfway_is_judged_and_a_rollback_step_that_fails_spares_no_other() -> None:
-    target = ByHand({"pulse": 1.0, "lost": 3.0}, on_inject=raising(DrillError("the API server refused\nand more")))
+def test_a_fault_that_fails_halfway_is_judged_and_a_rollback_step_that_fails_spares_no_other() -> (
+    None
+):
+    target = ByHand(
+        {"pulse": 1.0, "lost": 3.0},
+        on_inject=raising(DrillError("the API server refused\nand more")),
+    )
     record = run_drill(target)
-    assert (record.verdict, record.fail_step, target.done[-1]) == (Verdict.BROKEN, "fault", "undone")
+    assert (record.verdict, record.fail_step, target.done[-1]) == (
+        Verdict.BROKEN,
+        "fault",
+        "undone",
+    )
     target = ByHand(on_undo=raising(OSError("disk")))
     record = run_drill(target)
     assert (record.fail_step, record.why, target.done[-1]) == ("rollback", "first: disk", "undone")
@@ -89,17 +114,27 @@ def test_a_fault_that_fails_halfway_is_judged_and_a_rollback_step_that_fails_spa
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_the_middle_rolls_back_and_a_second_one_does_not_cut_it_short(signum: signal.Signals) -> None:
-    target = ByHand(on_inject=lambda: os.kill(os.getpid(), signum), on_undo=lambda: os.kill(os.getpid(), signum))
+def test_a_signal_in_the_middle_rolls_back_and_a_second_one_does_not_cut_it_short(
+    signum: signal.Signals,
+) -> None:
+    target = ByHand(
+        on_inject=lambda: os.kill(os.getpid(), signum), on_undo=lambda: os.kill(os.getpid(), signum)
+    )
     before = signal.getsignal(signum)
     record = run_drill(target)
-    assert (record.verdict, record.signal, record.fail_step) == (Verdict.STOPPED, signum, "interrupted")
+    assert (record.verdict, record.signal, record.fail_step) == (
+        Verdict.STOPPED,
+        signum,
+        "interrupted",
+    )
     assert target.done[-1] == "undone"
     assert signal.getsignal(signum) is before
 
 
 def test_the_journal_is_whole_and_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
-    code, (journal,) = run_all([DRILL], tmp_path, lambda _drill, _folder: ByHand(), QUIET, quiet=True)
+    code, (journal,) = run_all(
+        [DRILL], tmp_path, lambda _drill, _folder: ByHand(), QUIET, quiet=True
+    )
     found = (code, journal["drill"]["name"], journal["verdict"], journal["deviated"])
     assert found == (0, "by-hand", "held", False)
     assert [each["verdict"] for each in journal["objectives"]] == ["held", "held"]

@@ -1,4 +1,6 @@
-"""Servers behind a real Envoy, with the configuration that is rendered: evictions and roll-outs lose no request."""
+"""Servers behind a real Envoy, with the configuration that is rendered: evictions and roll-outs
+lose no request.
+"""
 
 import asyncio
 import contextlib
@@ -37,7 +39,11 @@ def under(fleet: Fleet, story: Callable[[], object] = lambda: None) -> Load:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> FieldFleet:
-    return FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    return FieldFleet(
+        folder=tmp_path,
+        owner=f"test:{tmp_path}",
+        command=OURS,
+    )
 
 
 @pytest.mark.process
@@ -48,7 +54,9 @@ def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(fleet: Fie
         def story() -> None:
             fleet.evict(evicted)
             fleet.until(lambda: not evicted.ready, "the evicted server's endpoint to go")
-            assert evicted.pod.exit_code is not None, "no probe takes it out, as on a real kubelet: only its end does"
+            assert evicted.pod.exit_code is not None, (
+                "no probe takes it out, as on a real kubelet: only its end does"
+            )
             fleet.roll_out(rolled)
             fleet.until(lambda: len(fleet.exits) == 2, "both to be gone")
             fleet.settle()
@@ -60,8 +68,12 @@ def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(fleet: Fie
 
 
 @pytest.mark.process
-def test_a_killed_server_a_model_that_hangs_and_one_that_is_killed_lose_no_request(fleet: FieldFleet) -> None:
-    """With our breaker. The servers of the models live and answer; only the predicting processes do not."""
+def test_a_killed_server_a_model_that_hangs_and_one_that_is_killed_lose_no_request(
+    fleet: FieldFleet,
+) -> None:
+    """With our breaker. The servers of the models live and answer; only the predicting processes do
+    not.
+    """
     with fleet.running(3):
         victim, hung, killed = fleet.ready()
 
@@ -97,23 +109,33 @@ def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lo
 
         under(fleet, story)
         assert fleet.exits == [143]
-        pids, answered = {replica.pod.pid for replica in fleet.replicas}, fleet.answered()
+        pids = {replica.pod.pid for replica in fleet.replicas}
+        answered = fleet.answered()
         fleet.lose_proxy()
         again = under(fleet)
         assert fleet.answered() == answered + again.asked
-        assert {replica.pod.pid for replica in fleet.replicas} == pids, "the servers noticed nothing"
+        assert {replica.pod.pid for replica in fleet.replicas} == pids, (
+            "the servers noticed nothing"
+        )
 
 
 @pytest.mark.process
-def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(fleet: FieldFleet) -> None:
+def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(
+    fleet: FieldFleet,
+) -> None:
     """Before servers that read nothing: all that clients send is in the proxy."""
-    limit = named("example", "Deployment", "proxy")["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limit = named("example", "Deployment", "proxy")["spec"]["template"]["spec"]["containers"][0][
+        "resources"
+    ]["limits"]
     assert limit["memory"] == f"{PROXY_MEMORY_MIB}Mi"
     with fleet.running(2), contextlib.ExitStack() as ends:
-        proxy, most = psutil.Process(fleet.proxy.pid), 0
+        proxy = psutil.Process(fleet.proxy.pid)
+        most = 0
         for replica in fleet.ready():
             fleet.freeze(replica, 8.0)
-        fleet.until(lambda: not any(replica.probe() for replica in fleet.replicas), "both to be silent")
+        fleet.until(
+            lambda: not any(replica.probe() for replica in fleet.replicas), "both to be silent"
+        )
         whole = memoryview(head(8 * 1024 * 1024) + b"x" * (3 * 1024 * 1024))
         left = dict[socket.socket, memoryview]()
         for _ in range(900):
@@ -147,7 +169,9 @@ async def at_one_time(port: int, count: int) -> "Counter[int]":
 
 @contextlib.contextmanager
 def vanished_machine() -> Generator[Endpoint]:
-    """No connection to it is made or refused: its kernel has taken all that it takes, and nobody accepts one."""
+    """No connection to it is made or refused: its kernel has taken all that it takes, and nobody
+    accepts one.
+    """
     with contextlib.ExitStack() as open_until_then:
         listener = open_until_then.enter_context(socket.create_server((HOST, 0), backlog=0))
         machine = Endpoint(address=HOST, port=listener.getsockname()[1])
@@ -159,8 +183,12 @@ def vanished_machine() -> Generator[Endpoint]:
 
 
 @pytest.mark.process
-def test_a_machine_that_vanishes_without_a_reset_loses_none_of_240_requests_at_one_time(fleet: FieldFleet) -> None:
-    """It looks least loaded, so nearly half wait for a connection to it, and then go to another server."""
+def test_a_machine_that_vanishes_without_a_reset_loses_none_of_240_requests_at_one_time(
+    fleet: FieldFleet,
+) -> None:
+    """It looks least loaded, so nearly half wait for a connection to it, and then go to another
+    server.
+    """
     with vanished_machine() as machine, fleet.running(2):
         living = [replica.endpoint for replica in fleet.ready()]
         for replica in fleet.replicas:
@@ -169,18 +197,25 @@ def test_a_machine_that_vanishes_without_a_reset_loses_none_of_240_requests_at_o
         write(fleet.endpoints_file, discovery(CLUSTER, sorted([machine, *living]), living[0].port))
 
         def asked_it() -> bool:
-            return asyncio.run(at_one_time(fleet.port, 1)) == {200: 1} and fleet.stat("upstream_rq_retry") > 0
+            return (
+                asyncio.run(at_one_time(fleet.port, 1)) == {200: 1}
+                and fleet.stat("upstream_rq_retry") > 0
+            )
 
         fleet.until(asked_it, "a request that is retried because the machine is gone")
         before = fleet.stat("upstream_rq_retry")
         assert asyncio.run(at_one_time(fleet.port, 240)) == {200: 240}
-        assert fleet.stat("upstream_rq_retry") - before > 50, "about 100 waited for a connection to it"
+        assert fleet.stat("upstream_rq_retry") - before > 50, (
+            "about 100 waited for a connection to it"
+        )
 
 
 def test_the_proxy_of_the_tests_is_the_one_that_is_rendered() -> None:
     """But for addresses, the file of endpoints, and the time of its window."""
     rendered = json.loads(named("example", "ConfigMap", "proxy")["data"]["envoy.json"])
-    assert rendered == bootstrap(Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0))
+    assert rendered == bootstrap(
+        Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0)
+    )
     assert rendered != bootstrap(
         replace(Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0), tries=1)
     )

@@ -1,6 +1,5 @@
 """What the exporter shows of batch jobs, read from a real results database."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import LiteralString
 
@@ -29,21 +28,47 @@ def test_the_backlog_is_shown_until_the_database_is_gone(tmp_path: Path) -> None
     with EmbeddedPostgres(tmp_path, settings=("fsync=off",)) as database:
         with connect(database.uri) as connection:
             schema.migrate(connection)
-        execute(database, "INSERT INTO holdfast.job (job, fingerprint, total, created_at) VALUES ('nightly', 'f', 5, now() - interval '2 days')")  # fmt: skip
-        execute(database, "INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker) VALUES ('nightly', 'a', 'f', 'dead', 1, 'w')")  # fmt: skip
+        execute(
+            database,
+            "INSERT INTO holdfast.job (job, fingerprint, total, created_at) VALUES ('nightly', 'f',"
+            " 5, now() - interval '2 days')",
+        )
+        execute(
+            database,
+            "INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker) VALUES"
+            " ('nightly', 'a', 'f', 'dead', 1, 'w')",
+        )
         backlog = Backlog(database.uri, every_s=0.05, clock=lambda: now[0])
-        exporter = Exporter(cluster=Cluster(), backlog=backlog, clock=lambda: now[0])
-        shown: Callable[[], dict[str, float]] = lambda: {s.metric: s.value for s in exporter.gather() if s.labels}  # noqa: E731
+        exporter = Exporter(
+            cluster=Cluster(),
+            backlog=backlog,
+            clock=lambda: now[0],
+        )
+
+        def shown() -> dict[str, float]:
+            return {sample.metric: sample.value for sample in exporter.gather() if sample.labels}
+
         with loop.running([backlog]):
             until("the backlog is shown", lambda: "batch_backlog_items" in shown() or None, 60)
             found = shown()
             assert (found["batch_backlog_items"], found["batch_replicas_wanted"]) == (4, 1)
-            assert 0 <= found["batch_oldest_seconds"] - 2 * 86_400 < 600  # what HoldfastBacklogPastDeadline asks
+            # what HoldfastBacklogPastDeadline asks
+            assert 0 <= found["batch_oldest_seconds"] - 2 * 86_400 < 600
             execute(database, "ALTER VIEW holdfast.job_scaling RENAME TO gone")
-            execute(database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%job_scaling'")  # fmt: skip
+            execute(
+                database,
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <>"
+                " pg_backend_pid() AND query LIKE '%job_scaling'",
+            )
             now[0] += STALE_S + 1
-            until("a silent database does not look empty", lambda: "batch_backlog_items" not in shown() or None, 60)
+            until(
+                "a silent database does not look empty",
+                lambda: "batch_backlog_items" not in shown() or None,
+                60,
+            )
             execute(database, "ALTER VIEW holdfast.gone RENAME TO job_scaling")
-            until("the backlog is shown again", lambda: "batch_backlog_items" in shown() or None, 60)
+            until(
+                "the backlog is shown again", lambda: "batch_backlog_items" in shown() or None, 60
+            )
         backlog.join(30)
         assert not backlog.is_alive()

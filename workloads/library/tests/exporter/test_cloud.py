@@ -34,14 +34,23 @@ def server(clock: Clock) -> Generator[MetricServer]:
 
 @pytest.fixture
 def writer(server: MetricServer, clock: Clock) -> CloudWriter:
-    return CloudWriter(server.start(), "acme-ai", "us-central1", "holdfast-example", patience_s=20, clock=clock)
+    return CloudWriter(
+        server.start(),
+        "acme-ai",
+        "us-central1",
+        "holdfast-example",
+        patience_s=20,
+        clock=clock,
+    )
 
 
 def ages(count: int) -> list[Sample]:
     return [sample("last_commit_age_seconds", n, job=f"job-{n}") for n in range(count)]
 
 
-def test_many_series_go_once_each_in_calls_of_at_most_200(server: MetricServer, writer: CloudWriter) -> None:
+def test_many_series_go_once_each_in_calls_of_at_most_200(
+    server: MetricServer, writer: CloudWriter
+) -> None:
     assert writer.write([*ages(450), *ages(3)]) == 450
     assert server.calls == [200, 200, 50]
     assert writer.refused == 0
@@ -53,7 +62,11 @@ def test_many_series_go_once_each_in_calls_of_at_most_200(server: MetricServer, 
     ids=["points too close together", "a clock that steps back"],
 )
 def test_a_point_that_the_api_would_refuse_is_not_sent(
-    server: MetricServer, writer: CloudWriter, clock: Clock, times: tuple[float, ...], sent: list[float]
+    server: MetricServer,
+    writer: CloudWriter,
+    clock: Clock,
+    times: tuple[float, ...],
+    sent: list[float],
 ) -> None:
     for after_s in times:
         clock.now = EPOCH + after_s
@@ -63,7 +76,9 @@ def test_a_point_that_the_api_would_refuse_is_not_sent(
     assert writer.refused == 0
 
 
-def test_counters_begin_anew_when_they_fall(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
+def test_counters_begin_anew_when_they_fall(
+    server: MetricServer, writer: CloudWriter, clock: Clock
+) -> None:
     for value in (0, 3, 1, 2):
         clock.now += 15
         assert writer.write([sample("preemptions_total", value, pool="spot-l4", zone="a")]) == 1
@@ -83,7 +98,12 @@ def test_counters_begin_anew_when_they_fall(server: MetricServer, writer: CloudW
     ],
 )
 def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_counted_and_stops_no_other_batch(
-    server: MetricServer, writer: CloudWriter, clock: Clock, fault: grpc.StatusCode, times: int, taken: int
+    server: MetricServer,
+    writer: CloudWriter,
+    clock: Clock,
+    fault: grpc.StatusCode,
+    times: int,
+    taken: int,
 ) -> None:
     server.faults = [fault] * times
     assert writer.write(ages(201)) == taken

@@ -18,34 +18,84 @@ SPOT = {"cloud.google.com/gke-spot": "true"}
 SHUTS_DOWN = "node is shutting down"
 
 
-def node(name: str, *, labels: dict[str, str] = SPOT, ready: str = "True", message: str = "", ends: str = "") -> Any:
-    extra = {"cloud.google.com/gke-nodepool": "spot-l4", "topology.kubernetes.io/zone": "us-central1-a"}
+def node(
+    name: str,
+    *,
+    labels: dict[str, str] = SPOT,
+    ready: str = "True",
+    message: str = "",
+    ends: str = "",
+) -> Any:
+    extra = {
+        "cloud.google.com/gke-nodepool": "spot-l4",
+        "topology.kubernetes.io/zone": "us-central1-a",
+    }
     annotations = {"node.gke.io/machine-termination-datetime": ends} if ends else {}
     return {
-        "metadata": {"name": name, "labels": labels | extra, "annotations": annotations, "creationTimestamp": BORN},
+        "metadata": {
+            "name": name,
+            "labels": labels | extra,
+            "annotations": annotations,
+            "creationTimestamp": BORN,
+        },
         "spec": {},
-        "status": {"conditions": [{"type": "Ready", "status": ready, "message": message}]},
+        "status": {
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": ready,
+                    "message": message,
+                }
+            ]
+        },
     }
 
 
 def pod(
-    uid: str, *, on: str = "", namespace: str = "training", phase: str = "Pending", owner: str = "Job", **more: Any
+    uid: str,
+    *,
+    on: str = "",
+    namespace: str = "training",
+    phase: str = "Pending",
+    owner: str = "Job",
+    **more: Any,
 ) -> Any:
-    waiting = {"type": "PodScheduled", "status": "False", "lastTransitionTime": BORN}
+    waiting = {
+        "type": "PodScheduled",
+        "status": "False",
+        "lastTransitionTime": BORN,
+    }
     labels = {"jobset.sigs.k8s.io/jobset-name": "run-7"} if namespace == "training" else {}
-    owned = {"kind": owner, "uid": more.get("owner_uid", "uid-run-7"), "controller": True}
-    named = {"uid": uid, "name": f"pod-{uid}", "namespace": namespace}
+    owned = {
+        "kind": owner,
+        "uid": more.get("owner_uid", "uid-run-7"),
+        "controller": True,
+    }
+    named = {
+        "uid": uid,
+        "name": f"pod-{uid}",
+        "namespace": namespace,
+    }
     selector = more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"})
     return {
-        "metadata": named | {"labels": labels, "ownerReferences": [owned]},
+        "metadata": named
+        | {
+            "labels": labels,
+            "ownerReferences": [owned],
+        },
         "spec": {"nodeName": on, "nodeSelector": selector},
-        "status": {"phase": phase, "conditions": more.get("conditions", [] if on else [waiting])}
+        "status": {
+            "phase": phase,
+            "conditions": more.get("conditions", [] if on else [waiting]),
+        }
         | ({"containerStatuses": WORKED} if more.get("worked", on) else {}),
     }
 
 
 def values(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
-    return {tuple(v for _, v in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric}
+    return {
+        tuple(v for _, v in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric
+    }
 
 
 def cluster_of(*nodes: Any, pods: Iterable[Any] = ()) -> Cluster:
@@ -58,9 +108,21 @@ def cluster_of(*nodes: Any, pods: Iterable[Any] = ()) -> Cluster:
     return cluster
 
 
-BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T00:30:00Z"}]
+BOUND = [
+    {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": "2026-11-21T00:30:00Z",
+    }
+]
 WORKED = [{"state": {"terminated": {"startedAt": BORN, "exitCode": 143}}}]
-ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
+ENDED = [
+    {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "TerminationByKubelet",
+    }
+]
 
 
 SIGNS = {
@@ -79,13 +141,17 @@ def test_the_longest_wait_is_shown_by_capacity_and_accelerator_and_falls_to_zero
 
 def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
     places = (("a", "ReplicaSet"), ("a", "DaemonSet"), ("b", "ReplicaSet"))
-    pods = [pod(f"dns-{n}", on=on, namespace="kube-system", owner=owner) for n, (on, owner) in enumerate(places)]
+    pods = []
+    for n, (on, owner) in enumerate(places):
+        pods.append(pod(f"dns-{n}", on=on, namespace="kube-system", owner=owner))
     cluster = cluster_of(node("a"), node("b", labels={}), pods=pods)
     assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
 
 
 def test_pods_of_jobs_on_a_silent_node_are_counted_until_they_end_or_vanish_unseen() -> None:
-    silent = node("a") | {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}}
+    silent = node("a") | {
+        "spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}
+    }
     pods = [pod(uid, on=on, phase="Running") for uid, on in (("p", "a"), ("q", "a"), ("r", "b"))]
     cluster = cluster_of(silent, node("b"), pods=pods)
     assert values(cluster, "silent_node_pods") == {("training",): 2, ("batch",): 0}
@@ -97,8 +163,11 @@ def test_pods_of_jobs_on_a_silent_node_are_counted_until_they_end_or_vanish_unse
 
 def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
     ends = {"a": "2026-11-21T03:00:00Z", "b": "2026-11-21T05:00:00Z"}
-    nodes, pods = [node(name, ends=end) for name, end in ends.items()], [pod(on, on=on, phase="Running") for on in ends]
-    assert values(cluster_of(*nodes, pods=pods), "node_end_seconds") == {("run-7", "training"): 2 * 3600}
+    nodes = [node(name, ends=end) for name, end in ends.items()]
+    pods = [pod(on, on=on, phase="Running") for on in ends]
+    assert values(cluster_of(*nodes, pods=pods), "node_end_seconds") == {
+        ("run-7", "training"): 2 * 3600
+    }
 
 
 def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
@@ -107,19 +176,54 @@ def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
         cluster.pod("MODIFIED", pod("p", on="a", phase="Running", conditions=ENDED))
     cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
     for phase, ended in (("Pending", []), ("Failed", ENDED)):
-        cluster.pod("MODIFIED", pod("that never began", on="a", phase=phase, conditions=ended, worked=False))
+        cluster.pod(
+            "MODIFIED",
+            pod(
+                "that never began",
+                on="a",
+                phase=phase,
+                conditions=ended,
+                worked=False,
+            ),
+        )
     cluster.pod("ADDED", pod("before us", on="a", phase="Failed", conditions=ENDED))
-    cluster.pod("ADDED", pod("of nobody", on="a", phase="Running", namespace="serving"))
-    cluster.pod("MODIFIED", pod("of nobody", on="a", phase="Failed", namespace="serving", conditions=ENDED))
-    (evict,) = parse(sample.encoded(line for line in cluster.lines(NOW) if line["event"] == "evict")).events
-    assert (evict.job, evict.kind, evict.fields["reason"]) == ("run-7", "training", "TerminationByKubelet")
+    cluster.pod(
+        "ADDED",
+        pod(
+            "of nobody",
+            on="a",
+            phase="Running",
+            namespace="serving",
+        ),
+    )
+    cluster.pod(
+        "MODIFIED",
+        pod(
+            "of nobody",
+            on="a",
+            phase="Failed",
+            namespace="serving",
+            conditions=ENDED,
+        ),
+    )
+    (evict,) = parse(
+        sample.encoded(line for line in cluster.lines(NOW) if line["event"] == "evict")
+    ).events
+    assert (evict.job, evict.kind, evict.fields["reason"]) == (
+        "run-7",
+        "training",
+        "TerminationByKubelet",
+    )
 
 
 def test_a_broken_budget_shows_how_many_are_missing_and_a_budget_of_a_job_is_left_out() -> None:
     """Of a job without a node, or one that is done, no pod is healthy."""
     for namespace, shown in (("serving", {("b", "serving"): 2}), ("training", {})):
         meta = {"namespace": namespace, "name": "b"}
-        budget = {"metadata": meta, "status": {"desiredHealthy": 3, "currentHealthy": 1}}
+        budget = {
+            "metadata": meta,
+            "status": {"desiredHealthy": 3, "currentHealthy": 1},
+        }
         cluster = Cluster()
         cluster.budget("ADDED", budget)
         assert values(cluster, "disruption_budget_shortfall") == shown
@@ -128,12 +232,20 @@ def test_a_broken_budget_shows_how_many_are_missing_and_a_budget_of_a_job_is_lef
 
 
 def written(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
-    return [(line["event"], line.get("reason", ""), line["seconds"]) for line in cluster.lines(now_s)]
+    return [
+        (line["event"], line.get("reason", ""), line["seconds"]) for line in cluster.lines(now_s)
+    ]
 
 
 @pytest.mark.parametrize(
     "order",
-    [("node", "gone", "pod"), ("gone", "pod"), ("node", "pod", "gone"), ("pod", "node", "gone"), ("gone",)],
+    [
+        ("node", "gone", "pod"),
+        ("gone", "pod"),
+        ("node", "pod", "gone"),
+        ("pod", "node", "gone"),
+        ("gone",),
+    ],
     ids="-".join,
 )
 def test_a_node_that_went_counts_once_whatever_showed_it_first(order: tuple[str, ...]) -> None:
@@ -153,8 +265,23 @@ def test_a_node_that_went_counts_once_whatever_showed_it_first(order: tuple[str,
     [
         ({"ready": "False", "message": "container runtime is down"}, "deleted"),
         ({}, "deleted"),
-        ({"labels": {}, "ready": "False", "message": SHUTS_DOWN}, "preempted"),
-        ({"labels": {}, "ready": "False", "message": SHUTS_DOWN, "ends": "2026-11-21T01:05:00Z"}, "expired"),
+        (
+            {
+                "labels": {},
+                "ready": "False",
+                "message": SHUTS_DOWN,
+            },
+            "preempted",
+        ),
+        (
+            {
+                "labels": {},
+                "ready": "False",
+                "message": SHUTS_DOWN,
+                "ends": "2026-11-21T01:05:00Z",
+            },
+            "expired",
+        ),
     ],
     ids=["sick", "scaled down", "on demand", "at its planned end"],
 )
@@ -175,13 +302,19 @@ def test_a_machine_that_comes_back_under_its_name_ends_before_it_begins() -> Non
 
 def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
     cluster = cluster_of(node("a"))
-    waiting, bound = pod("p"), pod("p", on="a", phase="Running", conditions=BOUND)
+    waiting = pod("p")
+    bound = pod("p", on="a", phase="Running", conditions=BOUND)
     for found in (waiting, bound):
         found["metadata"] |= {"name": "run-7-0", "creationTimestamp": BORN}
     for found in (waiting, waiting, bound, bound):
         cluster.pod("MODIFIED", found)
     [_, line] = cluster.lines(NOW)
-    assert (line["event"], line["job"], line["kind"], line["seconds"]) == ("scheduled", "run-7", "training", 1800.0)
+    assert (line["event"], line["job"], line["kind"], line["seconds"]) == (
+        "scheduled",
+        "run-7",
+        "training",
+        1800.0,
+    )
     assert (line["pool"], line["capacity"], line["accelerator"]) == ("spot-l4", "spot", "nvidia-l4")
     assert cluster.lines(NOW) == []
 
@@ -196,7 +329,12 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     lives = estimate.lifetimes(reading.events, round((NOW + 3600) * 1e6))
     hours = sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives)
     assert hours == [(False, 1.0), (True, 0.5)]
-    [_, _, band, *_] = estimate.by_age(lives)
+    [
+        _,
+        _,
+        band,
+        *_,
+    ] = estimate.by_age(lives)
     assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
 
 
@@ -204,14 +342,18 @@ def running(uid: str, labels: dict[str, str], namespace: str = "training") -> An
     """A pod on a node of its own name."""
     found = pod(uid, on=uid, namespace=namespace)
     found["metadata"]["labels"] = labels
-    found["status"]["containerStatuses"] = [{"state": {"running": {"startedAt": "2026-09-21T14:13:20Z"}}}]
+    found["status"]["containerStatuses"] = [
+        {"state": {"running": {"startedAt": "2026-09-21T14:13:20Z"}}}
+    ]
     return found
 
 
 def test_pods_of_two_namespaces_belong_to_two_jobs_of_one_name() -> None:
     spaces = ("training", "team-a")
     nodes = [node(space, ends="2026-09-21T15:00:00Z") for space in spaces]
-    cluster = cluster_of(*nodes, pods=[running(space, {"holdfast.dev/job": "run-7"}, space) for space in spaces])
+    cluster = cluster_of(
+        *nodes, pods=[running(space, {"holdfast.dev/job": "run-7"}, space) for space in spaces]
+    )
     assert len(cluster.running_since()) == 2
     assert {key[1] for key in values(cluster, "node_end_seconds")} == {*spaces}
 
@@ -225,10 +367,18 @@ def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() ->
     }
     found = running("p", labels)
     cluster = cluster_of(pods=[found])
-    assert cluster.running_since() == {JobIdentity(namespace="training", job="train-flex-l4", index=3): EPOCH}
+    assert cluster.running_since() == {
+        JobIdentity(
+            namespace="training",
+            job="train-flex-l4",
+            index=3,
+        ): EPOCH
+    }
     del labels["holdfast.dev/run-per-index"]  # a gang: its pods share one run
     cluster.pod("MODIFIED", found)
-    assert cluster.running_since() == {JobIdentity(namespace="training", job="train-flex-l4"): EPOCH}
+    assert cluster.running_since() == {
+        JobIdentity(namespace="training", job="train-flex-l4"): EPOCH
+    }
     found["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 143}}}]
     cluster.pod("MODIFIED", found)
     assert cluster.running_since() == {}
@@ -240,8 +390,11 @@ def test_a_job_in_a_teams_namespace_is_counted_by_its_account() -> None:
     waits = pod("p", namespace="vision")
     waits["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "run-7"}
     for account, kind in (("run-detector", "training"), ("batch", "batch")):
-        waits["metadata"]["uid"], waits["spec"] = account, {"serviceAccountName": account}
+        waits["metadata"]["uid"] = account
+        waits["spec"] = {"serviceAccountName": account}
         cluster.pod("ADDED", waits)
         cluster.pod("MODIFIED", waits | {"spec": waits["spec"] | {"nodeName": "spot-a"}})
-        assert [line["kind"] for line in cluster.lines(NOW) if line["event"] == "scheduled"] == [kind]
+        assert [line["kind"] for line in cluster.lines(NOW) if line["event"] == "scheduled"] == [
+            kind
+        ]
     assert values(cluster, "silent_node_pods") == {("vision",): 0.0}

@@ -1,4 +1,6 @@
-"""Any pod may print a line: none ends a pass, none speaks for another job, and each that is refused is counted."""
+"""Any pod may print a line: none ends a pass, none speaks for another job, and each that is refused
+is counted.
+"""
 
 import json
 
@@ -23,7 +25,11 @@ HUGE = 10**400
 
 def passed(lines: list[bytes]) -> list[Sample]:
     jobs = Jobs(Written([Lines(lines)]))
-    return Exporter(cluster=Cluster(), jobs=jobs, clock=lambda: NOW).gather()
+    return Exporter(
+        cluster=Cluster(),
+        jobs=jobs,
+        clock=lambda: NOW,
+    ).gather()
 
 
 HOSTILE: dict[str, bytes] = {
@@ -31,14 +37,36 @@ HOSTILE: dict[str, bytes] = {
     "items holds lists": json.dumps(line(EPOCH, "claimed", **BATCH, items=[[["x"]]])).encode(),
     "items is endless": json.dumps(line(EPOCH, "claimed", **BATCH, items=1e308)).encode(),
     "skipped is a number": json.dumps(line(EPOCH, "restore", step=1, skipped=5)).encode(),
-    "seconds is endless": json.dumps(line(EPOCH, "window", first_step=1, last_step=2, seconds=1e308)).encode(),
-    "seconds has 401 digits": json.dumps(line(EPOCH, "window", first_step=1, last_step=2, seconds=HUGE)).encode(),
+    "seconds is endless": (
+        json.dumps(
+            line(
+                EPOCH,
+                "window",
+                first_step=1,
+                last_step=2,
+                seconds=1e308,
+            )
+        ).encode()
+    ),
+    "seconds has 401 digits": (
+        json.dumps(
+            line(
+                EPOCH,
+                "window",
+                first_step=1,
+                last_step=2,
+                seconds=HUGE,
+            )
+        ).encode()
+    ),
     "seconds is infinite": json.dumps(line(EPOCH, "window", seconds=float("inf"))).encode(),
     "a rank is true": json.dumps(line(EPOCH, "start", rank=True)).encode(),
     "a step has 401 digits": json.dumps(line(EPOCH, "commit", step=HUGE)).encode(),
-    "a step of 5,000 digits": b'{"v":1,"t":1790000000,"event":"commit","job":"x","kind":"training","process":"p","step":'
-    + b"9" * 5_000
-    + b"}",
+    "a step of 5,000 digits": (
+        b'{"v":1,"t":1790000000,"event":"commit","job":"x","kind":"training","process":"p","step":'
+        + b"9" * 5_000
+        + b"}"
+    ),
     "100,000 brackets": b"[" * 100_000,
     "nested objects": b'{"a":' * 20_000,
     "a line of a megabyte": json.dumps(line(EPOCH, "commit", note="x" * 1_000_000)).encode(),
@@ -51,8 +79,12 @@ HOSTILE: dict[str, bytes] = {
     "a job that is half a letter": json.dumps(line(EPOCH, "start", job="\ud800")).encode(),
     "an index that is text": json.dumps(line(EPOCH, "start", index="0")).encode(),
     "a kind that is an object": json.dumps(line(EPOCH, "start") | {"kind": {}}).encode(),
-    "an error class that is a list": json.dumps(line(EPOCH, "item_failed", **BATCH, error_class=[])).encode(),
-    "not UTF-8": b'{"v":1,"t":1790000000,"event":"start","job":"\xff","kind":"training","process":"p"}',
+    "an error class that is a list": (
+        json.dumps(line(EPOCH, "item_failed", **BATCH, error_class=[])).encode()
+    ),
+    "not UTF-8": (
+        b'{"v":1,"t":1790000000,"event":"start","job":"\xff","kind":"training","process":"p"}'
+    ),
 }
 
 
@@ -67,19 +99,30 @@ def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes) -> None:
 
 
 def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -> None:
-    ahead = sample.encoded([line(NOW + AHEAD_S - 1, "commit", step=1), line(NOW + AHEAD_S + 1, "commit", step=2)])
+    ahead = sample.encoded(
+        [line(NOW + AHEAD_S - 1, "commit", step=1), line(NOW + AHEAD_S + 1, "commit", step=2)]
+    )
     reading = parse(ahead, now_s=NOW)
     assert [event.fields["step"] for event in reading.events] == [1]
     assert dict(reading.problems) == {"lines from the future": 1}
 
 
-def test_runs_classes_of_error_and_reasons_of_refusal_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_classes_of_error_and_reasons_of_refusal_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(followed, "MOST_RUNS", 3)
-    many = [line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e") for n in range(9)]
-    classes = [line(EPOCH + n / 100, "item_failed", "j0", "batch", "p0", error_class=f"e{n}") for n in range(99)]
+    many = [
+        line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e") for n in range(9)
+    ]
+    classes = [
+        line(EPOCH + n / 100, "item_failed", "j0", "batch", "p0", error_class=f"e{n}")
+        for n in range(99)
+    ]
     found = passed(sample.encoded([*many, *classes]))
     assert len({dict(s.labels)["job"] for s in found if s.metric == "goodput_ratio"}) == 3
-    of_first = [s for s in found if s.metric == "batch_failures_total" and dict(s.labels)["job"] == "j0"]
+    of_first = [
+        s for s in found if s.metric == "batch_failures_total" and dict(s.labels)["job"] == "j0"
+    ]
     assert len(of_first) == followed.MOST_ERROR_CLASSES + 1
     assert sum(s.value for s in of_first) == 100
     assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 6
@@ -90,6 +133,11 @@ def test_runs_classes_of_error_and_reasons_of_refusal_are_bounded(monkeypatch: p
 
 
 def test_null_and_the_longest_line_that_the_cloud_takes_are_read() -> None:
-    text = json.dumps(line(EPOCH, "claimed", **BATCH, items=[f"doc-{n:020d}" for n in range(9_000)])).encode()
+    text = json.dumps(
+        line(EPOCH, "claimed", **BATCH, items=[f"doc-{n:020d}" for n in range(9_000)])
+    ).encode()
     assert len(text) < MAX_LINE_BYTES
-    assert len(parse([text, *sample.encoded([line(EPOCH, "claimed", **BATCH, items=None)])]).events) == 2
+    assert (
+        len(parse([text, *sample.encoded([line(EPOCH, "claimed", **BATCH, items=None)])]).events)
+        == 2
+    )

@@ -17,7 +17,14 @@ START = line(EPOCH, "start", rank=0)
 
 
 def commit(after_s: float, **fields: Any) -> Line:
-    return line(EPOCH + after_s, "commit", step=1, seconds=1, bytes=1, **fields)
+    return line(
+        EPOCH + after_s,
+        "commit",
+        step=1,
+        seconds=1,
+        bytes=1,
+        **fields,
+    )
 
 
 def shown(jobs: Jobs, after_s: float, running: dict[JobIdentity, float]) -> dict[str, float]:
@@ -35,31 +42,90 @@ def values(rows: list[Line], after_s: float) -> dict[str, float]:
 def test_commit_age_and_its_usual_interval() -> None:
     found = values([START, *map(commit, (10, 40, 70, 130))], 200)
     assert (found["last_commit_age_seconds"], found["commit_interval_seconds"]) == (70, 30)
-    assert values([START], 50)["last_commit_age_seconds"] == 50, "without a commit it ages from its start"
-    assert "last_commit_age_seconds" not in values([START, line(EPOCH + 5, "exit", code=0, step=9)], 50)
+    assert values([START], 50)["last_commit_age_seconds"] == 50, (
+        "without a commit it ages from its start"
+    )
+    assert "last_commit_age_seconds" not in values(
+        [START, line(EPOCH + 5, "exit", code=0, step=9)], 50
+    )
 
 
 def test_loss_and_slowest_rank_are_those_of_the_newest_window() -> None:
-    rows = [START, line(EPOCH + 1, "window", first_step=1, last_step=9, seconds=1, loss=None)]
+    rows = [
+        START,
+        line(
+            EPOCH + 1,
+            "window",
+            first_step=1,
+            last_step=9,
+            seconds=1,
+            loss=None,
+        ),
+    ]
     found = values(rows, 5)
     assert found["loss_not_finite"] == 1 and "slowest_rank_ratio" not in found
-    found = values([*rows, line(EPOCH + 2, "window", seconds=1, loss=0.5, slowest_rank=3, slowest_by=2.5)], 5)
+    found = values(
+        [
+            *rows,
+            line(
+                EPOCH + 2,
+                "window",
+                seconds=1,
+                loss=0.5,
+                slowest_rank=3,
+                slowest_by=2.5,
+            ),
+        ],
+        5,
+    )
     assert (found["loss_not_finite"], found["slowest_rank_ratio"]) == (0, 2.5)
 
 
 def test_crashes_count_until_the_next_save_or_result_and_evictions_never() -> None:
     codes = enumerate((70, 143, 137, 1, 75))
-    ends = [line(EPOCH + n, "exit", code=code, step=1, process=f"host-1{n}-ab") for n, code in codes]
+    ends = []
+    for n, code in codes:
+        ends.append(
+            line(
+                EPOCH + n,
+                "exit",
+                code=code,
+                step=1,
+                process=f"host-1{n}-ab",
+            )
+        )
     assert values(ends, 9)["fruitless_restarts"] == 3
-    for progress in (commit(8), line(EPOCH + 8, "stored", items=3, seconds=1, process="host-9-a")):
+    for progress in (
+        commit(8),
+        line(
+            EPOCH + 8,
+            "stored",
+            items=3,
+            seconds=1,
+            process="host-9-a",
+        ),
+    ):
         assert values([*ends, progress], 9)["fruitless_restarts"] == 0
 
 
 def test_a_gang_that_falls_falls_once_however_many_pods_it_has() -> None:
     def attempt(n: int, starts: bool) -> list[Line]:
         hosts = [f"run-workers-0-{pod}-1-a{n}" for pod in range(4)]
-        begun = [line(EPOCH + 10 * n, "start", rank=rank, process=host) for rank, host in enumerate(hosts) if starts]
-        return begun + [line(EPOCH + 10 * n + 5, "exit", code=75, step=0, process=host) for host in hosts]
+        begun = [
+            line(EPOCH + 10 * n, "start", rank=rank, process=host)
+            for rank, host in enumerate(hosts)
+            if starts
+        ]
+        return begun + [
+            line(
+                EPOCH + 10 * n + 5,
+                "exit",
+                code=75,
+                step=0,
+                process=host,
+            )
+            for host in hosts
+        ]
 
     for starts in (True, False):  # False: it falls before it says a word
         for count in (1, 2, 3):
@@ -71,25 +137,76 @@ def test_a_gang_below_its_size_ages_from_its_first_loss() -> None:
     name = "gang_below_size_seconds"
 
     def sizes(*found: tuple[int, int]) -> list[Line]:
-        rows = [line(EPOCH + at, "resized", step=at, nodes=nodes, of=8, seconds=0.1) for at, nodes in found]
-        return [START, *rows, line(EPOCH + 380, "window", first_step=1, last_step=9, seconds=9.0)]
+        rows = []
+        for at, nodes in found:
+            rows.append(
+                line(
+                    EPOCH + at,
+                    "resized",
+                    step=at,
+                    nodes=nodes,
+                    of=8,
+                    seconds=0.1,
+                )
+            )
+        return [
+            START,
+            *rows,
+            line(
+                EPOCH + 380,
+                "window",
+                first_step=1,
+                last_step=9,
+                seconds=9.0,
+            ),
+        ]
 
     lost = ((1, 8), (100, 7), (200, 6), (300, 7))
     assert values(sizes((1, 8)), 60)[name] == 0
     assert values(sizes(*lost), 400)[name] == 300
     assert values(sizes(*lost, (350, 8)), 400)[name] == 0
     assert name not in values([START], 400), "it is rigid"
-    assert name not in values([*sizes(*lost), line(EPOCH + 390, "exit", code=0, step=9)], 400), "it has ended"
+    assert name not in values([*sizes(*lost), line(EPOCH + 390, "exit", code=0, step=9)], 400), (
+        "it has ended"
+    )
 
 
 def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_time() -> None:
     rows = [
         line(EPOCH, "start", rank=0, process="host-1-a"),
-        line(EPOCH + 100, "window", first_step=1, last_step=100, seconds=100, process="host-1-a"),
-        line(EPOCH + 100, "exit", code=143, step=100, process="host-1-b"),
-        line(EPOCH + 400, "scheduled", seconds=300, node="n", pool="p", capacity="spot", accelerator="a"),
+        line(
+            EPOCH + 100,
+            "window",
+            first_step=1,
+            last_step=100,
+            seconds=100,
+            process="host-1-a",
+        ),
+        line(
+            EPOCH + 100,
+            "exit",
+            code=143,
+            step=100,
+            process="host-1-b",
+        ),
+        line(
+            EPOCH + 400,
+            "scheduled",
+            seconds=300,
+            node="n",
+            pool="p",
+            capacity="spot",
+            accelerator="a",
+        ),
         line(EPOCH + 400, "start", rank=0, process="host-1-c"),
-        line(EPOCH + 500, "window", first_step=101, last_step=200, seconds=100, process="host-1-c"),
+        line(
+            EPOCH + 500,
+            "window",
+            first_step=101,
+            last_step=200,
+            seconds=100,
+            process="host-1-c",
+        ),
     ]
     found = values(rows, 500)
     assert (found["goodput_ratio"], found["useful_paid_ratio"]) == (0.4, 1.0)
@@ -100,7 +217,11 @@ def test_one_pass_is_served_to_prometheus() -> None:
     cluster = Cluster()
     cluster.node("ADDED", node("a"))
     jobs = jobs_of(*sample.training("run-7", kills=((13.0, "SIGKILL"),)))
-    exporter = Exporter(cluster=cluster, jobs=jobs, clock=lambda: EPOCH + 100)
+    exporter = Exporter(
+        cluster=cluster,
+        jobs=jobs,
+        clock=lambda: EPOCH + 100,
+    )
     exporter.one_pass()
     server, thread = exporter.newest.serve(0)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -110,14 +231,31 @@ def test_one_pass_is_served_to_prometheus() -> None:
     server.server_close()
     thread.join()
     assert 'holdfast_preemptions_total{pool="spot-l4",zone="us-central1-a"} 0.0' in text
-    [beat] = [row for row in text.splitlines() if row.startswith("holdfast_exporter_heartbeat_seconds ")]
+    [beat] = [
+        row for row in text.splitlines() if row.startswith("holdfast_exporter_heartbeat_seconds ")
+    ]
     assert float(beat.split()[1]) == EPOCH + 100
     assert 'holdfast_goodput_ratio{job="run-7",namespace="training"} 0.8' in text
 
 
 def test_an_exporter_that_starts_anew_does_not_count_again_what_was_published() -> None:
-    failed = line(EPOCH, "item_failed", "job", "batch", item="a", error_class="database", failures=1)
-    dead = line(EPOCH + 500, "dead_lettered", "job", "batch", item="a", reason="poison")
+    failed = line(
+        EPOCH,
+        "item_failed",
+        "job",
+        "batch",
+        item="a",
+        error_class="database",
+        failures=1,
+    )
+    dead = line(
+        EPOCH + 500,
+        "dead_lettered",
+        "job",
+        "batch",
+        item="a",
+        reason="poison",
+    )
     found = shown(jobs_of(failed, dead, since_s=EPOCH + 100), 600, {})
     assert (found["batch_failures_total"], found["dead_letters_total"]) == (0, 1)
 
@@ -133,7 +271,10 @@ def age(rows: list[Line], after_s: float, running: dict[JobIdentity, float]) -> 
 
 def test_a_job_that_waits_for_a_node_does_not_age() -> None:
     """A drought of five hours, and a cancelled job, are no reason to get up."""
-    left = [line(EPOCH + 230, "stop", step=230, reason="SIGTERM"), line(EPOCH + 240, "exit", code=143, step=230)]
+    left = [
+        line(EPOCH + 230, "stop", step=230, reason="SIGTERM"),
+        line(EPOCH + 240, "exit", code=143, step=230),
+    ]
     assert age([*COMMITS, *left], 5 * 3600, {}) is None
     assert age([*COMMITS, *left], 5 * 3600 + 60, {JOB: 5 * 3600}) == 40 + 60
 
@@ -143,14 +284,30 @@ def test_time_without_a_commit_adds_up_over_attempts() -> None:
     rows = [START, commit(1)]
     for n in range(1, 6):
         begin = EPOCH + 3600 * n
-        rows += [line(begin, "start", process=f"p{n}", rank=0), line(begin + 600, "exit", process=f"p{n}", code=143)]
+        rows += [
+            line(begin, "start", process=f"p{n}", rank=0),
+            line(begin + 600, "exit", process=f"p{n}", code=143),
+        ]
     assert age(rows, 40_000, {JOB: 40_000}) == 5 * 600
 
 
 def test_an_attempt_is_held_to_the_interval_once_it_could_have_saved_twice() -> None:
-    """Nine minutes lost without notice, a slow start, nine minutes until the next save: an ordinary day on Spot."""
-    jobs = jobs_of(*COMMITS, line(EPOCH + 1_000, "restore", step=200, seconds=1, skipped=[]))
-    held = ["commit_interval_seconds" in shown(jobs, after_s, {JOB: 500}) for after_s in (900, 1_199, 1_201)]
+    """Nine minutes lost without notice, a slow start, nine minutes until the next save: an ordinary
+    day on Spot.
+    """
+    jobs = jobs_of(
+        *COMMITS,
+        line(
+            EPOCH + 1_000,
+            "restore",
+            step=200,
+            seconds=1,
+            skipped=[],
+        ),
+    )
+    held = []
+    for after_s in (900, 1_199, 1_201):
+        held.append("commit_interval_seconds" in shown(jobs, after_s, {JOB: 500}))
     assert held == [False, False, True]
 
 
@@ -161,12 +318,18 @@ def test_a_process_that_hangs_goes_on_ageing_although_it_writes_nothing() -> Non
 def test_runs_by_index_age_apart() -> None:
     jobs = jobs_of(*(commit(n, process=f"p{n}", index=n) for n in (0, 1)))
     running = {JobIdentity(namespace="training", job="job", index=1): EPOCH}
-    found = [s.labels for s in jobs.samples(EPOCH + 9, running) if s.metric == "last_commit_age_seconds"]
+    found = []
+    for s in jobs.samples(EPOCH + 9, running):
+        if s.metric == "last_commit_age_seconds":
+            found.append(s.labels)
     assert found == [(("index", "1"), ("job", "job"), ("namespace", "training"))]
 
 
-def test_what_an_ended_job_was_like_is_no_news_after_an_hour_and_it_is_dropped_after_a_week() -> None:
-    jobs, states = jobs_of(*COMMITS, line(EPOCH + 230, "exit", code=1)), {"goodput_ratio", "fruitless_restarts"}
+def test_what_an_ended_job_was_like_is_no_news_after_an_hour_and_it_is_dropped_after_a_week() -> (
+    None
+):
+    jobs = jobs_of(*COMMITS, line(EPOCH + 230, "exit", code=1))
+    states = {"goodput_ratio", "fruitless_restarts"}
     assert states <= shown(jobs, 600, {}).keys()
     assert not states & shown(jobs, 4000, {}).keys()
     assert shown(jobs, 8 * 86_400, {}) == {} and jobs.runs == {}

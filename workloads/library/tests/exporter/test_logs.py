@@ -27,7 +27,13 @@ def server() -> Generator[LogServer]:
 def source(server: LogServer) -> Generator[CloudLogs]:
     with requests.Session() as session:
         session.trust_env = False
-        yield CloudLogs(session, "acme-ai", "holdfast-example", url=server.url, clock=Clock(EPOCH))
+        yield CloudLogs(
+            session,
+            "acme-ai",
+            "holdfast-example",
+            url=server.url,
+            clock=Clock(EPOCH),
+        )
 
 
 def news(source: CloudLogs) -> int:
@@ -46,7 +52,9 @@ def commits(*steps: int) -> list[Line]:
     return [line(EPOCH + step, "commit", step=step, seconds=1, bytes=1) for step in steps]
 
 
-def test_a_line_is_handed_on_once_and_a_late_one_is_not_missed(server: LogServer, source: CloudLogs) -> None:
+def test_a_line_is_handed_on_once_and_a_late_one_is_not_missed(
+    server: LogServer, source: CloudLogs
+) -> None:
     server.add(commits(198, 199, 200))
     assert [news(source), news(source)] == [3, 0]
     server.add(commits(201 - int(logs.LATE_S)))
@@ -63,10 +71,15 @@ def test_more_than_a_turn_can_read_comes_with_the_next_ones(
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"), [(403, "needs roles/logging.viewAccessor"), (429, "answered 429"), (503, "answered 503")]
+    ("status", "expected"),
+    [(403, "needs roles/logging.viewAccessor"), (429, "answered 429"), (503, "answered 503")],
 )
 def test_what_could_not_be_read_is_logged_and_read_the_next_time(
-    server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture, status: int, expected: str
+    server: LogServer,
+    source: CloudLogs,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    expected: str,
 ) -> None:
     server.add([line(EPOCH, "start", rank=0)])
     server.faults = [status]
@@ -100,8 +113,12 @@ def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_a
         source.of_job("run-7", EPOCH)
 
 
-@pytest.mark.parametrize("name", ['run-7" OR jsonPayload.job="run-8', "run-7\\", 'run-7"', "", "a b"])
-def test_a_name_that_is_none_gets_into_no_filter(server: LogServer, source: CloudLogs, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ['run-7" OR jsonPayload.job="run-8', "run-7\\", 'run-7"', "", "a b"]
+)
+def test_a_name_that_is_none_gets_into_no_filter(
+    server: LogServer, source: CloudLogs, name: str
+) -> None:
     server.add(sample.training("run-8"))
     assert source.of_job(name, EPOCH).events == []
     assert server.asked == []
@@ -110,7 +127,13 @@ def test_a_name_that_is_none_gets_into_no_filter(server: LogServer, source: Clou
 def test_a_server_that_is_away_is_a_passing_fault() -> None:
     with requests.Session() as session:
         session.trust_env = False
-        source = CloudLogs(session, "acme-ai", "holdfast-example", url="http://127.0.0.1:9/", clock=Clock(EPOCH))
+        source = CloudLogs(
+            session,
+            "acme-ai",
+            "holdfast-example",
+            url="http://127.0.0.1:9/",
+            clock=Clock(EPOCH),
+        )
         with pytest.raises(Unjudged, match="did not answer: ConnectionError"):
             source.of_job("run-7", EPOCH)
 
@@ -119,10 +142,39 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     server: LogServer, source: CloudLogs
 ) -> None:
     """And nothing else from its namespace does, nor do lines of a job's pod about another job."""
-    wait = line(EPOCH, "scheduled", "run-7", seconds=60, node="n", pool="p", capacity="spot", accelerator="a")
-    evict = line(EPOCH + 1, "evict", "run-7", signal="SIGTERM", target="pod")
-    move = line(EPOCH + 2, "moved", "run-7", source="spot", capacity="on-demand", reason="r")
-    lies = line(EPOCH + 3, "commit", "run-7", step=9, seconds=1, bytes=1)
+    wait = line(
+        EPOCH,
+        "scheduled",
+        "run-7",
+        seconds=60,
+        node="n",
+        pool="p",
+        capacity="spot",
+        accelerator="a",
+    )
+    evict = line(
+        EPOCH + 1,
+        "evict",
+        "run-7",
+        signal="SIGTERM",
+        target="pod",
+    )
+    move = line(
+        EPOCH + 2,
+        "moved",
+        "run-7",
+        source="spot",
+        capacity="on-demand",
+        reason="r",
+    )
+    lies = line(
+        EPOCH + 3,
+        "commit",
+        "run-7",
+        step=9,
+        seconds=1,
+        bytes=1,
+    )
     exporter = {"k8s-pod/app_kubernetes_io/name": "exporter"}
     server.add_lines(sample.encoded([wait, evict, move, lies]), exporter, "monitoring")
     server.writer = "run-8"
@@ -130,48 +182,103 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     jobs = followed(source)
     (run,) = jobs.runs.values()
     assert [event.type for event in run.events] == ["scheduled", "evict", "moved"]
-    assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict", "moved"]
+    assert [event.type for event in source.of_job("run-7", EPOCH).events] == [
+        "scheduled",
+        "evict",
+        "moved",
+    ]
     found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
-    assert found["placement_moves_total"] == (1, {"namespace": "training", "job": "run-7", "capacity": "on-demand"})
+    assert found["placement_moves_total"] == (
+        1,
+        {
+            "namespace": "training",
+            "job": "run-7",
+            "capacity": "on-demand",
+        },
+    )
 
 
-def test_jobs_of_one_name_in_two_namespaces_are_two_runs(server: LogServer, source: CloudLogs) -> None:
+def test_jobs_of_one_name_in_two_namespaces_are_two_runs(
+    server: LogServer, source: CloudLogs
+) -> None:
     """One that saves would hide that the other does not."""
     mine = [line(EPOCH, "start", "run-7", rank=0), line(EPOCH + 5, "commit", "run-7", step=1)]
     theirs = [line(EPOCH, "start", "run-7", rank=0), line(EPOCH + 90, "commit", "run-7", step=9)]
-    evict = line(EPOCH + 95, "evict", "run-7", signal="SIGTERM", target="pod", namespace="batch")
+    evict = line(
+        EPOCH + 95,
+        "evict",
+        "run-7",
+        signal="SIGTERM",
+        target="pod",
+        namespace="batch",
+    )
     server.add([*mine, line(EPOCH + 6, "start", "run-8")])
     server.add_lines(sample.encoded(theirs), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
     server.add_lines(sample.encoded([evict]), {}, "monitoring")
-    server.add_lines(sample.encoded([theirs[1] | {"job": "run-8"}]), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
+    server.add_lines(
+        sample.encoded([theirs[1] | {"job": "run-8"}]),
+        {"k8s-pod/holdfast_dev/job": "run-7"},
+        "batch",
+    )
     jobs = followed(source)
     first, second = (JobIdentity(namespace=each, job="run-7") for each in ("training", "batch"))
     assert [event.type for event in jobs.runs[first].events] == ["start", "commit"]
     assert [event.type for event in jobs.runs[second].events] == ["start", "commit", "evict"]
     found = {s.series: s.value for s in jobs.samples(EPOCH + 100, {first: EPOCH, second: EPOCH})}
-    ages = {dict(at)["namespace"]: v for (metric, at), v in found.items() if metric == "last_commit_age_seconds"}
+    ages = {
+        dict(at)["namespace"]: v
+        for (metric, at), v in found.items()
+        if metric == "last_commit_age_seconds"
+    }
     assert ages == {"training": 95, "batch": 10}
     refused = [dict(labels) for metric, labels in found if metric == "event_lines_refused_total"]
     assert [(each["namespace"], each["job"]) for each in refused] == [("batch", "run-7")]
 
 
 def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: CloudLogs) -> None:
-    where = {"node": "n", "pool": "spot-a100", "zone": "z", "machine_type": "m", "capacity": "spot"}
-    fault = line(EPOCH, "node_faulty", "", kind="node", fault="xid-79", answer="replaced", **where)
-    server.add_lines(sample.encoded([fault]), {"k8s-pod/app_kubernetes_io/name": "mover"}, "monitoring")
+    where = {
+        "node": "n",
+        "pool": "spot-a100",
+        "zone": "z",
+        "machine_type": "m",
+        "capacity": "spot",
+    }
+    fault = line(
+        EPOCH,
+        "node_faulty",
+        "",
+        kind="node",
+        fault="xid-79",
+        answer="replaced",
+        **where,
+    )
+    server.add_lines(
+        sample.encoded([fault]), {"k8s-pod/app_kubernetes_io/name": "mover"}, "monitoring"
+    )
     server.add_lines(sample.encoded([fault | {"t": EPOCH + 1}]), {}, "training")
     server.writer = "run-8"
     server.add([fault | {"t": EPOCH + 2}, fault | {"t": EPOCH + 3, "job": "run-8"}])
     jobs = followed(source)
     found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
-    assert found["gpu_faults_total"] == (1, {"pool": "spot-a100", "fault": "xid-79", "answer": "replaced"})
+    assert found["gpu_faults_total"] == (
+        1,
+        {
+            "pool": "spot-a100",
+            "fault": "xid-79",
+            "answer": "replaced",
+        },
+    )
 
 
 def test_a_pod_cannot_speak_for_another_job(server: LogServer, source: CloudLogs) -> None:
     """A forged commit would silence the alert on the age of the victim's checkpoint."""
-    server.add([line(EPOCH, "start", "victim", rank=0), line(EPOCH + 5, "commit", "victim", step=1)])
+    server.add(
+        [line(EPOCH, "start", "victim", rank=0), line(EPOCH + 5, "commit", "victim", step=1)]
+    )
     server.writer = "forger"
-    server.add([line(EPOCH + 90, "commit", "victim", step=9), line(EPOCH + 91, "start", "forger", rank=0)])
+    server.add(
+        [line(EPOCH + 90, "commit", "victim", step=9), line(EPOCH + 91, "start", "forger", rank=0)]
+    )
     jobs = followed(source)
     [victim] = [run for name, run in jobs.runs.items() if name.job == "victim"]
     assert list(victim.commits) == [EPOCH + 5]
@@ -183,5 +290,8 @@ def test_a_pod_cannot_speak_for_another_job(server: LogServer, source: CloudLogs
     server.entries[-1]["labels"] = {"k8s-pod/app": "a"}
     source.turn()
     jobs.read()
-    assert {name.job for name in jobs.runs} == {"victim", "forger"}, "a pod that names no job speaks for none"
+    assert {name.job for name in jobs.runs} == {
+        "victim",
+        "forger",
+    }, "a pod that names no job speaks for none"
     assert sum(jobs.refused.values()) == 2

@@ -11,13 +11,17 @@ from holdfast.exporter.sample import sample
 def test_series_of_one_metric_may_differ_in_their_labels() -> None:
     """A job whose indices train apart, and another that is one run."""
     newest = Newest()
-    newest.show([sample("goodput_ratio", 0.5, job="a", index="1"), sample("goodput_ratio", 1, job="b")])
+    newest.show(
+        [sample("goodput_ratio", 0.5, job="a", index="1"), sample("goodput_ratio", 1, job="b")]
+    )
     text = generate_latest(newest.registry).decode()
     assert 'index="1",job="a"} 0.5' in text and 'job="b"} 1.0' in text
 
 
 @pytest.mark.parametrize(("kubeconfig", "address"), [("", "0.0.0.0"), ("of-somebody", "127.0.0.1")])
-def test_only_a_pod_serves_to_the_network(kubeconfig: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_pod_serves_to_the_network(
+    kubeconfig: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a kubeconfig a person looks at a cluster."""
 
     class Listens(Exception):

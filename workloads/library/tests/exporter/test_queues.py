@@ -11,28 +11,59 @@ from holdfast.exporter.watch import QUEUED
 from holdfast.ledger.border import refusal
 from workloads.library.tests.exporter.test_cluster import NOW, values
 
-CREATED, LATER = "2026-11-21T00:00:00Z", "2026-11-21T00:30:00Z"
+CREATED = "2026-11-21T00:00:00Z"
+LATER = "2026-11-21T00:30:00Z"
 
 
-def workload(uid: str = "w", queue: str = "spot", *, active: bool = True, **conditions: str) -> dict[str, Any]:
+def workload(
+    uid: str = "w", queue: str = "spot", *, active: bool = True, **conditions: str
+) -> dict[str, Any]:
     """As Kueue 0.19 writes it. Conditions: type -> status, or the reason of a false one."""
     pod = {"spec": {"nodeSelector": {LABEL_ACCELERATOR: "nvidia-l4"}}}
-    rows = [
-        {"type": kind, "status": str(value == "True"), "reason": value, "lastTransitionTime": LATER}
-        for kind, value in conditions.items()
+    rows = []
+    for kind, value in conditions.items():
+        rows.append(
+            {
+                "type": kind,
+                "status": str(value == "True"),
+                "reason": value,
+                "lastTransitionTime": LATER,
+            }
+        )
+    flavors = [
+        {
+            "name": "workers",
+            "flavors": {"cpu": "cpu-flavor", "nvidia.com/gpu": "spot-l4"},
+        }
     ]
-    flavors = [{"name": "workers", "flavors": {"cpu": "cpu-flavor", "nvidia.com/gpu": "spot-l4"}}]
     reserved = {"admission": {"clusterQueue": "q", "podSetAssignments": flavors}}
     return {
-        "metadata": {"uid": uid, "namespace": "training", "name": uid, "creationTimestamp": CREATED},
-        "spec": {"queueName": queue, "active": active, "podSets": [{"name": "workers", "template": pod}]},
-        "status": {"conditions": rows} | (reserved if conditions.get("QuotaReserved") == "True" else {}),
+        "metadata": {
+            "uid": uid,
+            "namespace": "training",
+            "name": uid,
+            "creationTimestamp": CREATED,
+        },
+        "spec": {
+            "queueName": queue,
+            "active": active,
+            "podSets": [{"name": "workers", "template": pod}],
+        },
+        "status": {"conditions": rows}
+        | (reserved if conditions.get("QuotaReserved") == "True" else {}),
     }
 
 
 def request(**conditions: str) -> dict[str, Any]:
     rows = [{"type": kind, "status": value} for kind, value in conditions.items()]
-    return {"metadata": {"uid": "r", "namespace": "training", "name": "r"}, "status": {"conditions": rows}}
+    return {
+        "metadata": {
+            "uid": "r",
+            "namespace": "training",
+            "name": "r",
+        },
+        "status": {"conditions": rows},
+    }
 
 
 def seen(*changes: tuple[str, dict[str, Any]], kind: int = 0) -> Cluster:
@@ -55,13 +86,20 @@ HOUR = 3600.0
     [
         ({}, "none", "quota", HOUR),
         ({"QuotaReserved": "WaitingForQuota"}, "none", "quota", HOUR),
-        *(({"QuotaReserved": why}, "none", "inadmissible", HOUR) for why in sorted(KUEUE_INADMISSIBLE)),
+        *(
+            ({"QuotaReserved": why}, "none", "inadmissible", HOUR)
+            for why in sorted(KUEUE_INADMISSIBLE)
+        ),
         ({"QuotaReserved": "True"}, "spot-l4", "admission-check", HOUR),
-        ({"QuotaReserved": "Pending", "Evicted": "True"}, "none", "quota", HOUR / 2),  # since its eviction
+        # since its eviction
+        ({"QuotaReserved": "Pending", "Evicted": "True"}, "none", "quota", HOUR / 2),
     ],
 )
 def test_a_job_without_a_pod_waits_by_queue_accelerator_and_reason(
-    conditions: dict[str, str], flavor: str, reason: str, seconds: float
+    conditions: dict[str, str],
+    flavor: str,
+    reason: str,
+    seconds: float,
 ) -> None:
     assert waits(workload(**conditions)) == {("nvidia-l4", flavor, "spot", reason): seconds}
 
@@ -77,13 +115,17 @@ def test_a_job_without_a_pod_waits_by_queue_accelerator_and_reason(
     ],
     ids=["stopped", "admitted", "finished", "without spec and status"],
 )
-def test_a_stopped_job_waits_apart_and_an_admitted_or_finished_one_no_more(found: Any, expected: Any) -> None:
+def test_a_stopped_job_waits_apart_and_an_admitted_or_finished_one_no_more(
+    found: Any, expected: Any
+) -> None:
     assert waits(found) == expected
 
 
 def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:
     running = workload("a", QuotaReserved="True", Admitted="True")
-    cluster = seen(("ADDED", running), ("ADDED", workload("b")), ("ADDED", workload("c", active=False)))
+    cluster = seen(
+        ("ADDED", running), ("ADDED", workload("b")), ("ADDED", workload("c", active=False))
+    )
     assert values(cluster, "queue_pending_workloads") == {("spot",): 1}
     assert values(cluster, "queue_started_workloads") == {("spot",): 1}
     cluster.queues.workload("MODIFIED", workload("b", QuotaReserved="True", Admitted="True"))
@@ -100,18 +142,31 @@ def test_a_start_is_written_down_once_with_what_the_job_had_waited() -> None:
     cluster = seen(("ADDED", held), ("MODIFIED", started), ("MODIFIED", started))
     (line,) = cluster.lines(NOW)
     assert refusal(line) == "" and line["event"] == "admitted"
-    what = {"seconds": HOUR / 2, "queue": "spot", "flavor": "spot-l4", "accelerator": "nvidia-l4"}
+    what = {
+        "seconds": HOUR / 2,
+        "queue": "spot",
+        "flavor": "spot-l4",
+        "accelerator": "nvidia-l4",
+    }
     assert what.items() <= line.items() and cluster.lines(NOW) == []
     assert seen(("ADDED", started)).lines(NOW) == [], "the exporter before has written it"
 
 
 def test_a_job_that_waits_for_googles_answer_has_passed_its_queue() -> None:
     cluster = seen(("ADDED", workload("a", QuotaReserved="True")))
-    assert [values(cluster, f"queue_{which}_workloads")["spot",] for which in ("pending", "started")] == [0, 1]
+    assert [
+        values(cluster, f"queue_{which}_workloads")["spot",] for which in ("pending", "started")
+    ] == [0, 1]
 
 
 def test_a_request_that_is_lost_counts_once_and_only_if_it_was_seen_before() -> None:
-    lost = seen(("ADDED", request(Accepted="True")), *[("MODIFIED", request(Failed="True"))] * 2, kind=1)
+    lost = seen(
+        ("ADDED", request(Accepted="True")), *[("MODIFIED", request(Failed="True"))] * 2, kind=1
+    )
     assert values(lost, "provisioning_requests_lost_total")["Failed",] == 1
-    old = seen(("ADDED", request(BookingExpired="True")), ("MODIFIED", request(BookingExpired="True")), kind=1)
+    old = seen(
+        ("ADDED", request(BookingExpired="True")),
+        ("MODIFIED", request(BookingExpired="True")),
+        kind=1,
+    )
     assert set(values(old, "provisioning_requests_lost_total").values()) == {0}

@@ -14,7 +14,12 @@ MINUTE = 60.0
 Step = tuple[float, Callable[[Cluster], object]]
 """Minute, and what happens."""
 looked: Callable[[Cluster], object] = lambda cluster: None  # noqa: E731
-taken: Callable[[Cluster], object] = lambda c: c.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))  # noqa: E731
+
+
+def taken(cluster: Cluster) -> object:
+    return cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
+
+
 gone: Callable[[Cluster], object] = lambda c: c.node("DELETED", node("a"))  # noqa: E731
 
 
@@ -28,20 +33,31 @@ gone: Callable[[Cluster], object] = lambda c: c.node("DELETED", node("a"))  # no
         ({}, [(10, looked), (7, looked), (11, looked)], {"0": 6}, {"0": 0}),
         ({"labels": {}}, [(10, looked)], {}, {}),
     ],
-    ids=["in the band of its age", "lost, and at risk no longer", "seen after it is gone", "a clock that steps back",
-         "not Spot"],
-)  # fmt: skip
+    ids=[
+        "in the band of its age",
+        "lost, and at risk no longer",
+        "seen after it is gone",
+        "a clock that steps back",
+        "not Spot",
+    ],
+)
 def test_time_counts_from_the_first_look_and_a_loss_once(
-    fields: dict[str, Any], steps: list[Step], minutes: dict[str, float], losses: dict[str, float]
+    fields: dict[str, Any],
+    steps: list[Step],
+    minutes: dict[str, float],
+    losses: dict[str, float],
 ) -> None:
     clock = Clock()
     cluster = Cluster(clock=clock)
-    at_risk, lost = dict[str, float](), dict[str, float]()
+    at_risk = dict[str, float]()
+    lost = dict[str, float]()
     for minute, happens in [(5.0, lambda c: c.node("ADDED", node("a", **fields))), *steps]:
         clock.now = BORN_S + minute * MINUTE
         happens(cluster)
         for each in cluster.samples(clock.now):
-            held = {"spot_node_seconds_total": at_risk, "spot_node_losses_total": lost}.get(each.metric, {})
+            held = {"spot_node_seconds_total": at_risk, "spot_node_losses_total": lost}.get(
+                each.metric, {}
+            )
             held[dict(each.labels).get("age_h", "")] = each.value
     assert at_risk == {band: spent * MINUTE for band, spent in minutes.items()}
     assert lost == losses

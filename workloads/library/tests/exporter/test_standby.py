@@ -1,4 +1,6 @@
-"""Two exporters of one cluster: the second serves nothing, and a change of hands counts nothing twice."""
+"""Two exporters of one cluster: the second serves nothing, and a change of hands counts nothing
+twice.
+"""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -45,16 +47,24 @@ def serves(exporter: Exporter) -> int:
 
 class Pair:
     def __init__(self) -> None:
-        self.clock, self.leases = Clock(MIDNIGHT + 10), Leases()
+        self.clock = Clock(MIDNIGHT + 10)
+        self.leases = Leases()
         self.server = MetricServer(self.clock)
         self.client = self.server.start()
         self.both = [self._replica(name) for name in "ab"]
 
     def _replica(self, name: str) -> Exporter:
         api: Any = self.leases
-        writer = CloudWriter(self.client, "acme-ai", "us-central1", "holdfast-example", clock=self.clock)
+        writer = CloudWriter(
+            self.client, "acme-ai", "us-central1", "holdfast-example", clock=self.clock
+        )
         lease = Lease(api, "monitoring", me=name, clock=self.clock)
-        return Exporter(cluster=Cluster(clock=self.clock), lease=lease, writer=writer, clock=self.clock)
+        return Exporter(
+            cluster=Cluster(clock=self.clock),
+            lease=lease,
+            writer=writer,
+            clock=self.clock,
+        )
 
     def lose(self, name: str) -> None:
         gone = node(name, ready="False", message="node is shutting down")
@@ -70,7 +80,10 @@ class Pair:
 
     def written(self) -> float:
         reader = CloudReader(client=self.client, project="acme-ai")
-        return sum(p.value for p in reader.increases("preemptions_total", int(MIDNIGHT), int(MIDNIGHT + HOUR)))
+        return sum(
+            p.value
+            for p in reader.increases("preemptions_total", int(MIDNIGHT), int(MIDNIGHT + HOUR))
+        )
 
 
 @pytest.fixture
@@ -80,7 +93,9 @@ def pair() -> Generator[Pair]:
     made.server.stop()
 
 
-def test_a_change_of_hands_counts_nothing_twice(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_change_of_hands_counts_nothing_twice(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
     second = pair.both[1]
     for name in ("a", "b", "c"):
         pair.lose(name)
@@ -97,7 +112,9 @@ def test_a_change_of_hands_counts_nothing_twice(pair: Pair, capsys: pytest.Captu
     assert [written.count(f'"{event_type}"') for event_type in ("node_up", "node_down")] == [5, 5]
 
 
-def test_the_holder_that_cannot_ask_serves_on_while_no_other_can_have_taken_over(pair: Pair) -> None:
+def test_the_holder_that_cannot_ask_serves_on_while_no_other_can_have_taken_over(
+    pair: Pair,
+) -> None:
     first = pair.both[0]
     pair.lose("a")
     pair.run(1, first)

@@ -7,7 +7,8 @@ import pytest
 
 pytestmark = pytest.mark.process
 
-# The worst place: inside Event.wait, with the event's lock held, where a handler that sets the event waits for ever.
+# The worst place: inside Event.wait, with the event's lock held, where a handler that sets the
+# event waits for ever.
 PROGRAM = """
 import os, signal
 from holdfast.exporter import loop

@@ -1,6 +1,8 @@
-"""`python -m workloads.library.tests.fuzz [--seconds S] [--seed N] [--border NAME --case K]`: throw hostile input at every border, for so many seconds of CPU.
+"""`python -m workloads.library.tests.fuzz [--seconds S] [--seed N] [--border NAME --case K]`: throw
+hostile input at every border, for so many seconds of CPU.
 
-Exit 1: something other than a refusal came back. `--border` and `--case` enter one input again, with its traceback.
+Exit 1: something other than a refusal came back. `--border` and `--case` enter one input again,
+with its traceback.
 """
 
 import sys
@@ -11,7 +13,13 @@ from workloads.library.tests.fuzz.campaign import campaign, made
 
 
 def main() -> None:
-    o = options(__doc__, seconds=60.0, seed=20, border=(*sorted(BORDERS),), case=-1)
+    o = options(
+        __doc__,
+        seconds=60.0,
+        seed=20,
+        border=(*sorted(BORDERS),),
+        case=-1,
+    )
     borders = {name: BORDERS[name] for name in o.border}
     if o.case >= 0:
         for name, border in borders.items():

@@ -1,7 +1,8 @@
 """A campaign: each border in turn gets inputs of its own until the time is over.
 
-A border may accept or refuse; any other exception, more CPU time or more memory than its bound, and a wait that does not
-end are findings. The first of a border and place ends nothing: the campaign goes on, and lists each place once.
+A border may accept or refuse; any other exception, more CPU time or more memory than its bound, and
+a wait that does not end are findings. The first of a border and place ends nothing: the campaign
+goes on, and lists each place once.
 """
 
 import random
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-CPU_S, WALL_S = 10.0, 300.0
-GROWTH_BYTES, GROWTH_PER_BYTE = 256 << 20, 200
+CPU_S = 10.0
+WALL_S = 300.0
+GROWTH_BYTES = 256 << 20
+GROWTH_PER_BYTE = 200
 SLICE_S = 0.5
 
 
@@ -51,7 +54,8 @@ def campaign(borders: Mapping[str, Border], *, cpu_s: float, seed: int) -> dict[
     until = time.process_time() + cpu_s
     while time.process_time() < until:
         for name, border in borders.items():
-            result, slice_end = results[name], min(until, time.process_time() + SLICE_S)
+            result = results[name]
+            slice_end = min(until, time.process_time() + SLICE_S)
             while time.process_time() < slice_end or not result.cases:
                 outcome = trial(border, made(border, seed, name, result.cases))
                 if isinstance(outcome, tuple):
@@ -85,11 +89,14 @@ def trial(border: Border, data: bytes) -> bool | tuple[str, str]:
 
 
 def _peak_bytes(*, fresh: bool = False) -> int:
-    """`fresh`: begun again, or one large input would hide the growth of all after it. 0 where the kernel is not Linux."""
+    """`fresh`: begun again, or one large input would hide the growth of all after it. 0 where the
+    kernel is not Linux.
+    """
     with suppress(OSError):
         if fresh:
             Path("/proc/self/clear_refs").write_text("5")
-        if peak := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()):
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        if peak:
             return 1024 * int(peak[1])
     return 0
 
@@ -97,7 +104,11 @@ def _peak_bytes(*, fresh: bool = False) -> int:
 @contextmanager
 def _bounded(cpu_s: float, wall_s: float) -> Generator[None]:
     def over(signum: int, frame: Any) -> None:
-        raise OverTime(f"more than {cpu_s:g} s of CPU time" if signum == signal.SIGPROF else f"waited for {wall_s:g} s")
+        raise OverTime(
+            f"more than {cpu_s:g} s of CPU time"
+            if signum == signal.SIGPROF
+            else f"waited for {wall_s:g} s"
+        )
 
     before = {number: signal.signal(number, over) for number in (signal.SIGPROF, signal.SIGALRM)}
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
@@ -114,6 +125,9 @@ def _bounded(cpu_s: float, wall_s: float) -> Generator[None]:
 def _place(error: BaseException) -> str:
     """The innermost line of the product, which names the fault better than a library's."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "site-packages" not in frame.filename and "/tests/" not in frame.filename]
+    ours = []
+    for frame in frames:
+        if "site-packages" not in frame.filename and "/tests/" not in frame.filename:
+            ours.append(frame)
     last = (ours or frames)[-1]
     return f"{last.filename}:{last.lineno}"

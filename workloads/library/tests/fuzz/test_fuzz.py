@@ -13,7 +13,8 @@ from workloads.library.tests.fuzz.mutations import mutated, nested
 pytestmark = pytest.mark.process
 
 
-# The same inputs each time, so that a change is judged by itself; `make fuzz` takes another seed by ARGS.
+# The same inputs each time, so that a change is judged by itself; `make fuzz` takes another seed by
+# ARGS.
 SEED = 20261122
 CPU_S = 0.4
 NEVER_TAKEN = {"epochs"}
@@ -25,10 +26,13 @@ NEVER_REFUSED = {"event lines", "report", "gang answers", "linted files", "lists
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("border", BORDERS)
 def test_no_border_answers_hostile_input_otherwise_than_by_a_refusal(border: str) -> None:
-    trial(BORDERS[border], made(BORDERS[border], SEED, border, 0))  # imports what it needs, before the clock
+    # imports what it needs, before the clock
+    trial(BORDERS[border], made(BORDERS[border], SEED, border, 0))
     result = campaign({border: BORDERS[border]}, cpu_s=CPU_S, seed=SEED)[border]
     assert not result.findings
-    assert result.cases > result.refused or border in NEVER_TAKEN, "nothing was accepted: the inputs reach no depth"
+    assert result.cases > result.refused or border in NEVER_TAKEN, (
+        "nothing was accepted: the inputs reach no depth"
+    )
     assert result.refused or border in NEVER_REFUSED, "nothing was refused: the inputs are harmless"
 
 

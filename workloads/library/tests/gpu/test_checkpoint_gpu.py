@@ -1,4 +1,6 @@
-"""Checkpoints of GPU state: pinned staging, a real round trip, and copying that overlaps with the next step."""
+"""Checkpoints of GPU state: pinned staging, a real round trip, and copying that overlaps with the
+next step.
+"""
 
 import os
 import time
@@ -24,12 +26,17 @@ State = dict[str, Any]
 def build() -> State:
     torch.manual_seed(2)
     model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).cuda().bfloat16()
-    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3),
+    }
 
 
 def advance(state: State) -> None:
     state["optimizer"].zero_grad()
-    state["model"](torch.randn(16, 1024, device="cuda", dtype=torch.bfloat16)).square().mean().backward()
+    state["model"](
+        torch.randn(16, 1024, device="cuda", dtype=torch.bfloat16)
+    ).square().mean().backward()
     state["optimizer"].step()
 
 
@@ -48,7 +55,8 @@ def trained(folder: Path, *ends: int, every: int, overlap: bool = False) -> list
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_gpu_run_resumes_bit_exact(tmp_path: Path, overlap: bool) -> None:
-    whole, resumed = trained(tmp_path / "w", 8, every=100), trained(tmp_path / "h", 5, 8, every=2, overlap=overlap)
+    whole = trained(tmp_path / "w", 8, every=100)
+    resumed = trained(tmp_path / "h", 5, 8, every=2, overlap=overlap)
     assert all(torch.equal(a, b) for a, b in zip(resumed, whole, strict=True))
 
 
@@ -75,46 +83,75 @@ def seconds(work: Callable[[], object], *, before: Callable[[], object] = lambda
 
 
 def test_a_save_under_lock_overlaps_with_the_next_step(tmp_path: Path) -> None:
-    model, matrix = Large(1024), torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    model = Large(1024)
+    matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
     def compute() -> None:
         for _ in range(50):
             matrix @ matrix
 
-    with Checkpointer(str(tmp_path), {"model": model}, run="r", every=1000, keep=1) as ckpt:
+    with Checkpointer(
+        str(tmp_path),
+        {"model": model},
+        run="r",
+        every=1000,
+        keep=1,
+    ) as ckpt:
         steps = iter(range(1, 100))
         save = lambda: ckpt.save(next(steps))  # noqa: E731
         save()  # waits for the memory
-        copying, alone = seconds(save, before=ckpt.wait), seconds(compute, before=ckpt.wait)
+        copying = seconds(save, before=ckpt.wait)
+        alone = seconds(compute, before=ckpt.wait)
         with ckpt.lock():
             pass
         both = seconds(lambda: (save(), compute()), before=ckpt.wait)
-        print(f"a save {copying:.3f} s, a step {alone:.3f} s, a step after a save under lock() {both:.3f} s")
+        print(
+            f"a save {copying:.3f} s, a step {alone:.3f} s, a step after a save under lock()"
+            f" {both:.3f} s"
+        )
         assert both - alone <= 0.5 * copying
 
 
 def test_under_lock_a_state_is_saved_as_it_was(tmp_path: Path) -> None:
     """A forward pass changes buffers while parameters are copied; the optimizer's step comes after."""
     model = Large(1024)
-    with Checkpointer(str(tmp_path), {"model": model}, run="r", every=1000) as ckpt:
+    with Checkpointer(
+        str(tmp_path),
+        {"model": model},
+        run="r",
+        every=1000,
+    ) as ckpt:
         with ckpt.lock():
             pass
         ckpt.save(1)  # waits for its memory
         assert ckpt.wait()
-        model.get_buffer("passes").add_(0)  # the first launch of a kernel waits for all that the GPU does
-        torch.cuda._sleep(1_000_000_000)  # half a second, in which all that follows is asked of the GPU
+        # the first launch of a kernel waits for all that the GPU does
+        model.get_buffer("passes").add_(0)
+        # half a second, in which all that follows is asked of the GPU
+        torch.cuda._sleep(1_000_000_000)
         ckpt.save(2)
         model.get_buffer("passes").add_(1)
         with ckpt.lock(), torch.no_grad():
             model.weight.add_(1)
         assert ckpt.wait()
     _, saved = load_tensors(tmp_path, "r", step=2)
-    changed = {key: int(tensor.count_nonzero()) for key, tensor in saved.items() if key.startswith("model/")}
+    changed = {}
+    for key, tensor in saved.items():
+        if key.startswith("model/"):
+            changed[key] = int(tensor.count_nonzero())
     assert changed == {"model/weight": 0, "model/passes": 0}
 
 
 def large_piece(size: int, device: str = "cuda") -> Piece:
-    part = TensorPart(key="t", dtype="uint8", shape=(size,), offset=(0,), extent=(size,), at=0, bytes=size)
+    part = TensorPart(
+        key="t",
+        dtype="uint8",
+        shape=(size,),
+        offset=(0,),
+        extent=(size,),
+        at=0,
+        bytes=size,
+    )
     return Piece(part=part, local=torch.empty(size, dtype=torch.uint8, device=device).random_())
 
 
@@ -122,16 +159,20 @@ def test_memory_that_outlived_another_process_is_pinned_too() -> None:
     """A launcher's, whose ranks start again after a node was lost."""
     descriptor = os.memfd_create("kept")
     os.ftruncate(descriptor, 2 * MIB)
-    staging, pieces = Staging(descriptor), [large_piece(MIB)]
+    staging = Staging(descriptor)
+    pieces = [large_piece(MIB)]
     staging.stage(pieces)
     staging.wait()
     assert staging._buffer.is_pinned()  # pyright: ignore[reportPrivateUsage]
     staging.close()
 
 
-def test_a_gpu_that_is_not_the_current_one_is_waited_for(require: Callable[[object, str], None]) -> None:
+def test_a_gpu_that_is_not_the_current_one_is_waited_for(
+    require: Callable[[object, str], None],
+) -> None:
     require(torch.cuda.device_count() > 1, "one GPU only")
-    staging, pieces = Staging(), [large_piece(1024 * MIB, "cuda:1")]
+    staging = Staging()
+    pieces = [large_piece(1024 * MIB, "cuda:1")]
     for _ in range(3):  # the first waits for its memory
         pieces[0].local.random_()
         staging.stage(pieces)

@@ -22,7 +22,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
     with ExitStack() as made:
 
         def gang(kind: type[Any], name: str, *arguments: None, **settings: Any) -> Any:
-            return made.enter_context(closing(kind(tmp_path / name, *arguments, device="cuda", **settings)))
+            return made.enter_context(
+                closing(kind(tmp_path / name, *arguments, device="cuda", **settings))
+            )
 
         yield gang
 
@@ -43,11 +45,16 @@ def test_a_sharded_gang_takes_up_a_lost_node_from_memory_with_the_same_bits(make
     gang.open_gate()
     gang.start(1)
     assert gang.all_ended() == [0, 0], gang.logs()
-    assert [(event["step"], event["source"]) for event in gang.of("restore")] == [(0, "store"), (15, "memory")]
+    assert [(event["step"], event["source"]) for event in gang.of("restore")] == [
+        (0, "store"),
+        (15, "memory"),
+    ]
     assert gang.digest == undisturbed.digest
 
 
-def test_an_elastic_gang_survives_a_death_and_takes_the_replacement_in_with_the_same_bits(make: Make) -> None:
+def test_an_elastic_gang_survives_a_death_and_takes_the_replacement_in_with_the_same_bits(
+    make: Make,
+) -> None:
     undisturbed = make(Gang, "undisturbed", nodes=1)
     undisturbed.start(0)
     gang = make(Gang, "gang", nodes=2, backend="gloo", gate_step=25)

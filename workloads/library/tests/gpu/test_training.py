@@ -13,7 +13,13 @@ pytestmark = pytest.mark.gpu
 
 
 def one_gpu(folder: Path) -> Run:
-    return Run(folder=folder, steps=60, every=10, ranks=1, options=("--device", "cuda"))
+    return Run(
+        folder=folder,
+        steps=60,
+        every=10,
+        ranks=1,
+        options=("--device", "cuda"),
+    )
 
 
 def uses_gpu(pid: int) -> bool:
@@ -28,7 +34,8 @@ def notice_to_agent(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_notice_and_a_power_loss_under_nccl_change_no_bit(tmp_path: Path) -> None:
-    undisturbed, run = one_gpu(tmp_path / "undisturbed"), one_gpu(tmp_path / "evicted")
+    undisturbed = one_gpu(tmp_path / "undisturbed")
+    run = one_gpu(tmp_path / "evicted")
     assert undisturbed.complete() == 0, undisturbed.log()
     assert run.interrupted(15, notice_to_agent) == 143, run.log()
     assert run.interrupted(33, power_loss) == 137

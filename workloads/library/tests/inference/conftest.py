@@ -48,8 +48,18 @@ def job() -> str:
 
 
 @pytest.fixture
-def harness(pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path) -> Harness:
-    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
+def harness(
+    pool: ConnectionPool[Connection],
+    connection: Connection,
+    job: str,
+    tmp_path: Path,
+) -> Harness:
+    return Harness(
+        pool=pool,
+        connection=connection,
+        job=job,
+        events=tmp_path / "e.jsonl",
+    )
 
 
 @pytest.fixture
@@ -58,8 +68,19 @@ def workers(server: EmbeddedPostgres) -> Generator[Callable[..., "subprocess.Pop
     with ExitStack() as started:
 
         def start(*arguments: object, **environment: str) -> "subprocess.Popen[bytes]":
-            command = [sys.executable, "-m", "holdfast", "batch", "run", *map(str, arguments)]
-            variables = {**os.environ, "HOLDFAST_DATABASE_URL": server.uri, **environment}
+            command = [
+                sys.executable,
+                "-m",
+                "holdfast",
+                "batch",
+                "run",
+                *map(str, arguments),
+            ]
+            variables = {
+                **os.environ,
+                "HOLDFAST_DATABASE_URL": server.uri,
+                **environment,
+            }
             process = started.enter_context(subprocess.Popen(command, env=variables))
             started.callback(process.kill)
             return process

@@ -1,8 +1,10 @@
-"""A broker with the semantics of Pub/Sub that matter to a worker, a clock of its own, and faults on order.
+"""A broker with the semantics of Pub/Sub that matter to a worker, a clock of its own, and faults on
+order.
 
-It has the shape of Google's clients, so PubSubQueue runs on it as it is. It models: a new ack id for each delivery; ack
-and extension by an old id do nothing, silently; leases that end; delivery attempts that rise with each end and each
-release; the broker's own dead-letter limit; duplicates; outages.
+It has the shape of Google's clients, so PubSubQueue runs on it as it is. It models: a new ack id
+for each delivery; ack and extension by an old id do nothing, silently; leases that end; delivery
+attempts that rise with each end and each release; the broker's own dead-letter limit; duplicates;
+outages.
 """
 
 import itertools
@@ -30,7 +32,9 @@ class _Message:
 
 @dataclass(kw_only=True)
 class FakeBroker:
-    """Every topic has one subscription: of the same path, or projects/P/subscriptions/NAME of projects/P/topics/NAME."""
+    """Every topic has one subscription: of the same path, or projects/P/subscriptions/NAME of
+    projects/P/topics/NAME.
+    """
 
     clock: Callable[[], float] = time.monotonic
     ack_deadline_s: float = 10.0
@@ -53,7 +57,11 @@ class FakeBroker:
         sent: Future[str] = Future()
         with self._changed:
             name = f"m{next(self._numbers)}"
-            self._messages[topic][name] = _Message(id=name, data=data, visible_at=self.clock())
+            self._messages[topic][name] = _Message(
+                id=name,
+                data=data,
+                visible_at=self.clock(),
+            )
             self._changed.notify_all()
         sent.set_result(name)
         return sent
@@ -65,7 +73,10 @@ class FakeBroker:
         with self._changed:
             while not (taken := self._take(_topic(wanted.subscription), wanted.max_messages)):
                 # The clock may be a test's: look again now and then.
-                if not self._changed.wait(min(0.05, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
+                if (
+                    not self._changed.wait(min(0.05, max(0.0, until - time.monotonic())))
+                    and time.monotonic() >= until
+                ):
                     raise exceptions.DeadlineExceeded("nothing to deliver")
                 self._require_available()
         return types.PullResponse(received_messages=taken)
@@ -94,11 +105,17 @@ class FakeBroker:
 
     def _take(self, topic: str, limit: int) -> list[types.ReceivedMessage]:
         now = self.clock()
-        due = list(itertools.islice((m for m in self._messages[topic].values() if m.visible_at <= now), limit))
+        due = list(
+            itertools.islice(
+                (m for m in self._messages[topic].values() if m.visible_at <= now), limit
+            )
+        )
         for message in due:
             if self.max_attempts and message.attempts >= self.max_attempts:
                 self.dead.append(self._messages[topic].pop(message.id).data)
-        return [self._deliver(message, now) for message in due if message.id in self._messages[topic]]
+        return [
+            self._deliver(message, now) for message in due if message.id in self._messages[topic]
+        ]
 
     def _deliver(self, message: _Message, now: float) -> types.ReceivedMessage:
         message.attempts += 1
@@ -106,13 +123,22 @@ class FakeBroker:
         again = self._random.random() < self.duplicate_share
         message.visible_at = now if again else now + self.ack_deadline_s
         body = types.PubsubMessage(data=message.data, message_id=message.id)
-        return types.ReceivedMessage(ack_id=message.ack_id, message=body, delivery_attempt=message.attempts)
+        return types.ReceivedMessage(
+            ack_id=message.ack_id,
+            message=body,
+            delivery_attempt=message.attempts,
+        )
 
-    def _held(self, wanted: types.AcknowledgeRequest | types.ModifyAckDeadlineRequest) -> list[_Message]:
+    def _held(
+        self, wanted: types.AcknowledgeRequest | types.ModifyAckDeadlineRequest
+    ) -> list[_Message]:
         """Messages whose newest delivery has one of these ids and whose lease has not ended."""
-        now, messages = self.clock(), self._messages[_topic(wanted.subscription)]
+        now = self.clock()
+        messages = self._messages[_topic(wanted.subscription)]
         named = ((ack_id, messages.get(ack_id.partition(":")[0])) for ack_id in wanted.ack_ids)
-        return [m for ack_id, m in named if m is not None and m.ack_id == ack_id and m.visible_at > now]
+        return [
+            m for ack_id, m in named if m is not None and m.ack_id == ack_id and m.visible_at > now
+        ]
 
     def _require_available(self) -> None:
         if self.unavailable:

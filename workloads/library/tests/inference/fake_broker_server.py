@@ -1,4 +1,5 @@
-"""The fake broker behind Google's own wire protocol, so that real clients of any process can use it.
+"""The fake broker behind Google's own wire protocol, so that real clients of any process can use
+it.
 
 `with serve(FakeBroker()) as address:` and PUBSUB_EMULATOR_HOST=address elsewhere.
 """
@@ -34,11 +35,15 @@ def serve(broker: FakeBroker) -> Generator[str]:
 def _handlers(broker: FakeBroker) -> list[grpc.GenericRpcHandler]:
     def publish(request: types.PublishRequest, _: float) -> bytes:
         sent = [broker.publish(request.topic, message.data) for message in request.messages]
-        return types.PublishResponse.serialize(types.PublishResponse(message_ids=[each.result() for each in sent]))
+        return types.PublishResponse.serialize(
+            types.PublishResponse(message_ids=[each.result() for each in sent])
+        )
 
     def pull(request: types.PullRequest, left_s: float) -> bytes:
         try:
-            return types.PullResponse.serialize(broker.pull(request=request, timeout=_POLL_SHARE * left_s))
+            return types.PullResponse.serialize(
+                broker.pull(request=request, timeout=_POLL_SHARE * left_s)
+            )
         except exceptions.DeadlineExceeded:
             return b""
 
@@ -46,11 +51,18 @@ def _handlers(broker: FakeBroker) -> list[grpc.GenericRpcHandler]:
         "Publisher": {"Publish": _method(publish, types.PublishRequest)},
         "Subscriber": {
             "Pull": _method(pull, types.PullRequest),
-            "Acknowledge": _method(lambda r, _: broker.acknowledge(request=r), types.AcknowledgeRequest),
-            "ModifyAckDeadline": _method(lambda r, _: broker.modify_ack_deadline(request=r), types.ModifyAckDeadlineRequest),
+            "Acknowledge": _method(
+                lambda r, _: broker.acknowledge(request=r), types.AcknowledgeRequest
+            ),
+            "ModifyAckDeadline": _method(
+                lambda r, _: broker.modify_ack_deadline(request=r), types.ModifyAckDeadlineRequest
+            ),
         },
-    }  # fmt: skip
-    return [grpc.method_handlers_generic_handler(f"google.pubsub.v1.{name}", found) for name, found in services.items()]
+    }
+    return [
+        grpc.method_handlers_generic_handler(f"google.pubsub.v1.{name}", found)
+        for name, found in services.items()
+    ]
 
 
 def _method(answer: Callable[[Any, float], bytes | None], kind: Any) -> grpc.RpcMethodHandler:

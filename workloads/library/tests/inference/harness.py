@@ -35,7 +35,13 @@ from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
 from workloads.library.tests.processes import until
 
-QUICK = WorkerSettings(micro_batch=8, fill_s=0.01, pull_wait_s=0.2, lease_s=2.0, retry_delay_s=0.01)
+QUICK = WorkerSettings(
+    micro_batch=8,
+    fill_s=0.01,
+    pull_wait_s=0.2,
+    lease_s=2.0,
+    retry_delay_s=0.01,
+)
 _numbers = itertools.count()
 
 
@@ -44,7 +50,9 @@ class CountingPredictor(ProcessPredictor):
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
         super().__init__(PredictorSpec(name="entropy"), timeout_s=300.0)
-        self.configuration, self.seen, self.before = ByteEntropy.configuration, Counter[bytes](), before
+        self.configuration = ByteEntropy.configuration
+        self.seen = Counter[bytes]()
+        self.before = before
 
     def prepare(self, bodies: Sequence[bytes]) -> None: ...
 
@@ -57,7 +65,14 @@ class CountingPredictor(ProcessPredictor):
 
 
 def items(job: str, count: int) -> list[Item]:
-    return [Item(job=job, id=f"item-{n:05d}", body=f"document {n} ".encode() * 3) for n in range(count)]
+    return [
+        Item(
+            job=job,
+            id=f"item-{n:05d}",
+            body=f"document {n} ".encode() * 3,
+        )
+        for n in range(count)
+    ]
 
 
 @dataclass(kw_only=True)
@@ -80,7 +95,12 @@ class Harness:
 
     def results(self, predictor: ProcessPredictor, name: str = "w") -> PostgresResults:
         fingerprint = jobs.pin(self.connection, self.job, predictor.configuration)
-        return PostgresResults(self.pool, job=self.job, fingerprint=fingerprint, worker=f"{self.job}-{name}")
+        return PostgresResults(
+            self.pool,
+            job=self.job,
+            fingerprint=fingerprint,
+            worker=f"{self.job}-{name}",
+        )
 
     def worker(
         self,
@@ -105,7 +125,10 @@ class Harness:
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
         query = "SELECT item, status, value FROM holdfast.result WHERE job = %s"
-        return {item: (status, value) for item, status, value in self.connection.execute(query, (self.job,))}
+        return {
+            item: (status, value)
+            for item, status, value in self.connection.execute(query, (self.job,))
+        }
 
     def event_lines(self, event: str) -> list[dict[str, Any]]:
         lines = self.events.read_text().splitlines() if self.events.exists() else []
@@ -113,8 +136,12 @@ class Harness:
 
 
 @contextmanager
-def working(harness: Harness, predictor: type[CountingPredictor] = CountingPredictor) -> Generator[threading.Thread]:
-    """A worker in a thread that has stored something; at the end it must have drained the job by itself."""
+def working(
+    harness: Harness, predictor: type[CountingPredictor] = CountingPredictor
+) -> Generator[threading.Thread]:
+    """A worker in a thread that has stored something; at the end it must have drained the job by
+    itself.
+    """
     codes: list[int] = []
     worker = harness.worker(predictor(before=lambda: time.sleep(0.01)))
     thread = threading.Thread(target=lambda: codes.append(worker.run()))

@@ -1,4 +1,6 @@
-"""The examples of predictors, as the pods of their job files start them, killed in the middle of the batch."""
+"""The examples of predictors, as the pods of their job files start them, killed in the middle of
+the batch.
+"""
 
 import json
 import signal
@@ -23,17 +25,25 @@ from workloads.library.tests.processes import until
 pytestmark = pytest.mark.process
 EXAMPLES = Path(examples.__path__[0])
 KILLED = sorted(path for path in EXAMPLES.glob("*.py") if path.stem != "__init__")
-MODEL, PROMPTS = "/mnt/models/llama", 100
+MODEL = "/mnt/models/llama"
+PROMPTS = 100
 
 
 @pytest.mark.parametrize("example", KILLED, ids=lambda path: path.stem)
 def test_a_worker_is_killed_and_every_prompt_is_answered_once(
-    server: EmbeddedPostgres, tmp_path: Path, workers: Callable[..., "subprocess.Popen[bytes]"], example: Path
+    server: EmbeddedPostgres,
+    tmp_path: Path,
+    workers: Callable[..., "subprocess.Popen[bytes]"],
+    example: Path,
 ) -> None:
     file = example.with_suffix(".yaml")
-    job_file = preparing.read_job(YAML(typ="safe").load(file.read_text()), file, with_images("example"))
+    job_file = preparing.read_job(
+        YAML(typ="safe").load(file.read_text()), file, with_images("example")
+    )
     pod = job_file.bodies[-1]["spec"]["template"]["spec"]
-    prompts, model, standing_in, events = (tmp_path / name for name in ("prompts", "model", "site", "e.jsonl"))
+    prompts, model, standing_in, events = (
+        tmp_path / name for name in ("prompts", "model", "site", "e.jsonl")
+    )
     for folder in (prompts, model, standing_in):
         folder.mkdir()
     texts = {f"{n:03d}.txt": f"prompt {n}" for n in range(PROMPTS)}
@@ -41,7 +51,10 @@ def test_a_worker_is_killed_and_every_prompt_is_answered_once(
         (prompts / name).write_text(text)
     (model / "config.json").write_text("{}")
     (standing_in / "vllm.py").symlink_to(Path(__file__).with_name("vllm.py"))
-    here = {DATA: str(prompts), MODEL: str(model)}
+    here = {
+        DATA: str(prompts),
+        MODEL: str(model),
+    }
 
     def words(container: dict[str, list[str]]) -> list[str]:
         assert container["command"][:4] == ["python", "-m", "holdfast", "batch"]
@@ -54,7 +67,9 @@ def test_a_worker_is_killed_and_every_prompt_is_answered_once(
     run_command(*words(load), uri=server.uri)
 
     def started() -> "subprocess.Popen[bytes]":
-        return workers(job, *options, "--set", "lease_s=2", "--events", events, PYTHONPATH=str(standing_in))
+        return workers(
+            job, *options, "--set", "lease_s=2", "--events", events, PYTHONPATH=str(standing_in)
+        )
 
     hold = model.with_name("hold")
     hold.touch()

@@ -35,7 +35,17 @@ from workloads.library.tests.inference.harness import CountingPredictor, Harness
 from workloads.library.tests.inference.test_commands import run_command
 
 ROOM = Path(__file__).parents[4] / "workloads" / "library" / "holdfast" / "inference"
-HOSTILE = ("'; DROP TABLE holdfast.item;--", '"', "\\", "%s", "{}", "$1", "../../etc/passwd", "\u202e", "é" * 500)
+HOSTILE = (
+    "'; DROP TABLE holdfast.item;--",
+    '"',
+    "\\",
+    "%s",
+    "{}",
+    "$1",
+    "../../etc/passwd",
+    "\u202e",
+    "é" * 500,
+)
 _examples = itertools.count()
 
 
@@ -75,20 +85,30 @@ def test_job_names_are_plain(name: str) -> None:
     [
         ("password=canary", "password=***"),
         ("Authorization: Bearer canary", "Authorization: ***"),
-        ("could not reach postgresql://user:canary@host/db", "could not reach postgresql://user:***@host/db"),
+        (
+            "could not reach postgresql://user:canary@host/db",
+            "could not reach postgresql://user:***@host/db",
+        ),
         ("invalid literal for int(): 'a sentence'", "invalid literal for int(): 'a ***'"),
         ("401 for canary-of-the-hub, a-plain-value", "401 for ***, a-plain-value"),
     ],
 )
-def test_errors_are_shown_without_secrets_and_content(monkeypatch: pytest.MonkeyPatch, raw: str, shown: str) -> None:
+def test_errors_are_shown_without_secrets_and_content(
+    monkeypatch: pytest.MonkeyPatch, raw: str, shown: str
+) -> None:
     monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
     monkeypatch.setenv("COLOUR", "a-plain-value")
     assert redacted(raw, content=b"of a sentence") == shown
 
 
 def test_sql_is_never_built_from_text() -> None:
-    """psycopg's types let only literals be executed: the type checker finds any other text, but for a cast."""
-    casts = [path.name for path in ROOM.rglob("*.py") if re.search(r'cast\("?LiteralString', path.read_text())]
+    """psycopg's types let only literals be executed: the type checker finds any other text, but for
+    a cast.
+    """
+    casts = []
+    for path in ROOM.rglob("*.py"):
+        if re.search(r'cast\("?LiteralString', path.read_text()):
+            casts.append(path.name)
     assert casts == ["schema.py"], "the files of this repository"
 
 
@@ -98,7 +118,16 @@ def test_sql_is_never_built_from_text() -> None:
 @example(list(HOSTILE))
 def test_hostile_ids_are_stored_and_found_as_they_are(harness: Harness, names: list[str]) -> None:
     harness = replace(harness, job=f"{harness.job}-{next(_examples)}")
-    harness.enqueue([Item(job=harness.job, id=name, body=name.encode()) for name in names])
+    harness.enqueue(
+        [
+            Item(
+                job=harness.job,
+                id=name,
+                body=name.encode(),
+            )
+            for name in names
+        ]
+    )
     assert {lease.item.id for lease in harness.queue.pull(100, 0.0) if lease.item} == {*names}
     results = harness.results(CountingPredictor())
     value = json.dumps({"text": "'; DROP TABLE holdfast.result;--"})
@@ -114,13 +143,17 @@ def nested(depth: int) -> object:
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 
 
 @pytest.mark.process
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(VALUES)
 @example("\x00")
 @example("\\\x00")
@@ -129,7 +162,9 @@ VALUES = st.recursive(
 @example({"\udfff": 1})
 @example(10**4000)
 @example(1e308)
-def test_what_is_accepted_of_a_predictor_can_be_stored(connection: Connection, value: object) -> None:
+def test_what_is_accepted_of_a_predictor_can_be_stored(
+    connection: Connection, value: object
+) -> None:
     """Or one odd value would fail the transaction of its whole micro-batch, on every worker."""
     try:
         text = encode_value({"value": value})
@@ -153,27 +188,69 @@ def test_nesting_that_a_database_cannot_bear_is_refused(depth: int) -> None:
         encode_value({"value": nested(depth)})
 
 
-@pytest.mark.parametrize("value", [[1], "text", None, [["a", 1]]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1],
+        "text",
+        None,
+        [["a", 1]],
+    ],
+)
 def test_a_value_that_is_no_object_is_the_items_failure(value: Any) -> None:
     with pytest.raises(ItemFault):
-        values_of({"values": [value], "seconds": 0.0}, 1)
+        values_of(
+            {
+                "values": [value],
+                "seconds": 0.0,
+            },
+            1,
+        )
 
 
-@pytest.mark.parametrize("bad", [[1], "text", None, {1: 2}, {"a": float("nan")}, {"a": {1, 2}}, {"a": "x" * 70_000}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [1],
+        "text",
+        None,
+        {1: 2},
+        {"a": float("nan")},
+        {"a": {1, 2}},
+        {"a": "x" * 70_000},
+    ],
+)
 def test_a_configuration_that_is_no_plain_object_is_bad_input(bad: Any) -> None:
     with pytest.raises(InputError, match="configuration"):
         configuration_of(bad)
 
 
 @pytest.mark.process
-def test_the_id_is_the_items_and_nothing_of_a_predictors_is_lost(harness: Harness, tmp_path: Path) -> None:
+def test_the_id_is_the_items_and_nothing_of_a_predictors_is_lost(
+    harness: Harness, tmp_path: Path
+) -> None:
     harness.enqueue(items(harness.job, 1))
     results = harness.results(CountingPredictor())
     (claim,) = results.claim(["item-00000"]).values()
-    results.store({claim: json.dumps({"item": "another", "_item": 1, "score": 2})})
+    results.store(
+        {
+            claim: json.dumps(
+                {
+                    "item": "another",
+                    "_item": 1,
+                    "score": 2,
+                }
+            )
+        }
+    )
     export(harness.connection, harness.job, str(tmp_path / "o.jsonl"))
     row = json.loads((tmp_path / "o.jsonl").read_text())
-    assert row == {"item": "item-00000", "__item": "another", "_item": 1, "score": 2}
+    assert row == {
+        "item": "item-00000",
+        "__item": "another",
+        "_item": 1,
+        "score": 2,
+    }
 
 
 @pytest.mark.process
@@ -194,8 +271,14 @@ def test_what_an_item_or_an_error_is_called_does_not_speak_to_the_terminal(
     with connection.transaction():
         connection.execute(
             "INSERT INTO holdfast.dead_letter (job, item, fingerprint, digest, reason, failures)"
-            " VALUES (%s, %s, 'f', 'd', %s, 3)", (job, *hostile),
-        )  # fmt: skip
-    out = run_command("failures", job, uri=server.uri, code=EXIT_FINDINGS).stdout
+            " VALUES (%s, %s, 'f', 'd', %s, 3)",
+            (job, *hostile),
+        )
+    out = run_command(
+        "failures",
+        job,
+        uri=server.uri,
+        code=EXIT_FINDINGS,
+    ).stdout
     assert out.rstrip("\n").isprintable()
     assert "[bold]a[/]" in out and "##[" not in out

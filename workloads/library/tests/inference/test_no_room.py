@@ -43,21 +43,34 @@ def left(uri: str, job: str) -> list[int]:
         return [found for query in queries for (found,) in connection.execute(query, (job,))]
 
 
-@pytest.mark.parametrize(("state", "code"), [("53100", EXIT_RETRY), ("25006", EXIT_RETRY), ("42501", EXIT_BAD_INPUT)])
+@pytest.mark.parametrize(
+    ("state", "code"), [("53100", EXIT_RETRY), ("25006", EXIT_RETRY), ("42501", EXIT_BAD_INPUT)]
+)
 def test_an_enqueue_that_the_database_refuses_leaves_nothing_behind(
-    server: EmbeddedPostgres, job: str, tmp_path: Path, state: str, code: int
+    server: EmbeddedPostgres,
+    job: str,
+    tmp_path: Path,
+    state: str,
+    code: int,
 ) -> None:
     """Full, read-only, no right to it."""
     with refusing(server.uri, state):
         done = enqueue(server.uri, job, tmp_path, ROWS, code=code)
-    assert done.stderr.count("\n  ") == 3 and "no room here" in done.stderr and "a bug" not in done.stderr
+    assert (
+        done.stderr.count("\n  ") == 3
+        and "no room here" in done.stderr
+        and "a bug" not in done.stderr
+    )
     assert left(server.uri, job) == [0, 0, 0, 0]
     enqueue(server.uri, job, tmp_path, ROWS)
     assert left(server.uri, job) == [1, 1_600, 0, 1_600]
 
 
 def test_an_export_without_room_or_folder_is_no_bug_and_leaves_no_part(
-    server: EmbeddedPostgres, harness: Harness, job: str, tmp_path: Path
+    server: EmbeddedPostgres,
+    harness: Harness,
+    job: str,
+    tmp_path: Path,
 ) -> None:
     enqueue(server.uri, job, tmp_path, ROWS[:10])
     harness.worker(CountingPredictor()).run()
@@ -68,6 +81,13 @@ def test_an_export_without_room_or_folder_is_no_bug_and_leaves_no_part(
         ("/proc/o.jsonl", EXIT_BAD_INPUT, "the path cannot be used"),
     )
     for out, code, what in cases:
-        done = run_command("export", job, "--out", out, uri=server.uri, code=code)
+        done = run_command(
+            "export",
+            job,
+            "--out",
+            out,
+            uri=server.uri,
+            code=code,
+        )
         assert what in done.stderr and done.stderr.count("\n  ") == 3
     assert not part.is_symlink()

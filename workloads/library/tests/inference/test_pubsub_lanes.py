@@ -1,4 +1,6 @@
-"""Batch jobs on Pub/Sub with the options that are rendered: each on a lane of its own, side by side."""
+"""Batch jobs on Pub/Sub with the options that are rendered: each on a lane of its own, side by
+side.
+"""
 
 import os
 from collections.abc import Generator
@@ -34,7 +36,9 @@ def queue_options(lanes: int) -> list[list[str]]:
     for build in (batch.load, batch.drain, batch.steady):
         (main,) = build(context)["spec"]["template"]["spec"]["containers"]
         named = zip(main["command"], main["command"][1:], strict=False)
-        found.append([word for pair in named if pair[0] in ("--topic", "--subscription") for word in pair])
+        found.append(
+            [word for pair in named if pair[0] in ("--topic", "--subscription") for word in pair]
+        )
     return found
 
 
@@ -52,7 +56,9 @@ def test_every_lane_is_made_and_granted_and_no_pod_may_make_one() -> None:
     for *_, subscription in queue_options(2):
         name = subscription.rpartition("/")[2]
         assert name in made
-        granted = {r.arguments["role"] for r in resources if r.arguments.get("subscription") == name}
+        granted = {
+            r.arguments["role"] for r in resources if r.arguments.get("subscription") == name
+        }
         assert granted == {"roles/pubsub.subscriber"}
     roles = {r.arguments["role"] for r in resources if "iam" in r.kind}
     assert roles == {"roles/pubsub.subscriber", "roles/pubsub.publisher"}
@@ -74,7 +80,11 @@ def test_two_rendered_jobs_run_side_by_side_and_a_third_is_refused(
     assert "batch-drain" in refusal and "queue.lanes" in refusal
     run = ("--predictor", "entropy", "--events", os.devnull)
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda job: run_command("run", job[0], *run, *job[1], uri=server.uri), jobs.items()))
+        list(
+            threads.map(
+                lambda job: run_command("run", job[0], *run, *job[1], uri=server.uri), jobs.items()
+            )
+        )
     assert [status_of(server.uri, name)["done"] for name in jobs] == [COUNT, COUNT]
     assert fake.dead == []
     assert all(fake.left(options[1]) == 0 for options in jobs.values())

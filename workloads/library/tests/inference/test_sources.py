@@ -1,4 +1,6 @@
-"""Where items come from, on real files: what is read of them; bad input, and never a traceback or a full memory."""
+"""Where items come from, on real files: what is read of them; bad input, and never a traceback or a
+full memory.
+"""
 
 import json
 import resource
@@ -28,11 +30,18 @@ def rows(tmp_path: Path) -> Path:
 def test_rows_are_the_same_from_every_format(tmp_path: Path, rows: Path) -> None:
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
-    assert read(rows) == read(tmp_path / "rows.parquet") == {row["id"]: row["text"].encode() for row in ROWS}
+    assert (
+        read(rows)
+        == read(tmp_path / "rows.parquet")
+        == {row["id"]: row["text"].encode() for row in ROWS}
+    )
 
 
-def test_files_of_a_folder_are_read_in_the_order_of_paths_and_no_link_is_followed(tmp_path: Path) -> None:
-    folder, secret = tmp_path / "folder", tmp_path / "secret"
+def test_files_of_a_folder_are_read_in_the_order_of_paths_and_no_link_is_followed(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "folder"
+    secret = tmp_path / "secret"
     secret.write_text("canary")
     for n in range(200):
         (folder / f"{n % 7}").mkdir(parents=True, exist_ok=True)
@@ -47,7 +56,10 @@ def test_files_of_a_folder_are_read_in_the_order_of_paths_and_no_link_is_followe
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        *((f'{{"id": {bad}, "text": "x"}}', "an item has no id") for bad in ("null", "true", "[1]", '{"a": 1}', "NaN")),
+        *(
+            (f'{{"id": {bad}, "text": "x"}}', "an item has no id")
+            for bad in ("null", "true", "[1]", '{"a": 1}', "NaN")
+        ),
         ('{"id": 1, "text": null}', "no content"),
         ('{"id": 1}', "no such column"),
         ('{"id": 1, "text": ' + "[" * 200_000 + "}", "cannot be read"),
@@ -63,8 +75,12 @@ def test_a_row_that_is_no_item_is_bad_input(rows: Path, line: str, why: str) -> 
 
 
 @pytest.mark.parametrize("depth", [700, 2_000])
-def test_a_row_that_can_be_read_and_not_written_again_is_an_item_or_bad_input(rows: Path, depth: int) -> None:
-    """How much deeper Python reads JSON than it writes it depends on its version: 700 is such a depth in 3.11."""
+def test_a_row_that_can_be_read_and_not_written_again_is_an_item_or_bad_input(
+    rows: Path, depth: int
+) -> None:
+    """How much deeper Python reads JSON than it writes it depends on its version: 700 is such a
+    depth in 3.11.
+    """
     rows.write_text('{"id": 1, "text": ' + "[" * depth + "]" * depth + "}\n")
     with suppress(InputError):
         assert [*read(rows, body="")] == ["1"]
@@ -80,7 +96,9 @@ def test_a_line_of_300_mb_is_refused_before_it_is_read_whole(rows: Path) -> None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 100_000
 
 
-@pytest.mark.parametrize("url", ["http://metadata.google.internal", "HTTP://127.0.0.1", "gs://bucket", "file:///etc"])
+@pytest.mark.parametrize(
+    "url", ["http://metadata.google.internal", "HTTP://127.0.0.1", "gs://bucket", "file:///etc"]
+)
 def test_nothing_is_fetched_from_a_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setattr(socket.socket, "connect", pytest.fail)
     monkeypatch.setattr(socket, "getaddrinfo", pytest.fail)

@@ -34,7 +34,10 @@ def count_events(path: Path, event: str) -> int:
 
 
 def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
-    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Starter
+    server: EmbeddedPostgres,
+    job: str,
+    tmp_path: Path,
+    workers: Starter,
 ) -> None:
     enqueue(server.uri, job, tmp_path, ({"id": n, "text": "x" * (n % 50)} for n in range(1000)))
     events = tmp_path / "e.jsonl"
@@ -53,28 +56,43 @@ def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
 
 
 def test_what_hangs_is_abandoned_when_the_window_ends(
-    server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path, workers: Starter
+    server: EmbeddedPostgres,
+    job: str,
+    documents: Path,
+    tmp_path: Path,
+    workers: Starter,
 ) -> None:
     run_command("enqueue", job, "--source", documents, uri=server.uri)
     with psycopg.connect(server.uri) as blocker:
         # No claim can be written, so a drain would have to wait for the lock.
         blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
-        worker = workers(job, "--predictor", "entropy", "--window", 5, "--events", tmp_path / "e.jsonl")
+        worker = workers(
+            job, "--predictor", "entropy", "--window", 5, "--events", tmp_path / "e.jsonl"
+        )
         leased = "SELECT FROM holdfast.queue WHERE job = %s AND deliveries > 0"
         until(lambda: blocker.execute(leased, (job,)).rowcount)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == EXIT_PREEMPTED
-        query = "SELECT count(*) FROM holdfast.queue WHERE job = %s AND visible_at <= clock_timestamp()"
+        query = (
+            "SELECT count(*) FROM holdfast.queue WHERE job = %s AND visible_at <= clock_timestamp()"
+        )
         assert blocker.execute(query, (job,)).fetchone() == (100,), "given back"
 
 
 @pytest.mark.parametrize("deaths", [0, 1])
 def test_a_notice_while_the_model_loads_is_not_kept_waiting(
-    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Starter, deaths: int
+    server: EmbeddedPostgres,
+    job: str,
+    tmp_path: Path,
+    workers: Starter,
+    deaths: int,
 ) -> None:
-    """The first load, or the one after a death, never ends here, and the window is long: a worker that waits is seen."""
+    """The first load, or the one after a death, never ends here, and the window is long: a worker
+    that waits is seen.
+    """
     enqueue(server.uri, job, tmp_path, [{"id": "a", "text": "exit"}])
-    model, loads = tmp_path / "model", tmp_path / "model.loading"
+    model = tmp_path / "model"
+    loads = tmp_path / "model.loading"
     if deaths:
         model.touch()
     run = ("--predictor", f"{FAULTY}:slow", "--model", model, "--window", 200)
@@ -82,7 +100,9 @@ def test_a_notice_while_the_model_loads_is_not_kept_waiting(
     until(lambda: loads.exists() and len(loads.read_text()) > deaths)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == EXIT_PREEMPTED
-    assert status_of(server.uri, job)["failures"] == deaths, "the death that came before counts, the stop does not"
+    assert status_of(server.uri, job)["failures"] == deaths, (
+        "the death that came before counts, the stop does not"
+    )
 
 
 def test_restarts_of_the_database_while_a_worker_loads_and_while_it_commits_lose_and_double_nothing(

@@ -1,7 +1,8 @@
-"""Stands in for vLLM, which wants a GPU: what the example uses of it, by vLLM's names and with its signatures.
+"""Stands in for vLLM, which wants a GPU: what the example uses of it, by vLLM's names and with its
+signatures.
 
-Imported as `vllm` by the process that predicts. An answer is the prompt backwards. While a file `hold` is next to the
-model, only the first call is answered.
+Imported as `vllm` by the process that predicts. An answer is the prompt backwards. While a file
+`hold` is next to the model, only the first call is answered.
 """
 
 import os
@@ -12,7 +13,10 @@ from types import SimpleNamespace
 
 __version__ = "stand-in"
 # Both are read when the real one is imported.
-assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0" and os.environ["VLLM_BATCH_INVARIANT"] == "1"
+assert (
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    and os.environ["VLLM_BATCH_INVARIANT"] == "1"
+)
 
 
 class SamplingParams:
@@ -22,7 +26,8 @@ class SamplingParams:
 
 class LLM:
     def __init__(self, model: str, *, seed: int | None = None) -> None:
-        self._hold, self._calls = Path(model).with_name("hold"), 0
+        self._hold = Path(model).with_name("hold")
+        self._calls = 0
 
     def generate(
         self, prompts: Sequence[str], sampling_params: SamplingParams, *, use_tqdm: bool = True
@@ -34,4 +39,8 @@ class LLM:
 
 
 def _backwards(prompt: str) -> SimpleNamespace:
-    return SimpleNamespace(text=prompt[::-1], token_ids=list(prompt.encode()), finish_reason="stop")
+    return SimpleNamespace(
+        text=prompt[::-1],
+        token_ids=list(prompt.encode()),
+        finish_reason="stop",
+    )

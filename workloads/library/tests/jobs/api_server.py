@@ -1,4 +1,6 @@
-"""A Kubernetes API of the platform `example` that lists what a test gives it, over real HTTP: for commands that read."""
+"""A Kubernetes API of the platform `example` that lists what a test gives it, over real HTTP: for
+commands that read.
+"""
 
 import json
 from collections.abc import Generator
@@ -24,7 +26,8 @@ def serving(
     platform: Platform | None = EXAMPLE,
     answers: dict[str, Object] | None = None,
 ) -> Generator[Path]:
-    """Yields a kubeconfig. `lists`: items by path, such as `/apis/batch/v1/jobs`; `answers`: single objects by path.
+    """Yields a kubeconfig. `lists`: items by path, such as `/apis/batch/v1/jobs`; `answers`: single
+    objects by path.
 
     `logs`: by pod, what it printed and when. `platform`: whose document the cluster holds.
     """
@@ -37,16 +40,31 @@ def serving(
         if path in given:
             return 200, given[path]
         items = _items(lists, path)
-        return (404, {"message": "not found"}) if items is None else (200, {"metadata": {}, "items": items})
+        if items is None:
+            return (404, {"message": "not found"})
+        return (200, {"metadata": {}, "items": items})
 
     with answering(answer) as address:
         yield _kubeconfig(folder / "kubeconfig", address)
 
 
 def _kubeconfig(path: Path, address: str) -> Path:
-    parts = {"cluster": {"server": address}, "user": {}, "context": {"cluster": "c", "user": "c"}}
+    parts = {
+        "cluster": {"server": address},
+        "user": {},
+        "context": {"cluster": "c", "user": "c"},
+    }
     lists = {f"{kind}s": [{"name": "c", kind: part}] for kind, part in parts.items()}
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c"} | lists))
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+            }
+            | lists
+        )
+    )
     return path
 
 
@@ -64,4 +82,6 @@ def _items(lists: dict[str, list[Object]], path: str) -> list[Object] | None:
         return lists.get(path)
     namespace, _, plural = rest.partition("/")
     items = lists.get(f"{group}/{plural}")
-    return None if items is None else [each for each in items if each["metadata"].get("namespace") == namespace]
+    if items is None:
+        return None
+    return [each for each in items if each["metadata"].get("namespace") == namespace]

@@ -1,4 +1,6 @@
-"""What `explain` says of pods that a real kubelet could not run: recorded by `python -m workloads.library.tests.node.record`."""
+"""What `explain` says of pods that a real kubelet could not run: recorded by `python -m
+workloads.library.tests.node.record`.
+"""
 
 import json
 import re
@@ -15,7 +17,9 @@ from holdfast.jobs.causes import cause_of
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.job_snapshot import JobSnapshot
 
-RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "kubelet.json").read_text())
+RECORDED: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "recorded" / "kubelet.json").read_text()
+)
 
 
 def recorded(case: str) -> Object:
@@ -31,22 +35,87 @@ def explained(history: Object) -> Cause:
 @pytest.mark.parametrize(
     ("case", "reason", "blocker", "evidence"),
     [
-        ("image", "image", "1 of 1 pods: (ErrImagePull|ImagePullBackOff): 127.0.0.1:1/team/trainer:v7 on spot-a: .*", "kubectl describe pod -n train image-"),
-        ("configmap", "config", '1 of 1 pods: CreateContainerConfigError of main: configmap "settings" not found', "kubectl get configmap -n train settings"),
-        ("secret-volume", "config", '1 of 1 pods: MountVolume.* secret "token" not found', "kubectl get secret -n train token"),
-        ("driver", "volume", "1 of 1 pods: FailedMount: .*driver name gcsfuse.csi.storage.gke.io not found.*", "kubectl describe pod -n train driver-"),
-        ("init", "init", "init container fetch: exit code 3 in 1 pods: denied", "kubectl logs -n train init-0-.* -c fetch"),
-        ("init-loop", "init", "init container fetch: exit code 3 in 1 pods: denied", "kubectl logs -n train init-loop-0-.* -c fetch"),
-        ("crash", "crash", "exit code 70 in 1 pods: no data in /data", "kubectl logs -n train crash-0-.* -c main"),
-        ("crash-loop", "crash", "exit code 70 in 1 pods: no data in /data", "kubectl logs -n train crash-loop-0-"),
-        ("command", "crash", 'exit code 128 in 1 pods: .*"/bin/pyhton": stat /bin/pyhton: no such file.*', "kubectl logs"),
-        ("memory", "memory", "main was killed at its memory limit of 32Mi in 1 pods", "kubectl describe pod -n train memory-"),
-        ("disk", "node", 'Evicted in 1 pods: Usage of EmptyDir volume "data" exceeds the limit "1Mi"', "kubectl describe pod -n train disk-"),
-        ("device", "node", "OutOfcpu in 1 pods: .*Node didn't have enough resource: cpu.*", "kubectl describe pod -n train device-"),
+        (
+            "image",
+            "image",
+            (
+                "1 of 1 pods: (ErrImagePull|ImagePullBackOff): 127.0.0.1:1/team/trainer:v7 on"
+                " spot-a: .*"
+            ),
+            "kubectl describe pod -n train image-",
+        ),
+        (
+            "configmap",
+            "config",
+            '1 of 1 pods: CreateContainerConfigError of main: configmap "settings" not found',
+            "kubectl get configmap -n train settings",
+        ),
+        (
+            "secret-volume",
+            "config",
+            '1 of 1 pods: MountVolume.* secret "token" not found',
+            "kubectl get secret -n train token",
+        ),
+        (
+            "driver",
+            "volume",
+            "1 of 1 pods: FailedMount: .*driver name gcsfuse.csi.storage.gke.io not found.*",
+            "kubectl describe pod -n train driver-",
+        ),
+        (
+            "init",
+            "init",
+            "init container fetch: exit code 3 in 1 pods: denied",
+            "kubectl logs -n train init-0-.* -c fetch",
+        ),
+        (
+            "init-loop",
+            "init",
+            "init container fetch: exit code 3 in 1 pods: denied",
+            "kubectl logs -n train init-loop-0-.* -c fetch",
+        ),
+        (
+            "crash",
+            "crash",
+            "exit code 70 in 1 pods: no data in /data",
+            "kubectl logs -n train crash-0-.* -c main",
+        ),
+        (
+            "crash-loop",
+            "crash",
+            "exit code 70 in 1 pods: no data in /data",
+            "kubectl logs -n train crash-loop-0-",
+        ),
+        (
+            "command",
+            "crash",
+            'exit code 128 in 1 pods: .*"/bin/pyhton": stat /bin/pyhton: no such file.*',
+            "kubectl logs",
+        ),
+        (
+            "memory",
+            "memory",
+            "main was killed at its memory limit of 32Mi in 1 pods",
+            "kubectl describe pod -n train memory-",
+        ),
+        (
+            "disk",
+            "node",
+            'Evicted in 1 pods: Usage of EmptyDir volume "data" exceeds the limit "1Mi"',
+            "kubectl describe pod -n train disk-",
+        ),
+        (
+            "device",
+            "node",
+            "OutOfcpu in 1 pods: .*Node didn't have enough resource: cpu.*",
+            "kubectl describe pod -n train device-",
+        ),
     ],
     ids=lambda value: value if value in RECORDED else "",
-)  # fmt: skip
-def test_what_a_kubelet_wrote_is_named_with_its_number(case: str, reason: str, blocker: str, evidence: str) -> None:
+)
+def test_what_a_kubelet_wrote_is_named_with_its_number(
+    case: str, reason: str, blocker: str, evidence: str
+) -> None:
     found = explained(recorded(case))
     assert found.reason == reason
     assert_matches(blocker, found.blocker)
@@ -57,53 +126,81 @@ def assert_matches(pattern: str, text: str) -> None:
     assert re.fullmatch(pattern, text), text
 
 
-DENIED = 'MountVolume.SetUp failed for volume "data" : rpc error: code = PermissionDenied desc = gcsfuse: storage.objects.list'
+DENIED = (
+    'MountVolume.SetUp failed for volume "data" : rpc error: code = PermissionDenied desc ='
+    " gcsfuse: storage.objects.list"
+)
 PULLED_BY = {"state": {"waiting": {"reason": "ContainerCreating"}}}
-EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+EVICTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "TerminationByKubelet",
+}
 CHANGED: dict[str, tuple[str, Callable[[Object, Object], object], str, str]] = {
     "a bucket that may not be read": (
-        "driver", lambda history, _: history["events"][-1].update(reason="FailedMount", message=DENIED),
-        "volume", ".*code = PermissionDenied.* service account's right to read it",
+        "driver",
+        lambda history, _: history["events"][-1].update(reason="FailedMount", message=DENIED),
+        "volume",
+        ".*code = PermissionDenied.* service account's right to read it",
     ),
     "the sidecar of a bucket is no crash of the program": (
-        "crash", lambda _, status: status.update(
+        "crash",
+        lambda _, status: status.update(
             initContainerStatuses=[status["containerStatuses"][0] | {"name": "gke-gcsfuse-sidecar"}]
         ),
-        "volume", "gke-gcsfuse-sidecar: .*",
+        "volume",
+        "gke-gcsfuse-sidecar: .*",
     ),
     "a pod that still pulls its image is starting": (
-        "image", lambda history, status: (
+        "image",
+        lambda history, status: (
             status["containerStatuses"][0].update(PULLED_BY),
-            history.update(events=[event for event in history["events"] if event["reason"] == "Pulling"]),
+            history.update(
+                events=[event for event in history["events"] if event["reason"] == "Pulling"]
+            ),
         ),
-        "starting", '.*Pulling: Pulling image "127.0.0.1:1/team/trainer:v7".*',
+        "starting",
+        '.*Pulling: Pulling image "127.0.0.1:1/team/trainer:v7".*',
     ),
     "a mount that failed before is forgotten, and the advice can be typed": (
-        "driver", lambda _, status: status.update(phase="Running"),
-        "none", ".*`holdfast explain driver --follow .*`holdfast report --events FOLDER`",
+        "driver",
+        lambda _, status: status.update(phase="Running"),
+        "none",
+        ".*`holdfast explain driver --follow .*`holdfast report --events FOLDER`",
     ),
     "a scheduler that does not exist": (
-        "image", lambda history, status: (
+        "image",
+        lambda history, status: (
             history["pods"][0].update(spec={"schedulerName": "volcano", "containers": []}),
-            status.pop("containerStatuses"), history["events"].clear(),
+            status.pop("containerStatuses"),
+            history["events"].clear(),
         ),
-        "starting", ".*volcano has not looked at them yet.*",
+        "starting",
+        ".*volcano has not looked at them yet.*",
     ),
     "the most frequent end speaks for all pods": (
-        "crash", lambda history, _: history.update(pods=history["pods"] * 3 + recorded("memory")["pods"]),
-        "crash", "exit code 70 in 3 pods.*",
+        "crash",
+        lambda history, _: history.update(pods=history["pods"] * 3 + recorded("memory")["pods"]),
+        "crash",
+        "exit code 70 in 3 pods.*",
     ),
     "an eviction by the platform is no crash": (
-        "crash", lambda _, status: status["conditions"].append(EVICTED), "back-off", ".*1 were evicted: Termination.*",
+        "crash",
+        lambda _, status: status["conditions"].append(EVICTED),
+        "back-off",
+        ".*1 were evicted: Termination.*",
     ),
     "indexes that are done are not waited for": (
-        "crash", lambda history, _: (
+        "crash",
+        lambda history, _: (
             history["job"]["spec"].update(parallelism=4, completions=4),
-            history["job"].update(status={"succeeded": 4}), history["pods"].clear(),
+            history["job"].update(status={"succeeded": 4}),
+            history["pods"].clear(),
         ),
-        "none", ".*",
+        "none",
+        ".*",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -120,18 +217,40 @@ def test_a_small_change_of_what_a_kubelet_wrote_has_another_cause(name: str) -> 
     ("verdict", "reason"),
     [
         ("2 node(s) didn't match Pod's node affinity/selector", "selector"),
-        ("1 node(s) had untolerated taint {control-plane: }, 1 node(s) didn't match Pod's node affinity/selector", "selector"),
+        (
+            (
+                "1 node(s) had untolerated taint {control-plane: }, 1 node(s) didn't match Pod's"
+                " node affinity/selector"
+            ),
+            "selector",
+        ),
         ("1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector", "capacity"),
         ("2 node(s) had untolerated taint {control-plane: }", "capacity"),
     ],
-)  # fmt: skip
+)
 def test_labels_that_fit_no_node_are_named_among_tainted_nodes(verdict: str, reason: str) -> None:
     history = recorded("image")
-    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    scheduled["message"] = f"0/2 nodes are available: {verdict}. preemption: 0/2 nodes are available."
-    history["pods"][0] |= {"spec": {"containers": []}, "status": {"phase": "Pending", "conditions": [scheduled]}}
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+    }
+    scheduled["message"] = (
+        f"0/2 nodes are available: {verdict}. preemption: 0/2 nodes are available."
+    )
+    history["pods"][0] |= {
+        "spec": {"containers": []},
+        "status": {
+            "phase": "Pending",
+            "conditions": [scheduled],
+        },
+    }
     job = JobSnapshot(body=history["job"] | {"kind": "Job"}, pods=history["pods"])
-    node = {"metadata": {"name": "a"}, "spec": {}, "status": {"allocatable": {}}}
+    node = {
+        "metadata": {"name": "a"},
+        "spec": {},
+        "status": {"allocatable": {}},
+    }
     assert cause_of(job, ClusterSnapshot(nodes=[node])).reason == reason
 
 
@@ -140,7 +259,11 @@ def test_a_refusal_before_the_newest_pod_is_history() -> None:
     job = history["job"]["metadata"]
     refused = {
         "metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"},
-        "involvedObject": {"kind": "Job", "name": job["name"], "uid": job["uid"]},
+        "involvedObject": {
+            "kind": "Job",
+            "name": job["name"],
+            "uid": job["uid"],
+        },
         "reason": "FailedCreate",
         "message": 'Error creating: admission webhook "w.example.com" denied the request: no',
     }
@@ -148,19 +271,36 @@ def test_a_refusal_before_the_newest_pod_is_history() -> None:
     assert explained(history).reason == "crash"
     refused["lastTimestamp"] = "2099-01-01T00:00:00Z"
     found = explained(history)
-    assert (found.reason, found.blocker) == ("refused", "1 of 1 pods are refused: webhook w.example.com: no")
+    assert (found.reason, found.blocker) == (
+        "refused",
+        "1 of 1 pods are refused: webhook w.example.com: no",
+    )
 
 
 def test_a_jobset_without_pods_still_shows_its_own_failures() -> None:
-    group = {"name": "w", "replicas": 1, "template": {"spec": {"template": {"spec": {"containers": []}}}}}
+    group = {
+        "name": "w",
+        "replicas": 1,
+        "template": {"spec": {"template": {"spec": {"containers": []}}}},
+    }
     body = {
         "kind": "JobSet",
-        "metadata": {"name": "gang", "namespace": "train", "uid": "u"},
-        "spec": {"replicatedJobs": [group], "failurePolicy": {"maxRestarts": 3}},
+        "metadata": {
+            "name": "gang",
+            "namespace": "train",
+            "uid": "u",
+        },
+        "spec": {
+            "replicatedJobs": [group],
+            "failurePolicy": {"maxRestarts": 3},
+        },
         "status": {"restarts": 5, "restartsCountTowardsMax": 2},
     }
     found = cause_of(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
-    assert (found.reason, found.blocker.split(" by ")[0]) == ("crash", "2 of 3 granted restarts are used up")
+    assert (found.reason, found.blocker.split(" by ")[0]) == (
+        "crash",
+        "2 of 3 granted restarts are used up",
+    )
 
 
 def test_a_long_message_becomes_one_line_without_asides() -> None:

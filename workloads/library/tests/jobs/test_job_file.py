@@ -19,7 +19,12 @@ ROOT = Path(__file__).parents[4]
 
 
 def own(**fields: Any) -> OwnJob:
-    given = {"name": "my-run", "environment": "example", "image": IMAGE, "command": ("python", "train.py")}
+    given = {
+        "name": "my-run",
+        "environment": "example",
+        "image": IMAGE,
+        "command": ("python", "train.py"),
+    }
     return OwnJob(**given | {"gpus": "1xl4"} | fields)
 
 
@@ -28,27 +33,44 @@ def json_schema() -> str:
     properties: dict[str, Any] = {"schema": {"const": file_text.SCHEMA}}
     for each in fields(OwnJob):
         default = {} if each.default is MISSING else {"default": each.default}
-        properties[each.name] = each.metadata["schema"] | {"description": each.metadata["about"]} | default
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A job", "type": "object"}
+        properties[each.name] = (
+            each.metadata["schema"] | {"description": each.metadata["about"]} | default
+        )
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A job",
+        "type": "object",
+    }
     needed = ["schema", "name", "environment", "image", "command"]
-    body = head | {"additionalProperties": False, "required": needed, "properties": properties}
+    body = head | {
+        "additionalProperties": False,
+        "required": needed,
+        "properties": properties,
+    }
     return json.dumps(body, indent=2) + "\n"
 
 
 def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -> None:
     job = own(
-        nodes=2, env={"A": "yes", "B": "3"}, secrets={"HF_TOKEN": "hf/3"}, claims={"/mnt/models": "models"},
-        command=("python", "-c", "print(1)\nprint('a: #b')", "--lr", "3e-4"), resumes=False, data="gs://bucket/x",
-    )  # fmt: skip
+        nodes=2,
+        env={"A": "yes", "B": "3"},
+        secrets={"HF_TOKEN": "hf/3"},
+        claims={"/mnt/models": "models"},
+        command=("python", "-c", "print(1)\nprint('a: #b')", "--lr", "3e-4"),
+        resumes=False,
+        data="gs://bucket/x",
+    )
     body = YAML(typ="safe").load(file_text.dump(job))
     assert file_text.parse(body, "x") == job
     schema = json.loads((ROOT / file_text.SCHEMA_FILE).read_text())
     jsonschema.validate(body, schema)
     assert (ROOT / file_text.SCHEMA_FILE).read_text() == json_schema(), (
-        "write it again: python -c 'from workloads.library.tests.jobs.test_job_file import *; print(json_schema(), end=str())' > "
-        + file_text.SCHEMA_FILE
+        "write it again: python -c 'from workloads.library.tests.jobs.test_job_file import *;"
+        " print(json_schema(), end=str())' > " + file_text.SCHEMA_FILE
     )
-    assert all(each["description"] for name, each in schema["properties"].items() if name != "schema")
+    assert all(
+        each["description"] for name, each in schema["properties"].items() if name != "schema"
+    )
     elastic = own(nodes="4..8")
     body = YAML(typ="safe").load(file_text.dump(elastic))
     assert body["nodes"] == "4..8" and file_text.parse(body, "x") == elastic
@@ -60,12 +82,28 @@ def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -
 def test_a_gang_is_rigid_elastic_or_sharded() -> None:
     job = own(nodes="4..8")
     assert (job.min_nodes, job.pods, job.elastic, job.gang) == (4, 8, True, False)
-    assert (own(nodes=8).min_nodes, own(nodes=8).pods, own(nodes=8).elastic, own(nodes=8).gang) == (8, 8, False, True)
+    assert (own(nodes=8).min_nodes, own(nodes=8).pods, own(nodes=8).elastic, own(nodes=8).gang) == (
+        8,
+        8,
+        False,
+        True,
+    )
     sharded = own(nodes=8, sharded=True)
-    assert (sharded.min_nodes, sharded.in_place, sharded.elastic, sharded.gang) == (8, True, False, False)
+    assert (sharded.min_nodes, sharded.in_place, sharded.elastic, sharded.gang) == (
+        8,
+        True,
+        False,
+        False,
+    )
 
 
-NODES = {"8..4": "4..8", "0..4": "1..4", "4..4": "4", "4..2000": "4..1000", "4-8": "4..8"}
+NODES = {
+    "8..4": "4..8",
+    "0..4": "1..4",
+    "4..4": "4",
+    "4..2000": "4..1000",
+    "4-8": "4..8",
+}
 """Wrong ranges and what was meant."""
 
 
@@ -84,12 +122,44 @@ NODES = {"8..4": "4..8", "0..4": "1..4", "4..4": "4", "4..2000": "4..1000", "4-8
         *(({"nodes": got}, "nodes", f"write {fix}") for got, fix in NODES.items()),
         ({"nodes": "4..8", "on_notice": "wrap"}, "on_notice", "leave it out"),
         ({"nodes": "4..8", "resumes": False}, "resumes", "leave it out"),
-        ({"nodes": "4..8", "hours": 9.0, "deadline_hours": 20.0}, "deadline_hours", "leave it out"),
+        (
+            {
+                "nodes": "4..8",
+                "hours": 9.0,
+                "deadline_hours": 20.0,
+            },
+            "deadline_hours",
+            "leave it out",
+        ),
         ({"sharded": True}, "sharded", "nodes: 2"),
         ({"nodes": "4..8", "sharded": True}, "sharded", "nodes: 8"),
-        ({"nodes": 4, "sharded": True, "on_notice": "wrap"}, "on_notice", "leave it out, or sharded"),
-        ({"nodes": 4, "sharded": True, "copies": 2}, "copies", "range"),
-        ({"nodes": 4, "sharded": True, "state": "60"}, "state", "unit"),
+        (
+            {
+                "nodes": 4,
+                "sharded": True,
+                "on_notice": "wrap",
+            },
+            "on_notice",
+            "leave it out, or sharded",
+        ),
+        (
+            {
+                "nodes": 4,
+                "sharded": True,
+                "copies": 2,
+            },
+            "copies",
+            "range",
+        ),
+        (
+            {
+                "nodes": 4,
+                "sharded": True,
+                "state": "60",
+            },
+            "state",
+            "unit",
+        ),
         ({"nodes": 4, "copies": 0}, "copies", "sharded: true"),
         ({"nodes": 4, "state": "60Gi"}, "state", "sharded: true"),
         ({"data": "s3://b"}, "data", "gs://"),
@@ -103,7 +173,7 @@ NODES = {"8..4": "4..8", "0..4": "1..4", "4..4": "4", "4..2000": "4..1000", "4-8
         ({"predictor": "a:b"}, "a batch needs items", "--data"),
         ({"predict_seconds": 60.0}, "predict_seconds", "leave it out"),
     ],
-)  # fmt: skip
+)
 def test_what_a_job_may_not_say(fields: dict[str, Any], what: str, fix: str) -> None:
     with pytest.raises(InputError) as refused:
         own(**fields)
@@ -129,7 +199,12 @@ def test_a_fault_names_the_file_and_the_field(change: dict[str, Any], what: str,
     assert fix in refused.value.fix
 
 
-STATED = {"name": "my-run", "environment": "example", "image": IMAGE, "command": ["python", "train.py"]}
+STATED = {
+    "name": "my-run",
+    "environment": "example",
+    "image": IMAGE,
+    "command": ["python", "train.py"],
+}
 
 
 def test_a_field_without_a_default_must_be_given() -> None:
@@ -139,26 +214,63 @@ def test_a_field_without_a_default_must_be_given() -> None:
 
 def test_each_field_of_the_file_can_be_set_by_name() -> None:
     job = own(
-        nodes=2, hours=2.5, max_hours=4.0, resumes=False, on_notice="wrap", restarts=5, processes=2, shm="1Gi",
-        scratch="20Gi", checkpoints="gs://bucket/x", checkpoint_key="key", env={"A": "3", "B": "x=y"},
-        secrets={"HF_TOKEN": "hf/3"}, claims={"/mnt/models.v1": "models"},
-    )  # fmt: skip
+        nodes=2,
+        hours=2.5,
+        max_hours=4.0,
+        resumes=False,
+        on_notice="wrap",
+        restarts=5,
+        processes=2,
+        shm="1Gi",
+        scratch="20Gi",
+        checkpoints="gs://bucket/x",
+        checkpoint_key="key",
+        env={"A": "3", "B": "x=y"},
+        secrets={"HF_TOKEN": "hf/3"},
+        claims={"/mnt/models.v1": "models"},
+    )
     words = [
-        "gpus=1xl4", "nodes=2", "hours=2.5", "max_hours=4", "resumes=false", "on_notice=wrap", "restarts=5", "processes=2",
-        "shm=1Gi", "scratch=20Gi", "checkpoints=gs://bucket/x", "checkpoint_key=key", "env.A=3", "env.B=x=y",
-        "secrets.HF_TOKEN=hf/3", "claims./mnt/models.v1=models",
-    ]  # fmt: skip
+        "gpus=1xl4",
+        "nodes=2",
+        "hours=2.5",
+        "max_hours=4",
+        "resumes=false",
+        "on_notice=wrap",
+        "restarts=5",
+        "processes=2",
+        "shm=1Gi",
+        "scratch=20Gi",
+        "checkpoints=gs://bucket/x",
+        "checkpoint_key=key",
+        "env.A=3",
+        "env.B=x=y",
+        "secrets.HF_TOKEN=hf/3",
+        "claims./mnt/models.v1=models",
+    ]
     assert file_text.assigned(words, STATED) == job
     batch = ["sharded=true", "cpus=2", "memory=8Gi", "nodes=3"]
-    assert file_text.assigned(batch, STATED) == own(gpus="none", sharded=True, cpus=2.0, memory="8Gi", nodes=3)
+    assert file_text.assigned(batch, STATED) == own(
+        gpus="none",
+        sharded=True,
+        cpus=2.0,
+        memory="8Gi",
+        nodes=3,
+    )
     assert file_text.assigned(["nodes=4..8"], STATED).pods == 8
 
 
 WRONG = {
-    "restart=5": "unknown field: got restart", "restarts=many": "restarts: got 'many'", "restarts=-1": "restarts: got '-1'",
-    "hours=nan": "hours: got 'nan'", "resumes=no": "resumes: got 'no'", "restarts": "no FIELD=VALUE", "env=MODE": "no FIELD=VALUE",
-    "env.HOLDFAST_JOB=x": "HOLDFAST_JOB", "name=other": "given twice", "capacity=spott": "capacity: got 'spott'",
-}  # fmt: skip
+    "restart=5": "unknown field: got restart",
+    "restarts=many": "restarts: got 'many'",
+    "restarts=-1": "restarts: got '-1'",
+    "hours=nan": "hours: got 'nan'",
+    "resumes=no": "resumes: got 'no'",
+    "restarts": "no FIELD=VALUE",
+    "env=MODE": "no FIELD=VALUE",
+    "env.HOLDFAST_JOB=x": "HOLDFAST_JOB",
+    "name=other": "given twice",
+    "capacity=spott": "capacity: got 'spott'",
+}
 
 
 @pytest.mark.parametrize("word", WRONG)

@@ -1,4 +1,6 @@
-"""Programs of somebody else's as they are started in a pod: real torchrun, a real shell, real signals."""
+"""Programs of somebody else's as they are started in a pod: real torchrun, a real shell, real
+signals.
+"""
 
 import os
 import signal
@@ -41,7 +43,13 @@ def started(job: OwnJob, **replaced: str) -> tuple[list[str], dict[str, str]]:
 def test_torchrun_without_options_makes_one_world_of_a_gang(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(RANK)
-    job = own(gpus="1xa100", nodes=2, capacity="spot", processes=2, command=(str(TORCHRUN), str(script), str(tmp_path)))
+    job = own(
+        gpus="1xa100",
+        nodes=2,
+        capacity="spot",
+        processes=2,
+        command=(str(TORCHRUN), str(script), str(tmp_path)),
+    )
     (port,) = map(str, free_ports(1))
     nodes: list[subprocess.Popen[bytes]] = []
     for rank in ("0", "1"):
@@ -53,7 +61,9 @@ def test_torchrun_without_options_makes_one_world_of_a_gang(tmp_path: Path) -> N
 
 
 def test_a_program_that_ends_well_on_a_notice_is_not_taken_for_complete(tmp_path: Path) -> None:
-    """Bare it exits 0, which a Job counts as done; wrapped it exits as one that was stopped, or with its own code."""
+    """Bare it exits 0, which a Job counts as done; wrapped it exits as one that was stopped, or
+    with its own code.
+    """
     ready = tmp_path / "ready"
     codes: dict[str, int] = {}
     for how in ("handles", "wrap"):
@@ -65,5 +75,7 @@ def test_a_program_that_ends_well_on_a_notice_is_not_taken_for_complete(tmp_path
         ready.unlink()
     assert codes == {"handles": 0, "wrap": EXIT_PREEMPTED}
     for code in (0, 3):
-        command, env = started(own(on_notice="wrap", command=(sys.executable, "-c", f"raise SystemExit({code})")))
+        command, env = started(
+            own(on_notice="wrap", command=(sys.executable, "-c", f"raise SystemExit({code})"))
+        )
         assert subprocess.run(command, env=env, check=False).returncode == code

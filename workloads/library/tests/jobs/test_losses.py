@@ -1,4 +1,6 @@
-"""How a job fares, as far as the cluster still knows: past losses, waits, missing nodes, and which nodes fit it. Pure."""
+"""How a job fares, as far as the cluster still knows: past losses, waits, missing nodes, and which
+nodes fit it. Pure.
+"""
 
 from dataclasses import replace
 
@@ -19,37 +21,89 @@ from tests import platforms
 from tests.cluster.sim.nodes import node
 from workloads.library.tests import sample
 
-START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
-IGNORE = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
+START = "2026-01-01T00:00:00Z"
+LATER = "2026-01-01T00:05:00Z"
+IGNORE = {
+    "rules": [
+        {
+            "action": "Ignore",
+            "onPodConditions": [{"type": "DisruptionTarget"}],
+        }
+    ]
+}
 
 
-def pod(phase: str, code: int = 0, disrupted: bool = False, made: str = START, **annotations: int) -> Object:
-    conditions = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}] if disrupted else []
-    containers = [{"name": "main", "state": {"terminated": {"exitCode": code}}}]
+def pod(
+    phase: str, code: int = 0, disrupted: bool = False, made: str = START, **annotations: int
+) -> Object:
+    if disrupted:
+        conditions = [
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "TerminationByKubelet",
+            }
+        ]
+    else:
+        conditions = []
+    containers = [
+        {
+            "name": "main",
+            "state": {"terminated": {"exitCode": code}},
+        }
+    ]
     prefix = "batch.kubernetes.io/job-"
     counts = {prefix + key.replace("_", "-"): str(value) for key, value in annotations.items()}
     meta = {"creationTimestamp": made, "annotations": counts}
-    return {"metadata": meta, "status": {"phase": phase, "conditions": conditions, "containerStatuses": containers}}
+    return {
+        "metadata": meta,
+        "status": {
+            "phase": phase,
+            "conditions": conditions,
+            "containerStatuses": containers,
+        },
+    }
 
 
 def plain_job(pods: list[Object], status: Object | None = None, **spec: object) -> JobSnapshot:
-    meta = {"name": "j", "namespace": "n", "uid": "u"}
-    body = {"kind": "Job", "metadata": meta, "spec": spec, "status": {"startTime": START} | (status or {})}
+    meta = {
+        "name": "j",
+        "namespace": "n",
+        "uid": "u",
+    }
+    body = {
+        "kind": "Job",
+        "metadata": meta,
+        "spec": spec,
+        "status": {"startTime": START} | (status or {}),
+    }
     return JobSnapshot(body=body, pods=pods)
 
 
 def made(count: int) -> Object:
     """The Job controller's event, which Kubernetes counts up."""
-    return {"metadata": {"creationTimestamp": START}, "involvedObject": {"uid": "u"}, "reason": "SuccessfulCreate", "count": count}  # fmt: skip
+    return {
+        "metadata": {"creationTimestamp": START},
+        "involvedObject": {"uid": "u"},
+        "reason": "SuccessfulCreate",
+        "count": count,
+    }
 
 
-def counted(job: JobSnapshot, events: list[Object] | None = None, notices: int = 0) -> tuple[str, str]:
+def counted(
+    job: JobSnapshot, events: list[Object] | None = None, notices: int = 0
+) -> tuple[str, str]:
     found = losses(job, events or [], notices)
     return str(found.evicted), str(found.crashed)
 
 
 def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
-    pods = [pod("Failed", 143, True), pod("Failed", 1, True), pod("Failed", 70), pod("Succeeded")]
+    pods = [
+        pod("Failed", 143, True),
+        pod("Failed", 1, True),
+        pod("Failed", 70),
+        pod("Succeeded"),
+    ]
     job = plain_job(pods, backoffLimitPerIndex=0)
     assert counted(job) == ("2", "1")
     assert crashed(job) == pods[2:3]
@@ -57,7 +111,16 @@ def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
 
 INDEXED = {"backoffLimitPerIndex": 0}
 CHARGED = {"index_ignored_failure_count": 3, "index_failure_count": 1}
-TAKEN = [pod("Failed", 143, True, completion_index=0, index_ignored_failure_count=count) for count in (0, 1)]
+TAKEN = [
+    pod(
+        "Failed",
+        143,
+        True,
+        completion_index=0,
+        index_ignored_failure_count=count,
+    )
+    for count in (0, 1)
+]
 RUNNING = [pod("Running"), pod("Running")]
 LATE = [pod("Running", made=LATER), pod("Running", made=LATER)]
 LEFT = [pod("Failed", 143, True), pod("Failed", 1), pod("Running")]
@@ -67,26 +130,71 @@ PLAIN = {"podFailurePolicy": IGNORE, "parallelism": 2}
 @pytest.mark.parametrize(
     ("job", "events", "notices", "expected"),
     [
-        (plain_job([pod("Running", completion_index=0, **CHARGED), pod("Running", completion_index=1)], **INDEXED), [], 0, ("3", "1")),
+        (
+            plain_job(
+                [pod("Running", completion_index=0, **CHARGED), pod("Running", completion_index=1)],
+                **INDEXED,
+            ),
+            [],
+            0,
+            ("3", "1"),
+        ),
         (plain_job(TAKEN, **INDEXED), [], 0, ("2", "0")),
-        (plain_job([*TAKEN, pod("Running", completion_index=0, index_ignored_failure_count=2)], **INDEXED), [], 0, ("2", "0")),
+        (
+            plain_job(
+                [*TAKEN, pod("Running", completion_index=0, index_ignored_failure_count=2)],
+                **INDEXED,
+            ),
+            [],
+            0,
+            ("2", "0"),
+        ),
         (plain_job(RUNNING, **PLAIN), [made(2)], 0, ("0", "0")),
         (plain_job(LATE, **PLAIN), [made(9)], 0, ("7+", "0")),
         (plain_job(LATE, **PLAIN), [], 4, ("4+", "0")),
         (plain_job(LATE, **PLAIN), [], 0, ("0+", "0")),
-        (plain_job(LATE[:1], {"failed": 3, "succeeded": 1}, podFailurePolicy=IGNORE, parallelism=1), [made(6)], 0, ("1+", "3")),
+        (
+            plain_job(
+                LATE[:1], {"failed": 3, "succeeded": 1}, podFailurePolicy=IGNORE, parallelism=1
+            ),
+            [made(6)],
+            0,
+            ("1+", "3"),
+        ),
         (plain_job(LEFT, {"failed": 2}, parallelism=1), [], 0, ("1", "1")),
         (plain_job(LEFT, {"failed": 5}, parallelism=1), [], 0, ("1+", "1+")),
-        (JobSnapshot(body={"kind": "JobSet", "status": {"restarts": 5, "restartsCountTowardsMax": 2}}, pods=[]), [], 0, ("3", "2")),
+        (
+            JobSnapshot(
+                body={
+                    "kind": "JobSet",
+                    "status": {"restarts": 5, "restartsCountTowardsMax": 2},
+                },
+                pods=[],
+            ),
+            [],
+            0,
+            ("3", "2"),
+        ),
     ],
     ids=[
-        "an index whose pods are gone with the nodes", "not yet replaced", "replaced, and nothing counted twice",
-        "the first pods still run", "vanished, by events", "vanished, by its own lines", "vanished, by nothing",
-        "charged failures are exact", "no policy, all pods are left", "no policy, some are gone", "a JobSet's restarts",
+        "an index whose pods are gone with the nodes",
+        "not yet replaced",
+        "replaced, and nothing counted twice",
+        "the first pods still run",
+        "vanished, by events",
+        "vanished, by its own lines",
+        "vanished, by nothing",
+        "charged failures are exact",
+        "no policy, all pods are left",
+        "no policy, some are gone",
+        "a JobSet's restarts",
     ],
-)  # fmt: skip
+)
 def test_losses_are_counted_past_ones_too_and_what_is_a_lower_bound_says_so(
-    job: JobSnapshot, events: list[Object], notices: int, expected: tuple[str, str]
+    job: JobSnapshot,
+    events: list[Object],
+    notices: int,
+    expected: tuple[str, str],
 ) -> None:
     assert counted(job, events, notices) == expected
 
@@ -95,22 +203,54 @@ def test_a_job_that_runs_shows_its_progress() -> None:
     assert progress_text(None, 0) == ""
     lines = sorted(sample.killed_and_restored("job"), key=lambda line: line["t"])
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
-    assert progress_text(summary, sample.EPOCH + 86.4) == "useful 27.6 % of its time, step 60, saved 40 s ago"
+    assert (
+        progress_text(summary, sample.EPOCH + 86.4)
+        == "useful 27.6 % of its time, step 60, saved 40 s ago"
+    )
     assert progress_text(replace(summary, useful_ratio=None, last_commit_s=None), 0) == "step 60"
 
 
 @pytest.mark.parametrize("condition", ["", "QuotaReserved False", "Evicted True", "Evicted False"])
 def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str) -> None:
     kind, _, status = condition.partition(" ")
-    conditions = [{"type": kind, "status": status, "lastTransitionTime": LATER}] if kind else []
-    meta = {"name": "w", "namespace": "n", "uid": "w", "creationTimestamp": START}
-    workload = {"metadata": meta, "spec": {"queueName": "team"}, "status": {"conditions": conditions}}
-    job = JobSnapshot(body={"kind": "Job", "metadata": meta, "spec": {}}, pods=[], workload=workload)
+    if kind:
+        conditions = [
+            {
+                "type": kind,
+                "status": status,
+                "lastTransitionTime": LATER,
+            }
+        ]
+    else:
+        conditions = []
+    meta = {
+        "name": "w",
+        "namespace": "n",
+        "uid": "w",
+        "creationTimestamp": START,
+    }
+    workload = {
+        "metadata": meta,
+        "spec": {"queueName": "team"},
+        "status": {"conditions": conditions},
+    }
+    job = JobSnapshot(
+        body={
+            "kind": "Job",
+            "metadata": meta,
+            "spec": {},
+        },
+        pods=[],
+        workload=workload,
+    )
     assert held_since_s(job) == read_workload(workload).since_s
     taken_s = when("2026-01-01T02:00:00Z")
     queued = held(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
     assert queued is not None
-    assert queued.position == f"1 of 1 waiting in queue team, for {taken_s - read_workload(workload).since_s:.0f} s"
+    assert (
+        queued.position
+        == f"1 of 1 waiting in queue team, for {taken_s - read_workload(workload).since_s:.0f} s"
+    )
 
     workload["status"] = {"conditions": [{"type": "Admitted", "status": "True"}]}
     assert held_since_s(job) is None and held(job, ClusterSnapshot()) is None
@@ -118,18 +258,48 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
 
 def sharded(*phases: str) -> JobSnapshot:
     """A gang of eight GPUs a node; `phases`: of its pods by place, empty: there is none."""
-    launcher = {"command": ["train", "ranks", "--sharded"], "resources": {"limits": {"nvidia.com/gpu": "8"}}}
-    spec = {"parallelism": len(phases), "template": {"spec": {"containers": [launcher]}}}
-    meta = {"name": "w", "namespace": "n", "uid": "w", "creationTimestamp": START}
+    launcher = {
+        "command": ["train", "ranks", "--sharded"],
+        "resources": {"limits": {"nvidia.com/gpu": "8"}},
+    }
+    spec = {
+        "parallelism": len(phases),
+        "template": {"spec": {"containers": [launcher]}},
+    }
+    meta = {
+        "name": "w",
+        "namespace": "n",
+        "uid": "w",
+        "creationTimestamp": START,
+    }
     pods = [pod(phase, completion_index=place) for place, phase in enumerate(phases) if phase]
-    return JobSnapshot(body={"kind": "Job", "metadata": meta, "spec": spec}, pods=pods)
+    return JobSnapshot(
+        body={
+            "kind": "Job",
+            "metadata": meta,
+            "spec": spec,
+        },
+        pods=pods,
+    )
 
 
 def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_costs() -> None:
-    job, now = sharded("Running", "Running", "Running", "Pending"), when("2026-01-01T12:30:00Z")
-    lost = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-01-01T12:04:09Z"}
-    taken = job.pods[3] | {"status": {"phase": "Failed", "conditions": [lost]}}
-    job.pods[3]["metadata"] = job.pods[3]["metadata"] | {"creationTimestamp": "2026-01-01T12:04:19Z"}
+    job = sharded("Running", "Running", "Running", "Pending")
+    now = when("2026-01-01T12:30:00Z")
+    lost = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "lastTransitionTime": "2026-01-01T12:04:09Z",
+    }
+    taken = job.pods[3] | {
+        "status": {
+            "phase": "Failed",
+            "conditions": [lost],
+        }
+    }
+    job.pods[3]["metadata"] = job.pods[3]["metadata"] | {
+        "creationTimestamp": "2026-01-01T12:04:19Z"
+    }
     job.pods.append(taken)
     waits = "3 nodes wait in place for node 3 since 12:04 UTC, which costs 24 GPU-hours an hour"
     assert in_place_text(job, now) == waits
@@ -144,30 +314,53 @@ def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_co
         (("Pending", "Pending"), "--sharded", ""),
         (("Running", "Succeeded"), "--sharded", ""),
         (("Running", "Pending"), "train.py", ""),
-        (("Running", ""), "--sharded", "1 node waits in place for node 1, which costs 8 GPU-hours an hour"),
+        (
+            ("Running", ""),
+            "--sharded",
+            "1 node waits in place for node 1, which costs 8 GPU-hours an hour",
+        ),
     ],
 )
-def test_only_a_sharded_gang_that_lacks_a_node_waits_in_place(phases: tuple[str, ...], command: str, said: str) -> None:
+def test_only_a_sharded_gang_that_lacks_a_node_waits_in_place(
+    phases: tuple[str, ...], command: str, said: str
+) -> None:
     job = sharded(*phases)
     job.pod_spec["containers"][0]["command"] = [command]
     assert in_place_text(job, 0) == said
 
 
 def test_a_toleration_is_judged_as_the_scheduler_judges_it() -> None:
-    exists, named = {"operator": "Exists"}, {"key": "a", "value": "b"}
-    right = (named | {"operator": "Equal", "effect": "NoSchedule"}, named, exists, {"key": "a"} | exists)
-    wrong = ({"key": "a", "value": "c"}, {"key": "a", "effect": "NoExecute"} | exists, {"key": "important"} | exists)
+    exists = {"operator": "Exists"}
+    named = {"key": "a", "value": "b"}
+    right = (
+        named | {"operator": "Equal", "effect": "NoSchedule"},
+        named,
+        exists,
+        {"key": "a"} | exists,
+    )
+    wrong = (
+        {"key": "a", "value": "c"},
+        {"key": "a", "effect": "NoExecute"} | exists,
+        {"key": "important"} | exists,
+    )
     taint = Taint(key="a", value="b")
-    assert all(tolerates(each, taint) for each in right) and not any(tolerates(each, taint) for each in wrong)
+    assert all(tolerates(each, taint) for each in right) and not any(
+        tolerates(each, taint) for each in wrong
+    )
 
 
 def test_only_a_taint_of_a_pool_that_is_on_every_node_is_blamed() -> None:
     pool = next(p for p in platforms.load("example").pools if p.taints[:1] == (SPOT_TAINT,))
-    tainted, bare = node(pool, "n"), node(pool, "bare")
+    tainted = node(pool, "n")
+    bare = node(pool, "bare")
     bare["spec"]["taints"] = [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]
     for left_out, taint in enumerate((SPOT_TAINT, GPU_TAINT)):
         kept = [each for n, each in enumerate(pool.tolerations()) if n != left_out]
-        asked = {"nodeSelector": pool.selector(), "tolerations": kept, "containers": []}
+        asked = {
+            "nodeSelector": pool.selector(),
+            "tolerations": kept,
+            "containers": [],
+        }
         assert fit(asked, [tainted], []).untolerated == (str(taint), 1)
         found = fit(asked, [tainted, bare], [])
         assert (found.untolerated, found.selected, found.total) == (None, 2, 1)

@@ -1,4 +1,6 @@
-"""report, explain and list give one answer about one job: same event file, same figures to the digit."""
+"""report, explain and list give one answer about one job: same event file, same figures to the
+digit.
+"""
 
 import json
 import os
@@ -26,8 +28,16 @@ def write_events(path: Path, job: str, lines: list[sample.Line]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         for line in sorted(lines, key=lambda line: line["t"]):
-            fields = {key: line[key] for key in line if key not in ("v", "t", "event", "job", "kind", "process")}
-            about = {"job": job, "kind": line["kind"], "process": line["process"]}
+            fields = {
+                key: line[key]
+                for key in line
+                if key not in ("v", "t", "event", "job", "kind", "process")
+            }
+            about = {
+                "job": job,
+                "kind": line["kind"],
+                "process": line["process"],
+            }
             log = EventLog(descriptor, **about, clock=lambda now=line["t"]: now)
             log.emit(line["event"], **fields)
     finally:
@@ -36,14 +46,52 @@ def write_events(path: Path, job: str, lines: list[sample.Line]) -> None:
 
 def running_job(name: str) -> dict[str, list[Object]]:
     labels = {"batch.kubernetes.io/job-name": name}
-    meta = {"name": name, "namespace": "train", "uid": name, "creationTimestamp": START}
-    container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    spec = {"containers": [container], "nodeSelector": {}, "nodeName": "n"}
-    status = {"phase": "Running", "startTime": START, "conditions": [], "containerStatuses": []}
-    about = meta | {"name": f"{name}-0", "uid": f"{name}-p", "labels": labels}
-    pod = {"metadata": about, "spec": spec, "status": status}
-    job = {"metadata": meta, "spec": {"parallelism": 1, "template": {"spec": spec}}, "status": {"startTime": START}}
-    return {"/apis/batch/v1/jobs": [job], "/api/v1/pods": [pod], "/api/v1/nodes": [], "/api/v1/events": []}
+    meta = {
+        "name": name,
+        "namespace": "train",
+        "uid": name,
+        "creationTimestamp": START,
+    }
+    container = {
+        "name": "main",
+        "image": "i",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    spec = {
+        "containers": [container],
+        "nodeSelector": {},
+        "nodeName": "n",
+    }
+    status = {
+        "phase": "Running",
+        "startTime": START,
+        "conditions": [],
+        "containerStatuses": [],
+    }
+    about = meta | {
+        "name": f"{name}-0",
+        "uid": f"{name}-p",
+        "labels": labels,
+    }
+    pod = {
+        "metadata": about,
+        "spec": spec,
+        "status": status,
+    }
+    job = {
+        "metadata": meta,
+        "spec": {
+            "parallelism": 1,
+            "template": {"spec": spec},
+        },
+        "status": {"startTime": START},
+    }
+    return {
+        "/apis/batch/v1/jobs": [job],
+        "/api/v1/pods": [pod],
+        "/api/v1/nodes": [],
+        "/api/v1/events": [],
+    }
 
 
 def command(*arguments: str) -> Any:
@@ -72,10 +120,19 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
             cluster[path] += found if name != "set-back" else []
     with serving(cluster, tmp_path) as config:
         options = ("--events", str(events), "--kubeconfig", str(config))
-        listed = {row["name"]: row for row in json.loads(command("explain", *options, "--json"))["jobs"]}
-        table = {row.split()[0]: row for row in command("explain", *options).splitlines() if row.split()}
-        causes = {name: json.loads(command("explain", name, *options, "--json"))["cause"] for name in HISTORIES}
-    report = command("report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html"))
+        listed = {
+            row["name"]: row for row in json.loads(command("explain", *options, "--json"))["jobs"]
+        }
+        table = {
+            row.split()[0]: row for row in command("explain", *options).splitlines() if row.split()
+        }
+        causes = {
+            name: json.loads(command("explain", name, *options, "--json"))["cause"]
+            for name in HISTORIES
+        }
+    report = command(
+        "report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html")
+    )
     reported = {row["job"]: row for row in json.loads(report)["jobs"]}
     assert listed.keys() == reported.keys() == HISTORIES.keys()
     for name, row in listed.items():
@@ -84,14 +141,18 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
         assert f" {shown} " in table[name]
         step = "" if row["step"] is None else f", step {row['step']}"
         assert f"useful {shown} % of its time{step}" in causes[name]["blocker"]
-    known = {name: (f"{100 * row['useful_ratio']:.1f}", row["step"]) for name, row in listed.items()}
+    known = {
+        name: (f"{100 * row['useful_ratio']:.1f}", row["step"]) for name, row in listed.items()
+    }
     assert (known["set-back"], known["elastic"]) == (("27.6", 60), ("87.5", 60))
     assert listed["elastic"]["why"].startswith("8/8 nodes for ") and listed["calm"]["why"] == "none"
     assert [known[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
 
 
 def rendered_training_jobs() -> dict[str, tuple[Object, Object]]:
-    """One JobSet whose pods share a run, one Job whose indices train apart: as `render` writes them."""
+    """One JobSet whose pods share a run, one Job whose indices train apart: as `render` writes
+    them.
+    """
     found: dict[str, tuple[Object, Object]] = {}
     for body, spec in rendered.jobs("example"):
         if spec["template"]["spec"]["containers"][0]["command"][3:5] == ["train", "run"]:
@@ -101,19 +162,35 @@ def rendered_training_jobs() -> dict[str, tuple[Object, Object]]:
 
 
 @pytest.mark.parametrize("kind", ["gang", "by index"])
-def test_a_rendered_job_is_found_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_rendered_job_is_found_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """What its processes write joins what the cluster lists, whether its run bears an index or not."""
     body, spec = rendered_training_jobs()[kind]
     name = body["metadata"]["name"]
-    variables = {key: entry.get("value", "") for key, entry in rendered.variables(spec["template"]).items()}
+    variables = {
+        key: entry.get("value", "") for key, entry in rendered.variables(spec["template"]).items()
+    }
     monkeypatch.setenv(ENV_JOB, variables[ENV_JOB])
     monkeypatch.setenv(ENV_COMPLETION_INDEX, "0")
     command_of = spec["template"]["spec"]["containers"][0]["command"]
     run = rendered.option(command_of, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "0")
     write_events(tmp_path / "events.jsonl", run, sample.killed_and_restored(run))
-    meta = body["metadata"] | {"namespace": "training", "uid": "u", "creationTimestamp": START}
-    plural = "/apis/batch/v1/jobs" if body["kind"] == "Job" else "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
-    lists = {plural: [body | {"metadata": meta}], "/api/v1/pods": [], "/api/v1/nodes": [], "/api/v1/events": []}
+    meta = body["metadata"] | {
+        "namespace": "training",
+        "uid": "u",
+        "creationTimestamp": START,
+    }
+    if body["kind"] == "Job":
+        plural = "/apis/batch/v1/jobs"
+    else:
+        plural = "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
+    lists = {
+        plural: [body | {"metadata": meta}],
+        "/api/v1/pods": [],
+        "/api/v1/nodes": [],
+        "/api/v1/events": [],
+    }
     with serving(lists, tmp_path) as kubeconfig:
         options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
         (job,) = json.loads(command("explain", *options))["jobs"]

@@ -1,4 +1,6 @@
-"""explain, list and dashboard show one number for a job that Kueue holds, and the report once it has started."""
+"""explain, list and dashboard show one number for a job that Kueue holds, and the report once it
+has started.
+"""
 
 import json
 from dataclasses import replace
@@ -27,36 +29,97 @@ from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT
 pytestmark = pytest.mark.process
 WAITED_S = 7_523
 NOW = MIDNIGHT + 3 * HOUR
-META = {"namespace": "training", "creationTimestamp": rfc3339(NOW - WAITED_S)}
-TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "i"}], "nodeSelector": {LABEL_ACCELERATOR: "nvidia-l4"}}}
+META = {
+    "namespace": "training",
+    "creationTimestamp": rfc3339(NOW - WAITED_S),
+}
+TEMPLATE = {
+    "spec": {
+        "containers": [{"name": "main", "image": "i"}],
+        "nodeSelector": {LABEL_ACCELERATOR: "nvidia-l4"},
+    }
+}
 
 
-HELD = {"quota": "False", "admission check": "True", "flex queue": "True"}
+HELD = {
+    "quota": "False",
+    "admission check": "True",
+    "flex queue": "True",
+}
 """Kind of wait -> whether Kueue has reserved its quota."""
 
 
 def workload(condition: str, status: str) -> Object:
-    owner = {"kind": "Job", "name": "train", "uid": "j"}
+    owner = {
+        "kind": "Job",
+        "name": "train",
+        "uid": "j",
+    }
     return {
-        "metadata": META | {"name": "job-train", "uid": "w", "ownerReferences": [owner]},
-        "spec": {"queueName": "spot", "active": True, "podSets": [{"name": "main", "template": TEMPLATE}]},
-        "status": {"conditions": [{"type": condition, "status": status, "lastTransitionTime": rfc3339(NOW)}]},
+        "metadata": (
+            META
+            | {
+                "name": "job-train",
+                "uid": "w",
+                "ownerReferences": [owner],
+            }
+        ),
+        "spec": {
+            "queueName": "spot",
+            "active": True,
+            "podSets": [{"name": "main", "template": TEMPLATE}],
+        },
+        "status": {
+            "conditions": [
+                {
+                    "type": condition,
+                    "status": status,
+                    "lastTransitionTime": rfc3339(NOW),
+                }
+            ]
+        },
     }
 
 
 @pytest.mark.parametrize("kind", HELD)
-def test_explain_and_its_list_show_one_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_explain_and_its_list_show_one_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     take_snapshot = cluster_snapshot.take_snapshot
     monkeypatch.setattr(explain, "time", SimpleNamespace(time=lambda: NOW))
-    monkeypatch.setattr(cluster_snapshot, "take_snapshot", lambda *asked: replace(take_snapshot(*asked), taken_s=NOW))
-    job = {"metadata": META | {"name": "train", "uid": "j"}, "spec": {"suspend": True, "parallelism": 1, "template": TEMPLATE}, "status": {}}  # fmt: skip
-    lists: dict[str, list[Object]] = {path: [] for path in ("/api/v1/pods", "/api/v1/nodes", "/api/v1/events")}
+    monkeypatch.setattr(
+        cluster_snapshot,
+        "take_snapshot",
+        lambda *asked: replace(take_snapshot(*asked), taken_s=NOW),
+    )
+    job = {
+        "metadata": META | {"name": "train", "uid": "j"},
+        "spec": {
+            "suspend": True,
+            "parallelism": 1,
+            "template": TEMPLATE,
+        },
+        "status": {},
+    }
+    lists: dict[str, list[Object]] = {
+        path: [] for path in ("/api/v1/pods", "/api/v1/nodes", "/api/v1/events")
+    }
     lists |= {
         "/apis/batch/v1/jobs": [job],
         "/apis/kueue.x-k8s.io/v1beta2/workloads": [workload("QuotaReserved", HELD[kind])],
     }
     if kind == "flex queue":
-        asked = {"metadata": META | {"name": "ask", "uid": "r", "ownerReferences": [{"uid": "w"}]}, "status": {}}
+        asked = {
+            "metadata": (
+                META
+                | {
+                    "name": "ask",
+                    "uid": "r",
+                    "ownerReferences": [{"uid": "w"}],
+                }
+            ),
+            "status": {},
+        }
         lists["/apis/autoscaling.x-k8s.io/v1/provisioningrequests"] = [asked]
     with serving(lists, tmp_path) as kubeconfig:
         api = Api(kubeconfig)
@@ -65,7 +128,9 @@ def test_explain_and_its_list_show_one_wait(tmp_path: Path, monkeypatch: pytest.
     assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
 
 
-def test_the_chart_has_one_line_with_that_wait_and_the_report_shows_it_once_the_job_has_started() -> None:
+def test_the_chart_has_one_line_with_that_wait_and_the_report_shows_it_once_the_job_has_started() -> (
+    None
+):
     """Prometheus' own engine asks the chart's query."""
     cluster = Cluster(clock=lambda: NOW)
     cluster.queues.workload("ADDED", workload("QuotaReserved", "False"))
@@ -75,11 +140,18 @@ def test_the_chart_has_one_line_with_that_wait_and_the_report_shows_it_once_the_
     writer = CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=lambda: NOW)
     writer.write(list(cluster.samples(NOW)))
     recorder.minute = 2
-    asked = Alert(name="Charted", severity=Severity.INFO, why="", query=filled(f"{query} == {WAITED_S}", EXAMPLE))
+    asked = Alert(
+        name="Charted",
+        severity=Severity.INFO,
+        why="",
+        query=filled(f"{query} == {WAITED_S}", EXAMPLE),
+    )
     (charted,) = firings([asked], recorder)
     assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(charted.labels)
     cluster.queues.workload("MODIFIED", workload("Admitted", "True"))
-    found: Capacities = capacities(parse(json.dumps(line).encode() for line in cluster.lines(NOW)).events)
+    found: Capacities = capacities(
+        parse(json.dumps(line).encode() for line in cluster.lines(NOW)).events
+    )
     (wait,) = found.queue_waits
     assert (wait.kind["queue"], wait.kind["accelerator"], wait.n) == ("spot", "nvidia-l4", 1)
     assert (wait.p50_s, wait.p95_s, wait.longest_s) == (WAITED_S, WAITED_S, WAITED_S)

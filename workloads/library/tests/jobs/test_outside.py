@@ -1,6 +1,8 @@
-"""What a job needs outside the cluster: an image, buckets of the region, secrets that exist; the files that it becomes.
+"""What a job needs outside the cluster: an image, buckets of the region, secrets that exist; the
+files that it becomes.
 
-Everything that can be wrong with a job of one's own is refused by its command with a fix, and nothing is written.
+Everything that can be wrong with a job of one's own is refused by its command with a fix, and
+nothing is written.
 """
 
 import json
@@ -21,22 +23,56 @@ from tests.platforms import load, with_images
 from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
 FAR = {"location": "EUROPE-WEST4"}
-NO_SECRET = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
+NO_SECRET = (
+    "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
+)
 NO_BUCKET = "ERROR: (gcloud.storage.buckets.describe) gs://gone not found: 404."
-GIVEN = {"--platform": str(platforms.file("example")), "--image": IMAGE, "--gpus": "1xl4"}
+GIVEN = {
+    "--platform": str(platforms.file("example")),
+    "--image": IMAGE,
+    "--gpus": "1xl4",
+}
 PROD = str(platforms.file("prod"))
 MINE = f"us-central1-docker.pkg.dev/change-me/holdfast-prod/mine@sha256:{'a' * 64}"
 CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "GPUs that no pool has": ({"--gpus": "8xh100"}, "no pool of example", ""),
     "image is no name": ({"--image": "Train Me"}, "without a digest", "imagetools inspect"),
-    "image by tag": ({"--image": "us-docker.pkg.dev/p/r/train:v1"}, "without a digest", "imagetools inspect"),
-    "role that was not pushed": ({"--image": "trainer"}, "image digests of example", "make images ENV=example"),
-    "image that the policy refuses": ({"--platform": PROD}, "image policy", "security.image_patterns"),
-    "run that has no place": ({"--platform": PROD, "--image": MINE}, "no prefix in the", 'Run(name="my-run")'),
-    "bucket in another region": ({"--data": "gs://far/x"}, "another region", "--location=us-central1"),
+    "image by tag": (
+        {"--image": "us-docker.pkg.dev/p/r/train:v1"},
+        "without a digest",
+        "imagetools inspect",
+    ),
+    "role that was not pushed": (
+        {"--image": "trainer"},
+        "image digests of example",
+        "make images ENV=example",
+    ),
+    "image that the policy refuses": (
+        {"--platform": PROD},
+        "image policy",
+        "security.image_patterns",
+    ),
+    "run that has no place": (
+        {"--platform": PROD, "--image": MINE},
+        "no prefix in the",
+        'Run(name="my-run")',
+    ),
+    "bucket in another region": (
+        {"--data": "gs://far/x"},
+        "another region",
+        "--location=us-central1",
+    ),
     "bucket that is not there": ({"--data": "gs://gone/x"}, "no such bucket", "create it"),
-    "secret that is not there": ({"--set": "secrets.HF_TOKEN=hf"}, "no such secret", "gcloud secrets create hf"),
-    "document that is not there": ({"--platform": "exmaple.json"}, "no platform document", "infra describe"),
+    "secret that is not there": (
+        {"--set": "secrets.HF_TOKEN=hf"},
+        "no such secret",
+        "gcloud secrets create hf",
+    ),
+    "document that is not there": (
+        {"--platform": "exmaple.json"},
+        "no platform document",
+        "infra describe",
+    ),
 }
 
 
@@ -45,7 +81,10 @@ def called(*words: str) -> Result:
 
 
 def new_job(**changed: str) -> Result:
-    options = [word for pair in (GIVEN | changed).items() for word in pair]
+    options = []
+    for pair in (GIVEN | changed).items():
+        for word in pair:
+            options.append(word)
     return called("new-job", "my-run", *options, "--", "python", "train.py", "--lr", "3")
 
 
@@ -63,7 +102,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gcloud: Gcloud) -> Pat
 
 @pytest.mark.process
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_is_refused_with_its_fix_and_nothing_is_written(work: Path, case: str) -> None:
+def test_what_is_wrong_is_refused_with_its_fix_and_nothing_is_written(
+    work: Path, case: str
+) -> None:
     changed, what, fix = CASES[case]
     with pytest.raises(InputError) as error:
         new_job(**changed)
@@ -80,7 +121,9 @@ def test_a_job_is_written_and_submit_reads_it(work: Path, monkeypatch: pytest.Mo
     body: dict[str, Any] = json.loads(called(*submitted).stdout)
     assert body["usd_per_hour"] > 0 and body["purchases"][0]["gpus"] == 1
     again = called(*submitted)
-    assert again.exit_code == 0 and "wrote gitops/my-run.yaml" in again.stderr, "its own manifest is replaced"
+    assert again.exit_code == 0 and "wrote gitops/my-run.yaml" in again.stderr, (
+        "its own manifest is replaced"
+    )
     linted = called("lint", "gitops")
     assert linted.exit_code == 0, linted.stdout
     (work / "my-run.yaml").write_text("mine")
@@ -91,8 +134,11 @@ def test_a_job_is_written_and_submit_reads_it(work: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.process
 def test_the_right_on_a_bucket_of_ones_own_is_named_with_its_account(gcloud: Gcloud) -> None:
-    job, env = own(data="gs://near/x"), load("example")
-    assert any("was not checked" in line for line in outside.check(job, env)), "Google does not answer"
+    job = own(data="gs://near/x")
+    env = load("example")
+    assert any("was not checked" in line for line in outside.check(job, env)), (
+        "Google does not answer"
+    )
     gcloud.answer("storage buckets describe gs://near", {"location": "US-CENTRAL1"})
     (granted,) = outside.check(job, env)
     assert "--member=serviceAccount:holdfast-example-trainer@" in granted
@@ -108,7 +154,12 @@ def test_a_folder_of_the_bucket_that_the_job_may_not_write_is_refused(gcloud: Gc
     assert f"{bucket}/default, or a folder below" in str(refused.value)
     apart = load("prod")
     with pytest.raises(InputError, match="may not write"):
-        list(outside.check(own(name=apart.runs[0].name, checkpoints=f"gs://{apart.buckets['checkpoints']}/x"), apart))
+        list(
+            outside.check(
+                own(name=apart.runs[0].name, checkpoints=f"gs://{apart.buckets['checkpoints']}/x"),
+                apart,
+            )
+        )
 
 
 def test_a_role_is_the_image_that_was_pushed_for_the_environment() -> None:

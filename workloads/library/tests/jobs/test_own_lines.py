@@ -1,4 +1,6 @@
-"""A loop of somebody else's that only holds a Checkpointer: its own lines give its receipt useful time and lost steps."""
+"""A loop of somebody else's that only holds a Checkpointer: its own lines give its receipt useful
+time and lost steps.
+"""
 
 import json
 import os
@@ -22,7 +24,9 @@ from tests.cluster.sim.waiting import until
 from workloads.library.tests.fork_server import ForkServer, Started
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
-JOB, STEPS, SAVED = "theirs-0123abcd", 400, 100
+JOB = "theirs-0123abcd"
+STEPS = 400
+SAVED = 100
 LOOP = """\
 import sys, time, torch
 from holdfast.checkpoint import Checkpointer, reports
@@ -46,13 +50,30 @@ def server() -> Iterator[ForkServer]:
     server.close()
 
 
-def started(server: ForkServer, folder: Path, env: dict[str, str], stuck_at: int = STEPS) -> Started:
+def started(
+    server: ForkServer,
+    folder: Path,
+    env: dict[str, str],
+    stuck_at: int = STEPS,
+) -> Started:
     """What it prints goes to `out` in the folder."""
     (folder / "loop.py").write_text(LOOP)
-    words = [sys.executable, str(folder / "loop.py"), f"file://{folder}/store", str(STEPS), str(stuck_at)]
+    words = [
+        sys.executable,
+        str(folder / "loop.py"),
+        f"file://{folder}/store",
+        str(STEPS),
+        str(stuck_at),
+    ]
     ours = {key: value for key, value in os.environ.items() if key not in (ENV_JOB, ENV_EVENTS)}
     with (folder / "out").open("a") as out:
-        return server.start(words, env=ours | env, out=out, err=out, session=True)
+        return server.start(
+            words,
+            env=ours | env,
+            out=out,
+            err=out,
+            session=True,
+        )
 
 
 def written(log: Path, event: str) -> list[dict[str, float]]:
@@ -70,9 +91,14 @@ def steps_of(log: Path) -> float:
     return max((window["last_step"] for window in written(log, "window")), default=0)
 
 
-def test_a_receipt_has_the_useful_time_and_the_lost_steps_of_a_plain_loop(server: ForkServer, tmp_path: Path) -> None:
+def test_a_receipt_has_the_useful_time_and_the_lost_steps_of_a_plain_loop(
+    server: ForkServer, tmp_path: Path
+) -> None:
     log = tmp_path / "events" / "pod.jsonl"
-    env = {ENV_JOB: JOB, ENV_EVENTS: str(log)}
+    env = {
+        ENV_JOB: JOB,
+        ENV_EVENTS: str(log),
+    }
     first = started(server, tmp_path, env, stuck_at=SAVED + 50)
     until("it is past a save", lambda: steps_of(log) > SAVED and written(log, "commit"), 240)
     first.kill()
@@ -90,8 +116,14 @@ def test_a_receipt_has_the_useful_time_and_the_lost_steps_of_a_plain_loop(server
     done = sum(window["last_step"] - window["first_step"] + 1 for window in written(log, "window"))
     assert [line["step"] for line in written(log, "restore")][:2] == [0, SAVED]
     assert (summary.job, summary.step) == (JOB, STEPS)
-    assert summary.lost == done - STEPS > 0, "each step is in a window, those that the kill lost in two"
-    assert summary.orderly_exits == 1 and len(summary.recoveries) == 2 and 0.05 < (summary.useful_ratio or 0) < 1
+    assert summary.lost == done - STEPS > 0, (
+        "each step is in a window, those that the kill lost in two"
+    )
+    assert (
+        summary.orderly_exits == 1
+        and len(summary.recoveries) == 2
+        and 0.05 < (summary.useful_ratio or 0) < 1
+    )
     made = receipt(job_ledgers(read_folder(log.parent).events), 1.0, 3.0)
     assert made.evictions == 2 and made.useful_hours > 0 and made.largest_loss_s > 0
 

@@ -1,4 +1,6 @@
-"""A job of one's own with hours and a deadline: what the planner prices is what its objects carry out."""
+"""A job of one's own with hours and a deadline: what the planner prices is what its objects carry
+out.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -28,9 +30,13 @@ PRICES = prices.load()
 def with_on_demand(accelerator: str, machine: str) -> Platform:
     """The example with on-demand machines of this GPU for jobs."""
     group = NodeGroup(
-        name=f"demand-{accelerator.rpartition('-')[2]}", role=Role.TRAINING, machine_types=(machine,),
-        accelerator=accelerator, gpus_per_node=1, max_nodes=4,
-    )  # fmt: skip
+        name=f"demand-{accelerator.rpartition('-')[2]}",
+        role=Role.TRAINING,
+        machine_types=(machine,),
+        accelerator=accelerator,
+        gpus_per_node=1,
+        max_nodes=4,
+    )
     example = environments.load("example")
     return describe.platform(replace(example, groups=(*example.groups, group)))
 
@@ -59,7 +65,10 @@ def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_o
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     # Each queue that it may be in has a flavor for it, which holds what the pod leaves open.
-    queues = {priced.spot_queue: ("spot-l4", "spot"), priced.on_demand_queue: ("demand-l4", "on-demand")}
+    queues = {
+        priced.spot_queue: ("spot-l4", "spot"),
+        priced.on_demand_queue: ("demand-l4", "on-demand"),
+    }
     for queue, (group, capacity) in queues.items():
         labels = flavors(env)[f"{queue}-{group}"]
         assert labels.items() >= (pod["nodeSelector"] | {"holdfast.dev/pool-class": group}).items()
@@ -69,19 +78,34 @@ def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_o
 def test_a_job_that_queues_for_flex_start_is_moved_to_on_demand_in_time_as_it_was_priced() -> None:
     env = with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g")
     priced, body = carried(own(gpus="1xa100", hours=48.0, deadline_hours=60.0), env)
-    assert (priced.policy, priced.spot_queue, priced.on_demand_queue) == ("queue", "flex", "on-demand")
+    assert (priced.policy, priced.spot_queue, priced.on_demand_queue) == (
+        "queue",
+        "flex",
+        "on-demand",
+    )
     assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "flex"
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}
     queued = flavors(env)["flex-nvidia-tesla-a100"]
-    assert queued["cloud.google.com/gke-gpu-driver-version"] == "latest", "as any other pod on such a node asks"
+    assert queued["cloud.google.com/gke-gpu-driver-version"] == "latest", (
+        "as any other pod on such a node asks"
+    )
     assert waits_for(body, queued, "flex") == {("nvidia-tesla-a100", "flex-start")}
 
 
 def test_what_is_not_moved_in_time_is_not_promised() -> None:
     placed = placing.place(own(gpus="1xl4", hours=10.0), load("example"), PRICES)
     assert placed.offer is not None and "%" in placed.reason, "hours without a deadline"
-    alone, gang = (own(gpus="1xa100", nodes=n, command=("sleep", "9"), hours=48.0, deadline_hours=60.0) for n in (1, 2))
+    alone, gang = (
+        own(
+            gpus="1xa100",
+            nodes=n,
+            command=("sleep", "9"),
+            hours=48.0,
+            deadline_hours=60.0,
+        )
+        for n in (1, 2)
+    )
     with pytest.raises(InputError, match="keeps the deadline"):
         placing.place(alone, load("example"), PRICES)  # no A100 on demand
     priced, _ = carried(gang, with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g"))
@@ -89,15 +113,39 @@ def test_what_is_not_moved_in_time_is_not_promised() -> None:
 
 
 def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, ...]]:
-    """The GPU and the capacity that the exporter sees a pod of the job wait for, made from it as Kueue makes it."""
+    """The GPU and the capacity that the exporter sees a pod of the job wait for, made from it as
+    Kueue makes it.
+    """
     template = body["spec"]["template"]
     spec = template["spec"] | {"nodeSelector": template["spec"]["nodeSelector"] | flavor}
     labels = template["metadata"]["labels"] | {LABEL_CLUSTER_QUEUE: queue}
-    meta = {"uid": "u", "namespace": "training", "labels": labels}
-    waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": rfc3339(1_000.0)}
+    meta = {
+        "uid": "u",
+        "namespace": "training",
+        "labels": labels,
+    }
+    waits = {
+        "type": "PodScheduled",
+        "status": "False",
+        "lastTransitionTime": rfc3339(1_000.0),
+    }
     cluster = Cluster()
-    cluster.pod("ADDED", {"metadata": meta, "spec": spec, "status": {"phase": "Pending", "conditions": [waits]}})
-    pending = [each for each in cluster.samples(2_000.0) if each.metric == "pending_seconds" and each.value == 1_000.0]
+    cluster.pod(
+        "ADDED",
+        {
+            "metadata": meta,
+            "spec": spec,
+            "status": {
+                "phase": "Pending",
+                "conditions": [waits],
+            },
+        },
+    )
+    pending = [
+        each
+        for each in cluster.samples(2_000.0)
+        if each.metric == "pending_seconds" and each.value == 1_000.0
+    ]
     return {tuple(value for _, value in each.labels) for each in pending}
 
 

@@ -1,4 +1,6 @@
-"""What a job of one's own becomes: placed where its pools are, and clean under the linter whatever it says."""
+"""What a job of one's own becomes: placed where its pools are, and clean under the linter whatever
+it says.
+"""
 
 import itertools
 from dataclasses import replace
@@ -33,7 +35,10 @@ def made(job: OwnJob) -> list[dict[str, Any]]:
 
 def pod_of(bodies: list[dict[str, Any]]) -> dict[str, Any]:
     spec = bodies[-1]["spec"]
-    holder = spec["replicatedJobs"][0]["template"]["spec"] if bodies[-1]["kind"] == "JobSet" else spec
+    if bodies[-1]["kind"] == "JobSet":
+        holder = spec["replicatedJobs"][0]["template"]["spec"]
+    else:
+        holder = spec
     return holder["template"]["spec"]
 
 
@@ -48,24 +53,52 @@ def listed(environment: str) -> str:
 
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
-    {"secrets": {"HF_TOKEN": "hf", "B": "b/3"}, "claims": {"/mnt/models": "models"}, "checkpoint_key": "key"},
-    {"on_notice": "drain", "scratch": "512Mi", "shm": "1Gi", "env": {"MODE": "a b", "LEVEL": "./x="}},
-    {"on_notice": "wrap", "data": "gs://bucket/a/b", "scratch": "50Gi", "restarts": 9},
-    {"data": "gs://bucket", "max_hours": 0.5, "command": ("./x y", "--a=b", "-")},
+    {
+        "secrets": {"HF_TOKEN": "hf", "B": "b/3"},
+        "claims": {"/mnt/models": "models"},
+        "checkpoint_key": "key",
+    },
+    {
+        "on_notice": "drain",
+        "scratch": "512Mi",
+        "shm": "1Gi",
+        "env": {"MODE": "a b", "LEVEL": "./x="},
+    },
+    {
+        "on_notice": "wrap",
+        "data": "gs://bucket/a/b",
+        "scratch": "50Gi",
+        "restarts": 9,
+    },
+    {
+        "data": "gs://bucket",
+        "max_hours": 0.5,
+        "command": ("./x y", "--a=b", "-"),
+    },
 )
 """What a job may say in addition; the machines take turns with it."""
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_passes(name: str) -> None:
-    """One that fills it, and one with a single of its GPUs; alone and as a gang; whatever the job says."""
+def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_passes(
+    name: str,
+) -> None:
+    """One that fills it, and one with a single of its GPUs; alone and as a gang; whatever the job
+    says.
+    """
     options = itertools.cycle(OPTIONS)
-    for offer, (whole, nodes) in itertools.product(offers(load(name)), ((True, 1), (False, 1), (True, 2))):
+    for offer, (whole, nodes) in itertools.product(
+        offers(load(name)), ((True, 1), (False, 1), (True, 2))
+    ):
         gpus = offer.machine.gpus if whole else 1
         wrong = offer.capacity is (Capacity.QUEUED if nodes == 1 else Capacity.FLEX_START)
         if wrong or gpus * nodes > offer.lent_gpus:
             continue
-        given = {"gpus": f"{gpus}x{offer.accelerator}", "nodes": nodes, "capacity": offer.capacity.value}
+        given = {
+            "gpus": f"{gpus}x{offer.accelerator}",
+            "nodes": nodes,
+            "capacity": offer.capacity.value,
+        }
         given["resumes"] = whole or offer.capacity is Capacity.SPOT
         job = own(name=listed(name), environment=name, **given | next(options))
         placed = placing.place(job, load(name), PRICES)
@@ -73,8 +106,13 @@ def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_pass
         pod = pod_of(made(job))
         (container,) = pod["containers"]
         assert container["resources"]["limits"]["nvidia.com/gpu"] == str(gpus)
-        assert container["image"] == IMAGE and container["command"][-len(job.command) :] == list(job.command)
-        assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["image"] == IMAGE and container["command"][-len(job.command) :] == list(
+            job.command
+        )
+        assert (
+            pod["securityContext"]["runAsNonRoot"]
+            and container["securityContext"]["readOnlyRootFilesystem"]
+        )
 
 
 def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
@@ -112,11 +150,23 @@ def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
 
 def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
     options = ("--set", "micro_batch=8")
-    bodies = made(own(predictor="mine:predict", predict_seconds=90.0, data="gs://bucket/a", nodes=3, command=options))
+    bodies = made(
+        own(
+            predictor="mine:predict",
+            predict_seconds=90.0,
+            data="gs://bucket/a",
+            nodes=3,
+            command=options,
+        )
+    )
     pod = pod_of(bodies)
     assert [each["name"] for each in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
     command = pod["containers"][0]["command"]
-    assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == ["--set", "predict_timeout_s=90", *options]
+    assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == [
+        "--set",
+        "predict_timeout_s=90",
+        *options,
+    ]
     assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
 
 
@@ -125,20 +175,73 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
     [
         ({"gpus": "1xh100"}, "no pool of example has this GPU", "1xl4 spot"),
         ({"gpus": "1xl4", "nodes": 40}, "lends fewer GPUs", "1xl4 spot"),
-        ({"gpus": "1xa100", "nodes": 2, "capacity": "flex-start"}, "one by one", "queued"),
+        (
+            {
+                "gpus": "1xa100",
+                "nodes": 2,
+                "capacity": "flex-start",
+            },
+            "one by one",
+            "queued",
+        ),
         ({"gpus": "1xl4", "capacity": "on-demand"}, "no such machines", "spot"),
-        ({"gpus": "1xa100", "nodes": "2..4", "capacity": "queued"}, "comes back after hours", "spot"),
-        ({"gpus": "1xa100", "nodes": 2, "sharded": True, "capacity": "queued"}, "comes back after hours", "spot"),
+        (
+            {
+                "gpus": "1xa100",
+                "nodes": "2..4",
+                "capacity": "queued",
+            },
+            "comes back after hours",
+            "spot",
+        ),
+        (
+            {
+                "gpus": "1xa100",
+                "nodes": 2,
+                "sharded": True,
+                "capacity": "queued",
+            },
+            "comes back after hours",
+            "spot",
+        ),
         ({"gpus": "1xl4", "nodes": "20..40"}, "lends fewer GPUs", "1xl4 spot"),
-        ({"gpus": "1xl4", "capacity": "spot", "resumes": False}, "cannot resume", "flex-start"),
+        (
+            {
+                "gpus": "1xl4",
+                "capacity": "spot",
+                "resumes": False,
+            },
+            "cannot resume",
+            "flex-start",
+        ),
         ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
-        ({"gpus": "1xa100", "nodes": 2, "sharded": True, "state": "80Gi"}, "5 x 40.0 GiB = 200.0 GiB", "HF158"),
-        ({"gpus": "1xa100", "nodes": 2, "sharded": True, "command": ("torchrun", "t.py")}, "HF157", "HF157"),
+        (
+            {
+                "gpus": "1xa100",
+                "nodes": 2,
+                "sharded": True,
+                "state": "80Gi",
+            },
+            "5 x 40.0 GiB = 200.0 GiB",
+            "HF158",
+        ),
+        (
+            {
+                "gpus": "1xa100",
+                "nodes": 2,
+                "sharded": True,
+                "command": ("torchrun", "t.py"),
+            },
+            "HF157",
+            "HF157",
+        ),
         ({"env": {"API_TOKEN": "hunter2hunter2hunter2"}}, "HF416", "HF416"),
         ({"command": ("sh", "-c", "trap 'exit 0' TERM; python train.py")}, "HF105", "HF105"),
     ],
 )
-def test_what_no_environment_can_run_is_refused(fields: dict[str, Any], what: str, allowed: str) -> None:
+def test_what_no_environment_can_run_is_refused(
+    fields: dict[str, Any], what: str, allowed: str
+) -> None:
     with pytest.raises(InputError) as refused:
         made(own(**fields))
     assert what in refused.value.what and allowed in refused.value.allowed, str(refused.value)
@@ -158,25 +261,66 @@ def test_a_run_of_ones_own_has_its_key_where_checkpoints_are_signed() -> None:
 
 
 def test_a_gang_on_queued_flex_start_may_go_back_to_its_queue_until_its_deadline() -> None:
-    fields: dict[str, Any] = {"gpus": "1xa100", "nodes": 2, "capacity": "queued", "restarts": 5}
+    fields: dict[str, Any] = {
+        "gpus": "1xa100",
+        "nodes": 2,
+        "capacity": "queued",
+        "restarts": 5,
+    }
     within = made(own(**fields, hours=40, deadline_hours=120))[-1]["metadata"]
-    assert (within["labels"][LABEL_REQUEUES], within["annotations"][ANNOTATION_REQUEUES_FOR]) == ("5", str(120 * 3600))
+    assert (within["labels"][LABEL_REQUEUES], within["annotations"][ANNOTATION_REQUEUES_FOR]) == (
+        "5",
+        str(120 * 3600),
+    )
     gang = made(own(**fields))[-1]
     assert gang["spec"]["failurePolicy"]["maxRestarts"] == 5
     assert ANNOTATION_REQUEUES_FOR not in gang["metadata"]["annotations"]
 
 
 def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_most_nodes() -> None:
-    bodies = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), restarts=5))
-    assert [body["kind"] for body in bodies] == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
-    spec, main = bodies[-1]["spec"], pod_of(bodies)["containers"][0]
-    assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"], spec["suspend"]) == (4, 4, 5, True)
+    bodies = made(
+        own(
+            gpus="1xa100",
+            nodes="2..4",
+            command=("python", "mine.py"),
+            restarts=5,
+        )
+    )
+    assert [body["kind"] for body in bodies] == [
+        "Service",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Job",
+    ]
+    spec = bodies[-1]["spec"]
+    main = pod_of(bodies)["containers"][0]
+    assert (
+        spec["completions"],
+        spec["parallelism"],
+        spec["backoffLimitPerIndex"],
+        spec["suspend"],
+    ) == (4, 4, 5, True)
     assert bodies[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "spot"
     assert {("HOLDFAST_GANG_NODES", "4"), ("HOLDFAST_GANG_MIN_NODES", "2")} <= variables(main)
-    assert main["env"][-1]["name"] == "HOLDFAST_GANG_ADDRESS", "Kubernetes expands only variables that come before"
+    assert main["env"][-1]["name"] == "HOLDFAST_GANG_ADDRESS", (
+        "Kubernetes expands only variables that come before"
+    )
     assert main["command"] == ["python", "mine.py"]
-    several = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), processes=3))
-    assert pod_of(several)["containers"][0]["command"] == [*pod_parts.RANKS, "3", "--", "python", "mine.py"]
+    several = made(
+        own(
+            gpus="1xa100",
+            nodes="2..4",
+            command=("python", "mine.py"),
+            processes=3,
+        )
+    )
+    assert pod_of(several)["containers"][0]["command"] == [
+        *pod_parts.RANKS,
+        "3",
+        "--",
+        "python",
+        "mine.py",
+    ]
     (bought,) = submit.plan(bodies, load("example"), PRICES, 0.01).purchases
     (alone,) = submit.plan(made(own(gpus="1xa100")), load("example"), PRICES).purchases
     assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0)) and bought.gpus == 4
@@ -185,13 +329,32 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
 
 def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_one() -> None:
     program = ("python", "mine.py")
-    fields: dict[str, Any] = {"gpus": "1xa100", "nodes": 4, "sharded": True, "command": program}
+    fields: dict[str, Any] = {
+        "gpus": "1xa100",
+        "nodes": 4,
+        "sharded": True,
+        "command": program,
+    }
     bodies = made(own(**fields, wait_hours=2.0, state="40Gi"))
-    assert [body["kind"] for body in bodies] == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
+    assert [body["kind"] for body in bodies] == [
+        "Service",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Job",
+    ]
     assert bodies[2]["spec"]["minAvailable"] == 3
-    main, template = pod_of(bodies)["containers"][0], bodies[-1]["spec"]["template"]
+    main = pod_of(bodies)["containers"][0]
+    template = bodies[-1]["spec"]["template"]
     assert {("HOLDFAST_GANG_NODES", "4"), ("NNODES", "4")} <= variables(main)
-    launcher = [*pod_parts.RANKS, "1", "--sharded", "--copies", "1", "--wait", "7200"]
+    launcher = [
+        *pod_parts.RANKS,
+        "1",
+        "--sharded",
+        "--copies",
+        "1",
+        "--wait",
+        "7200",
+    ]
     assert main["command"] == [*launcher, "--", *program]
     assert template["metadata"]["annotations"]["holdfast.dev/placement-rule"] == "sharded"
     placed = placing.place(own(**fields), load("example"), PRICES)

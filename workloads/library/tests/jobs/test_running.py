@@ -1,4 +1,6 @@
-"""What runs already is left alone, or replaced where that is asked for; a second job of its run is announced."""
+"""What runs already is left alone, or replaced where that is asked for; a second job of its run is
+announced.
+"""
 
 from typing import Any
 
@@ -16,7 +18,12 @@ OVER = {"conditions": [{"type": "Complete", "status": "True"}]}
 def job(name: str, *, run: str = "", image: str = "a", **more: Any) -> Object:
     labels = {"labels": {LABEL_NAME: run}} if run else {}
     spec = {"template": {"spec": {"containers": [{"image": image}]}}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name} | labels, "spec": spec} | more
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name} | labels,
+        "spec": spec,
+    } | more
 
 
 class Cluster:
@@ -37,7 +44,11 @@ class Cluster:
 
     def items(self, path: str, labelSelector: str) -> list[Object]:
         run = labelSelector.partition("=")[2]
-        return [each for each in self.live.values() if each["metadata"].get("labels", {}).get(LABEL_NAME) == run]
+        return [
+            each
+            for each in self.live.values()
+            if each["metadata"].get("labels", {}).get(LABEL_NAME) == run
+        ]
 
     def apply(self, path: str, body: Object, **_: object) -> Object:
         return body
@@ -47,15 +58,23 @@ class Cluster:
         self.ending.append(path)
 
 
-def compare(cluster: Any, *documents: Object, replace: bool = False) -> tuple[list[Object], list[str]]:
+def compare(
+    cluster: Any, *documents: Object, replace: bool = False
+) -> tuple[list[Object], list[str]]:
     return running.compare(cluster, [*documents], replace=replace)
 
 
 def test_what_runs_is_not_sent_again_and_a_changed_file_is_refused_or_replaces_it() -> None:
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "c"},
+    }
     assert compare(Cluster(job("j")), config, job("j")) == ([config], [])
     changed = job("j", image="b")
-    with pytest.raises(Stopped, match=r"Job/j cannot be started while this runs.*--replace") as refused:
+    with pytest.raises(
+        Stopped, match=r"Job/j cannot be started while this runs.*--replace"
+    ) as refused:
         compare(Cluster(job("j")), changed)
     assert refused.value.got == "the file differs from it: spec.template.spec.containers"
     assert compare(Cluster(job("j")), changed, replace=True) == ([changed], [f"{PATH}/j"])
@@ -63,16 +82,21 @@ def test_what_runs_is_not_sent_again_and_a_changed_file_is_refused_or_replaces_i
 
 def test_two_jobs_never_write_one_run_unannounced() -> None:
     of_next_image = job("j-2222", run="j")
-    running_, over = job("j-1111", run="j"), job("j-0000", run="j", status=OVER)
+    running_ = job("j-1111", run="j")
+    over = job("j-0000", run="j", status=OVER)
     with pytest.raises(Stopped) as refused:
         compare(Cluster(running_, over), of_next_image)
     assert refused.value.got == "Job/j-1111 writes the same run, j"
-    assert compare(Cluster(running_, over), of_next_image, replace=True) == ([of_next_image], [f"{PATH}/j-1111"])
+    assert compare(Cluster(running_, over), of_next_image, replace=True) == (
+        [of_next_image],
+        [f"{PATH}/j-1111"],
+    )
     assert compare(Cluster(over), of_next_image) == ([of_next_image], [])
     # A job of a JobSet and one of the same file are no other jobs.
     child = job("j-1111-workers-0", run="j")
     child["metadata"]["ownerReferences"] = [{"kind": "JobSet"}]
-    first, second = job("j-a", run="j"), job("j-b", run="j")
+    first = job("j-a", run="j")
+    second = job("j-b", run="j")
     assert compare(Cluster(child, first), first, second) == ([second], [])
 
 
@@ -89,8 +113,18 @@ def test_the_replaced_job_is_gone_before_the_next_starts(monkeypatch: pytest.Mon
 
 def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:
     """As the API server words it."""
-    printed = 'PersistentVolume "data-training" is invalid: spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation'
-    volume = {"kind": "PersistentVolume", "metadata": {"name": "data-training"}}
+    printed = (
+        'PersistentVolume "data-training" is invalid: spec.persistentvolumesource: Forbidden:'
+        " spec.persistentvolumesource is immutable after creation"
+    )
+    volume = {
+        "kind": "PersistentVolume",
+        "metadata": {"name": "data-training"},
+    }
     fix = fix_of_unchangeable(ApiError(422, printed), volume)
-    assert "kubectl delete PersistentVolume data-training" in fix and "Retain" in fix and "this environment" in fix
+    assert (
+        "kubectl delete PersistentVolume data-training" in fix
+        and "Retain" in fix
+        and "this environment" in fix
+    )
     assert fix_of_unchangeable(ApiError(422, "spec.x: Required value"), volume) == ""

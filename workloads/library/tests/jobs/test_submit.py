@@ -14,25 +14,51 @@ from holdfast.jobs.submit import checked, documents_of, only
 from holdfast.place import prices
 from tests import platforms
 
-ENV, TABLE = platforms.load("example"), prices.load()
+ENV = platforms.load("example")
+TABLE = prices.load()
 
 
 def job(pool: Pool, pods: int, selector: dict[str, str] | None = None) -> Object:
-    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    chosen = {"nodeSelector": pool.selector() if selector is None else selector, "tolerations": pool.tolerations()}
-    body = {"parallelism": pods, "template": {"spec": chosen | {"containers": [container]}}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": body}
+    container = {
+        "name": "main",
+        "image": "x",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    chosen = {
+        "nodeSelector": pool.selector() if selector is None else selector,
+        "tolerations": pool.tolerations(),
+    }
+    body = {
+        "parallelism": pods,
+        "template": {"spec": chosen | {"containers": [container]}},
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": body,
+    }
 
 
 def jobset(pool: Pool, replicas: int, pods: int) -> Object:
-    group = {"name": "workers", "replicas": replicas, "template": {"spec": job(pool, pods)["spec"]}}
-    head = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"}}
+    group = {
+        "name": "workers",
+        "replicas": replicas,
+        "template": {"spec": job(pool, pods)["spec"]},
+    }
+    head = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "s"},
+    }
     return head | {"spec": {"replicatedJobs": [group]}}
 
 
 def test_a_job_costs_its_pods_times_the_most_expensive_machine() -> None:
     def usd(pool: str) -> float:
-        quote = TABLE.quote(prices.MACHINE_TYPES[ENV.pool(pool).machine_type], ENV.region, Capacity.SPOT)
+        quote = TABLE.quote(
+            prices.MACHINE_TYPES[ENV.pool(pool).machine_type], ENV.region, Capacity.SPOT
+        )
         return quote.usd if quote else 0.0
 
     made = submit.plan([job(ENV.pool("spot-a100"), 4)], ENV, TABLE)
@@ -53,22 +79,31 @@ def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price() -> None:
     assert not submit.plan([document], ENV, TABLE, price).refusals
     (refusal,) = submit.plan([document], ENV, TABLE, price - 0.01).refusals
     assert "over the cap" in refusal
-    (refusal,) = submit.plan([job(ENV.pool("spot-a100"), 2, {"nobody": "here"})], ENV, TABLE, 1e9).refusals
+    (refusal,) = submit.plan(
+        [job(ENV.pool("spot-a100"), 2, {"nobody": "here"})], ENV, TABLE, 1e9
+    ).refusals
     assert "fits no pool" in refusal, "an unknown price is above each cap"
     for cap in (0, -1, float("nan"), float("inf")):
         with pytest.raises(InputError, match="more than 0"):
             submit.plan([document], ENV, TABLE, cap)
 
 
-ALIASES = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 12))
+ALIASES = "a0: &a0 [1]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 12)
+)
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
-PODS, FORM = "template: {spec: {containers: [{}]", "its parallelism and pod template"
+PODS = "template: {spec: {containers: [{}]"
+FORM = "its parallelism and pod template"
 SPECS = {
-    "backoffLimit: 1.0e+999": "a number that is infinite", f"parallelism: .inf, {PODS}}}}}": "ValueError",
-    f"parallelism: two, {PODS}}}}}": "invalid literal", f"a: {5_000 * '['}{5_000 * ']'}": "cannot be read",
-    "template: {spec: {containers: []}}": FORM, f"{PODS}, nodeSelector: null}}}}": FORM, f"{PODS}, tolerations: 3}}}}": FORM,
+    "backoffLimit: 1.0e+999": "a number that is infinite",
+    f"parallelism: .inf, {PODS}}}}}": "ValueError",
+    f"parallelism: two, {PODS}}}}}": "invalid literal",
+    f"a: {5_000 * '['}{5_000 * ']'}": "cannot be read",
+    "template: {spec: {containers: []}}": FORM,
+    f"{PODS}, nodeSelector: null}}}}": FORM,
+    f"{PODS}, tolerations: 3}}}}": FORM,
     f"{PODS}, tolerations: [x]}}}}": FORM,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +124,9 @@ SPECS = {
         *((f"{JOB}spec: {{{spec}}}\n", output) for spec, output in SPECS.items()),
     ],
 )
-def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, output: str) -> None:
+def test_a_manifest_without_a_whole_job_is_bad_input(
+    tmp_path: Path, text: str, output: str
+) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
@@ -99,10 +136,26 @@ def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, 
 
 def test_one_job_is_taken_with_everything_that_is_no_job(tmp_path: Path) -> None:
     names = ("Job", "a"), ("PodDisruptionBudget", "a"), ("JobSet", "b"), ("ClusterRole", "c")
-    documents: list[Object] = [{"kind": kind, "metadata": {"name": name}} for kind, name in names]
-    assert [doc["kind"] for doc in only(documents, "b")] == ["PodDisruptionBudget", "JobSet", "ClusterRole"]
+    documents: list[Object] = [
+        {
+            "kind": kind,
+            "metadata": {"name": name},
+        }
+        for kind, name in names
+    ]
+    assert [doc["kind"] for doc in only(documents, "b")] == [
+        "PodDisruptionBudget",
+        "JobSet",
+        "ClusterRole",
+    ]
     assert only(documents, "") == documents
-    rendered = {"kind": "Job", "metadata": {"name": "b-1a2b3c4d", "labels": {"app.kubernetes.io/name": "b"}}}
+    rendered = {
+        "kind": "Job",
+        "metadata": {
+            "name": "b-1a2b3c4d",
+            "labels": {"app.kubernetes.io/name": "b"},
+        },
+    }
     assert only([rendered], "b") == only([rendered], "b-1a2b3c4d") == [rendered]
     with pytest.raises(InputError) as refused:
         only(documents, "bb")
@@ -115,8 +168,13 @@ def test_one_job_is_taken_with_everything_that_is_no_job(tmp_path: Path) -> None
 
 def test_a_flex_job_costs_the_cheapest_machine_that_can_be_made_for_it() -> None:
     for cpu, machine in (("2", "g2-standard-4"), ("14", "g2-standard-16")):
-        document = job(ENV.pool("spot-a100"), 3, {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: "nvidia-l4"})
-        document["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu, "memory": "12Gi"}
+        document = job(
+            ENV.pool("spot-a100"), 3, {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: "nvidia-l4"}
+        )
+        document["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] = {
+            "cpu": cpu,
+            "memory": "12Gi",
+        }
         quote = TABLE.quote(prices.MACHINE_TYPES[machine], ENV.price_region, Capacity.FLEX_START)
         made = submit.plan([document], ENV, TABLE, 100)
         assert quote and (made.purchases[0].pools, made.refusals) == ((), [])

@@ -36,26 +36,77 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
     lines = [
         line(at(0), "start", rank=0, attempt=0),
         line(at(5), "restore", step=0, seconds=5 * MINUTE),
-        line(at(55), "window", first_step=1, last_step=50, seconds=50 * MINUTE),
+        line(
+            at(55),
+            "window",
+            first_step=1,
+            last_step=50,
+            seconds=50 * MINUTE,
+        ),
         line(at(60), "save", step=50, blocking_seconds=5 * MINUTE),
         line(at(60), "commit", step=50, seconds=5 * MINUTE),
-        line(at(100), "window", first_step=51, last_step=90, seconds=40 * MINUTE),
-        line(at(100), "evict", process="driver", signal="SIGKILL", target="p0"),
+        line(
+            at(100),
+            "window",
+            first_step=51,
+            last_step=90,
+            seconds=40 * MINUTE,
+        ),
+        line(
+            at(100),
+            "evict",
+            process="driver",
+            signal="SIGKILL",
+            target="p0",
+        ),
         line(at(110), "start", process="p1", rank=0, attempt=1),
-        line(at(120), "restore", process="p1", step=50, seconds=5 * MINUTE),
-        line(at(145), "window", process="p1", first_step=51, last_step=75, seconds=25 * MINUTE),
-        line(at(150), "save", process="p1", step=75, blocking_seconds=5 * MINUTE),
-        line(at(200), "window", process="p1", first_step=76, last_step=100, seconds=50 * MINUTE),
+        line(
+            at(120),
+            "restore",
+            process="p1",
+            step=50,
+            seconds=5 * MINUTE,
+        ),
+        line(
+            at(145),
+            "window",
+            process="p1",
+            first_step=51,
+            last_step=75,
+            seconds=25 * MINUTE,
+        ),
+        line(
+            at(150),
+            "save",
+            process="p1",
+            step=75,
+            blocking_seconds=5 * MINUTE,
+        ),
+        line(
+            at(200),
+            "window",
+            process="p1",
+            first_step=76,
+            last_step=100,
+            seconds=50 * MINUTE,
+        ),
     ]
     found = job_ledger(parse(sample.encoded(lines)).events)
-    work = {"productive": 100, "straggling": 25, "checkpointing": 10, "restoring": 10}
+    work = {
+        "productive": 100,
+        "straggling": 25,
+        "checkpointing": 10,
+        "restoring": 10,
+    }
     assert minutes(found) == work | {"lost": 40, "restarting": 15}
     assert found.goodput == 0.5
     assert [(r.seconds, r.lost_steps) for r in found.recoveries] == [(20 * MINUTE, 40)]
 
 
 def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up() -> None:
-    """Two of eight places without a node for 30 of 60 minutes are one missing node-hour, and nobody pays for it."""
+    """Two of eight places without a node for 30 of 60 minutes are one missing node-hour, and nobody
+    pays for it.
+    """
     events = parse(sample.encoded(sample.elastic("job"))).events
     found = job_ledger(events)
     assert minutes(found) == {"productive": 7 * 60, "degraded": 60}
@@ -64,7 +115,9 @@ def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up
     assert found.useful_paid == 1.0
     summary = job_summary(events)
     assert summary.missing_node_s == 60 * MINUTE
-    assert size_text(summary, EPOCH + 65 * MINUTE) == "8/8 nodes for 15 min (1.0 node-hours missing)"
+    assert (
+        size_text(summary, EPOCH + 65 * MINUTE) == "8/8 nodes for 15 min (1.0 node-hours missing)"
+    )
     priced = size_text(summary, EPOCH + 65 * MINUTE, 0.34)
     assert priced == "8/8 nodes for 15 min (1.0 node-hours missing, $0.34 to make up)"
     made = receipt([found], 0.34, 0.85)
@@ -73,7 +126,9 @@ def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up
     assert made.line().endswith("; 1.0 node-hours missing, $0.34 to make up")
 
 
-def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An exporter goes through this for every run: a line of a pod may claim any number of places."""
 
     def swept(places: int) -> int:
@@ -85,7 +140,18 @@ def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(monkeypatch: py
 
         for module in (training, gang):
             monkeypatch.setattr(module, "LaneTimeline", counted)
-        sizes = [line(EPOCH + n, "resized", step=0, nodes=1 + n % places, of=places, seconds=0.0) for n in range(50)]
+        sizes = []
+        for n in range(50):
+            sizes.append(
+                line(
+                    EPOCH + n,
+                    "resized",
+                    step=0,
+                    nodes=1 + n % places,
+                    of=places,
+                    seconds=0.0,
+                )
+            )
         events = parse(sample.encoded([line(EPOCH, "start", rank=0), *sizes])).events
         found = job_ledger(events)
         assert found.lanes == places
@@ -95,7 +161,9 @@ def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(monkeypatch: py
     assert swept(1024) == swept(2) == 1
 
 
-def test_work_saved_before_a_notice_is_not_lost_and_work_after_the_last_commit_is_lost_with_the_machine() -> None:
+def test_work_saved_before_a_notice_is_not_lost_and_work_after_the_last_commit_is_lost_with_the_machine() -> (
+    None
+):
     [found] = read(*sample.training("job", kills=((13.0, "SIGTERM"),)))
     assert found.lost == found.totals_us[State.LOST] == 0
     rows = sample.training("job", kills=((13.0, "SIGKILL"),), every=20)
@@ -109,13 +177,46 @@ def test_going_back_behind_a_later_attempt_loses_the_earlier_ones_too() -> None:
     lines = [
         line(EPOCH, "start", rank=0),
         line(EPOCH + 1, "restore", step=0, seconds=0),
-        line(EPOCH + 11, "window", first_step=1, last_step=10, seconds=10),
+        line(
+            EPOCH + 11,
+            "window",
+            first_step=1,
+            last_step=10,
+            seconds=10,
+        ),
         line(EPOCH + 20, "start", process="p1", rank=0),
-        line(EPOCH + 21, "restore", process="p1", step=10, seconds=0),
-        line(EPOCH + 31, "window", process="p1", first_step=11, last_step=20, seconds=10),
+        line(
+            EPOCH + 21,
+            "restore",
+            process="p1",
+            step=10,
+            seconds=0,
+        ),
+        line(
+            EPOCH + 31,
+            "window",
+            process="p1",
+            first_step=11,
+            last_step=20,
+            seconds=10,
+        ),
         line(EPOCH + 40, "start", process="p2", rank=0),
-        line(EPOCH + 41, "restore", process="p2", step=5, seconds=0, skipped=[[10, "digest"]]),
-        line(EPOCH + 51, "window", process="p2", first_step=6, last_step=15, seconds=10),
+        line(
+            EPOCH + 41,
+            "restore",
+            process="p2",
+            step=5,
+            seconds=0,
+            skipped=[[10, "digest"]],
+        ),
+        line(
+            EPOCH + 51,
+            "window",
+            process="p2",
+            first_step=6,
+            last_step=15,
+            seconds=10,
+        ),
     ]
     [found] = read(*lines)
     assert found.totals_us[State.LOST] == 15_000_000
@@ -125,7 +226,16 @@ def test_going_back_behind_a_later_attempt_loses_the_earlier_ones_too() -> None:
 def test_waiting_for_capacity_is_taken_from_the_time_between_attempts_only() -> None:
     lines = sample.training("job", kills=((13.0, "SIGKILL"),), restart_s=20)
     began = [row["t"] for row in lines if row["event"] == "start"][1]
-    node = line(began - 1, "scheduled", "job", "training", "watcher", seconds=6, node="n", pool="l4-spot")
+    node = line(
+        began - 1,
+        "scheduled",
+        "job",
+        "training",
+        "watcher",
+        seconds=6,
+        node="n",
+        pool="l4-spot",
+    )
     [found] = read(*lines, node)
     assert found.totals_us[State.WAITING] == 6_000_000
 
@@ -139,12 +249,19 @@ def test_a_batch_counts_every_place_and_what_a_killed_worker_held() -> None:
     assert found.wall_us == sum(found.totals_us.values())
 
 
-def test_an_eviction_finds_its_worker_by_the_pod_of_an_index_and_costs_nothing_where_it_names_none() -> None:
+def test_an_eviction_finds_its_worker_by_the_pod_of_an_index_and_costs_nothing_where_it_names_none() -> (
+    None
+):
     rows = sample.batch("job", kills=1)
     [victim] = [row["target"].removeprefix("pod-") for row in rows if row["event"] == "evict"]
-    rows = [row | {"process": row["process"].replace("host", f"job-{row['process'][5]}")} for row in rows]
+    rows = [
+        row | {"process": row["process"].replace("host", f"job-{row['process'][5]}")}
+        for row in rows
+    ]
     for target, lost in ((f"job-{victim}-abcde", 6), (f"job-{victim}", 6), ("worker", 0)):
-        [found] = read(*(row | {"target": target} if row["event"] == "evict" else row for row in rows))
+        [found] = read(
+            *(row | {"target": target} if row["event"] == "evict" else row for row in rows)
+        )
         assert [(r.target, r.lost_steps) for r in found.recoveries] == [(target, lost)]
 
 
@@ -158,10 +275,15 @@ def test_an_empty_history_has_no_goodput_and_no_error() -> None:
     begin=st.integers(0, 10**15),
     length=st.integers(0, 10**9),
     pieces=st.lists(
-        st.tuples(st.integers(-(10**8), 10**9), st.integers(-(10**8), 10**9), st.sampled_from(list(State))), max_size=25
+        st.tuples(
+            st.integers(-(10**8), 10**9), st.integers(-(10**8), 10**9), st.sampled_from(list(State))
+        ),
+        max_size=25,
     ),
 )
-def test_spans_touch_and_cover_their_lane(begin: int, length: int, pieces: list[tuple[int, int, State]]) -> None:
+def test_spans_touch_and_cover_their_lane(
+    begin: int, length: int, pieces: list[tuple[int, int, State]]
+) -> None:
     intervals = [(begin + low, begin + low + size, state) for low, size, state in pieces]
     timeline = LaneTimeline(begin, begin + length, base=State.RESTARTING)
     for interval in intervals:
@@ -176,7 +298,10 @@ def test_spans_touch_and_cover_their_lane(begin: int, length: int, pieces: list[
         assert span.state is max([*over, State.RESTARTING], key=list(State).index)
 
 
-TYPES = "start restore window save commit evict stop exit claimed stored acked released item_failed scheduled resized node_up"
+TYPES = (
+    "start restore window save commit evict stop exit claimed stored acked released item_failed"
+    " scheduled resized node_up"
+)
 EVENTS = st.fixed_dictionaries(
     {
         "t": st.floats(EPOCH, EPOCH + 5000, allow_nan=False),
@@ -202,7 +327,9 @@ EVENTS = st.fixed_dictionaries(
 # Any pod may print a line.
 HOSTILE = st.recursive(
     st.sampled_from([None, True, 10**400, -1, "\ud800"]) | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 SPOILT = st.dictionaries(st.sampled_from(["event", "kind", *sorted(FIELDS)]), HOSTILE, max_size=2)
@@ -212,7 +339,9 @@ SPOILT = st.dictionaries(st.sampled_from(["event", "kind", *sorted(FIELDS)]), HO
 @given(st.lists(EVENTS, min_size=1, max_size=60), st.lists(SPOILT, max_size=8))
 def test_states_sum_to_wall_time_for_any_history(rows: list[Line], spoilt: list[Line]) -> None:
     rows = [row | more for row, more in zip(rows, spoilt, strict=False)] + rows[len(spoilt) :]
-    events = parse(sample.encoded({"v": 1, "job": "job"} | row for row in rows), now_s=EPOCH + 5000).events
+    events = parse(
+        sample.encoded({"v": 1, "job": "job"} | row for row in rows), now_s=EPOCH + 5000
+    ).events
     for found in job_ledgers(events):
         assert sum(found.totals_us.values()) == found.wall_us
         assert found.totals_us == totals_us(found.spans)

@@ -20,7 +20,11 @@ def summarize(rows: list[Line]) -> dict[str, JobSummary]:
 def test_a_job_that_was_set_back_stands_where_it_is_now() -> None:
     found = summarize(sample.killed_and_restored("job"))["job"]
     assert f"{found.useful_ratio:.1%}" == "27.6%"
-    assert (found.step, found.lost, [each.lost_steps for each in found.recoveries]) == (60, 55, [55])
+    assert (found.step, found.lost, [each.lost_steps for each in found.recoveries]) == (
+        60,
+        55,
+        [55],
+    )
     assert found.recovered_after_s == pytest.approx((92.4,))
     assert found.last_commit_s == EPOCH + 46
     assert found.saved_age_s(EPOCH + 66) == 20
@@ -37,7 +41,12 @@ def test_orderly_exits_are_counted_for_training_and_for_batch() -> None:
 
 def test_what_no_line_shows_is_none() -> None:
     found = summarize([sample.line(EPOCH, "start", rank=0)])["job"]
-    assert (found.useful_ratio, found.step, found.last_commit_s, found.saved_age_s(EPOCH)) == (None, None, None, None)
+    assert (found.useful_ratio, found.step, found.last_commit_s, found.saved_age_s(EPOCH)) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert (found.lost, found.recoveries, found.orderly_exits) == (0, (), 0)
 
 
@@ -58,16 +67,22 @@ def moved(rows: list[Line], first: int, by_s: float) -> list[Line]:
     return [row | {"t": row["t"] + by_s * (n >= first)} for n, row in enumerate(rows)]
 
 
-def test_a_clock_that_runs_backwards_adds_no_time_and_one_that_jumps_ahead_leaves_idle_time_not_work() -> None:
+def test_a_clock_that_runs_backwards_adds_no_time_and_one_that_jumps_ahead_leaves_idle_time_not_work() -> (
+    None
+):
     rows = sample.training("job", total=40)
     _, straight = read(rows)
     first = len(rows) // 2 + 1
     reading, bent = read(moved(rows, first, -3600))
     assert reading.problems["lines whose clock ran backwards"] == len(rows) - first
     assert sum(bent.totals_us.values()) == bent.wall_us < straight.wall_us
-    _, bent = read(moved(rows, next(n for n, row in enumerate(rows) if row["event"] == "window") + 1, 3600))
+    _, bent = read(
+        moved(rows, next(n for n, row in enumerate(rows) if row["event"] == "window") + 1, 3600)
+    )
     assert bent.totals_us[State.PRODUCTIVE] == straight.totals_us[State.PRODUCTIVE]
-    assert bent.totals_us[State.IDLE] - straight.totals_us[State.IDLE] == pytest.approx(3600e6, rel=0.01)
+    assert bent.totals_us[State.IDLE] - straight.totals_us[State.IDLE] == pytest.approx(
+        3600e6, rel=0.01
+    )
 
 
 def test_a_folder_without_event_files_is_bad_input(tmp_path: Path) -> None:

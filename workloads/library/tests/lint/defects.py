@@ -1,8 +1,10 @@
-"""Defects, each one change and the rule that finds it: of objects of the rendered `example`, and of the rules' clean objects.
+"""Defects, each one change and the rule that finds it: of objects of the rendered `example`, and of
+the rules' clean objects.
 
-A change is a path of words and a new value. `labels`, `pod` and `main` begin at the labels and the spec of the pod
-template and at its first container, `job` at the spec of a JobSet's first Job. `DROP` removes, also the whole object
-(path ""), and a function gets the old value. The changes were written before the rules were run on them.
+A change is a path of words and a new value. `labels`, `pod` and `main` begin at the labels and the
+spec of the pod template and at its first container, `job` at the spec of a JobSet's first Job.
+`DROP` removes, also the whole object (path ""), and a function gets the old value. The changes were
+written before the rules were run on them.
 """
 
 import json
@@ -23,7 +25,11 @@ from holdfast.lint.registry import all_rules
 FOLDER = Path(__file__).parents[3] / "rendered" / "example"
 DROP = object()
 TEMPLATE = {"JobSet": ("spec", "replicatedJobs", 0, "template", "spec", "template"), "CronJob": ()}
-BELOW = {"labels": ("metadata", "labels"), "pod": ("spec",), "main": ("spec", "containers", 0)}
+BELOW = {
+    "labels": ("metadata", "labels"),
+    "pod": ("spec",),
+    "main": ("spec", "containers", 0),
+}
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,14 @@ class Defect:
     def files(self) -> list[File]:
         """All of the environment, with the change in it."""
         files = [replace(file, documents=list(file.documents)) for file in rendered()]
-        places = [(f, n) for f in files for n, each in enumerate(f.documents) if title(each.value).startswith(self.of)]
+        places = []
+        for f in files:
+            for n, each in enumerate(f.documents):
+                if title(each.value).startswith(self.of):
+                    places.append((f, n))
         file, number = places[0]
-        body = json.loads(json.dumps(file.documents[number].value))  # without the places of the text
+        # without the places of the text
+        body = json.loads(json.dumps(file.documents[number].value))
         if self.path:
             _change(body, self.path, self.value)
         file.documents[number] = Document(body if self.path else None, 1)
@@ -52,7 +63,9 @@ class Defect:
 
 @cache
 def rendered() -> list[File]:
-    return [read_text(path.as_posix(), path.read_text()) for path in sorted(FOLDER.glob("*/*.yaml"))]
+    return [
+        read_text(path.as_posix(), path.read_text()) for path in sorted(FOLDER.glob("*/*.yaml"))
+    ]
 
 
 def clean() -> Report:
@@ -67,13 +80,18 @@ def found_by(rules: Collection[str], files: list[File]) -> set[str]:
 
 
 def title(body: Any) -> str:
-    return f"{body['kind']}/{body['metadata']['name']}" if isinstance(body, dict) and "metadata" in body else ""
+    if isinstance(body, dict) and "metadata" in body:
+        return f"{body['kind']}/{body['metadata']['name']}"
+    return ""
 
 
 def _change(body: dict[str, Any], path: str, value: Any) -> None:
     first, *words = path.split()
     template = TEMPLATE.get(body["kind"], ("spec", "template"))
-    begin = (*template, *BELOW[first]) if first in BELOW else template[:-1] if first == "job" else (first,)
+    if first in BELOW:
+        begin = (*template, *BELOW[first])
+    else:
+        begin = template[:-1] if first == "job" else (first,)
     *steps, last = (*begin, *(int(word) if word.isdecimal() else word for word in words))
     parent: Any = reduce(_step, steps, body)
     if value is DROP:
@@ -105,7 +123,9 @@ def shell(script: str) -> list[str]:
 
 
 def env(name: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
-    return lambda old: [each if each["name"] != name else {"name": name, "value": value} for each in old]
+    return lambda old: [
+        each if each["name"] != name else {"name": name, "value": value} for each in old
+    ]
 
 
 def without(key: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
@@ -113,8 +133,12 @@ def without(key: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[
 
 
 def found_in(base: str, change: str) -> set[str]:
-    """Rules that find the change, merged into a clean object of the linter's examples; or in the object itself."""
-    return found(example_text(next(rule for rule in all_rules().values() if rule.base == base), change))
+    """Rules that find the change, merged into a clean object of the linter's examples; or in the
+    object itself.
+    """
+    return found(
+        example_text(next(rule for rule in all_rules().values() if rule.base == base), change)
+    )
 
 
 def found(*texts: str, names: tuple[str, ...] = ()) -> set[str]:
@@ -143,122 +167,431 @@ def sharded(state: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return change
 
 
-GANG, SWEEP, ELASTIC, QUEUED = "JobSet/train-gang", "Job/train-sweep", "Job/train-elastic", "JobSet/train-queued-l4"
-FLEX, DRAIN, STEADY = "Job/train-flex-l4", "Job/batch-drain", "Deployment/batch-steady"
-POLICY, GRACE, SELECTOR = "podFailurePolicy rules", "pod terminationGracePeriodSeconds", "pod nodeSelector"
-QUEUE, GPU = f"metadata labels {LABEL_QUEUE}", "main resources limits nvidia.com/gpu"
-LAST_STEP = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 70]}}
+GANG = "JobSet/train-gang"
+SWEEP = "Job/train-sweep"
+ELASTIC = "Job/train-elastic"
+QUEUED = "JobSet/train-queued-l4"
+FLEX = "Job/train-flex-l4"
+DRAIN = "Job/batch-drain"
+STEADY = "Deployment/batch-steady"
+POLICY = "podFailurePolicy rules"
+GRACE = "pod terminationGracePeriodSeconds"
+SELECTOR = "pod nodeSelector"
+QUEUE = f"metadata labels {LABEL_QUEUE}"
+GPU = "main resources limits nvidia.com/gpu"
+LAST_STEP = {
+    "action": "FailJob",
+    "onExitCodes": {
+        "operator": "In",
+        "values": [2, 70],
+    },
+}
 JOBS = (
     Defect("grace above the window", SWEEP, GRACE, 60, "HF101"),
     Defect("grace not stated", GANG, GRACE, DROP, "HF102"),
-    Defect("preStop sleeps", GANG, "main lifecycle", {"preStop": {"sleep": {"seconds": 12}}}, "HF103"),
-    Defect("preStop saves", SWEEP, "main lifecycle", {"preStop": {"exec": {"command": shell("gsutil cp -r /tmp gs://b")}}}, "HF108"),
-    Defect("trap exits 0", SWEEP, "main command", shell("trap 'save; exit 0' TERM; python t.py & wait"), "HF105"),
-    Defect("the shell swallows the signal", GANG, "main command", shell("python a.py && python t.py"), "HF106"),
+    Defect(
+        "preStop sleeps", GANG, "main lifecycle", {"preStop": {"sleep": {"seconds": 12}}}, "HF103"
+    ),
+    Defect(
+        "preStop saves",
+        SWEEP,
+        "main lifecycle",
+        {"preStop": {"exec": {"command": shell("gsutil cp -r /tmp gs://b")}}},
+        "HF108",
+    ),
+    Defect(
+        "trap exits 0",
+        SWEEP,
+        "main command",
+        shell("trap 'save; exit 0' TERM; python t.py & wait"),
+        "HF105",
+    ),
+    Defect(
+        "the shell swallows the signal",
+        GANG,
+        "main command",
+        shell("python a.py && python t.py"),
+        "HF106",
+    ),
     Defect("exit code lost", SWEEP, "main command", shell("python t.py || true"), "HF109"),
-    Defect("the variable's window", ELASTIC, "main env", env("HOLDFAST_WINDOW_SECONDS", "60"), "HF107"),
+    Defect(
+        "the variable's window", ELASTIC, "main env", env("HOLDFAST_WINDOW_SECONDS", "60"), "HF107"
+    ),
     Defect("--window above the grace", DRAIN, "main command", word("--window", "60"), "HF107"),
-    Defect("--window above the grace of a Deployment", STEADY, "main command", word("--window", "60"), "HF107"),
-    Defect("safe-to-evict believed", SWEEP, "spec template metadata annotations cluster-autoscaler.kubernetes.io/safe-to-evict", "false", "HF104"),
+    Defect(
+        "--window above the grace of a Deployment",
+        STEADY,
+        "main command",
+        word("--window", "60"),
+        "HF107",
+    ),
+    Defect(
+        "safe-to-evict believed",
+        SWEEP,
+        "spec template metadata annotations cluster-autoscaler.kubernetes.io/safe-to-evict",
+        "false",
+        "HF104",
+    ),
     Defect("evictions count", SWEEP, f"spec {POLICY}", lambda old: old[1:], "HF110"),
-    Defect("FailJob before Ignore", ELASTIC, f"spec {POLICY}", lambda old: [old[1], old[0], *old[2:]], "HF111"),
+    Defect(
+        "FailJob before Ignore",
+        ELASTIC,
+        f"spec {POLICY}",
+        lambda old: [old[1], old[0], *old[2:]],
+        "HF111",
+    ),
     Defect("FailJob on 143", DRAIN, f"spec {POLICY} 1 onExitCodes values", [2, 70, 143], "HF115"),
-    Defect("FailJob on everything but 0", SWEEP, f"spec {POLICY} 1 onExitCodes", {"operator": "NotIn", "values": [0]}, "HF115"),
+    Defect(
+        "FailJob on everything but 0",
+        SWEEP,
+        f"spec {POLICY} 1 onExitCodes",
+        {
+            "operator": "NotIn",
+            "values": [0],
+        },
+        "HF115",
+    ),
     Defect("restart in place", SWEEP, "pod restartPolicy", "OnFailure", "HF112"),
     Defect("one back-off for all", DRAIN, "spec backoffLimitPerIndex", DROP, "HF114"),
-    Defect("the gang counts evictions", GANG, "spec failurePolicy rules 0 action", "RestartJobSet", "HF116"),
+    Defect(
+        "the gang counts evictions",
+        GANG,
+        "spec failurePolicy rules 0 action",
+        "RestartJobSet",
+        "HF116",
+    ),
     Defect("the gang's child ignores evictions", GANG, f"job {POLICY} 0 action", "Ignore", "HF116"),
     Defect("a bug looks like an eviction", GANG, f"job {POLICY}", more(LAST_STEP), "HF117"),
     Defect("gang with restarts 0", GANG, "spec failurePolicy maxRestarts", 0, "HF123"),
     Defect("gang with restarts left out", GANG, "spec failurePolicy maxRestarts", DROP, "HF123"),
-    Defect("exit codes of no container", SWEEP, f"spec {POLICY} 1 onExitCodes containerName", "trainer", "HF124"),
-    Defect("ignored codes of no container", ELASTIC, f"spec {POLICY} 2 onExitCodes containerName", "worker", "HF124"),
+    Defect(
+        "exit codes of no container",
+        SWEEP,
+        f"spec {POLICY} 1 onExitCodes containerName",
+        "trainer",
+        "HF124",
+    ),
+    Defect(
+        "ignored codes of no container",
+        ELASTIC,
+        f"spec {POLICY} 2 onExitCodes containerName",
+        "worker",
+        "HF124",
+    ),
     Defect("no deadline", GANG, "job activeDeadlineSeconds", DROP, "HF118"),
     Defect("kept for ever", GANG, "spec ttlSecondsAfterFinished", DROP, "HF119"),
-    Defect("stays on a silent node", DRAIN, "pod tolerations", without("key", "node.kubernetes.io/unreachable"), "HF037"),
-    Defect("pool class misspelt", SWEEP, f"{SELECTOR} holdfast.dev/pool-class", "spot-a10", "HF003"),
-    Defect("Spot not tolerated", SWEEP, "pod tolerations", without("key", "provisioning-tier"), "HF004"),
+    Defect(
+        "stays on a silent node",
+        DRAIN,
+        "pod tolerations",
+        without("key", "node.kubernetes.io/unreachable"),
+        "HF037",
+    ),
+    Defect(
+        "pool class misspelt", SWEEP, f"{SELECTOR} holdfast.dev/pool-class", "spot-a10", "HF003"
+    ),
+    Defect(
+        "Spot not tolerated", SWEEP, "pod tolerations", without("key", "provisioning-tier"), "HF004"
+    ),
     Defect("taint's value", DRAIN, "pod tolerations 0 value", "spot", "HF001"),
     Defect("Spot and flex-start", FLEX, f"{SELECTOR} cloud.google.com/gke-spot", "true", "HF013"),
     Defect("four GPUs on nodes with one", SWEEP, GPU, "4", "HF031"),
-    Defect("GPU node without a GPU", DRAIN, "main resources", {"limits": {"cpu": "6", "memory": "24Gi"}}, "HF033"),
+    Defect(
+        "GPU node without a GPU",
+        DRAIN,
+        "main resources",
+        {"limits": {"cpu": "6", "memory": "24Gi"}},
+        "HF033",
+    ),
     Defect("more memory than a machine", SWEEP, "main resources requests memory", "640Gi", "HF020"),
-    Defect("driver left to chance", FLEX, f"{SELECTOR} cloud.google.com/gke-gpu-driver-version", DROP, "HF036"),
-    Defect("accelerator of another cloud", FLEX, f"{SELECTOR} cloud.google.com/gke-accelerator", "nvidia-a100", "HF035"),
+    Defect(
+        "driver left to chance",
+        FLEX,
+        f"{SELECTOR} cloud.google.com/gke-gpu-driver-version",
+        DROP,
+        "HF036",
+    ),
+    Defect(
+        "accelerator of another cloud",
+        FLEX,
+        f"{SELECTOR} cloud.google.com/gke-accelerator",
+        "nvidia-a100",
+        "HF035",
+    ),
     Defect("queue misspelt", SWEEP, QUEUE, "sport", "HF306"),
     Defect("suspended without a queue", SWEEP, QUEUE, DROP, "HF314"),
     Defect("gang past the queue", GANG, "metadata labels", {}, "HF314"),
     Defect("Spot work pushes others out", DRAIN, "pod priorityClassName", "serving", "HF302"),
-)  # fmt: skip
-BASE, SPOT = "Deployment/server-base", "Deployment/server-overflow"
-VLLM_BASE, VLLM = "Deployment/vllm-base", "Deployment/vllm-overflow"
+)
+BASE = "Deployment/server-base"
+SPOT = "Deployment/server-overflow"
+VLLM_BASE = "Deployment/vllm-base"
+VLLM = "Deployment/vllm-overflow"
 HEAD = "$(HOLDFAST_JOB)-{}-0-0.$(HOLDFAST_JOB):29500"
 OTHERS = "train-queued-l4-f4ff7bcc-workers-0-0.train-queued-l4-f4ff7bcc:29500"
-LIVE, READY = "/v2/health/live", "/v2/health/ready"
+LIVE = "/v2/health/live"
+READY = "/v2/health/ready"
 ALL = [{"namespaceSelector": {}}]
 ONE = [{"port": 29_500, "protocol": "TCP"}]
-SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}
-EXEC = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}
+SECRETS = {
+    "apiGroups": [""],
+    "resources": ["secrets"],
+    "verbs": ["get", "list"],
+}
+EXEC = {
+    "apiGroups": [""],
+    "resources": ["pods/exec"],
+    "verbs": ["create"],
+}
 REST = (
-    Defect("queued nodes without a class", "ProvisioningRequestConfig/queued", "spec provisioningClassName", DROP, "HF315"),
-    Defect("queued nodes of another class", "ProvisioningRequestConfig/queued", "spec provisioningClassName", "queued.gke.io", "HF315"),
-    Defect("queue without its check", "ClusterQueue/queued", "spec admissionChecksStrategy", DROP, "HF315"),
+    Defect(
+        "queued nodes without a class",
+        "ProvisioningRequestConfig/queued",
+        "spec provisioningClassName",
+        DROP,
+        "HF315",
+    ),
+    Defect(
+        "queued nodes of another class",
+        "ProvisioningRequestConfig/queued",
+        "spec provisioningClassName",
+        "queued.gke.io",
+        "HF315",
+    ),
+    Defect(
+        "queue without its check",
+        "ClusterQueue/queued",
+        "spec admissionChecksStrategy",
+        DROP,
+        "HF315",
+    ),
     Defect("queued without its priority class", QUEUED, "pod priorityClassName", DROP, "HF303"),
-    Defect("flavor of no pool", "ResourceFlavor/spot-spot-l4", "spec nodeLabels holdfast.dev/pool-class", "spot-l40", "HF312"),
+    Defect(
+        "flavor of no pool",
+        "ResourceFlavor/spot-spot-l4",
+        "spec nodeLabels holdfast.dev/pool-class",
+        "spot-l40",
+        "HF312",
+    ),
     Defect("queue of no ClusterQueue", "LocalQueue/spot", "spec clusterQueue", "sport", "HF309"),
     Defect("four nodes, two pods", GANG, "main command", word("--nodes", "4"), "HF122"),
     Defect("eight ranks, one GPU", GANG, "main command", word("--ranks", "8"), "HF125"),
-    Defect("two GPUs promised, one asked for", SWEEP, "main env", env("HOLDFAST_GPUS", "2"), "HF125"),
-    Defect("rendezvous of another job", GANG, "main command", word("--rendezvous", OTHERS), "HF126"),
-    Defect("rendezvous of no replicated job", GANG, "main command", word("--rendezvous", HEAD.format("driver")), "HF126"),
-    Defect("rendezvous without a port", QUEUED, "main command", word("--rendezvous", HEAD.format("workers")[:-6]), "HF126"),
-    Defect("address of another gang", ELASTIC, "main env", env("HOLDFAST_GANG_ADDRESS", "train-wide-{place}.train-wide"), "HF126"),
-    Defect("job's name is another's", GANG, "main env", env("HOLDFAST_JOB", "train-sweep-f441d25f"), "HF127"),
-    Defect("server's name is another's", BASE, "main env", env("HOLDFAST_JOB", "server-overflow"), "HF127"),
+    Defect(
+        "two GPUs promised, one asked for", SWEEP, "main env", env("HOLDFAST_GPUS", "2"), "HF125"
+    ),
+    Defect(
+        "rendezvous of another job", GANG, "main command", word("--rendezvous", OTHERS), "HF126"
+    ),
+    Defect(
+        "rendezvous of no replicated job",
+        GANG,
+        "main command",
+        word("--rendezvous", HEAD.format("driver")),
+        "HF126",
+    ),
+    Defect(
+        "rendezvous without a port",
+        QUEUED,
+        "main command",
+        word("--rendezvous", HEAD.format("workers")[:-6]),
+        "HF126",
+    ),
+    Defect(
+        "address of another gang",
+        ELASTIC,
+        "main env",
+        env("HOLDFAST_GANG_ADDRESS", "train-wide-{place}.train-wide"),
+        "HF126",
+    ),
+    Defect(
+        "job's name is another's",
+        GANG,
+        "main env",
+        env("HOLDFAST_JOB", "train-sweep-f441d25f"),
+        "HF127",
+    ),
+    Defect(
+        "server's name is another's",
+        BASE,
+        "main env",
+        env("HOLDFAST_JOB", "server-overflow"),
+        "HF127",
+    ),
     Defect("elastic, not by index", ELASTIC, "spec backoffLimitPerIndex", DROP, "HF150"),
     Defect("elastic budget", "PodDisruptionBudget/train-elastic", "spec minAvailable", 3, "HF152"),
     Defect("elastic job never ends", ELASTIC, "spec successPolicy", DROP, "HF151"),
     Defect("elastic without names", ELASTIC, "pod subdomain", DROP, "HF154"),
-    Defect("elastic Service of no pod", "Service/train-elastic", "spec selector app.kubernetes.io/name", "train-wide", "HF148"),
+    Defect(
+        "elastic Service of no pod",
+        "Service/train-elastic",
+        "spec selector app.kubernetes.io/name",
+        "train-wide",
+        "HF148",
+    ),
     Defect("elastic gang's policy removed", "NetworkPolicy/train-elastic", "", DROP, "HF155"),
-    Defect("one port for an elastic gang", "NetworkPolicy/train-elastic", "spec ingress 0 ports", ONE, "HF155"),
-    Defect("elastic gang under torchrun", ELASTIC, "main command", ["torchrun", "--nproc-per-node=1", "t.py"], "HF157"),
-    Defect("torchrun under the launcher", ELASTIC, "main command", [*SHARDED, "torchrun", "t.py"], "HF157"),
+    Defect(
+        "one port for an elastic gang",
+        "NetworkPolicy/train-elastic",
+        "spec ingress 0 ports",
+        ONE,
+        "HF155",
+    ),
+    Defect(
+        "elastic gang under torchrun",
+        ELASTIC,
+        "main command",
+        ["torchrun", "--nproc-per-node=1", "t.py"],
+        "HF157",
+    ),
+    Defect(
+        "torchrun under the launcher",
+        ELASTIC,
+        "main command",
+        [*SHARDED, "torchrun", "t.py"],
+        "HF157",
+    ),
     Defect("sharded without room for copies", ELASTIC, "spec template", sharded("400Gi"), "HF158"),
-    Defect("sharded, drained by halves", ELASTIC, "main command", [*SHARDED, "python", "t.py"], "HF152"),
+    Defect(
+        "sharded, drained by halves", ELASTIC, "main command", [*SHARDED, "python", "t.py"], "HF152"
+    ),
     Defect("gang's policy removed", "NetworkPolicy/train-gang", "", DROP, "HF155"),
-    Defect("gang's policy for others", "NetworkPolicy/train-gang", "spec podSelector matchLabels app.kubernetes.io/name", "train", "HF155"),
-    Defect("one port out of the gang", "NetworkPolicy/train-gang", "spec egress 0 ports", ONE, "HF155"),
-    Defect("gang open to all namespaces", "NetworkPolicy/train-gang", "spec ingress 0 from", ALL, "HF161"),
-    Defect("shared memory above the pod's", SWEEP, "pod volumes 2 emptyDir sizeLimit", "640Gi", "HF207"),
-    Defect("checkpoints in an emptyDir", SWEEP, "main command", word("--checkpoints", "/tmp/checkpoints"), "HF201"),
-    Defect("readiness on the liveness path", SPOT, "main readinessProbe httpGet path", LIVE, "HF147"),
-    Defect("liveness on the readiness path", BASE, "main livenessProbe httpGet path", READY, "HF147"),
+    Defect(
+        "gang's policy for others",
+        "NetworkPolicy/train-gang",
+        "spec podSelector matchLabels app.kubernetes.io/name",
+        "train",
+        "HF155",
+    ),
+    Defect(
+        "one port out of the gang", "NetworkPolicy/train-gang", "spec egress 0 ports", ONE, "HF155"
+    ),
+    Defect(
+        "gang open to all namespaces",
+        "NetworkPolicy/train-gang",
+        "spec ingress 0 from",
+        ALL,
+        "HF161",
+    ),
+    Defect(
+        "shared memory above the pod's", SWEEP, "pod volumes 2 emptyDir sizeLimit", "640Gi", "HF207"
+    ),
+    Defect(
+        "checkpoints in an emptyDir",
+        SWEEP,
+        "main command",
+        word("--checkpoints", "/tmp/checkpoints"),
+        "HF201",
+    ),
+    Defect(
+        "readiness on the liveness path", SPOT, "main readinessProbe httpGet path", LIVE, "HF147"
+    ),
+    Defect(
+        "liveness on the readiness path", BASE, "main livenessProbe httpGet path", READY, "HF147"
+    ),
     Defect("slow readiness", SPOT, "main readinessProbe periodSeconds", 10, "HF140"),
-    Defect("server's --window above its grace", BASE, "main command", word("--window", "60"), "HF107"),
+    Defect(
+        "server's --window above its grace", BASE, "main command", word("--window", "60"), "HF107"
+    ),
     Defect("longest request", SPOT, "main command", more("--longest-request", "30"), "HF142"),
-    Defect("vLLM's timeout above the window", VLLM, "main command", word("--shutdown-timeout", "60"), "HF145"),
-    Defect("vLLM's timeout above the grace", VLLM_BASE, "main command", word("--shutdown-timeout", "12"), "HF145"),
-    Defect("sidecar's --window above the grace", VLLM_BASE, "pod initContainers 0 command", word("--window", "60"), "HF107"),
+    Defect(
+        "vLLM's timeout above the window",
+        VLLM,
+        "main command",
+        word("--shutdown-timeout", "60"),
+        "HF145",
+    ),
+    Defect(
+        "vLLM's timeout above the grace",
+        VLLM_BASE,
+        "main command",
+        word("--shutdown-timeout", "12"),
+        "HF145",
+    ),
+    Defect(
+        "sidecar's --window above the grace",
+        VLLM_BASE,
+        "pod initContainers 0 command",
+        word("--window", "60"),
+        "HF107",
+    ),
     Defect("drain hook removed", VLLM, "main lifecycle", DROP, "HF149"),
-    Defect("drain hook on the port of the probe", "Deployment/proxy", "main lifecycle preStop httpGet port", 8081, "HF149"),
-    Defect("overflow of nothing", SPOT, "metadata annotations holdfast.dev/overflow-of", "server-bse", "HF146"),
-    Defect("budget of 100 %", "PodDisruptionBudget/server-base", "spec", lambda old: {"minAvailable": "100%", "selector": old["selector"]}, "HF137"),
+    Defect(
+        "drain hook on the port of the probe",
+        "Deployment/proxy",
+        "main lifecycle preStop httpGet port",
+        8081,
+        "HF149",
+    ),
+    Defect(
+        "overflow of nothing",
+        SPOT,
+        "metadata annotations holdfast.dev/overflow-of",
+        "server-bse",
+        "HF146",
+    ),
+    Defect(
+        "budget of 100 %",
+        "PodDisruptionBudget/server-base",
+        "spec",
+        lambda old: {"minAvailable": "100%", "selector": old["selector"]},
+        "HF137",
+    ),
     Defect("budget of none", "PodDisruptionBudget/vllm-base", "spec maxUnavailable", 0, "HF137"),
-    Defect("Service of no pod", "Service/server", "spec selector holdfast.dev/serves", "servers", "HF148"),
-    Defect("budget of no pod", "PodDisruptionBudget/vllm-overflow", "spec selector matchLabels app.kubernetes.io/name", "vllm-spot", "HF148"),
+    Defect(
+        "Service of no pod",
+        "Service/server",
+        "spec selector holdfast.dev/serves",
+        "servers",
+        "HF148",
+    ),
+    Defect(
+        "budget of no pod",
+        "PodDisruptionBudget/vllm-overflow",
+        "spec selector matchLabels app.kubernetes.io/name",
+        "vllm-spot",
+        "HF148",
+    ),
     Defect("targetPort of no container", "Service/vllm", "spec ports 0 targetPort", 8000, "HF148"),
     Defect("servers closed to the proxy", "NetworkPolicy/answer", "", DROP, "HF160"),
     Defect("proxy closed on its way out", "NetworkPolicy/vllm-health-egress", "", DROP, "HF160"),
-    Defect("one of two ports open", "NetworkPolicy/vllm-health", "spec ingress 0 ports 0 port", 8080, "HF160"),
-    Defect("servers open to all namespaces", "NetworkPolicy/answer", "spec ingress 0 from", ALL, "HF161"),
+    Defect(
+        "one of two ports open",
+        "NetworkPolicy/vllm-health",
+        "spec ingress 0 ports 0 port",
+        8080,
+        "HF160",
+    ),
+    Defect(
+        "servers open to all namespaces",
+        "NetworkPolicy/answer",
+        "spec ingress 0 from",
+        ALL,
+        "HF161",
+    ),
     Defect("reads all secrets", "Role/endpoints", "rules", more(SECRETS), "HF420"),
-    Defect("runs commands in pods", "ClusterRole/holdfast-planned-end", "rules", more(EXEC), "HF420"),
-    Defect("administers the cluster", "ClusterRoleBinding/holdfast-exporter", "roleRef name", "cluster-admin", "HF420"),
-)  # fmt: skip
-IGNORED = "spec: {podFailurePolicy: {rules: [{action: Ignore, onPodConditions: [{type: TYPE, status: STATUS}]}]}}"
-SPOT_CLASS = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nglobalDefault: true\n"
-ACCOUNT = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, annotations: {iam.gke.io/gcp-service-account: ann@acme.example}}\n"
+    Defect(
+        "runs commands in pods", "ClusterRole/holdfast-planned-end", "rules", more(EXEC), "HF420"
+    ),
+    Defect(
+        "administers the cluster",
+        "ClusterRoleBinding/holdfast-exporter",
+        "roleRef name",
+        "cluster-admin",
+        "HF420",
+    ),
+)
+IGNORED = (
+    "spec: {podFailurePolicy: {rules: [{action: Ignore, onPodConditions: [{type: TYPE, status:"
+    " STATUS}]}]}}"
+)
+SPOT_CLASS = (
+    "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nglobalDefault:"
+    " true\n"
+)
+ACCOUNT = (
+    "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, annotations:"
+    " {iam.gke.io/gcp-service-account: ann@acme.example}}\n"
+)
 IDENTITY = "iam.gke.io/gcp-service-account"
 SINGLE = (
     ("container", pre_stop("/bin/sleep", "90s"), "HF103"),
@@ -271,23 +604,59 @@ SINGLE = (
     ("container", pre_stop("gcloud", "storage", "cp", "-r", "/scratch", "gs://b"), "HF108"),
     ("container", bash("function bye { exit 0; }\ntrap bye SIGTERM EXIT\npython t.py"), "HF105"),
     ("container", bash("trap 'echo bye; exit' TERM; python t.py & wait"), "HF105"),
-    ("container", bash('trap "kill -TERM $PID; exit 0" SIGINT SIGTERM; python t.py & PID=$!; wait'), "HF105"),
+    (
+        "container",
+        bash('trap "kill -TERM $PID; exit 0" SIGINT SIGTERM; python t.py & PID=$!; wait'),
+        "HF105",
+    ),
     ("container", bash("trap '' TERM; exec python t.py"), "HF106"),
     ("job", IGNORED.replace("TYPE", "DisruptedTarget").replace("STATUS", '"True"'), "HF110"),
     ("job", IGNORED.replace("TYPE", "DisruptionTarget").replace("STATUS", '"False"'), "HF110"),
     ("job", "spec: {activeDeadlineSeconds: 0}", "HF118"),
-    ("job", "spec: {parallelism: 4, completions: 3, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4]}]}}}", "HF122"),
+    (
+        "job",
+        (
+            "spec: {parallelism: 4, completions: 3, template: {spec: {containers: [{name: m, image:"
+            " a, command: [torchrun, --nnodes=4]}]}}}"
+        ),
+        "HF122",
+    ),
     ("container", "command: [torchrun, --nnodes, '4', t.py]", "HF122"),
     ("container", "command: [python, -m, holdfast, train, run, --run, $(RUN)]", "HF121"),
     ("flex-pod", "nodeSelector: {cloud.google.com/gke-max-run-duration-seconds: 7d}", "HF016"),
-    ("job-pod", "tolerations: [{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoExecute}]", "HF001"),
-    ("job-pod", "terminationGracePeriodSeconds: 25\nnodeSelector: {holdfast.dev/pool-class: null, cloud.google.com/gke-sopt: 'true'}", "HF101"),
+    (
+        "job-pod",
+        (
+            "tolerations: [{key: provisioning-tier, operator: Equal, value: preemptible, effect:"
+            " NoExecute}]"
+        ),
+        "HF001",
+    ),
+    (
+        "job-pod",
+        (
+            "terminationGracePeriodSeconds: 25\nnodeSelector: {holdfast.dev/pool-class: null,"
+            " cloud.google.com/gke-sopt: 'true'}"
+        ),
+        "HF101",
+    ),
     ("container", "command: [python, t.py, --checkpoints=./out]", "HF201"),
     ("container", "command: [python, t.py, --checkpoint-dir, ~/out]", "HF201"),
     ("container", "command: [python, t.py, --output_dir, /out]", "HF201"),
     ("container", "env: [{name: CHECKPOINT_PATH, value: ./out}]", "HF201"),
-    ("job-template", "metadata: {annotations: {gke-gcsfuse/volumes: 'false'}}\nspec: {volumes: [{name: d, csi: {driver: gcsfuse.csi.storage.gke.io}}]}", "HF204"),
-    ("job-template", f"metadata: {{annotations: {{{IDENTITY}: a@b.iam.gserviceaccount.com}}}}", "HF418"),
+    (
+        "job-template",
+        (
+            "metadata: {annotations: {gke-gcsfuse/volumes: 'false'}}\nspec: {volumes: [{name: d,"
+            " csi: {driver: gcsfuse.csi.storage.gke.io}}]}"
+        ),
+        "HF204",
+    ),
+    (
+        "job-template",
+        f"metadata: {{annotations: {{{IDENTITY}: a@b.iam.gserviceaccount.com}}}}",
+        "HF418",
+    ),
     ("", ACCOUNT, "HF418"),
     ("", SPOT_CLASS, "HF304"),
-)  # fmt: skip
+)

@@ -26,7 +26,9 @@ def test_every_defect_of_the_articles_is_found(file: Path) -> None:
 @pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
 def test_the_same_objects_corrected_are_clean(file: Path) -> None:
     twin = CORRECTED / file.name
-    bad, good = ({defects.title(body) for body in examples.parse(each.read_text())} for each in (file, twin))
+    bad, good = (
+        {defects.title(body) for body in examples.parse(each.read_text())} for each in (file, twin)
+    )
     assert bad <= good, "every object is corrected, none left out"
     assert [(f.rule, f.object_name) for f in lint([twin], Options()).findings] == []
 
@@ -37,8 +39,12 @@ def test_there_are_more_than_forty_rules_with_ids_of_one_form() -> None:
     assert len({rule.slug for rule in rules.values()}) == len(rules)
     for rule_id, rule in rules.items():
         assert re.fullmatch(r"HF\d{3}", rule_id)
-        assert all((rule.what, rule.why, rule.source, rule.fix, rule.bad, rule.good or rule.base)), rule_id
-        assert rule.good or not rule.bad.startswith("apiVersion:"), f"{rule_id}: a whole object shows no change"
+        assert all(
+            (rule.what, rule.why, rule.source, rule.fix, rule.bad, rule.good or rule.base)
+        ), rule_id
+        assert rule.good or not rule.bad.startswith("apiVersion:"), (
+            f"{rule_id}: a whole object shows no change"
+        )
 
 
 @pytest.mark.parametrize("rule", all_rules().values(), ids=lambda rule: rule.name)

@@ -8,19 +8,41 @@ from holdfast.lint.document import MAX_FILE_BYTES, read
 @pytest.mark.parametrize(
     ("text", "path", "of_key", "place"),
     [
-        ("# head\na: 1\n---\nkind: Pod\nspec:\n  containers:\n    - name: main\n", ("spec", "containers", 0, "name"), False, (7, 13, 17)),
-        ("kind: Job\nspec:\n  template: {}\n", ("spec", "template", "spec", "tolerations"), False, (3, 3, 11)),
+        (
+            "# head\na: 1\n---\nkind: Pod\nspec:\n  containers:\n    - name: main\n",
+            ("spec", "containers", 0, "name"),
+            False,
+            (7, 13, 17),
+        ),
+        (
+            "kind: Job\nspec:\n  template: {}\n",
+            ("spec", "template", "spec", "tolerations"),
+            False,
+            (3, 3, 11),
+        ),
         ("{é…😀: 'ü', b: 1}\n", ("b",), True, (1, 12, 13)),
         ("{é…😀: 'ü', b: 1}\n", ("é…😀",), False, (1, 7, 10)),
     ],
-    ids=["lines of the file across documents", "nearest parent of a missing field", "characters, of a key", "characters"],
-)  # fmt: skip
-def test_a_place_is_line_and_columns(text: str, path: tuple[str | int, ...], of_key: bool, place: object) -> None:
+    ids=[
+        "lines of the file across documents",
+        "nearest parent of a missing field",
+        "characters, of a key",
+        "characters",
+    ],
+)
+def test_a_place_is_line_and_columns(
+    text: str,
+    path: tuple[str | int, ...],
+    of_key: bool,
+    place: object,
+) -> None:
     mark = list(read(text))[-1].at(path, of_key=of_key)
     assert (mark.line, mark.column, mark.end) == place
 
 
-def test_a_broken_document_does_not_hide_its_neighbours_and_a_second_key_is_found_where_it_is() -> None:
+def test_a_broken_document_does_not_hide_its_neighbours_and_a_second_key_is_found_where_it_is() -> (
+    None
+):
     broken, sound, twice = read("kind: [Job\n---\nkind: Pod\n---\na: 1\nb: 2\na: 3\n")
     assert [t.kind for t in broken.troubles] == ["broken"]
     assert sound.value == {"kind": "Pod"} and not sound.troubles
@@ -30,14 +52,49 @@ def test_a_broken_document_does_not_hide_its_neighbours_and_a_second_key_is_foun
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\n", {"base": {"x": 1, "y": 2}, "use": {"x": 1, "y": 3}}),
         (
-            "[yes, off, 010, 0o7, 0x10, 1_000, 1e3, 1.5, 1:30, ~, null, 2020-01-01, =, '1', !!str 2]\n",
-            [True, False, 8, "0o7", 16, 1000, 1000.0, 1.5, "1:30", None, None, "2020-01-01", "=", "1", "2"],
+            "base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\n",
+            {
+                "base": {"x": 1, "y": 2},
+                "use": {"x": 1, "y": 3},
+            },
         ),
-        ("a: !!python/object/apply:os.system [true]\nb: !!python/name:os.system x\n", {"a": [True], "b": "x"}),
+        (
+            (
+                "[yes, off, 010, 0o7, 0x10, 1_000, 1e3, 1.5, 1:30, ~, null, 2020-01-01, =, '1',"
+                " !!str 2]\n"
+            ),
+            [
+                True,
+                False,
+                8,
+                "0o7",
+                16,
+                1000,
+                1000.0,
+                1.5,
+                "1:30",
+                None,
+                None,
+                "2020-01-01",
+                "=",
+                "1",
+                "2",
+            ],
+        ),
+        (
+            "a: !!python/object/apply:os.system [true]\nb: !!python/name:os.system x\n",
+            {
+                "a": [True],
+                "b": "x",
+            },
+        ),
     ],
-    ids=["anchors and merge keys", "plain scalars as the API server reads them", "tags build nothing"],
+    ids=[
+        "anchors and merge keys",
+        "plain scalars as the API server reads them",
+        "tags build nothing",
+    ],
 )
 def test_values_are_read(text: str, value: object) -> None:
     (document,) = read(text)
@@ -66,7 +123,8 @@ def test_what_is_not_judged_is_named(text: str, kinds: list[str]) -> None:
 
 @pytest.mark.process
 def test_the_bounds_of_depth_and_size_hold() -> None:
-    deep, long = "[" * 41 + "]" * 41, f"[{'b, ' * 102_000}]"
+    deep = "[" * 41 + "]" * 41
+    long = f"[{'b, ' * 102_000}]"
     for bound, text in (("nested more than 40 deep", deep), ("more than 101,000 values", long)):
         (found,) = read(f"a: {text}\n")
         assert [trouble.message for trouble in found.troubles] == [bound]

@@ -22,28 +22,64 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
     """As pre-commit does it: the repository of the hook, and what the hook adds."""
     (hook,) = YAML(typ="safe").load((ROOT / ".pre-commit-hooks.yaml").read_text())
     venv.create(tmp_path / "env", with_pip=True)
-    pip = [tmp_path / "env/bin/python", "-m", "pip", "install", "-q", ".", *hook["additional_dependencies"]]
-    installed = subprocess.run(pip, cwd=ROOT, capture_output=True, text=True, check=False)
-    require(installed.returncode == 0, f"the package index cannot be reached: {installed.stderr[-200:]}")
+    pip = [
+        tmp_path / "env/bin/python",
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        ".",
+        *hook["additional_dependencies"],
+    ]
+    installed = subprocess.run(
+        pip,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    require(
+        installed.returncode == 0, f"the package index cannot be reached: {installed.stderr[-200:]}"
+    )
     (tmp_path / "repo").mkdir()
     (tmp_path / "repo/class.yaml").write_text(BAD)
     platforms.written(platforms.load("example"), tmp_path / "repo")
     command = [tmp_path / "env/bin/holdfast", "lint", "class.yaml"]
-    found = subprocess.run(command, cwd=tmp_path / "repo", capture_output=True, text=True, timeout=120, check=False)
+    found = subprocess.run(
+        command,
+        cwd=tmp_path / "repo",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert found.returncode == 1, found.stderr
     assert "[HF305]" in found.stdout
     (packages,) = (tmp_path / "env/lib").glob("python3.*/site-packages")
-    claimed = {path.name for path in packages.iterdir()} & {"infra", "workloads", "monitoring", "tests"}
+    claimed = {path.name for path in packages.iterdir()} & {
+        "infra",
+        "workloads",
+        "monitoring",
+        "tests",
+    }
     assert not claimed, "names that the other repository may have itself"
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("a: b\n", "no Kubernetes object"), (f"# holdfast: environment=exmaple\n{BAD}", "got exmaple; allowed: example")],
+    [
+        ("a: b\n", "no Kubernetes object"),
+        (f"# holdfast: environment=exmaple\n{BAD}", "got exmaple; allowed: example"),
+    ],
     ids=["nothing to examine", "a file of another platform"],
 )
 def test_what_cannot_be_judged_is_bad_input(tmp_path: Path, text: str, error: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    words = ["lint", str(tmp_path), "--platform", str(platforms.file("example"))]
+    words = [
+        "lint",
+        str(tmp_path),
+        "--platform",
+        str(platforms.file("example")),
+    ]
     with pytest.raises(InputError, match=error):
         CliRunner().invoke(app, words, catch_exceptions=False)

@@ -4,7 +4,9 @@ import pytest
 
 from holdfast.lint.engine import Options, lint_texts
 
-CLASS = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot-other}\nvalue: 5"
+CLASS = (
+    "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot-other}\nvalue: 5"
+)
 
 
 HEAD, LAST = CLASS.rsplit("\n", 1)
@@ -23,7 +25,11 @@ ANNOTATED = "{name: spot-other, annotations: {holdfast.dev/ignore-HF305: made by
     ],
     ids=["its line", "line before", "annotation", "no reason", "silences nothing", "no rule"],
 )
-def test_an_ignore_silences_what_it_names_and_is_found_where_it_is_wrong(text: str, rules: list[str]) -> None:
+def test_an_ignore_silences_what_it_names_and_is_found_where_it_is_wrong(
+    text: str, rules: list[str]
+) -> None:
     report = lint_texts({"a.yaml": text}, Options())
     assert [finding.rule for finding in report.active] == rules
-    assert rules or [finding.suppressed for finding in report.suppressed] == ["made by another team"]
+    assert rules or [finding.suppressed for finding in report.suppressed] == [
+        "made by another team"
+    ]

@@ -1,4 +1,6 @@
-"""Defects of the linter's own field that it once passed are found, and what is right in foreign manifests passes."""
+"""Defects of the linter's own field that it once passed are found, and what is right in foreign
+manifests passes.
+"""
 
 import pytest
 
@@ -16,11 +18,17 @@ def pod(spec: str) -> str:
 
 
 OF_GKE = (
-    "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology", "cloud.google.com/gke-local-nvme-ssd",
-    "cloud.google.com/compute-class", "cloud.google.com/gke-ephemeral-storage-local-ssd",
-    "cloud.google.com/gke-confidential-nodes", "iam.gke.io/gke-metadata-server-enabled",
-    "node-role.kubernetes.io/control-plane", "cloud.google.com/gke-os-distribution", "projectcalico.org/ds-ready",
-)  # fmt: skip
+    "cloud.google.com/gke-tpu-accelerator",
+    "cloud.google.com/gke-tpu-topology",
+    "cloud.google.com/gke-local-nvme-ssd",
+    "cloud.google.com/compute-class",
+    "cloud.google.com/gke-ephemeral-storage-local-ssd",
+    "cloud.google.com/gke-confidential-nodes",
+    "iam.gke.io/gke-metadata-server-enabled",
+    "node-role.kubernetes.io/control-plane",
+    "cloud.google.com/gke-os-distribution",
+    "projectcalico.org/ds-ready",
+)
 GOOGLES = ("nvidia-tesla-t4", "nvidia-h100-mega-80gb", "nvidia-h200-141gb", "nvidia-b200")
 SWITCH = "env: [{name: MYSQL_ALLOW_EMPTY_PASSWORD, value: '1'}]"
 
@@ -42,14 +50,31 @@ spec: {volumeName: data, accessModes: [ReadOnlyMany], resources: {requests: {sto
 """
 FOUND = (
     # A typo of a label that decides.
-    *(("", pod(f'nodeSelector: {{cloud.google.com/{key}: "true"}}'), "HF003") for key in ("gke-spto", "gke-accelerators")),
+    *(
+        ("", pod(f'nodeSelector: {{cloud.google.com/{key}: "true"}}'), "HF003")
+        for key in ("gke-spto", "gke-accelerators")
+    ),
     ("", pod('nodeSelector: {holdfast.dev/pool-clas: "true"}'), "HF003"),
     # One error does not hide another.
     ("", pod(f"{GRACE}, nodeSelector: {{holdfast.dev/pool-class: spot-l4s}}"), "HF101"),
-    ("", pod(f"{GRACE}, tolerations: [{{key: provisioning-teir, value: preemptible, effect: NoSchedule}}]"), "HF101"),
-    ("", pod(f'{GRACE}, tolerations: [{{key: spot, operator: Equal, value: "true", effect: NoSchedule}}]'), "HF101"),
+    (
+        "",
+        pod(
+            f"{GRACE}, tolerations: [{{key: provisioning-teir, value: preemptible, effect:"
+            " NoSchedule}]"
+        ),
+        "HF101",
+    ),
+    (
+        "",
+        pod(
+            f'{GRACE}, tolerations: [{{key: spot, operator: Equal, value: "true", effect:'
+            " NoSchedule}]"
+        ),
+        "HF101",
+    ),
     ("job-template", FUSE.replace("VALUE", "false"), "HF204"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("base", "change", "expected"), [*SINGLE, *FOUND])
@@ -61,10 +86,22 @@ def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None
     ("base", "change", "passed"),
     [
         ("container", pre_stop("sleep", "2"), "HF103"),
-        ("container", 'command: [bash, -c, "cleanup() { save; exit 143; }; trap cleanup TERM; python t.py"]', "HF105"),
-        ("container", 'command: [bash, -c, "done() { exit 0; }; trap cleanup TERM; python t.py"]', "HF105"),
+        (
+            "container",
+            'command: [bash, -c, "cleanup() { save; exit 143; }; trap cleanup TERM; python t.py"]',
+            "HF105",
+        ),
+        (
+            "container",
+            'command: [bash, -c, "done() { exit 0; }; trap cleanup TERM; python t.py"]',
+            "HF105",
+        ),
         ("container", pre_stop("python", "-m", "holdfast.runtime.drain"), "HF108"),
-        ("container", "command: [python, t.py, --checkpoint-interval, '100', --checkpoint, org/model]", "HF201"),
+        (
+            "container",
+            "command: [python, t.py, --checkpoint-interval, '100', --checkpoint, org/model]",
+            "HF201",
+        ),
         ("container", "command: [python, t.py, --checkpoint-dir, gs://bucket/run]", "HF201"),
         ("container", "command: [torchrun, --nnodes=1:4, t.py]", "HF122"),
         ("container", "command: [torchrun, --nnodes=2, t.py]", "HF122"),
@@ -79,23 +116,54 @@ def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None
         ("container", "command: [python, -m, holdfast, batch, run, --window, '10']", "HF107"),
         ("container", "command: [python, train.py, --window, '512']", "HF107"),
         ("container", "command: [torchrun, --nproc-per-node=gpu, t.py]", "HF125"),
-        ("jobset-job", "template: {spec: {containers: [{name: m, image: a, command: [t, --rdzv-endpoint, etcd-0.etcd:1]}]}}", "HF126"),
-        ("job", "metadata: {name: null, generateName: a-}\nspec: {template: {spec: {containers: [{name: m, image: a, env: [{name: HOLDFAST_JOB, value: b}]}]}}}", "HF127"),
+        (
+            "jobset-job",
+            (
+                "template: {spec: {containers: [{name: m, image: a, command: [t, --rdzv-endpoint,"
+                " etcd-0.etcd:1]}]}}"
+            ),
+            "HF126",
+        ),
+        (
+            "job",
+            (
+                "metadata: {name: null, generateName: a-}\nspec: {template: {spec: {containers:"
+                " [{name: m, image: a, env: [{name: HOLDFAST_JOB, value: b}]}]}}}"
+            ),
+            "HF127",
+        ),
         ("serving-container", "command: [vllm, serve, m, --shutdown-timeout, '50']", "HF145"),
-        ("job", "spec: {parallelism: 4, completions: 8, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4, t.py]}]}}}", "HF122"),
+        (
+            "job",
+            (
+                "spec: {parallelism: 4, completions: 8, template: {spec: {containers: [{name: m,"
+                " image: a, command: [torchrun, --nnodes=4, t.py]}]}}}"
+            ),
+            "HF122",
+        ),
         ("", f"{HEAD}spec: {{containers: [{{name: m, image: a, {SWITCH}}}]}}\n", "HF416"),
         ("", pod('tolerations: [{key: "group-{{ .Index }}", operator: Exists}]'), "HF002"),
         *(("", pod(f'nodeSelector: {{{key}: "x"}}'), "HF003") for key in OF_GKE),
-        *(("", pod(f"nodeSelector: {{cloud.google.com/gke-accelerator: {name}}}"), "HF035") for name in GOOGLES),
+        *(
+            ("", pod(f"nodeSelector: {{cloud.google.com/gke-accelerator: {name}}}"), "HF035")
+            for name in GOOGLES
+        ),
         ("", f"%YAML 1.1\n---\n{HEAD}spec: {{}}\n", "HF904"),
-        ("", f"%YAML 1.2\n%TAG ! tag:a.example,2000:\n---\n{HEAD}spec: {{}}\n...\n%YAML 1.2\n---\n{HEAD}spec: {{}}\n", "HF904"),
+        (
+            "",
+            (
+                f"%YAML 1.2\n%TAG ! tag:a.example,2000:\n---\n{HEAD}spec: {{}}\n...\n%YAML"
+                f" 1.2\n---\n{HEAD}spec: {{}}\n"
+            ),
+            "HF904",
+        ),
         ("", "kind: Job\n{% if x %}\n  a: [\n{% endif %}\n", "HF904"),
         ("", "kind: Job\nname: <%= name %>\n a: b\n", "HF904"),
         ("job-template", FUSE.replace("VALUE", "true"), "HF204"),
         # GKE adds the toleration of the GPU taint.
         ("job-pod", "tolerations: [{key: provisioning-tier, operator: Exists}]", "HF004"),
     ],
-)  # fmt: skip
+)
 def test_what_is_right_passes(base: str, change: str, passed: str) -> None:
     assert passed not in found_in(base, change)
 
@@ -107,8 +175,14 @@ SPOT_RULES = {"HF101", "HF102", "HF103", "HF106", "HF110", "HF113", "HF114", "HF
     "spec",
     [
         "terminationGracePeriodSeconds: 600",
-        "terminationGracePeriodSeconds: 600, nodeSelector: {kubernetes.io/os: linux}, tolerations: [{operator: Exists}]",
-        "nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}, tolerations: [{key: nvidia.com/gpu, operator: Exists}]",
+        (
+            "terminationGracePeriodSeconds: 600, nodeSelector: {kubernetes.io/os: linux},"
+            " tolerations: [{operator: Exists}]"
+        ),
+        (
+            "nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}, tolerations: [{key:"
+            " nvidia.com/gpu, operator: Exists}]"
+        ),
         "nodeSelector: {cloud.google.com/compute-class: gpu}, terminationGracePeriodSeconds: 120",
     ],
 )
@@ -121,7 +195,10 @@ def test_a_pod_that_never_mentions_spot_is_not_judged_by_its_rules(spec: str) ->
 
 PATCHED = "terminationGracePeriodSeconds: 25, nodeSelector: {cloud.google.com/gke-spot: 'true'}"
 GPU = "containers: [{name: m, resources: {limits: {nvidia.com/gpu: '1'}}}]"
-PATCH = f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: a}}\nspec: {{template: {{spec: {{{PATCHED}, {GPU}}}}}}}\n"
+PATCH = (
+    "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {template: {spec:"
+    f" {{{PATCHED}, {GPU}}}}}}}\n"
+)
 
 
 def test_a_patch_is_judged_by_what_it_has_and_not_by_what_its_base_has() -> None:
@@ -129,25 +206,43 @@ def test_a_patch_is_judged_by_what_it_has_and_not_by_what_its_base_has() -> None
     assert not rules & {"HF030", "HF102", "HF036"} and "HF101" in rules
 
 
-@pytest.mark.parametrize("field", ["patches: [{path: p/a.yaml}]", "patchesStrategicMerge: [p/a.yaml]"])
+@pytest.mark.parametrize(
+    "field", ["patches: [{path: p/a.yaml}]", "patchesStrategicMerge: [p/a.yaml]"]
+)
 def test_a_file_that_a_kustomization_names_is_a_patch(field: str) -> None:
     kustomization = f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n{field}\n"
-    positive = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nvalue: 5\n"
-    assert "HF305" not in found(kustomization, positive, names=("over/kustomization.yaml", "over/p/a.yaml"))
-    assert "HF305" in found(kustomization, positive, names=("over/kustomization.yaml", "over/a.yaml"))
+    positive = (
+        "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nvalue: 5\n"
+    )
+    assert "HF305" not in found(
+        kustomization, positive, names=("over/kustomization.yaml", "over/p/a.yaml")
+    )
+    assert "HF305" in found(
+        kustomization, positive, names=("over/kustomization.yaml", "over/a.yaml")
+    )
 
 
-@pytest.mark.parametrize(("service", "ended"), [("", True), ("publishNotReadyAddresses: true, ", False)])
+@pytest.mark.parametrize(
+    ("service", "ended"), [("", True), ("publishNotReadyAddresses: true, ", False)]
+)
 def test_a_service_that_only_names_peers_asks_for_no_readiness(service: str, ended: bool) -> None:
     labelled = HEAD.replace("namespace: team", "namespace: team, labels: {app: a}")
     spot = "nodeSelector: {cloud.google.com/gke-spot: 'true'}, containers: [{name: m, image: a}]"
-    serving = f"apiVersion: v1\nkind: Service\nmetadata: {{name: a, namespace: team}}\nspec: {{{service}selector: {{app: a}}}}\n"
+    serving = (
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: team}\nspec:"
+        f" {{{service}selector: {{app: a}}}}\n"
+    )
     assert ("HF140" in found(f"{labelled}spec: {{{spot}}}\n", serving)) is ended
 
 
 @pytest.mark.parametrize(
     "script",
-    ["for i in 1 2; do sleep 1; done", "date; until test -f /a; do sleep 1; done", "sleep $GRACE", 'sleep "$N"'],
+    [
+        "for i in 1 2; do sleep 1; done",
+        "date; until test -f /a; do sleep 1; done",
+        "sleep $GRACE",
+        'sleep "$N"',
+    ],
 )
 def test_a_sleep_that_the_script_does_not_state_is_said_to_be_unknown(script: str) -> None:
     rule = all_rules()["HF103"]
@@ -160,8 +255,12 @@ def test_the_rendered_manifests_are_clean() -> None:
     assert defects.clean().active == []
 
 
-@pytest.mark.parametrize(("seeded", "goal"), [(defects.JOBS, 38), (defects.REST, 49)], ids=["jobs", "rest"])
-def test_defects_seeded_in_the_rendered_manifests_are_found(seeded: tuple[defects.Defect, ...], goal: int) -> None:
+@pytest.mark.parametrize(
+    ("seeded", "goal"), [(defects.JOBS, 38), (defects.REST, 49)], ids=["jobs", "rest"]
+)
+def test_defects_seeded_in_the_rendered_manifests_are_found(
+    seeded: tuple[defects.Defect, ...], goal: int
+) -> None:
     missed = [each.name for each in seeded if not each.found()]
     assert len(seeded) - len(missed) >= goal, missed
 
@@ -172,11 +271,15 @@ def test_defects_seeded_in_the_rendered_manifests_are_found(seeded: tuple[defect
 )
 def test_ports_have_names_and_policies_expressions(port: str, value: str, rules: set[str]) -> None:
     rule = all_rules()["HF160"]
-    text, changes = rule.good, {
-        "targetPort: 8080": f"targetPort: {port}", "containerPort: 8080": "containerPort: 8000, name: web",
-        "podSelector: {matchLabels: {app: server}}": f"podSelector: {{matchExpressions: [{{key: app, operator: In, values: [b, {value}]}}]}}",
+    text = rule.good
+    changes = {
+        "targetPort: 8080": f"targetPort: {port}",
+        "containerPort: 8080": "containerPort: 8000, name: web",
+        "podSelector: {matchLabels: {app: server}}": (
+            f"podSelector: {{matchExpressions: [{{key: app, operator: In, values: [b, {value}]}}]}}"
+        ),
         "{port: 8080}": "{port: 80, endPort: 90}",
-    }  # fmt: skip
+    }
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
@@ -192,7 +295,13 @@ def test_kueue_takes_work_without_a_label_into_a_queue_of_the_name_default() -> 
 @pytest.mark.parametrize(("cohort", "wrong"), [("", True), ("cohortName: all, ", False)])
 def test_a_gang_may_borrow_of_its_cohort(cohort: str, wrong: bool) -> None:
     bad = all_rules()["HF311"].bad
-    groups = "resourceGroups: [{coveredResources: [nvidia.com/gpu], flavors: [{name: spot, resources: [{name: nvidia.com/gpu, nominalQuota: 3}]}]}]"
-    other = f"---\napiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {{name: other}}\nspec: {{{cohort}{groups}}}\n"
+    groups = (
+        "resourceGroups: [{coveredResources: [nvidia.com/gpu], flavors: [{name: spot, resources:"
+        " [{name: nvidia.com/gpu, nominalQuota: 3}]}]}]"
+    )
+    other = (
+        "---\napiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name:"
+        f" other}}\nspec: {{{cohort}{groups}}}\n"
+    )
     text = bad.replace("spec: {resourceGroups", f"spec: {{{cohort}resourceGroups", 1)
     assert ("HF311" in found(text + other)) is wrong

@@ -1,4 +1,5 @@
-"""Checkov over the rendered manifests: it fails what they skip and nothing else, and every skip says why.
+"""Checkov over the rendered manifests: it fails what they skip and nothing else, and every skip
+says why.
 
 It knows no JobSet, so its Jobs are shown to it as Jobs.
 """
@@ -30,11 +31,18 @@ def shown(env: str) -> Iterator[Body]:
     """What Checkov is given: without the skips, so that nothing is left out."""
     for body in copy.deepcopy(bodies(env)):
         about = body["metadata"]
-        about["annotations"] = {k: v for k, v in about.get("annotations", {}).items() if not k.startswith(SKIPPING)}
+        about["annotations"] = {
+            k: v for k, v in about.get("annotations", {}).items() if not k.startswith(SKIPPING)
+        }
         yield body
         if body["kind"] == "JobSet":
             for group in body["spec"]["replicatedJobs"]:
-                yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": group["template"]["spec"]}
+                yield {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "metadata": about,
+                    "spec": group["template"]["spec"],
+                }
 
 
 def checkov(folder: Path) -> dict[str, Found]:
@@ -43,17 +51,39 @@ def checkov(folder: Path) -> dict[str, Found]:
     for env in found:
         (folder / env).mkdir()
         for number, body in enumerate(shown(env)):
-            (folder / env / f"{number:03}.yaml").write_text(yaml.dump(body, Dumper=yaml.CSafeDumper))
+            (folder / env / f"{number:03}.yaml").write_text(
+                yaml.dump(body, Dumper=yaml.CSafeDumper)
+            )
     home = environment("checkov")
-    words = ["-d", str(folder), "--framework", "kubernetes", "--skip-download", "-o", "json", "--soft-fail"]
+    words = [
+        "-d",
+        str(folder),
+        "--framework",
+        "kubernetes",
+        "--skip-download",
+        "-o",
+        "json",
+        "--soft-fail",
+    ]
     command = [str(home / "bin" / "python"), str(home / "bin" / "checkov"), *words]
     quiet = os.environ | {"PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, capture_output=True, text=True, env=quiet, timeout=300, check=True)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=quiet,
+        timeout=300,
+        check=True,
+    )
     answer: dict[str, Any] = json.loads(done.stdout)
-    assert answer["summary"]["passed"] > 1_000 and answer["summary"]["parsing_errors"] == 0, answer["summary"]
+    assert answer["summary"]["passed"] > 1_000 and answer["summary"]["parsing_errors"] == 0, answer[
+        "summary"
+    ]
     for check in answer["results"]["failed_checks"]:
         kind, *rest = check["resource"].split(".")
-        found[Path(check["file_path"]).parent.name].add((check["check_id"], "/".join((kind, *rest))))
+        found[Path(check["file_path"]).parent.name].add(
+            (check["check_id"], "/".join((kind, *rest)))
+        )
     return found
 
 
@@ -61,14 +91,19 @@ def wanted(env: str) -> Found:
     """What the rendered objects skip, as Checkov will name it."""
     found: Found = set()
     for body in bodies(env):
-        kind, about = body["kind"], body["metadata"]
-        title = f"{'Job' if kind == 'JobSet' else kind}/{about.get('namespace', '')}/{about['name']}"
+        kind = body["kind"]
+        about = body["metadata"]
+        title = (
+            f"{'Job' if kind == 'JobSet' else kind}/{about.get('namespace', '')}/{about['name']}"
+        )
         found |= {(check, title) for check in skips.of(kind, about.get("namespace"), about["name"])}
     return found
 
 
 def test_checkov_fails_exactly_what_is_skipped(tmp_path: Path) -> None:
-    """One test for one run of Checkov: several would each start one in the worker that they come to."""
+    """One test for one run of Checkov: several would each start one in the worker that they come
+    to.
+    """
     assert checkov(tmp_path) == {env: wanted(env) for env in names()}
 
 
@@ -77,7 +112,10 @@ def test_every_skip_says_why_and_the_rendered_objects_repeat_it() -> None:
     for env in names():
         for body in bodies(env):
             where = (body["kind"], body["metadata"].get("namespace"), body["metadata"]["name"])
-            skipped = {k: v for k, v in body["metadata"].get("annotations", {}).items() if k.startswith(SKIPPING)}
+            skipped = {}
+            for k, v in body["metadata"].get("annotations", {}).items():
+                if k.startswith(SKIPPING):
+                    skipped[k] = v
             assert skipped == skips.annotations(*where), where
             used.add(id(skips.of(*where)))
     for pattern, checks in skips.SKIPS.items():

@@ -1,4 +1,6 @@
-"""Hundreds of manifests that others wrote, out of the modules that the test tools are built from: none is kept here."""
+"""Hundreds of manifests that others wrote, out of the modules that the test tools are built from:
+none is kept here.
+"""
 
 import os
 import subprocess
@@ -30,13 +32,25 @@ def folder(tool: str, module: str) -> Path:
     env = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
     for words in (("mod", "download", module), ("list", "-m", "-f", "{{.Dir}}", module)):
         command = [find_go(TOOLS[tool]), *words]
-        done = subprocess.run(command, cwd=pins, env=env, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            command,
+            cwd=pins,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         require(done.returncode == 0, f"{module} cannot be had: {done.stderr[-300:]}")
     return Path(done.stdout.strip())
 
 
-def test_manifests_of_strangers_are_judged_and_each_finding_names_a_rule_a_fix_and_a_place() -> None:
-    strangers = sorted(file for tool, module in MODULES.items() for file in folder(tool, module).rglob("*.y*ml"))
+def test_manifests_of_strangers_are_judged_and_each_finding_names_a_rule_a_fix_and_a_place() -> (
+    None
+):
+    strangers = sorted(
+        file for tool, module in MODULES.items() for file in folder(tool, module).rglob("*.y*ml")
+    )
     report = lint(strangers, Options(platforms=[platforms.load("prod")]))
     assert len(strangers) >= LEAST_FILES and report.files == len(strangers)
     assert report.objects >= LEAST_FILES, "few of them were understood"

@@ -1,7 +1,9 @@
-"""A simulated month: ordinary jobs on Spot and flex-start, real trouble put in between, and what the alerts made of it.
+"""A simulated month: ordinary jobs on Spot and flex-start, real trouble put in between, and what
+the alerts made of it.
 
-Through the exporter as it is, the names that Cloud Monitoring gives its metrics, and the deployed rules in Prometheus'
-own engine. One pass a minute. `python -m workloads.library.tests.bench.month` plays all of it, a test one day.
+Through the exporter as it is, the names that Cloud Monitoring gives its metrics, and the deployed
+rules in Prometheus' own engine. One pass a minute. `python -m workloads.library.tests.bench.month`
+plays all of it, a test one day.
 """
 
 import random
@@ -24,18 +26,32 @@ from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.month.month_jobs import COMMIT_EVERY_MIN, Job, Kind, Platform
 from workloads.library.tests.sample import EPOCH
 
-DAY_MIN, JOBS_A_DAY = 1_440, 7
-# As deployed: the threshold comes from prices. At a share of 0.8 each young job with one eviction gave a ticket.
+DAY_MIN = 1_440
+JOBS_A_DAY = 7
+# As deployed: the threshold comes from prices. At a share of 0.8 each young job with one eviction
+# gave a ticket.
 SHOWN = load("example")
 LIMITS = {**EXAMPLE, "goodput_min": money.break_even_share(SHOWN.pools, SHOWN.region) or 0.0}
 SPOT = Kind(queue="spot", accelerator="nvidia-l4", pods=2)
 GANG = Kind(queue="spot", accelerator="nvidia-tesla-a100", pods=4)
-SWEEP = Kind(queue="spot", accelerator="nvidia-l4", pods=2, by_index=True)
-FLEX = Kind(queue="flex", accelerator="nvidia-tesla-a100", flex=True, by_index=True)
+SWEEP = Kind(
+    queue="spot",
+    accelerator="nvidia-l4",
+    pods=2,
+    by_index=True,
+)
+FLEX = Kind(
+    queue="flex",
+    accelerator="nvidia-tesla-a100",
+    flex=True,
+    by_index=True,
+)
 ORDINARY = (SPOT, GANG, SWEEP, FLEX)
 # Of a minute on Spot: once in eight hours.
 EVICTION = 1 / 480
-WITHOUT_NOTICE, CANCELLED, DROUGHT = 0.1, 0.1, 0.05
+WITHOUT_NOTICE = 0.1
+CANCELLED = 0.1
+DROUGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +80,9 @@ class Incident:
 
 class Month:
     def __init__(self, *, seed: int, days: int) -> None:
-        self.days, self.minute, self.rng = days, 0, random.Random(seed)
+        self.days = days
+        self.minute = 0
+        self.rng = random.Random(seed)
         self.jobs: list[Job] = []
         self.incidents: list[Incident] = []
         self.happened = Counter[str]()
@@ -72,10 +90,17 @@ class Month:
         """Minutes without an exporter."""
         self.scripts: list[tuple[int, Iterator[None]]] = []
         self.recorder: Any = Recorder(began_s=EPOCH)
-        self.written, self.cluster = Written(), Cluster(clock=self.now_s)
+        self.written = Written()
+        self.cluster = Cluster(clock=self.now_s)
         self.platform = Platform(self.cluster, self.written)
-        self.exporter = Exporter(cluster=self.cluster, jobs=Jobs(self.written), clock=self.now_s)
-        self.writer = CloudWriter(self.recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=self.now_s)
+        self.exporter = Exporter(
+            cluster=self.cluster,
+            jobs=Jobs(self.written),
+            clock=self.now_s,
+        )
+        self.writer = CloudWriter(
+            self.recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=self.now_s
+        )
 
     def now_s(self) -> float:
         return EPOCH + 60 * self.minute
@@ -97,8 +122,17 @@ class Month:
                 )
             )
 
-    def incident(self, kind: str, alert: str, label: str, begins_min: int, promise_min: int) -> None:
-        """`promise_min`: until the alert fires, with two minutes for a sample and a look of the rule."""
+    def incident(
+        self,
+        kind: str,
+        alert: str,
+        label: str,
+        begins_min: int,
+        promise_min: int,
+    ) -> None:
+        """`promise_min`: until the alert fires, with two minutes for a sample and a look of the
+        rule.
+        """
         self.incidents.append(Incident(kind, alert, label, begins_min, promise_min + 2))
 
     def script(self, begins_min: int, steps: Iterator[None]) -> None:
@@ -107,11 +141,19 @@ class Month:
 
     def gauge(self, metric: str, value: float, **labels: str) -> None:
         """A series of somebody else's, such as a GPU's."""
-        self.recorder.add(metric, labels | {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]}, value)
+        self.recorder.add(
+            metric,
+            labels | {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]},
+            value,
+        )
 
     def interrupted(self, pool: str, count: float) -> None:
         """Nodes that GKE counts as taken."""
-        labels = {"monitored_resource": "k8s_node_pool", "cluster_name": EXAMPLE["cluster"], "node_pool_name": pool}
+        labels = {
+            "monitored_resource": "k8s_node_pool",
+            "cluster_name": EXAMPLE["cluster"],
+            "node_pool_name": pool,
+        }
         labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
         self.recorder.add(INTERRUPTIONS_METRIC, labels, count)
 
@@ -137,7 +179,10 @@ class Month:
         self._note_lost_saves(job)
         if not job.kind.flex and job.step > job.saved and job.rng.random() < EVICTION:
             notice = job.rng.random() >= WITHOUT_NOTICE
-            job.unplaced_min = job.rng.randrange(60, 600) if job.rng.random() < DROUGHT else job.rng.randrange(1, 25)
+            if job.rng.random() < DROUGHT:
+                job.unplaced_min = job.rng.randrange(60, 600)
+            else:
+                job.unplaced_min = job.rng.randrange(1, 25)
             self.happened["evictions" if notice else "losses without notice"] += 1
             self.happened["droughts"] += job.unplaced_min >= 60
             self.platform.evict(job, notice=notice)
@@ -146,15 +191,26 @@ class Month:
             self.platform.end(job, 143)
 
     def _note_lost_saves(self, job: Job) -> None:
-        """One save that fails is ordinary. After two in a row it has computed for over two intervals with nothing saved,
-        which is what the alert promises to find; before a few commits nobody knows its interval."""
+        """One save that fails is ordinary. After two in a row it has computed for over two
+        intervals with nothing saved, which is what the alert promises to find; before a few commits
+        nobody knows its interval.
+        """
         unsaved_min = job.done_min - (job.save_at_min - 3 * COMMIT_EVERY_MIN)
         if job.failed_in_a_row == 2 and unsaved_min == 24 and job.commits >= 5:
             self.happened["two failed saves in a row"] += 1
-            self.incident(f"two saves of {job.name} fail", "HoldfastNoRecentCommit", f"job={job.name}", self.minute - 4, 3)  # fmt: skip
+            self.incident(
+                f"two saves of {job.name} fail",
+                "HoldfastNoRecentCommit",
+                f"job={job.name}",
+                self.minute - 4,
+                3,
+            )
 
     def _used(self, queue: str) -> bool:
-        return any(job.kind.queue == queue and self.minute - job.born_min > job.queued_min for job in self.jobs)
+        return any(
+            job.kind.queue == queue and self.minute - job.born_min > job.queued_min
+            for job in self.jobs
+        )
 
     def _publish(self) -> None:
         for pool, count in self.platform.lost.items():
@@ -176,14 +232,18 @@ class Judged:
 
 
 def judge(incidents: list[Incident], fired: list[Firing]) -> Judged:
-    """A page is false where no incident explains it. A hang has more than one sign: all that fires about the thing that
-    an incident is about, once it has begun, is explained by it."""
+    """A page is false where no incident explains it. A hang has more than one sign: all that fires
+    about the thing that an incident is about, once it has begun, is explained by it.
+    """
     pages = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
     found: dict[str, tuple[int, int]] = {}
     for incident in incidents:
-        if hit := next((firing for firing in fired if incident.found_by(firing)), None):
+        hit = next((firing for firing in fired if incident.found_by(firing)), None)
+        if hit:
             found[incident.kind] = max(0, hit.first_min - incident.begins_min), incident.promise_min
-    left = [firing for firing in fired if not any(incident.explains(firing) for incident in incidents)]
+    left = [
+        firing for firing in fired if not any(incident.explains(firing) for incident in incidents)
+    ]
     return Judged(
         found=found,
         missed=[incident.kind for incident in incidents if incident.kind not in found],

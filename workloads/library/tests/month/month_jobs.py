@@ -1,4 +1,6 @@
-"""Jobs of a simulated month: objects as Kubernetes shows them, and the lines that their processes write. Seeded."""
+"""Jobs of a simulated month: objects as Kubernetes shows them, and the lines that their processes
+write. Seeded.
+"""
 
 import random
 from collections.abc import Collection
@@ -9,7 +11,13 @@ from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RET
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
 from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_MACHINE_TYPE
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_SPOT, LABEL_ZONE
+from holdfast.contract.pools import (
+    LABEL_ACCELERATOR,
+    LABEL_FLEX_START,
+    LABEL_NODEPOOL,
+    LABEL_SPOT,
+    LABEL_ZONE,
+)
 from holdfast.contract.values import rfc3339
 from holdfast.exporter.cluster import Cluster
 from workloads.library.tests.exporter.written import Written
@@ -37,12 +45,17 @@ class Kind:
 
     @property
     def selector(self) -> dict[str, str]:
-        return {LABEL_ACCELERATOR: self.accelerator, LABEL_FLEX_START if self.flex else LABEL_SPOT: "true"}
+        return {
+            LABEL_ACCELERATOR: self.accelerator,
+            LABEL_FLEX_START if self.flex else LABEL_SPOT: "true",
+        }
 
 
 @dataclass(slots=True)
 class Job:
-    """`queued_min` in Kueue, `unplaced_min` without a node after each start, then `work_min` of computing."""
+    """`queued_min` in Kueue, `unplaced_min` without a node after each start, then `work_min` of
+    computing.
+    """
 
     name: str
     kind: Kind
@@ -92,7 +105,9 @@ class Platform:
         if job.gone or age < 0:
             return
         if age == 0 or age == job.queued_min:
-            self.cluster.queues.workload("MODIFIED", self._kueue(job, admitted=age == job.queued_min))
+            self.cluster.queues.workload(
+                "MODIFIED", self._kueue(job, admitted=age == job.queued_min)
+            )
         if age < job.queued_min:
             return
         if job.pending_since < 0:
@@ -115,13 +130,31 @@ class Platform:
             return
         if since == job.startup_min:
             job.step = job.saved
-            self._each(job, "start", rank=0, world_size=job.kind.pods, attempt=job.attempt)
-            self._lead(job, "restore", step=job.saved, seconds=2.0, skipped=[])
+            self._each(
+                job,
+                "start",
+                rank=0,
+                world_size=job.kind.pods,
+                attempt=job.attempt,
+            )
+            self._lead(
+                job,
+                "restore",
+                step=job.saved,
+                seconds=2.0,
+                skipped=[],
+            )
             return
         job.step += STEPS_A_MINUTE
         job.done_min += 1
         if job.done_min % 5 == 0:
-            self._lead(job, "window", first_step=job.step - 5 * STEPS_A_MINUTE + 1, last_step=job.step, seconds=300.0)
+            self._lead(
+                job,
+                "window",
+                first_step=job.step - 5 * STEPS_A_MINUTE + 1,
+                last_step=job.step,
+                seconds=300.0,
+            )
         if job.saves and job.done_min >= job.save_at_min:
             # Uploads take their time; one save in a hundred fails, and the next one holds.
             job.save_at_min += COMMIT_EVERY_MIN
@@ -134,9 +167,23 @@ class Platform:
             self.end(job, EXIT_COMPLETE)
 
     def save(self, job: Job) -> None:
-        self._lead(job, "save", step=job.step, blocking_seconds=0.1, bytes=1)
-        self._lead(job, "commit", step=job.step, seconds=5.0, bytes=1)
-        job.saved, job.commits, job.failed_in_a_row = job.step, job.commits + 1, 0
+        self._lead(
+            job,
+            "save",
+            step=job.step,
+            blocking_seconds=0.1,
+            bytes=1,
+        )
+        self._lead(
+            job,
+            "commit",
+            step=job.step,
+            seconds=5.0,
+            bytes=1,
+        )
+        job.saved = job.step
+        job.commits = job.commits + 1
+        job.failed_in_a_row = 0
 
     def evict(self, job: Job, *, notice: bool) -> None:
         """Its nodes are taken, all of them with notice or one without; the job waits for others."""
@@ -147,7 +194,13 @@ class Platform:
             self.save(job)
             self._each(job, "exit", code=EXIT_PREEMPTED, step=job.step)
         else:
-            self._each(job, "exit", first=1, code=EXIT_RETRY, step=job.step)
+            self._each(
+                job,
+                "exit",
+                first=1,
+                code=EXIT_RETRY,
+                step=job.step,
+            )
         self._down(job, "MODIFIED", "Failed", taken=range(job.kind.pods if notice else 1))
         self._again(job)
 
@@ -164,7 +217,13 @@ class Platform:
         self.cluster.queues.workload("DELETED", self._kueue(job, admitted=True))
         job.gone = True
 
-    def _down(self, job: Job, change: str, phase: str, taken: Collection[int] = ()) -> None:
+    def _down(
+        self,
+        job: Job,
+        change: str,
+        phase: str,
+        taken: Collection[int] = (),
+    ) -> None:
         """Its pods end, and their nodes go: those in `taken` because GKE takes them."""
         self._pods(job, change, phase, disrupted=taken)
         if job.placed_min < 0:
@@ -178,7 +237,9 @@ class Platform:
 
     def _again(self, job: Job) -> None:
         job.attempt += 1
-        job.placed_min, job.pending_since, job.done_min = -1, -1, 0
+        job.placed_min = -1
+        job.pending_since = -1
+        job.done_min = 0
         job.save_at_min = COMMIT_EVERY_MIN + job.rng.choice((0, 1))
         job.failed_in_a_row = 0
 
@@ -191,41 +252,130 @@ class Platform:
             ranked = {"rank": index} if "rank" in fields and not job.kind.by_index else {}
             self._line(job, index, event, fields | ranked)
 
-    def _line(self, job: Job, index: int, event: str, fields: dict[str, Any]) -> None:
+    def _line(
+        self,
+        job: Job,
+        index: int,
+        event: str,
+        fields: dict[str, Any],
+    ) -> None:
         process = f"{job.name}-{index}-{job.attempt}-ab"
         apart = {"index": index} if job.kind.by_index else {}
         at = EPOCH + 60 * self.minute + 0.001 * index
-        self.written.add(line(at, event, job.name, process=process, **apart, **fields), job=job.name)
+        self.written.add(
+            line(at, event, job.name, process=process, **apart, **fields), job=job.name
+        )
 
     def _kueue(self, job: Job, *, admitted: bool) -> Object:
-        met = [{"type": each, "status": "True", "reason": "", "lastTransitionTime": self.time(self.minute)} for each in ("QuotaReserved", "Admitted")]  # fmt: skip
+        met = []
+        for each in ("QuotaReserved", "Admitted"):
+            met.append(
+                {
+                    "type": each,
+                    "status": "True",
+                    "reason": "",
+                    "lastTransitionTime": self.time(self.minute),
+                }
+            )
         pods = {"template": {"spec": {"nodeSelector": job.kind.selector}}}
-        meta = {"uid": job.name, "name": job.name, "creationTimestamp": self.time(job.born_min)}
-        spec = {"queueName": job.kind.queue, "podSets": [pods], "active": True}
-        return {"metadata": meta, "spec": spec, "status": {"conditions": met if admitted else []}}
+        meta = {
+            "uid": job.name,
+            "name": job.name,
+            "creationTimestamp": self.time(job.born_min),
+        }
+        spec = {
+            "queueName": job.kind.queue,
+            "podSets": [pods],
+            "active": True,
+        }
+        return {
+            "metadata": meta,
+            "spec": spec,
+            "status": {"conditions": met if admitted else []},
+        }
 
-    def _pods(self, job: Job, change: str, phase: str, disrupted: Collection[int] = ()) -> None:
+    def _pods(
+        self,
+        job: Job,
+        change: str,
+        phase: str,
+        disrupted: Collection[int] = (),
+    ) -> None:
         for index in range(job.kind.pods):
             self.cluster.pod(change, self._pod(job, index, phase, disrupted=index in disrupted))
 
     def _pod(self, job: Job, index: int, phase: str, *, disrupted: bool) -> Object:
-        apart = {LABEL_RUN_PER_INDEX: "true", ANNOTATION_INDEX: str(index)} if job.kind.by_index else {}
+        if job.kind.by_index:
+            apart = {
+                LABEL_RUN_PER_INDEX: "true",
+                ANNOTATION_INDEX: str(index),
+            }
+        else:
+            apart = {}
         now = self.time(self.minute)
         placed = "False" if phase == "Pending" else "True"
-        conditions = [{"type": "PodScheduled", "status": placed, "lastTransitionTime": now}]
+        conditions = [
+            {
+                "type": "PodScheduled",
+                "status": placed,
+                "lastTransitionTime": now,
+            }
+        ]
         if disrupted:
-            conditions.append({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "lastTransitionTime": now})  # fmt: skip
+            conditions.append(
+                {
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "reason": "TerminationByKubelet",
+                    "lastTransitionTime": now,
+                }
+            )
         state = {"Running": "running", "Failed": "terminated"}.get(phase)
         running = [{"state": {state: {"startedAt": now}}}] if state else []
         name = job.uid(index)
-        meta = {"uid": name, "name": name, "namespace": "training", "labels": {LABEL_HOLDFAST_JOB: job.name} | apart}
+        meta = {
+            "uid": name,
+            "name": name,
+            "namespace": "training",
+            "labels": {LABEL_HOLDFAST_JOB: job.name} | apart,
+        }
         meta |= {"creationTimestamp": self.time(max(0, job.pending_since))}
-        spec = {"nodeSelector": job.kind.selector} | ({"nodeName": job.node(index)} if phase != "Pending" else {})
-        return {"metadata": meta, "spec": spec, "status": {"phase": phase, "conditions": conditions, "containerStatuses": running}}  # fmt: skip
+        spec = {"nodeSelector": job.kind.selector} | (
+            {"nodeName": job.node(index)} if phase != "Pending" else {}
+        )
+        return {
+            "metadata": meta,
+            "spec": spec,
+            "status": {
+                "phase": phase,
+                "conditions": conditions,
+                "containerStatuses": running,
+            },
+        }
 
     def _node(self, job: Job, index: int, *, taken: bool = False) -> Object:
-        labels = job.kind.selector | {LABEL_NODEPOOL: job.kind.pool, LABEL_ZONE: "us-central1-a", LABEL_MACHINE_TYPE: "a2-highgpu-1g"}  # fmt: skip
-        ends = {ANNOTATION_TERMINATION: self.time(job.placed_min + job.ends_after_min)} if job.ends_after_min else {}
-        meta = {"name": job.node(index), "labels": labels, "annotations": ends, "creationTimestamp": self.time(max(0, job.placed_min))}  # fmt: skip
-        ready = {"type": "Ready", "status": "False" if taken else "True", "message": "node is shutting down" if taken else ""}  # fmt: skip
-        return {"metadata": meta, "spec": {}, "status": {"conditions": [ready]}}
+        labels = job.kind.selector | {
+            LABEL_NODEPOOL: job.kind.pool,
+            LABEL_ZONE: "us-central1-a",
+            LABEL_MACHINE_TYPE: "a2-highgpu-1g",
+        }
+        if job.ends_after_min:
+            ends = {ANNOTATION_TERMINATION: self.time(job.placed_min + job.ends_after_min)}
+        else:
+            ends = {}
+        meta = {
+            "name": job.node(index),
+            "labels": labels,
+            "annotations": ends,
+            "creationTimestamp": self.time(max(0, job.placed_min)),
+        }
+        ready = {
+            "type": "Ready",
+            "status": "False" if taken else "True",
+            "message": "node is shutting down" if taken else "",
+        }
+        return {
+            "metadata": meta,
+            "spec": {},
+            "status": {"conditions": [ready]},
+        }

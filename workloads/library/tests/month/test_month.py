@@ -1,4 +1,6 @@
-"""A day of ordinary Spot operation wakes nobody; trouble of every kind in between is found within its promise."""
+"""A day of ordinary Spot operation wakes nobody; trouble of every kind in between is found within
+its promise.
+"""
 
 import pytest
 
@@ -18,5 +20,7 @@ def test_an_ordinary_day_wakes_nobody_and_all_trouble_is_found_in_time() -> None
     assert len(judged.found) == KINDS
     assert not judged.false_pages
     # One eviction in its first hours is no reason to look at a job.
-    assert not [firing for firing in judged.other if firing.alert == "HoldfastGoodputBelowBreakEven"]
+    assert not [
+        firing for firing in judged.other if firing.alert == "HoldfastGoodputBelowBreakEven"
+    ]
     assert month.happened["evictions"] >= 3

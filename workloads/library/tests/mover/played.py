@@ -1,4 +1,6 @@
-"""A cluster of one job, as the mover reads it: objects of Kubernetes and Kueue, and the lines of a trainer."""
+"""A cluster of one job, as the mover reads it: objects of Kubernetes and Kueue, and the lines of a
+trainer.
+"""
 
 import json
 from dataclasses import dataclass, field
@@ -16,9 +18,14 @@ from holdfast.place.plan import Plan
 
 CREATED_S = 1_800_000_000.0
 STEPS_PER_H = 1_000.0
-NAME, GPU, MACHINE = "train-0a1b2c3d", "nvidia-h100-80gb", "a3-highgpu-8g"
+NAME = "train-0a1b2c3d"
+GPU = "nvidia-h100-80gb"
+MACHINE = "a3-highgpu-8g"
 SELECTOR = {"cloud.google.com/gke-accelerator": GPU}
-CLEAN: Object = {"metadata": {}, "spec": {"nodeSelector": SELECTOR, "tolerations": []}}
+CLEAN: Object = {
+    "metadata": {},
+    "spec": {"nodeSelector": SELECTOR, "tolerations": []},
+}
 # As Kueue 0.19 left it: "Missing Workload; unable to restore pod templates".
 MARKED: Object = {
     "metadata": {"labels": {LABEL_CLUSTER_QUEUE: "spot"}},
@@ -48,19 +55,45 @@ class Played(ClusterApi):
     """As the trainer wrote it last."""
 
     def read(self) -> tuple[list[Object], list[Object]]:
-        meta = {"name": NAME, "namespace": "training", "uid": "u", "resourceVersion": str(len(self.asked))}
-        meta |= {"creationTimestamp": rfc3339(CREATED_S), "labels": {LABEL_QUEUE: self.queue}}
+        meta = {
+            "name": NAME,
+            "namespace": "training",
+            "uid": "u",
+            "resourceVersion": str(len(self.asked)),
+        }
+        meta |= {
+            "creationTimestamp": rfc3339(CREATED_S),
+            "labels": {LABEL_QUEUE: self.queue},
+        }
         held = {ANNOTATION_TEMPLATES: self.held} if self.held else {}
         meta |= {"annotations": {ANNOTATION_PLAN: self.annotation or self.plan.text()} | held}
-        replicated = [{"name": "workers", "template": {"spec": {"template": self.job_template}}}]
+        replicated = [
+            {
+                "name": "workers",
+                "template": {"spec": {"template": self.job_template}},
+            }
+        ]
         spec = {"suspend": not self.admitted, "replicatedJobs": replicated}
-        job = {"apiVersion": JOBSET_API, "metadata": meta, "spec": spec}
+        job = {
+            "apiVersion": JOBSET_API,
+            "metadata": meta,
+            "spec": spec,
+        }
         owner = {"uid": "u", "controller": True}
         workload = {
             "apiVersion": KUEUE_API,
-            "metadata": {"name": "w", "namespace": "training", "ownerReferences": [owner]},
-            "spec": {"queueName": self.workload_queue, "podSets": [{"template": self.workload_template}]},
-            "status": {"conditions": [{"type": "Admitted", "status": "True"}] if self.admitted else []},
+            "metadata": {
+                "name": "w",
+                "namespace": "training",
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "queueName": self.workload_queue,
+                "podSets": [{"template": self.workload_template}],
+            },
+            "status": {
+                "conditions": [{"type": "Admitted", "status": "True"}] if self.admitted else []
+            },
         }
         return [job], [workload]
 
@@ -72,32 +105,54 @@ class Played(ClusterApi):
     def delete(self, path: str) -> None:
         """Kueue stops the job and makes another Workload in the queue of the label."""
         self.asked.append(f"delete {path}")
-        self.workload_queue, self.placed = self.queue, False
+        self.workload_queue = self.queue
+        self.placed = False
 
     def announce(self, job: Movable, reason: str, message: str, now_s: float) -> None:
         self.announced.append(f"{reason}: {message}")
 
     def seen(self) -> Seen:
         return Seen(
-            pods={"u": Pods(known=1, placed=int(self.placed), accelerator=GPU)},
+            pods={
+                "u": Pods(
+                    known=1,
+                    placed=int(self.placed),
+                    accelerator=GPU,
+                )
+            },
             spot_machines=[MACHINE] if self.spot_there else [],
             waiting_for_spot=[],
             events=lambda job: self.events,
         )
 
     def worked(self, done_h: float, now_s: float) -> None:
-        """A trainer had done so much by then: it writes a window where it went on, a restore where it was set back."""
+        """A trainer had done so much by then: it writes a window where it went on, a restore where
+        it was set back.
+        """
         # The step may be a fraction, so that nothing is rounded.
         step, before = done_h * STEPS_PER_H, self.step
         self.step = step
         if step > before:
             seconds = (step - before) / STEPS_PER_H * 3_600
-            self._write(now_s, "window", first_step=before + 1, last_step=step, seconds=seconds)
+            self._write(
+                now_s,
+                "window",
+                first_step=before + 1,
+                last_step=step,
+                seconds=seconds,
+            )
         elif step < before:
             self._write(now_s, "restore", step=step, seconds=1.0)
 
     def _write(self, now_s: float, event: str, **fields: float) -> None:
-        line = {"v": 1, "t": now_s, "event": event, "job": NAME, "kind": "training", "process": "p-0"} | fields
+        line = {
+            "v": 1,
+            "t": now_s,
+            "event": event,
+            "job": NAME,
+            "kind": "training",
+            "process": "p-0",
+        } | fields
         reading = parse([json.dumps(line).encode()], job=NAME)
         assert not reading.problems, reading.problems
         self.events += reading.events

@@ -21,7 +21,11 @@ class Server:
 
     def patch(self, path: str, operations: list[Any]) -> None:
         self.ask("patch", path)
-        assert operations[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
+        assert operations[0] == {
+            "op": "test",
+            "path": "/metadata/resourceVersion",
+            "value": "7",
+        }
 
     def merge(self, path: str, change: Any) -> None:
         self.ask("merge", path)
@@ -40,6 +44,8 @@ class Server:
 
     def ask(self, verb: str, path: str) -> None:
         """Notes it, or refuses."""
-        self.asked.append(f"{verb} {path.rpartition('/namespaces/training/')[2].rpartition('/nodes/')[2]}")
+        self.asked.append(
+            f"{verb} {path.rpartition('/namespaces/training/')[2].rpartition('/nodes/')[2]}"
+        )
         if verb in self.refuse:
             raise ApiError(self.refuse[verb], "no")

@@ -13,26 +13,39 @@ from workloads.library.tests.mover.played import CREATED_S, Played
 
 def paths(seed: int, mean_up_h: float, mean_down_h: float) -> Paths:
     rng = np.random.default_rng(seed)
-    spells = np.stack([rng.exponential(mean_down_h, 60), rng.exponential(mean_up_h, 60)], axis=1).ravel()
+    spells = np.stack(
+        [rng.exponential(mean_down_h, 60), rng.exponential(mean_up_h, 60)], axis=1
+    ).ravel()
     return Paths(edges_h=np.cumsum(spells)[None, :], starts_up=np.zeros(1, bool))
 
 
 def asked(policy: str, deadline_h: float) -> Plan:
     return Plan(
-        policy=policy, work_h=20.0, deadline_h=deadline_h, restart_h=0.2, interval_h=0.3, checkpoint_h=0.01,
-        spot_usd=1.0, on_demand_usd=3.0, spot_queue="flex" if policy == "queue" else "spot",
-    )  # fmt: skip
+        policy=policy,
+        work_h=20.0,
+        deadline_h=deadline_h,
+        restart_h=0.2,
+        interval_h=0.3,
+        checkpoint_h=0.01,
+        spot_usd=1.0,
+        on_demand_usd=3.0,
+        spot_queue="flex" if policy == "queue" else "spot",
+    )
 
 
 @pytest.mark.parametrize("policy", sorted(plan.POLICIES))
-def test_simulator_and_mover_agree_at_every_event(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_and_mover_agree_at_every_event(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mover_module, "REACTION_S", 0.0)
     sent: list[Standing] = []
     for seed in range(2):
         for deadline_h in (21.5, 26.0, 40.0):
             sent += replayed(asked(policy, deadline_h), paths(seed, 2.0, 1.5))
     assert sent.count(Standing.ON_DEMAND) >= 4
-    assert policy == "queue" or sent.count(Standing.SPOT) >= 1, "it never came back, so nothing was compared"
+    assert policy == "queue" or sent.count(Standing.SPOT) >= 1, (
+        "it never came back, so nothing was compared"
+    )
 
 
 def replayed(given: Plan, trace: Paths) -> list[Standing]:
@@ -43,17 +56,23 @@ def replayed(given: Plan, trace: Paths) -> list[Standing]:
     sent: list[Standing] = []
     while fleet.state.alive.any():
         state, now_s = fleet.state, CREATED_S + float(fleet.state.now[0]) * 3_600
-        on_demand, on_spot = bool(state.on_demand[0]), bool(state.on_spot[0])
+        on_demand = bool(state.on_demand[0])
+        on_spot = bool(state.on_spot[0])
         cluster.queue = cluster.workload_queue = "on-demand" if on_demand else given.spot_queue
-        cluster.placed, cluster.spot_there = on_spot, bool(state.up[0])
+        cluster.placed = on_spot
+        cluster.spot_there = bool(state.up[0])
         cluster.worked(float(state.done[0]), now_s)
         # Whoever waits in Spot's queue starts when Spot comes, and nobody moves it.
         starts = not (on_demand or on_spot) and bool(state.up[0])
         seen = cluster.seen()
         mover.spot.look(seen.spot_machines, seen.waiting_for_spot, now_s)
         job = mover_module.movables(*cluster.read())[0][0]
-        moves, move = fleet.decide(), mover.judge(job, seen, now_s)
-        expected = Standing.ON_DEMAND if moves.to_demand[0] else Standing.SPOT if moves.to_spot[0] else None
+        moves = fleet.decide()
+        move = mover.judge(job, seen, now_s)
+        if moves.to_demand[0]:
+            expected = Standing.ON_DEMAND
+        else:
+            expected = Standing.SPOT if moves.to_spot[0] else None
         if starts and expected is Standing.SPOT:
             expected = None
         assert (move.to if move else None) is expected, (given, now_s - CREATED_S, fleet.state.done)

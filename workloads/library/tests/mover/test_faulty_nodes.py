@@ -27,7 +27,10 @@ BROKEN = f"# HELP x y\nDCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 79\n"
         (f"DCGM_FI_DEV_ROW_REMAP_FAILURE{{{LABELS}}} 1", "row-remap-failure"),
         (f"DCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 31", ""),
         (f"DCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 0\nDCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{{LABELS}}} 0", ""),
-        (f"DCGM_FI_DEV_XID_ERRORS{{{LABELS}}} NaN\nDCGM_FI_DEV_THERMAL_VIOLATION{{{LABELS}}} 9", ""),
+        (
+            f"DCGM_FI_DEV_XID_ERRORS{{{LABELS}}} NaN\nDCGM_FI_DEV_THERMAL_VIOLATION{{{LABELS}}} 9",
+            "",
+        ),
         ("<html>", ""),
     ],
 )
@@ -47,9 +50,20 @@ class Nodes(Server):
             return [{"metadata": {"name": name}} for name in self.marked]
         if path.endswith("gpu-metrics/pods"):
             assert query == {"labelSelector": f"{LABEL_NAME}=dcgm-exporter"}
-            return [{"spec": {"nodeName": name}, "status": {"podIP": name}} for name in ("a", "b")]
-        on, space = query["fieldSelector"].removeprefix("spec.nodeName="), path.split("/")[4]
-        return [p for p in self.pods if p["spec"]["nodeName"] == on and p["metadata"]["namespace"] == space]
+            return [
+                {
+                    "spec": {"nodeName": name},
+                    "status": {"podIP": name},
+                }
+                for name in ("a", "b")
+            ]
+        on = query["fieldSelector"].removeprefix("spec.nodeName=")
+        space = path.split("/")[4]
+        return [
+            p
+            for p in self.pods
+            if p["spec"]["nodeName"] == on and p["metadata"]["namespace"] == space
+        ]
 
     def merge(self, path: str, change: Any) -> None:
         self.ask("cordon", path)
@@ -71,20 +85,39 @@ def faulty(server: Any, per_hour: int, texts: dict[str, str] | None = None) -> F
     return FaultyNodes(server, per_hour, lambda address: held.get(address, ""))
 
 
-def pod(name: str, *, due: str = "", phase: str = "Running", namespace: str = "training") -> Any:
+def pod(
+    name: str,
+    *,
+    due: str = "",
+    phase: str = "Running",
+    namespace: str = "training",
+) -> Any:
     meta = {"name": name, "namespace": namespace} | ({"deletionTimestamp": due} if due else {})
-    return {"metadata": meta, "spec": {"nodeName": "a"}, "status": {"phase": phase}}
+    return {
+        "metadata": meta,
+        "spec": {"nodeName": "a"},
+        "status": {"phase": phase},
+    }
 
 
-def test_by_default_a_fault_is_reported_once_and_nothing_is_changed_and_only_spot_nodes_are_read() -> None:
+def test_by_default_a_fault_is_reported_once_and_nothing_is_changed_and_only_spot_nodes_are_read() -> (
+    None
+):
     server = Nodes()
     found = faulty(server, 0)
-    first, again = found.step(spot("a", "b"), NOW), found.step(spot("a", "b"), NOW + 60)
-    assert [(line["node"], line["fault"], line["answer"]) for line in first] == [("a", "xid-79", "reported")]
+    first = found.step(spot("a", "b"), NOW)
+    again = found.step(spot("a", "b"), NOW + 60)
+    assert [(line["node"], line["fault"], line["answer"]) for line in first] == [
+        ("a", "xid-79", "reported")
+    ]
     assert (again, server.asked) == ([], ["GpuFault a"])
     exporter = jobs_of(*first)
     counts = [s for s in exporter.samples(NOW, {}) if s.metric == "gpu_faults_total"]
-    labels = {"pool": read_node(node("a")).pool, "fault": "xid-79", "answer": "reported"}
+    labels = {
+        "pool": read_node(node("a")).pool,
+        "fault": "xid-79",
+        "answer": "reported",
+    }
     assert [(s.value, dict(s.labels)) for s in counts] == [(1, labels)] and not exporter.refused
     replacing = faulty(server, 60)
     for at in (0, 60, 120):
@@ -105,7 +138,14 @@ def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
 
 def test_jobs_leave_before_the_node_goes() -> None:
     leaving = pod("q", due="2026-09-21T15:00:31Z")
-    server = Nodes([pod("p"), pod("web", namespace="serving"), pod("over", phase="Failed"), leaving])
+    server = Nodes(
+        [
+            pod("p"),
+            pod("web", namespace="serving"),
+            pod("over", phase="Failed"),
+            leaving,
+        ]
+    )
     server.marked["a"] = "xid-79"
     found = faulty(server, 1)
     found.step(spot("a"), NOW)

@@ -1,4 +1,6 @@
-"""What the mover asks for, when it stops in the middle, and what it makes of a plan that it cannot read."""
+"""What the mover asks for, when it stops in the middle, and what it makes of a plan that it cannot
+read.
+"""
 
 import json
 from dataclasses import replace
@@ -17,9 +19,15 @@ from holdfast.place.plan import Plan
 from workloads.library.tests.mover.played import CLEAN, CREATED_S, MARKED, NAME, SELECTOR, Played
 
 GIVEN = Plan(
-    policy="patient", work_h=20.0, deadline_h=24.0, restart_h=0.2, interval_h=0.3, checkpoint_h=0.01, spot_usd=1.0,
+    policy="patient",
+    work_h=20.0,
+    deadline_h=24.0,
+    restart_h=0.2,
+    interval_h=0.3,
+    checkpoint_h=0.01,
+    spot_usd=1.0,
     on_demand_usd=3.0,
-)  # fmt: skip
+)
 PODS = "/spec/replicatedJobs/0/template/spec/template"
 LATE_S = CREATED_S + 3.5 * 3_600  # nothing done, and half an hour of slack left
 
@@ -35,10 +43,13 @@ def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it()
     workload = "/apis/kueue.x-k8s.io/v1beta2/namespaces/training/workloads/w"
     assert cluster.asked == [f"patch {job}", f"delete {workload}"]
     assert cluster.announced == [
-        "PlacementMoved: waiting to on-demand: 0.45 h of slack are left, too few to go on waiting for Spot"
+        "PlacementMoved: waiting to on-demand: 0.45 h of slack are left, too few to go on waiting"
+        " for Spot"
     ]
     assert move.slack_h == pytest.approx(0.45)
-    written = json.dumps(lines.moved("training", NAME, move.at_s, move.source.value, move.to.value, move.reason))
+    written = json.dumps(
+        lines.moved("training", NAME, move.at_s, move.source.value, move.to.value, move.reason)
+    )
     cluster.worked(1.0, LATE_S + 3_600)
     reading = parse([written.encode()], job=NAME)
     assert not reading.problems
@@ -46,23 +57,48 @@ def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it()
     assert mover.step(cluster.seen(), LATE_S + 60) == [], "it is where it should be"
 
 
-def test_a_job_in_the_queue_of_flex_start_goes_to_on_demand_in_time_and_keeps_what_it_was_granted() -> None:
-    given = replace(GIVEN, policy="queue", interval_h=0.0, checkpoint_h=0.0, spot_queue="flex")
-    cluster = Played(given, queue="flex", workload_queue="flex", placed=True)
+def test_a_job_in_the_queue_of_flex_start_goes_to_on_demand_in_time_and_keeps_what_it_was_granted() -> (
+    None
+):
+    given = replace(
+        GIVEN,
+        policy="queue",
+        interval_h=0.0,
+        checkpoint_h=0.0,
+        spot_queue="flex",
+    )
+    cluster = Played(
+        given,
+        queue="flex",
+        workload_queue="flex",
+        placed=True,
+    )
     mover = Mover(cluster)
-    assert mover.step(cluster.seen(), LATE_S) == [], "its machine stays, so a move would only cost a start"
+    assert mover.step(cluster.seen(), LATE_S) == [], (
+        "its machine stays, so a move would only cost a start"
+    )
     cluster.placed = False
     assert mover.step(cluster.seen(), CREATED_S + 60) == [], "there is time"
     (move,) = mover.step(cluster.seen(), LATE_S + 600)
     assert (move.to.value, cluster.workload_queue) == ("on-demand", "on-demand")
     assert move.reason == "0.28 h of slack are left, too few to go on waiting for flex-start"
-    cluster.placed, cluster.spot_there = True, True
+    cluster.placed = True
+    cluster.spot_there = True
     cluster.worked(19.0, LATE_S + 900)
-    assert mover.step(cluster.seen(), LATE_S + 900) == [], "Spot of the same GPU is not what it left"
+    assert mover.step(cluster.seen(), LATE_S + 900) == [], (
+        "Spot of the same GPU is not what it left"
+    )
 
 
-def test_a_mover_that_died_between_its_two_requests_leaves_a_job_that_the_next_one_moves_on() -> None:
-    cluster = Played(GIVEN, queue="on-demand", workload_queue="spot", placed=True)
+def test_a_mover_that_died_between_its_two_requests_leaves_a_job_that_the_next_one_moves_on() -> (
+    None
+):
+    cluster = Played(
+        GIVEN,
+        queue="on-demand",
+        workload_queue="spot",
+        placed=True,
+    )
     mover = Mover(cluster)
     assert mover.step(cluster.seen(), CREATED_S + 60) == []
     assert (cluster.workload_queue, len(cluster.asked)) == ("on-demand", 1)
@@ -71,7 +107,7 @@ def test_a_mover_that_died_between_its_two_requests_leaves_a_job_that_the_next_o
 
 
 def test_a_suspended_jobset_gets_back_the_template_that_kueue_had_changed() -> None:
-    ((job,), _) = movables(*Played(GIVEN).read())
+    (job,), _ = movables(*Played(GIVEN).read())
     ops = {op["path"]: op["value"] for op in patches.to_queue(job, "on-demand")}
     assert ops["/spec/suspend"] is True
     assert ops["/metadata/resourceVersion"] == "0", "whoever changed it meanwhile is not overruled"
@@ -80,16 +116,29 @@ def test_a_suspended_jobset_gets_back_the_template_that_kueue_had_changed() -> N
 
 def moved_once() -> str:
     """The annotation that a move leaves."""
-    ((job,), _) = movables(*Played(GIVEN).read())
-    return next(op["value"] for op in patches.to_queue(job, "on-demand") if op["path"].endswith("pod-templates"))
+    (job,), _ = movables(*Played(GIVEN).read())
+    return next(
+        op["value"]
+        for op in patches.to_queue(job, "on-demand")
+        if op["path"].endswith("pod-templates")
+    )
 
 
 @pytest.mark.parametrize(("job", "workload"), [(MARKED, MARKED), (MARKED, CLEAN), (CLEAN, MARKED)])
 def test_a_jobset_with_the_marks_of_its_old_flavor_is_mended(job: Object, workload: Object) -> None:
-    cluster = Played(GIVEN, queue="on-demand", admitted=False, held=moved_once())
-    cluster.job_template, cluster.workload_template = job, workload
+    cluster = Played(
+        GIVEN,
+        queue="on-demand",
+        admitted=False,
+        held=moved_once(),
+    )
+    cluster.job_template = job
+    cluster.workload_template = workload
     assert Mover(cluster).step(cluster.seen(), LATE_S) == []
-    assert [asked.split()[0] for asked in cluster.asked] == ["patch", "delete"], "Kueue ignores a selector alone"
+    assert [asked.split()[0] for asked in cluster.asked] == [
+        "patch",
+        "delete",
+    ], "Kueue ignores a selector alone"
     ops = {op["path"]: op["value"] for op in cluster.patches[0]}
     assert ops[f"{PODS}/spec/nodeSelector"] == SELECTOR
     assert ops[f"{PODS}/metadata/labels"] == {}
@@ -104,18 +153,36 @@ def test_a_jobset_without_what_a_move_writes_down_or_without_marks_is_left_alone
         cluster.job_template = cluster.workload_template = MARKED
     assert Mover(cluster).step(cluster.seen(), LATE_S) == []
     assert not cluster.asked
-    cluster.admitted, cluster.job_template, cluster.workload_queue = True, MARKED, "on-demand"
+    cluster.admitted = True
+    cluster.job_template = MARKED
+    cluster.workload_queue = "on-demand"
     assert Mover(cluster).step(cluster.seen(), LATE_S) == []
     assert not cluster.asked, "while it runs they belong there"
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "1", '{"policy":"patient"}', GIVEN.text().replace("20.0", "NaN"), GIVEN.text().replace("20.0", "1e999"),
-     GIVEN.text().replace("20.0", '"20"'), GIVEN.text().replace("patient", "wait"), GIVEN.text().replace("24.0", "19.0"),
-     GIVEN.text()[:-1] + ',"more":1}', GIVEN.text().replace('"spot"', "7"), "[" * 5_000, "9" * 1_900, " " * 3_000],
-)  # fmt: skip
-def test_an_annotation_that_is_no_plan_moves_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    [
+        "",
+        "{",
+        "[]",
+        "1",
+        '{"policy":"patient"}',
+        GIVEN.text().replace("20.0", "NaN"),
+        GIVEN.text().replace("20.0", "1e999"),
+        GIVEN.text().replace("20.0", '"20"'),
+        GIVEN.text().replace("patient", "wait"),
+        GIVEN.text().replace("24.0", "19.0"),
+        GIVEN.text()[:-1] + ',"more":1}',
+        GIVEN.text().replace('"spot"', "7"),
+        "[" * 5_000,
+        "9" * 1_900,
+        " " * 3_000,
+    ],
+)
+def test_an_annotation_that_is_no_plan_moves_nothing(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(InputError):
         plan.read(text)
     cluster = Played(GIVEN, annotation=text or " ")

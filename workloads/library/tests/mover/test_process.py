@@ -1,4 +1,6 @@
-"""The mover's process: it acts while it holds the lease, and an API server that is away stops no receipt."""
+"""The mover's process: it acts while it holds the lease, and an API server that is away stops no
+receipt.
+"""
 
 import json
 import threading
@@ -40,9 +42,16 @@ def process(cluster: Any, leases: Leases, name: str = "a") -> Process:
     clock = Clock(LATE_S)
     view = View(clock=clock)
     return Process(
-        api=api, view=view, lock=threading.Lock(), progress=Progress(Written(), view.owner_of), mover=Mover(cluster),
-        receipts=Ordered(), faulty=FaultyNodes(api, 0), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), clock=clock,
-    )  # fmt: skip
+        api=api,
+        view=view,
+        lock=threading.Lock(),
+        progress=Progress(Written(), view.owner_of),
+        mover=Mover(cluster),
+        receipts=Ordered(),
+        faulty=FaultyNodes(api, 0),
+        lease=Lease(api, "monitoring", MOVER, me=name, clock=clock),
+        clock=clock,
+    )
 
 
 def ordered(made: Process) -> list[str]:
@@ -50,8 +59,11 @@ def ordered(made: Process) -> list[str]:
     return made.receipts.names
 
 
-def test_only_the_holder_of_the_lease_moves_and_writes_receipts(capsys: pytest.CaptureFixture[str]) -> None:
-    leases, clusters = Leases(), [Played(GIVEN), Played(GIVEN)]
+def test_only_the_holder_of_the_lease_moves_and_writes_receipts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leases = Leases()
+    clusters = [Played(GIVEN), Played(GIVEN)]
     first, second = (process(c, leases, n) for c, n in zip(clusters, "ab", strict=True))
     for each in (first, second):
         JOB_KIND.apply(each.view)("ADDED", job())
@@ -62,7 +74,9 @@ def test_only_the_holder_of_the_lease_moves_and_writes_receipts(capsys: pytest.C
         each.one_pass()
     assert [bool(cluster.asked) for cluster in clusters] == [True, False]
     assert (ordered(first), ordered(second)) == (["run-7"], [])
-    assert second.view.node_usages.held["uid-run-7"].pod_s == 15, "it has seen what it may have to price"
+    assert second.view.node_usages.held["uid-run-7"].pod_s == 15, (
+        "it has seen what it may have to price"
+    )
     assert capsys.readouterr().out.count('"moved"') == 1
 
 
@@ -72,11 +86,20 @@ def test_a_move_is_a_line_that_the_exporter_counts(capsys: pytest.CaptureFixture
     assert not exporter.refused
     moves = [s for s in exporter.samples(LATE_S, {}) if s.metric == "placement_moves_total"]
     assert [(s.value, dict(s.labels)) for s in moves] == [
-        (1, {"namespace": "training", "job": NAME, "capacity": "on-demand"})
+        (
+            1,
+            {
+                "namespace": "training",
+                "job": NAME,
+                "capacity": "on-demand",
+            },
+        )
     ]
 
 
-def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Away(Played):
         def read(self) -> Any:
             raise ApiError(503, "away")
@@ -89,7 +112,8 @@ def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(caplog: p
 
 
 def test_a_job_that_vanished_unseen_gets_no_receipt_and_one_of_another_namespace_stays() -> None:
-    view, batch = View(), ending()[1]
+    view = View()
+    batch = ending()[1]
     view.forget_all_but(JOB_KIND.held, set())  # the first list of a cluster without jobs
     JOB_KIND.apply(view)("ADDED", job())
     batch.apply(view)("ADDED", job("run-8", namespace="batch"))

@@ -48,25 +48,50 @@ class Kubernetes:
         raise ApiError(501, "no lists")
 
     def merge(self, path: str, change: Any) -> None:
-        if status := self.faults.pop(0) if self.faults else 404 if "jobsets" in path else 0:
+        status = self.faults.pop(0) if self.faults else 404 if "jobsets" in path else 0
+        if status:
             raise ApiError(status, "no")
         self.left[path] = json.loads(change["metadata"]["annotations"][ANNOTATION])
 
 
-def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any) -> dict[str, Any]:
-    conditions = [{"type": end, "status": status, "lastTransitionTime": "2026-09-21T15:00:00Z"}]
-    named = {"name": name, "namespace": "training", "uid": f"uid-{name}", "creationTimestamp": BEGAN}
-    return {"metadata": named | meta, "status": {"conditions": conditions}}
+def job(
+    name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any
+) -> dict[str, Any]:
+    conditions = [
+        {
+            "type": end,
+            "status": status,
+            "lastTransitionTime": "2026-09-21T15:00:00Z",
+        }
+    ]
+    named = {
+        "name": name,
+        "namespace": "training",
+        "uid": f"uid-{name}",
+        "creationTimestamp": BEGAN,
+    }
+    return {
+        "metadata": named | meta,
+        "status": {"conditions": conditions},
+    }
 
 
-def take(view: View, change: str, found: dict[str, Any], kind: int = 0) -> None:
+def take(
+    view: View,
+    change: str,
+    found: dict[str, Any],
+    kind: int = 0,
+) -> None:
     KINDS[kind].apply(view)(change, found)
 
 
 ANNOTATED = {"annotations": {ANNOTATION: "{}"}}
 
 
-ENDS = [*((0, job(end=end)) for end in ("Complete", "Failed")), *((1, job(end=end)) for end in ("Completed", "Failed"))]
+ENDS = [
+    *((0, job(end=end)) for end in ("Complete", "Failed")),
+    *((1, job(end=end)) for end in ("Completed", "Failed")),
+]
 
 
 @pytest.mark.parametrize(
@@ -80,20 +105,36 @@ ENDS = [*((0, job(end=end)) for end in ("Complete", "Failed")), *((1, job(end=en
         (0, [("ADDED", job()), ("MODIFIED", job(**ANNOTATED))], False),
         (0, [("ADDED", job()), ("DELETED", job())], False),
     ],
-    ids=["complete", "failed", "a JobSet", "a JobSet that failed", "running", "suspended", "of a JobSet", "has one",
-         "another mover was faster", "deleted"],
-)  # fmt: skip
-def test_a_job_that_ended_is_due_once(kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool) -> None:
-    view, over_s = View(), unix_s("2026-09-21T15:00:00Z")
+    ids=[
+        "complete",
+        "failed",
+        "a JobSet",
+        "a JobSet that failed",
+        "running",
+        "suspended",
+        "of a JobSet",
+        "has one",
+        "another mover was faster",
+        "deleted",
+    ],
+)
+def test_a_job_that_ended_is_due_once(
+    kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool
+) -> None:
+    view = View()
+    over_s = unix_s("2026-09-21T15:00:00Z")
     for change, found in changes:
         take(view, change, found, kind)
-    shown = [[one.name for one in view.ended(over_s + SETTLE_END_S + late_s)] for late_s in (-1, 0, 1)]
+    shown = []
+    for late_s in (-1, 0, 1):
+        shown.append([one.name for one in view.ended(over_s + SETTLE_END_S + late_s)])
     assert shown == [[], ["run-7"] * due, []]
 
 
 def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
     """Pods (uid, node) of run-7 for so many passes."""
-    view, now = View(), EPOCH
+    view = View()
+    now = EPOCH
     for name in {on for _, on in pods}:
         view.node("ADDED", node(name, labels=MACHINE))
     take(view, "ADDED", job(status="False"))
@@ -105,9 +146,15 @@ def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> Node
     return view.node_usages.held["uid-run-7"]
 
 
-def test_the_seat_of_a_gang_is_all_of_its_nodes_and_time_in_which_nothing_watched_is_not_guessed_at() -> None:
+def test_the_seat_of_a_gang_is_all_of_its_nodes_and_time_in_which_nothing_watched_is_not_guessed_at() -> (
+    None
+):
     node_usage = seated(("p", "a"), ("q", "b"), ("r", "b"))
-    assert (dict(node_usage.node_s), node_usage.pod_s, node_usage.on_s) == ({L4: 120.0}, 180.0, 60.0)
+    assert (dict(node_usage.node_s), node_usage.pod_s, node_usage.on_s) == (
+        {L4: 120.0},
+        180.0,
+        60.0,
+    )
     assert seated(("p", "a"), gap_s=LONGEST_GAP_S + 1).node_s == {}
 
 
@@ -121,14 +168,20 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
         view.pod("ADDED", found)
     for n in range(3):
         view.passed(EPOCH + 10 * n)
-    assert [dict(node_usage.node_s) for node_usage in view.node_usages.held.values()] == [{L4: 10.0}] * 2
+    assert [dict(node_usage.node_s) for node_usage in view.node_usages.held.values()] == [
+        {L4: 10.0}
+    ] * 2
 
 
 def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None:
     at = prices_of("g2-standard-8", "us-central1")
     gang = job_ledgers(events_of("training"))
     queue = job_ledgers(events_of("batch"))
-    mixed = NodeUsage(node_s={L4: 300.0, (*L4[:2], "on-demand"): 100.0}, pod_s=200.0, on_s=100.0)
+    mixed = NodeUsage(
+        node_s={L4: 300.0, (*L4[:2], "on-demand"): 100.0},
+        pod_s=200.0,
+        on_s=100.0,
+    )
     paid = (300 * at.spot + 100 * at.on_demand) / 100
     assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * at.on_demand, 100 / 3600))
     assert lane_prices(queue, mixed) == pytest.approx((paid / 2, 2 * at.on_demand, 200 / 3600))
@@ -136,13 +189,18 @@ def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None
 
 def test_a_reserved_machine_costs_what_its_label_says() -> None:
     labels = {LABEL_OWN_PRICE: "1.25", "node.kubernetes.io/instance-type": "g2-standard-8"}
-    reserved = read_node({"metadata": {"name": "n", "labels": labels | {LABEL_ZONE: "us-central1-a"}}})
+    reserved = read_node(
+        {"metadata": {"name": "n", "labels": labels | {LABEL_ZONE: "us-central1-a"}}}
+    )
     assert reserved.capacity == "on-demand", "nobody takes it away"
-    usages, on_it = NodeUsages(), read_pod(pod("p", on="n"))
+    usages = NodeUsages()
+    on_it = read_pod(pod("p", on="n"))
     for now_s in (1_000.0, 1_100.0):
         usages.passed([("uid", on_it)], {"n": reserved}, now_s)
     paid, demand, hours = lane_prices(job_ledgers(events_of("training")), usages.held["uid"])
-    assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == prices_of(*L4[:2]).on_demand
+    assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == prices_of(
+        *L4[:2]
+    ).on_demand
 
 
 def events_of(kind: str) -> list[Event]:
@@ -166,9 +224,16 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     receipts.start()
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(
-        api=api, view=view, lock=threading.Lock(), progress=Progress(Written(), view.owner_of), mover=Mover(nothing), receipts=receipts,
-        faulty=FaultyNodes(api, 0), lease=None, clock=clock,
-    )  # fmt: skip
+        api=api,
+        view=view,
+        lock=threading.Lock(),
+        progress=Progress(Written(), view.owner_of),
+        mover=Mover(nothing),
+        receipts=receipts,
+        faulty=FaultyNodes(api, 0),
+        lease=None,
+        clock=clock,
+    )
     for step in (0, 15, 15, 3600):
         clock.now += step
         if step == 3600:
@@ -192,9 +257,12 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     ("node_usage", "expected"),
     [
         (None, "its machines were not observed"),
-        (NodeUsage(node_s={("e2-standard-4", "us-central1", "spot"): 1.0}, pod_s=1.0, on_s=1.0), "no machine type with a price"),
+        (
+            NodeUsage(node_s={("e2-standard-4", "us-central1", "spot"): 1.0}, pod_s=1.0, on_s=1.0),
+            "no machine type with a price",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_priced_gets_no_receipt_and_logs_why(
     caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
 ) -> None:

@@ -8,13 +8,25 @@ from holdfast.contract.kubernetes import EXPENDABLE
 from holdfast.mover.silent_nodes import end_pods
 from workloads.library.tests.mover.server import Server
 
-DUE, NOW = "2026-09-21T15:00:00Z", 1_790_002_800.0
+DUE = "2026-09-21T15:00:00Z"
+NOW = 1_790_002_800.0
 
 
-def pod(name: str = "p", *, node: str = "n", due: str = DUE, phase: str = "Running", **annotations: str) -> Any:
-    meta = {"name": name, "namespace": "training", "uid": f"u-{name}", "resourceVersion": "7"}
+def pod(
+    name: str = "p", *, node: str = "n", due: str = DUE, phase: str = "Running", **annotations: str
+) -> Any:
+    meta = {
+        "name": name,
+        "namespace": "training",
+        "uid": f"u-{name}",
+        "resourceVersion": "7",
+    }
     meta |= {"annotations": EXPENDABLE | annotations} | ({"deletionTimestamp": due} if due else {})
-    return {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": phase}}
+    return {
+        "metadata": meta,
+        "spec": {"nodeName": node},
+        "status": {"phase": phase},
+    }
 
 
 def ended(server: Any, nodes: tuple[str, ...] = ("n",)) -> list[str]:
@@ -22,7 +34,9 @@ def ended(server: Any, nodes: tuple[str, ...] = ("n",)) -> list[str]:
 
 
 @pytest.mark.parametrize(("phase", "first"), [("Running", ["patch pods/p/status"]), ("Failed", [])])
-def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then(phase: str, first: list[str]) -> None:
+def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then(
+    phase: str, first: list[str]
+) -> None:
     server = Server([pod(phase=phase)])
     assert ended(server) == ["p"]
     assert server.asked == [*first, "kill pods/p", "NodeSilent p"]
@@ -30,7 +44,12 @@ def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then(phase: str,
 
 @pytest.mark.parametrize(
     "spared",
-    [pod(due=""), pod(due="2026-09-21T15:00:01Z"), pod(node="other"), pod(**{key: "false" for key in EXPENDABLE})],
+    [
+        pod(due=""),
+        pod(due="2026-09-21T15:00:01Z"),
+        pod(node="other"),
+        pod(**{key: "false" for key in EXPENDABLE}),
+    ],
     ids=["not-asked-to-go", "within-its-grace-period", "on-another-node", "not-expendable"],
 )
 def test_every_other_pod_is_left_alone(spared: Any) -> None:

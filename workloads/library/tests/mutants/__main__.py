@@ -1,7 +1,9 @@
-"""`python -m workloads.library.tests.mutants [NAME...]`: break the product in one place at a time; named tests must fail each time.
+"""`python -m workloads.library.tests.mutants [NAME...]`: break the product in one place at a time;
+named tests must fail each time.
 
-Works in copies of the tree. First the tests run on an unbroken copy: what fails anyway kills nothing. Exit: 0 all
-killed, 1 a survivor, 2 no such mutant, 3 a mutant that could not be judged, such as one that breaks the import.
+Works in copies of the tree. First the tests run on an unbroken copy: what fails anyway kills
+nothing. Exit: 0 all killed, 1 a survivor, 2 no such mutant, 3 a mutant that could not be judged,
+such as one that breaks the import.
 """
 
 import argparse
@@ -27,7 +29,10 @@ ROOT = Path(__file__).parents[4]
 LIMIT_S = 600
 """A test that hangs fails by its own limit, which is shorter."""
 UNBROKEN = "unbroken"
-FAILED, ALL_PASSED, TOO_LONG = 1, 0, -1  # pytest's exit codes; any other means that it judged nothing
+# pytest's exit codes; any other means that it judged nothing
+FAILED = 1
+ALL_PASSED = 0
+TOO_LONG = -1
 
 
 class Fate(StrEnum):
@@ -38,7 +43,9 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """One deliberate fault: a text of the product replaced by another, and the tests that must notice."""
+    """One deliberate fault: a text of the product replaced by another, and the tests that must
+    notice.
+    """
 
     name: str
     """What the product now does wrong."""
@@ -52,7 +59,10 @@ class Mutant:
     def mutated(self, text: str) -> str:
         """ValueError where the file no longer has the text: the list must follow the product."""
         if text.count(self.old) != 1:
-            raise ValueError(f"{self.name}: {self.file} has {text.count(self.old)} times {self.old!r}, 1 is wanted")
+            raise ValueError(
+                f"{self.name}: {self.file} has {text.count(self.old)} times {self.old!r}, 1 is"
+                " wanted"
+            )
         return text.replace(self.old, self.new)
 
     def apply(self, tree: Path) -> None:
@@ -62,17 +72,26 @@ class Mutant:
         path.write_text(text)
 
 
-MUTANTS = [Mutant(**each) for each in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())["mutant"]]
+MUTANTS = [
+    Mutant(**each)
+    for each in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())["mutant"]
+]
 
 
 def snapshot(into: Path) -> None:
-    """What git tracks or would track, as it is now: who edits the tree meanwhile changes no verdict."""
+    """What git tracks or would track, as it is now: who edits the tree meanwhile changes no
+    verdict.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     for name in filter(None, listed.stdout.split("\0")):
-        source, target = ROOT / name, into / name
+        source = ROOT / name
+        target = into / name
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
@@ -83,15 +102,22 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="default: all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    # A shell that starts this in the background has it ignored, and every process of the tests would inherit that.
+    # A shell that starts this in the background has it ignored, and every process of the tests
+    # would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(judge(chosen(given.names), given.jobs))
 
 
 def chosen(names: Sequence[str]) -> list[Mutant]:
     known = {mutant.name: mutant for mutant in MUTANTS}
-    if unknown := [name for name in names if name not in known]:
-        raise InputError("no such mutant", got=unknown[0], allowed=", ".join(known), fix="leave it out for all")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(
+            "no such mutant",
+            got=unknown[0],
+            allowed=", ".join(known),
+            fix="leave it out for all",
+        )
     return [known[name] for name in names] or MUTANTS
 
 
@@ -102,7 +128,10 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> int:
         require_green(mutants, Path(scratch))
         with ThreadPoolExecutor(jobs) as pool:
             fates = [*pool.map(partial(judged, scratch=Path(scratch)), mutants)]
-    print(f"{fates.count(Fate.KILLED)} of {len(fates)} mutants killed after {time.monotonic() - began:.0f} s")
+    print(
+        f"{fates.count(Fate.KILLED)} of {len(fates)} mutants killed after"
+        f" {time.monotonic() - began:.0f} s"
+    )
     if Fate.SURVIVED in fates:
         return EXIT_FINDINGS
     return EXIT_NOT_JUDGED if Fate.NOT_JUDGED in fates else EXIT_DONE
@@ -123,24 +152,53 @@ def judged(mutant: Mutant, scratch: Path) -> Fate:
     mutant.apply(tree)
     code, output = run_tests(mutant.tests, tree)
     fate = {FAILED: Fate.KILLED, ALL_PASSED: Fate.SURVIVED}.get(code, Fate.NOT_JUDGED)
-    print(f"{fate:<10} {time.monotonic() - began:5.1f} s  {mutant.name} ({mutant.file})", flush=True)
+    print(
+        f"{fate:<10} {time.monotonic() - began:5.1f} s  {mutant.name} ({mutant.file})", flush=True
+    )
     if fate is not Fate.KILLED:
         print(output[-1500:], file=sys.stderr, flush=True)
     return fate
 
 
 def run_tests(tests: Sequence[str], tree: Path) -> tuple[int, str]:
-    """Code and output of pytest on the copy: its folders stand before the installed ones. Skipped tests count as not run."""
+    """Code and output of pytest on the copy: its folders stand before the installed ones. Skipped
+    tests count as not run.
+    """
     paths = os.pathsep.join([str(tree / "workloads" / "library"), str(tree)])
-    environment = os.environ | {"PYTHONPATH": paths, "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:xdist", *tests]
+    environment = os.environ | {
+        "PYTHONPATH": paths,
+        "CI": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:xdist",
+        *tests,
+    ]
     try:
         done = subprocess.run(
-            command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+            command,
+            cwd=tree,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
-        return TOO_LONG, f"still running after {LIMIT_S} s: too much else runs here, or a test hangs"
+        return (
+            TOO_LONG,
+            f"still running after {LIMIT_S} s: too much else runs here, or a test hangs",
+        )
     return done.returncode, done.stdout
 
 

@@ -1,4 +1,6 @@
-"""The list fits the product of today, and the runner can tell a killed mutant from one that survived."""
+"""The list fits the product of today, and the runner can tell a killed mutant from one that
+survived.
+"""
 
 import tomllib
 from dataclasses import replace
@@ -25,7 +27,9 @@ VERDICT = next(mutant for mutant in MUTANTS if mutant.file.endswith("drill/verdi
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_changes_one_place_of_today_into_another_program(mutant: Mutant) -> None:
     text = mutant.mutated((ROOT / mutant.file).read_text())
-    assert compile(text, mutant.file, "exec") if mutant.file.endswith(".py") else tomllib.loads(text)
+    assert (
+        compile(text, mutant.file, "exec") if mutant.file.endswith(".py") else tomllib.loads(text)
+    )
     for test in mutant.tests:
         path, _, name = test.partition("::")
         assert (ROOT / path).exists(), test
@@ -41,7 +45,9 @@ def test_a_place_that_is_gone_and_an_unknown_name_are_errors() -> None:
 
 
 @pytest.mark.process
-def test_a_fault_is_killed_a_comment_survives_and_an_import_that_breaks_is_not_judged(tmp_path: Path) -> None:
+def test_a_fault_is_killed_a_comment_survives_and_an_import_that_breaks_is_not_judged(
+    tmp_path: Path,
+) -> None:
     snapshot(tmp_path / UNBROKEN)
     before = (ROOT / VERDICT.file).read_text()
     comment = replace(VERDICT, name="comment", new=VERDICT.old + "        # nothing\n")

@@ -30,8 +30,21 @@ def main() -> int:
         return 2
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-qq"], check=True, env=env)
-    print(f"installs {', '.join(missing)}; gone again with: apt-get purge {' '.join(missing)}", file=sys.stderr)
-    return subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], env=env).returncode
+    print(
+        f"installs {', '.join(missing)}; gone again with: apt-get purge {' '.join(missing)}",
+        file=sys.stderr,
+    )
+    return subprocess.run(
+        [
+            "apt-get",
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            *missing,
+        ],
+        env=env,
+    ).returncode
 
 
 if __name__ == "__main__":

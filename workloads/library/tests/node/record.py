@@ -1,7 +1,9 @@
-"""`python -m workloads.library.tests.node.record`: what a real kubelet writes about pods that cannot run, for the tests of `explain`.
+"""`python -m workloads.library.tests.node.record`: what a real kubelet writes about pods that
+cannot run, for the tests of `explain`.
 
-As root. Each case is a Job of one pod; its pod and events go into workloads/library/tests/jobs/recorded/kubelet.json,
-without what differs from run to run and is read by nobody.
+As root. Each case is a Job of one pod; its pod and events go into
+workloads/library/tests/jobs/recorded/kubelet.json, without what differs from run to run and is read
+by nobody.
 """
 
 import json
@@ -36,10 +38,16 @@ class Case:
 
 def mounted(path: str, volume: Object) -> dict[str, Object]:
     mounts = [{"name": "data", "mountPath": path}]
-    return {"main": {"volumeMounts": mounts}, "spec": {"volumes": [{"name": "data"} | volume]}}
+    return {
+        "main": {"volumeMounts": mounts},
+        "spec": {"volumes": [{"name": "data"} | volume]},
+    }
 
 
-BUCKET = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "no-such-bucket"}}
+BUCKET = {
+    "driver": "gcsfuse.csi.storage.gke.io",
+    "volumeAttributes": {"bucketName": "no-such-bucket"},
+}
 FETCH = {
     "name": "fetch",
     "image": IMAGE,
@@ -50,12 +58,16 @@ FETCH = {
 AGAIN = {"restartPolicy": "OnFailure"}
 CASES = {
     "image": Case(
-        texts=("ImagePullBackOff",), main={"image": "127.0.0.1:1/team/trainer:v7", "imagePullPolicy": "Always"}
+        texts=("ImagePullBackOff",),
+        main={"image": "127.0.0.1:1/team/trainer:v7", "imagePullPolicy": "Always"},
     ),
     "configmap": Case(
-        texts=("CreateContainerConfigError",), main={"envFrom": [{"configMapRef": {"name": "settings"}}]}
+        texts=("CreateContainerConfigError",),
+        main={"envFrom": [{"configMapRef": {"name": "settings"}}]},
     ),
-    "secret-volume": Case(texts=("FailedMount",), **mounted("/key", {"secret": {"secretName": "token"}})),
+    "secret-volume": Case(
+        texts=("FailedMount",), **mounted("/key", {"secret": {"secretName": "token"}})
+    ),
     "driver": Case(texts=("FailedMount",), **mounted("/data", {"csi": BUCKET})),
     "init": Case(texts=(FAILED,), spec={"initContainers": [FETCH]}),
     "init-loop": Case(texts=("CrashLoopBackOff",), spec={"initContainers": [FETCH]} | AGAIN),
@@ -64,7 +76,10 @@ CASES = {
     "command": Case(texts=(FAILED,), main={"command": ["/bin/pyhton"]}),
     "memory": Case(
         texts=(FAILED, "OOMKilled"),
-        main={"command": ["/bin/sh", "-c", FAT], "resources": {"limits": {"memory": "32Mi"}}},
+        main={
+            "command": ["/bin/sh", "-c", FAT],
+            "resources": {"limits": {"memory": "32Mi"}},
+        },
     ),
     "disk": Case(
         texts=(FAILED, "Evicted"),
@@ -73,26 +88,40 @@ CASES = {
     ),
     # Past the scheduler, which would not have let it through.
     "device": Case(
-        texts=(FAILED, "OutOfcpu"), main={"resources": {"limits": {"cpu": "1000"}}}, spec={"nodeName": "spot-a"}
+        texts=(FAILED, "OutOfcpu"),
+        main={"resources": {"limits": {"cpu": "1000"}}},
+        spec={"nodeName": "spot-a"},
     ),
 }
 
 
 def template(case: Case, pool: Pool) -> Object:
     made = pods.shell(pool, "echo no data in /data >&2; exit 70", **case.spec)
-    made["spec"]["containers"][0] |= {"terminationMessagePolicy": "FallbackToLogsOnError"} | case.main
+    made["spec"]["containers"][0] |= {
+        "terminationMessagePolicy": "FallbackToLogsOnError"
+    } | case.main
     return made
 
 
-# What `explain` could read of an object of this name. A Job's template has the same containers as its pods.
+# What `explain` could read of an object of this name. A Job's template has the same containers as
+# its pods.
 _CONTAINER = ("name", "image", "resources")
 READ = {
     "metadata": ("name", "namespace", "uid", "creationTimestamp", "ownerReferences"),
-    "spec": ("parallelism", "completions", "backoffLimitPerIndex", "nodeName", "volumes", "template", "containers", "initContainers"),
+    "spec": (
+        "parallelism",
+        "completions",
+        "backoffLimitPerIndex",
+        "nodeName",
+        "volumes",
+        "template",
+        "containers",
+        "initContainers",
+    ),
     "template": ("spec",),
     "containers": _CONTAINER,
     "initContainers": _CONTAINER,
-}  # fmt: skip
+}
 
 
 def slim(value: Any, name: str = "") -> Any:
@@ -100,7 +129,11 @@ def slim(value: Any, name: str = "") -> Any:
         return [slim(each, name) for each in value]
     if not isinstance(value, dict):
         return value
-    return {key: slim(each, key) for key, each in value.items() if key in READ.get(name, value) and key != "source"}
+    return {
+        key: slim(each, key)
+        for key, each in value.items()
+        if key in READ.get(name, value) and key != "source"
+    }
 
 
 def record(world: World, name: str, pool: Pool) -> Object:
@@ -112,16 +145,26 @@ def record(world: World, name: str, pool: Pool) -> Object:
     def seen() -> Object:
         found = [pod for pod in world.pods() if pod["metadata"]["labels"]["job-name"] == name]
         uids = {pod["metadata"]["uid"] for pod in found}
-        events = [e for e in world.api.items(world.path("events")) if e["involvedObject"].get("uid") in uids]
-        return {"pods": [slim(pod) for pod in found], "events": [slim(event) for event in events]}
+        events = []
+        for e in world.api.items(world.path("events")):
+            if e["involvedObject"].get("uid") in uids:
+                events.append(e)
+        return {
+            "pods": [slim(pod) for pod in found],
+            "events": [slim(event) for event in events],
+        }
 
     def decided() -> Object | None:
         recorded = seen()
-        return recorded if all(text in json.dumps(recorded) for text in case.texts) else None
+        if all(text in json.dumps(recorded) for text in case.texts):
+            return recorded
+        return None
 
     recorded = until(f"the kubelet has made up its mind about {name}", decided, 180)
     recorded["job"] = slim(world.job(name))
-    world.api.delete(f"{world.path('jobs', '/apis/batch/v1')}/{name}", propagationPolicy="Background")
+    world.api.delete(
+        f"{world.path('jobs', '/apis/batch/v1')}/{name}", propagationPolicy="Background"
+    )
     return recorded
 
 
@@ -135,7 +178,9 @@ def main() -> None:
         recorded = {name: record(world, name, pool) for name in CASES}
     finally:
         lab.close()
-    lines = (f"{json.dumps(name)}: {json.dumps(case, sort_keys=True)}" for name, case in recorded.items())
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(case, sort_keys=True)}" for name, case in recorded.items()
+    )
     TARGET.write_text("{" + ",\n".join(lines) + "}\n")
     print(TARGET)
 

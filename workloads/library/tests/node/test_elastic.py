@@ -1,4 +1,6 @@
-"""An elastic and a sharded gang as rendered, on two real kubelets: one Spot shutdown, and what an undisturbed run computes."""
+"""An elastic and a sharded gang as rendered, on two real kubelets: one Spot shutdown, and what an
+undisturbed run computes.
+"""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -7,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_RUN
+from holdfast.contract.environment import (
+    ENV_CHECKPOINTS,
+    ENV_GANG_MIN_NODES,
+    ENV_GANG_NODES,
+    ENV_RUN,
+)
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE
 from holdfast.jobs.job_snapshot import place_of
 from holdfast.jobs.pod_parts import RANKS
@@ -20,8 +27,11 @@ from workloads.library.tests.node.lab.images import Rendered
 from workloads.library.tests.node.lab.lab import Lab, Machine
 
 EXAMPLE = platforms.load("example")
-GANG, NODES = "train-elastic", 2
-STEPS, SHARDS, LIMIT_S = 400, 12, 420
+GANG = "train-elastic"
+NODES = 2
+STEPS = 400
+SHARDS = 12
+LIMIT_S = 420
 SHARDED = ["python", "-m", "holdfast.training.examples.sharded_fsdp2"]
 
 pytestmark = pytest.mark.timeout(1800)
@@ -48,7 +58,10 @@ def machines(lab: Lab, world: World, rendered: Rendered) -> dict[str, Machine]:
     lab.pull(rendered.registry.host, rendered.images("trainer"))
     world.api.create(world.path("serviceaccounts"), {"metadata": {"name": "trainer"}})
     service = rendered.find("Service", GANG)
-    world.api.create(world.path("services"), service | {"metadata": service["metadata"] | {"namespace": world.name}})
+    world.api.create(
+        world.path("services"),
+        service | {"metadata": service["metadata"] | {"namespace": world.name}},
+    )
     return {name: boot(lab, name) for name in ("spot-a", "spot-b")}
 
 
@@ -59,12 +72,36 @@ def boot(lab: Lab, name: str) -> Machine:
     return machine
 
 
-def gang(rendered: Rendered, world: World, bucket: Bucket, data: Path, *, run: str, nodes: int) -> Object:
-    """The rendered Job of so many places, and what makes its runs comparable: shards, and the exact sum."""
+def gang(
+    rendered: Rendered,
+    world: World,
+    bucket: Bucket,
+    data: Path,
+    *,
+    run: str,
+    nodes: int,
+) -> Object:
+    """The rendered Job of so many places, and what makes its runs comparable: shards, and the exact
+    sum.
+    """
     env = {"STORAGE_EMULATOR_HOST": bucket.url, "OMP_NUM_THREADS": "1"}
-    env |= {ENV_GANG_NODES: str(nodes), ENV_GANG_MIN_NODES: "1"}
-    options = {"--run": run, "--steps": str(STEPS), "--set": f"shards={SHARDS}", "--device": "cpu", "--every": "50"}
-    here = as_rendered.Lab(data=data, env=env, options=options, host_network=False)
+    env |= {
+        ENV_GANG_NODES: str(nodes),
+        ENV_GANG_MIN_NODES: "1",
+    }
+    options = {
+        "--run": run,
+        "--steps": str(STEPS),
+        "--set": f"shards={SHARDS}",
+        "--device": "cpu",
+        "--every": "50",
+    }
+    here = as_rendered.Lab(
+        data=data,
+        env=env,
+        options=options,
+        host_network=False,
+    )
     doc = as_rendered.job(rendered.find("Job", GANG), world.name, here, nodes)
     (container,) = doc["spec"]["template"]["spec"]["containers"]
     container["command"].extend(["--set", "exact=true"])
@@ -102,14 +139,31 @@ def digest(lab: Lab, world: World, doc: Object) -> str:
 
 
 def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the_same_bits(
-    lab: Lab, world: World, rendered: Rendered, machines: dict[str, Machine], bucket: Bucket, data: Path
+    lab: Lab,
+    world: World,
+    rendered: Rendered,
+    machines: dict[str, Machine],
+    bucket: Bucket,
+    data: Path,
 ) -> None:
-    disturbed = gang(rendered, world, bucket, data, run="disturbed", nodes=NODES)
+    disturbed = gang(
+        rendered,
+        world,
+        bucket,
+        data,
+        run="disturbed",
+        nodes=NODES,
+    )
     first = started(world, disturbed)
-    lead, other = first[0], first[1]
+    lead = first[0]
+    other = first[1]
     kept = machines[lead["spec"]["nodeName"]]
     until("both train", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
-    until("a first checkpoint is committed", lambda: bucket.names(f"{EXAMPLE.default_run}/disturbed/"), LIMIT_S)
+    until(
+        "a first checkpoint is committed",
+        lambda: bucket.names(f"{EXAMPLE.default_run}/disturbed/"),
+        LIMIT_S,
+    )
 
     seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
     until("the other trains alone", lambda: sizes(kept, lead)[-1:] == [1], LIMIT_S)
@@ -117,23 +171,52 @@ def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the
     until("the replacement is a member", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
     disturbed_bits = digest(lab, world, disturbed)
     # A node that a busy machine holds up is met again at the same size.
-    assert [size for size, _ in groupby(sizes(kept, lead))] == [NODES, 1, NODES], "nothing else happened to it"
-    assert world.pod(lead["metadata"]["name"])["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
+    assert [size for size, _ in groupby(sizes(kept, lead))] == [NODES, 1, NODES], (
+        "nothing else happened to it"
+    )
+    assert world.pod(lead["metadata"]["name"])["metadata"]["uid"] == lead["metadata"]["uid"], (
+        "it went on in its pod"
+    )
     assert not world.job(disturbed["metadata"]["name"])["status"].get("failedIndexes")
 
     remove(world, disturbed)
-    quiet = gang(rendered, world, bucket, data, run="undisturbed", nodes=1)
+    quiet = gang(
+        rendered,
+        world,
+        bucket,
+        data,
+        run="undisturbed",
+        nodes=1,
+    )
     world.api.create(world.path("jobs", "/apis/batch/v1"), quiet, fieldValidation="Strict")
     assert digest(lab, world, quiet) == disturbed_bits
 
 
-def sharded(rendered: Rendered, world: World, bucket: Bucket, data: Path, run: str) -> Object:
+def sharded(
+    rendered: Rendered,
+    world: World,
+    bucket: Bucket,
+    data: Path,
+    run: str,
+) -> Object:
     """The example of a state that is sharded over nodes, in the pods of the rendered gang."""
     doc = gang(rendered, world, bucket, data, run=run, nodes=NODES)
     (container,) = doc["spec"]["template"]["spec"]["containers"]
     url = f"gs://{bucket.name}/{EXAMPLE.default_run}"
-    container["command"] = [*RANKS, "1", "--sharded", "--", *SHARDED, url, str(STEPS)]
-    given = {ENV_GANG_MIN_NODES: str(NODES), ENV_RUN: run, ENV_CHECKPOINTS: url}
+    container["command"] = [
+        *RANKS,
+        "1",
+        "--sharded",
+        "--",
+        *SHARDED,
+        url,
+        str(STEPS),
+    ]
+    given = {
+        ENV_GANG_MIN_NODES: str(NODES),
+        ENV_RUN: run,
+        ENV_CHECKPOINTS: url,
+    }
     container["env"] = [each for each in container["env"] if each["name"] not in given]
     container["env"] += [{"name": name, "value": value} for name, value in given.items()]
     return doc
@@ -159,29 +242,43 @@ def started(world: World, doc: Object) -> dict[int, Object]:
 
 
 def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neighbours_memory(
-    lab: Lab, world: World, rendered: Rendered, machines: dict[str, Machine], bucket: Bucket, data: Path
+    lab: Lab,
+    world: World,
+    rendered: Rendered,
+    machines: dict[str, Machine],
+    bucket: Bucket,
+    data: Path,
 ) -> None:
     disturbed = sharded(rendered, world, bucket, data, "disturbed")
     first = started(world, disturbed)
-    lead, other = first[0], first[1]
+    lead = first[0]
+    other = first[1]
     kept = machines[lead["spec"]["nodeName"]]
     until_step(kept, lead, STEPS // 20)
     seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
     done = len(losses(kept, lead))
     assert done < STEPS, "the notice came while they trained"
     boot(lab, "spot-c")
-    assert world.wait_condition(disturbed["metadata"]["name"], LIMIT_S) in ("Complete", "SuccessCriteriaMet")
+    assert world.wait_condition(disturbed["metadata"]["name"], LIMIT_S) in (
+        "Complete",
+        "SuccessCriteriaMet",
+    )
     after = world.pod(lead["metadata"]["name"])
     assert after["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
     sources = [line for line in seen.printed(kept, lead) if "restored step" in line]
     assert len(sources) == 1 and "from the memory of nodes" in sources[0], sources
     each_once = losses(kept, lead)
-    assert [line.split()[1] for line in each_once] == [str(step + 1) for step in range(STEPS)], "no step is lost"
+    assert [line.split()[1] for line in each_once] == [str(step + 1) for step in range(STEPS)], (
+        "no step is lost"
+    )
 
     remove(world, disturbed)
     quiet = sharded(rendered, world, bucket, data, "undisturbed")
     pods = started(world, quiet)
-    assert world.wait_condition(quiet["metadata"]["name"], LIMIT_S) in ("Complete", "SuccessCriteriaMet")
+    assert world.wait_condition(quiet["metadata"]["name"], LIMIT_S) in (
+        "Complete",
+        "SuccessCriteriaMet",
+    )
     machine = lab.machines[pods[0]["spec"]["nodeName"]]
     assert losses(machine, pods[0]) == each_once

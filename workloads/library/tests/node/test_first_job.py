@@ -1,7 +1,9 @@
-"""The five commands from an empty cluster to a receipt, in order: operators, images, platform, database, own job.
+"""The five commands from an empty cluster to a receipt, in order: operators, images, platform,
+database, own job.
 
-Real API server, JobSet, Kueue and kubelets, images that were built here, a real PostgreSQL. Google's own is stood in for:
-registry, bucket, proxy of the database. Of what is rendered only the size of the own job is changed.
+Real API server, JobSet, Kueue and kubelets, images that were built here, a real PostgreSQL.
+Google's own is stood in for: registry, bucket, proxy of the database. Of what is rendered only the
+size of the own job is changed.
 """
 
 import hashlib
@@ -41,14 +43,20 @@ BELOW = f"{EXAMPLE.default_run}/"  # where runs that no environment lists save
 STRANGERS = Path(__file__).parent / "strangers"
 EVENTS = Path("events")
 """Below the test's own folder: which pods were noted as evicted, and why."""
-NAME, LOOP, STEPS, SAVED, LIMIT_S = "theirs", "loop", 400, 40, 420
+NAME = "theirs"
+LOOP = "loop"
+STEPS = 400
+SAVED = 40
+LIMIT_S = 420
 
 pytestmark = pytest.mark.timeout(3600)
 
 
 @pytest.fixture
 def empty(lab: Lab) -> Iterator[Lab]:
-    """A cluster of its own: what the platform applies stays in no other test's way. `lab`: where it can run at all."""
+    """A cluster of its own: what the platform applies stays in no other test's way. `lab`: where it
+    can run at all.
+    """
     made = Lab(beside=lab)
     yield made
     made.close()
@@ -73,13 +81,17 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     for operator in (operators.JOBSET, operators.KUEUE):
         operators.install(operator, empty.plane, empty.api)
     place = EXAMPLE.registry.partition("/")[2]
-    proxy = rendered.builder.stranger(f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py")
+    proxy = rendered.builder.stranger(
+        f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py"
+    )
     theirs = rendered.builder.stranger("them/train:v1", STRANGERS / "train.py")
     empty.pull(rendered.registry.host, rendered.images("batch", "exporter", "trainer"))
     # No node here has a driver, so nothing pulls the exporter of GPU faults.
     digests = rendered.digests | {"cloud-sql-proxy": proxy, "dcgm-exporter": proxy}
     # As `describe` writes it once the images are pinned.
-    pinned = replace(EXAMPLE, images={name: digest.removeprefix("sha256:") for name, digest in digests.items()})
+    pinned = replace(
+        EXAMPLE, images={name: digest.removeprefix("sha256:") for name, digest in digests.items()}
+    )
     document = tmp_path / "platform.json"
     document.write_text(reading.text(pinned))
     context = RenderContext(pinned)
@@ -93,40 +105,93 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
         until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
         image = f"{rendered.registry.host}/them/train@{theirs}"
         prepared = written(document, NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
-        assert follow(empty, prepared, lambda: storage.read(f"{BELOW}{NAME}/state.json").get("step", 0) >= SAVED) == 0
+        assert (
+            follow(
+                empty,
+                prepared,
+                lambda: storage.read(f"{BELOW}{NAME}/state.json").get("step", 0) >= SAVED,
+            )
+            == 0
+        )
         state = storage.read(f"{BELOW}{NAME}/state.json")
-        assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
+        assert state == {
+            "step": STEPS,
+            "weights": undisturbed(),
+            "starts": 2,
+        }
         assert "1 evictions; on demand $" in capsys.readouterr().out
-        loop = ["python", "-c", (STRANGERS / "loop.py").read_text(), str(STEPS)]
+        loop = [
+            "python",
+            "-c",
+            (STRANGERS / "loop.py").read_text(),
+            str(STEPS),
+        ]
         prepared = written(document, LOOP, "trainer", storage, loop)
         assert follow(empty, prepared, lambda: bool(storage.names(f"{BELOW}{LOOP}/"))) == 0
         found = re.search(
-            r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost", out := capsys.readouterr().out
+            r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost",
+            out := capsys.readouterr().out,
         )
-        assert found and 0 < float(found[1]) < 100, (out, (EVENTS / LOOP / "follower.jsonl").read_text())
+        assert found and 0 < float(found[1]) < 100, (
+            out,
+            (EVENTS / LOOP / "follower.jsonl").read_text(),
+        )
 
 
 def migrated(api: Api) -> bool:
-    jobs = api.items(f"/apis/batch/v1/namespaces/{NAMESPACE_BATCH}/jobs", labelSelector=f"{LABEL_NAME}=migrate")
-    conditions = [each["type"] for job in jobs for each in job["status"].get("conditions", ())]
+    jobs = api.items(
+        f"/apis/batch/v1/namespaces/{NAMESPACE_BATCH}/jobs", labelSelector=f"{LABEL_NAME}=migrate"
+    )
+    conditions = []
+    for job in jobs:
+        for each in job["status"].get("conditions", ()):
+            conditions.append(each["type"])
     assert "Failed" not in conditions
     return "Complete" in conditions
 
 
-def written(document: Path, name: str, image: str, storage: google.Bucket, command: list[str]) -> Prepared:
+def written(
+    document: Path,
+    name: str,
+    image: str,
+    storage: google.Bucket,
+    command: list[str],
+) -> Prepared:
     """By `new-job`, from an image by digest or role, and read again as `submit` reads it."""
-    words = ["new-job", name, "--platform", str(document), "--image", image]
+    words = [
+        "new-job",
+        name,
+        "--platform",
+        str(document),
+        "--image",
+        image,
+    ]
     words += ["--gpus", "1xl4", "--capacity", "spot"]
-    options = ["--set", f"env.STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
+    options = [
+        "--set",
+        f"env.STORAGE_EMULATOR_HOST={storage.url}",
+        "--",
+        *command,
+    ]
     done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     path = Path(f"{name}.yaml")
-    dry = ["submit", str(path), "--dry-run", "--write", "gitops", "--platform", str(document)]
+    dry = [
+        "submit",
+        str(path),
+        "--dry-run",
+        "--write",
+        "gitops",
+        "--platform",
+        str(document),
+    ]
     kept = CliRunner().invoke(app, dry, catch_exceptions=False)
     assert kept.exit_code == 0, kept.output
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.output
-    return smaller(preparing.read_job(YAML(typ="safe").load(path.read_text()), path, reading.read(document)))
+    return smaller(
+        preparing.read_job(YAML(typ="safe").load(path.read_text()), path, reading.read(document))
+    )
 
 
 def smaller(prepared: Prepared) -> Prepared:
@@ -140,7 +205,9 @@ def smaller(prepared: Prepared) -> Prepared:
 
 
 def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
-    """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine away."""
+    """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine
+    away.
+    """
     pool = EXAMPLE.pool("spot-l4-g2-standard-8")
     machines = [lab.boot(f"{prepared.job.name}-a", pool, gpu=True)]
 
@@ -150,7 +217,9 @@ def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
             assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
             machines.append(lab.boot(f"{prepared.job.name}-b", pool, gpu=True))
 
-    code = preparing.follow(lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report)
+    code = preparing.follow(
+        lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report
+    )
     lab.forget(machines[-1])
     return code
 

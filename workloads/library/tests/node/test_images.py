@@ -1,4 +1,6 @@
-"""Trainer, batch worker, exporter and server as rendered, from images that our Dockerfiles made, on real kubelets."""
+"""Trainer, batch worker, exporter and server as rendered, from images that our Dockerfiles made, on
+real kubelets.
+"""
 
 import json
 import subprocess
@@ -29,9 +31,14 @@ from workloads.library.tests.node.lab.images import Rendered
 from workloads.library.tests.node.lab.lab import Lab, Machine
 from workloads.library.tests.node.lab.seen import exit_code
 
-STEPS, EVERY, ITEMS, LIMIT_S = 60, 10, 20_000, 420
+STEPS = 60
+EVERY = 10
+ITEMS = 20_000
+LIMIT_S = 420
 BACKLOG = "holdfast_batch_backlog_items"
-USER, FILTERED, GIB = 65_532, 2, 1 << 30
+USER = 65_532
+FILTERED = 2
+GIB = 1 << 30
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -50,19 +57,34 @@ def account(world: World, name: str) -> None:
 def assert_confined(process: dict[str, object], command: list[str]) -> None:
     """As the manifest asks, by what the kernel says."""
     assert process == {
-        "command": command, "user": USER, "group": USER, "seccomp": FILTERED, "no_new_privileges": True, "capabilities": 0,
-        "root_read_only": True, "memory_limit": int(SIZE["memory"][0]) * GIB,
-    }  # fmt: skip
+        "command": command,
+        "user": USER,
+        "group": USER,
+        "seccomp": FILTERED,
+        "no_new_privileges": True,
+        "capabilities": 0,
+        "root_read_only": True,
+        "memory_limit": int(SIZE["memory"][0]) * GIB,
+    }
 
 
 def test_the_trainer_is_preempted_and_resumes_from_its_image(
-    lab: Lab, world: World, spot: Pool, rendered: Rendered, folder: Path, bucket: dict[str, str]
+    lab: Lab,
+    world: World,
+    spot: Pool,
+    rendered: Rendered,
+    folder: Path,
+    bucket: dict[str, str],
 ) -> None:
     (folder / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
     rendered.apply(lab.api, "PriorityClass")
     lab.pull(rendered.registry.host, rendered.images("trainer"))
     account(world, "trainer")
-    options = {"--device": "cpu", "--steps": str(STEPS), "--every": str(EVERY)}
+    options = {
+        "--device": "cpu",
+        "--steps": str(STEPS),
+        "--every": str(EVERY),
+    }
     here = as_rendered.Lab(data=folder, env=bucket, options=options)
     doc = as_rendered.job(rendered.find("Job", "train-sweep"), world.name, here, 1)
     name = doc["metadata"]["name"]
@@ -78,7 +100,9 @@ def test_the_trainer_is_preempted_and_resumes_from_its_image(
     terminated = ended["status"]["containerStatuses"][0]["state"]["terminated"]
     assert when(terminated["finishedAt"]) - noticed <= DEFAULT_WINDOW.pod_s
     committed = max(event["step"] for event in seen.events(first, pod, "commit"))
-    assert 0 <= seen.events(first, pod, "exit")[-1]["step"] - committed <= EVERY, "at most one interval is lost"
+    assert 0 <= seen.events(first, pod, "exit")[-1]["step"] - committed <= EVERY, (
+        "at most one interval is lost"
+    )
 
     second = lab.boot("spot-b", spot)
     (fresh,) = world.wait_running(1, LIMIT_S)
@@ -89,7 +113,11 @@ def test_the_trainer_is_preempted_and_resumes_from_its_image(
 
 
 def test_every_item_is_stored_once_through_a_shutdown_and_a_drain_and_the_exporter_shows_what_is_left(
-    lab: Lab, world: World, spot_l4: Pool, rendered: Rendered, folder: Path
+    lab: Lab,
+    world: World,
+    spot_l4: Pool,
+    rendered: Rendered,
+    folder: Path,
 ) -> None:
     """Beside a real database: the load Job fills the queue, workers that are taken away empty it."""
     rendered.apply(lab.api, "PriorityClass")
@@ -119,7 +147,9 @@ def test_every_item_is_stored_once_through_a_shutdown_and_a_drain_and_the_export
             machine = machines[pod["spec"]["nodeName"]]
             until("it stores items", lambda of=(machine, pod): seen.events(*of, "stored"), LIMIT_S)
             take(lab, machine, pod)
-            assert batch("status", "batch-drain", "--database", uri)["waiting"], "it was taken away in the middle"
+            assert batch("status", "batch-drain", "--database", uri)["waiting"], (
+                "it was taken away in the middle"
+            )
         name = drain["metadata"]["name"]
         assert world.wait_condition(name, LIMIT_S) == "Complete"
         assert not world.job(name)["status"].get("failedIndexes")
@@ -129,8 +159,16 @@ def test_every_item_is_stored_once_through_a_shutdown_and_a_drain_and_the_export
 
 
 def drained(lab: Lab, machine: Machine, pod: Object) -> None:
-    """While `kubectl drain` runs: it ends when its pods are gone, and with them what they ended with."""
-    kubectl = [TOOLS["kubectl"].binary, "--kubeconfig", lab.plane.kubeconfig("admin"), "drain", machine.name]
+    """While `kubectl drain` runs: it ends when its pods are gone, and with them what they ended
+    with.
+    """
+    kubectl = [
+        TOOLS["kubectl"].binary,
+        "--kubeconfig",
+        lab.plane.kubeconfig("admin"),
+        "drain",
+        machine.name,
+    ]
     options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={LIMIT_S}s"]
     with subprocess.Popen([*map(str, kubectl), *options]) as command:
         ended = seen.ended(lab.api, pod, LIMIT_S)
@@ -141,7 +179,9 @@ def drained(lab: Lab, machine: Machine, pod: Object) -> None:
 def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
     lab: Lab, world: World, spot_l4: Pool, rendered: Rendered
 ) -> None:
-    """Ready by the kubelet's own probe, asked as a client asks, gone with 143 when its Spot machine is taken."""
+    """Ready by the kubelet's own probe, asked as a client asks, gone with 143 when its Spot machine
+    is taken.
+    """
     rendered.apply(lab.api, "PriorityClass", "ServiceAccount")
     lab.pull(rendered.registry.host, rendered.images("server"))
     here = as_rendered.Lab(options={"--predictor": "entropy"})
@@ -149,33 +189,63 @@ def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
     machine = lab.boot("spot-a", spot_l4)
     path = lab.api.path_of(doc)
     lab.api.apply(path, doc, fieldManager="node-tier")
-    until("the server is ready", lambda: lab.api.get(path)["status"].get("readyReplicas") == 1, LIMIT_S)
-    assert_confined(seen.process("server-overflow"), doc["spec"]["template"]["spec"]["containers"][0]["command"])
-    asked = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["aaaa", "a spot machine"]}]}
+    until(
+        "the server is ready",
+        lambda: lab.api.get(path)["status"].get("readyReplicas") == 1,
+        LIMIT_S,
+    )
+    assert_confined(
+        seen.process("server-overflow"), doc["spec"]["template"]["spec"]["containers"][0]["command"]
+    )
+    asked = {
+        "inputs": [
+            {
+                "name": "text",
+                "datatype": "BYTES",
+                "shape": [2],
+                "data": ["aaaa", "a spot machine"],
+            }
+        ]
+    }
     answer = posted(f"http://127.0.0.1:{serving.PORT}/v2/models/model/infer", asked)
     assert len(answer["outputs"][0]["data"]) == 2, answer
     (pod,) = lab.api.items(
-        f"/api/v1/namespaces/{NAMESPACE_SERVING}/pods", labelSelector=f"{LABEL_NAME}=server-overflow"
+        f"/api/v1/namespaces/{NAMESPACE_SERVING}/pods",
+        labelSelector=f"{LABEL_NAME}=server-overflow",
     )
     seen.preempted(lab, machine, pod)
     lab.api.delete(path, propagationPolicy="Foreground")
 
 
 def posted(url: str, body: Object) -> Object:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
 
 
 def exporter(lab: Lab, rendered: Rendered, url: str) -> int:
-    """Its port, once the kubelet's probe finds it ready. Under its own account and rights; Google is not asked."""
-    rendered.apply(lab.api, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    env = {ENV_DATABASE: url, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(lab.plane.port)}
+    """Its port, once the kubelet's probe finds it ready. Under its own account and rights; Google
+    is not asked.
+    """
+    rendered.apply(
+        lab.api, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"
+    )
+    env = {
+        ENV_DATABASE: url,
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(lab.plane.port),
+    }
     here = as_rendered.Lab(env=env, options={"--project": ""})
     doc = as_rendered.deployment(rendered.find("Deployment", "exporter"), here)
     lab.api.apply(lab.api.path_of(doc), doc, fieldManager="node-tier")
     path = lab.api.path_of(doc)
-    until("the exporter is ready", lambda: lab.api.get(path)["status"].get("readyReplicas") == 1, LIMIT_S)
+    until(
+        "the exporter is ready",
+        lambda: lab.api.get(path)["status"].get("readyReplicas") == 1,
+        LIMIT_S,
+    )
     (container,) = doc["spec"]["template"]["spec"]["containers"]
     return int(container["ports"][0]["containerPort"])
 

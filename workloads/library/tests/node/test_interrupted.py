@@ -30,15 +30,29 @@ def groups(pid: int) -> list[Path]:
 def host() -> tuple[list[str], list[str]]:
     """What a machine covers or sets; other mounts are other people's."""
     lines = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
-    covered = [point for _, point, *_ in lines if point in PLACES or "hfn-" in point or point.startswith("/proc/sys/")]
+    covered = []
+    for _, point, *_ in lines:
+        if point in PLACES or "hfn-" in point or point.startswith("/proc/sys/"):
+            covered.append(point)
     return covered, [Path("/proc/sys", name).read_text() for name in SYSCTLS]
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL], ids=lambda each: each.name)
-def test_an_interrupted_run_leaves_no_process_mount_or_cgroup(blow: signal.Signals, lab: Lab, tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_process_mount_or_cgroup(
+    blow: signal.Signals, lab: Lab, tmp_path: Path
+) -> None:
     """`lab` is another run that lives meanwhile, and stays whole."""
     before = host()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", f"--basetemp={tmp_path / 'inner'}", VICTIM]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        f"--basetemp={tmp_path / 'inner'}",
+        VICTIM,
+    ]
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}) as run:
         until("a kubelet runs on its machine", lambda: runs_kubelet(run.pid))
         inside = [process.pid for process in family(run.pid)[1:]]

@@ -1,4 +1,6 @@
-"""How the real kubelet ends a pod, by every way a pod ends, and what the Job controller makes of it."""
+"""How the real kubelet ends a pod, by every way a pod ends, and what the Job controller makes of
+it.
+"""
 
 import time
 
@@ -36,14 +38,18 @@ def charged(world: World, job: str = "job") -> bool:
     return bool(status.get("failed") or status.get("failedIndexes"))
 
 
-def test_a_node_shutdown_notifies_the_pod_and_the_job_is_not_charged(lab: Lab, world: World, spot: Pool) -> None:
+def test_a_node_shutdown_notifies_the_pod_and_the_job_is_not_charged(
+    lab: Lab, world: World, spot: Pool
+) -> None:
     machine = lab.boot("spot-a", spot)
     pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     assert seen.preempted(lab, machine, pod)["status"]["reason"] == "Terminated"
     assert not charged(world)
 
 
-def test_a_deaf_pod_is_killed_at_the_end_of_its_window_not_of_its_own_grace(lab: Lab, world: World, spot: Pool) -> None:
+def test_a_deaf_pod_is_killed_at_the_end_of_its_window_not_of_its_own_grace(
+    lab: Lab, world: World, spot: Pool
+) -> None:
     machine = lab.boot("spot-a", spot)
     pod = start(lab, world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
     began = time.monotonic()
@@ -58,7 +64,9 @@ def test_the_extended_window_lets_a_long_save_finish(lab: Lab, world: World, spo
     machine = lab.boot("spot-a", spot, EXTENDED_WINDOW)
     longer = DEFAULT_WINDOW.pod_s + 5
     script = pods.slow_to_stop(longer)
-    pod = start(lab, world, pods.shell(spot, script, terminationGracePeriodSeconds=EXTENDED_WINDOW.pod_s))
+    pod = start(
+        lab, world, pods.shell(spot, script, terminationGracePeriodSeconds=EXTENDED_WINDOW.pod_s)
+    )
     assert lab.preempt(machine)
     assert exit_code(seen.ended(lab.api, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
 
@@ -70,7 +78,9 @@ def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, s
     found = seen.ended(lab.api, evicted)
     assert (disruption(found), exit_code(found)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
     assert not charged(world, "evicted")
-    world.api.delete(f"{world.path('jobs', '/apis/batch/v1')}/evicted", propagationPolicy="Background")
+    world.api.delete(
+        f"{world.path('jobs', '/apis/batch/v1')}/evicted", propagationPolicy="Background"
+    )
     until("its pods are gone", lambda: not world.pods())
 
     deleted = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER), "deleted")
@@ -78,7 +88,9 @@ def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, s
     assert world.wait_condition("deleted") == "Failed:FailedIndexes"
 
 
-def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(lab: Lab, world: World, spot: Pool) -> None:
+def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(
+    lab: Lab, world: World, spot: Pool
+) -> None:
     lab.boot("spot-a", spot)
     pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     taints = [{"key": "maintenance", "effect": "NoExecute"}]
@@ -88,7 +100,9 @@ def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(lab: Lab, world: W
     assert not charged(world)
 
 
-def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(lab: Lab, world: World, spot: Pool) -> None:
+def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(
+    lab: Lab, world: World, spot: Pool
+) -> None:
     machine = lab.boot("spot-a", spot)
     lost = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     lab.forget(machine)
@@ -97,7 +111,8 @@ def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(lab: Lab
     assert not charged(world)
 
 
-# A real kubelet freezes while its Node object stays: a job's pod is replaced on another node, and the job is not charged.
+# A real kubelet freezes while its Node object stays: a job's pod is replaced on another node, and
+# the job is not charged.
 
 DEFAULT_S = 300.0
 
@@ -112,7 +127,9 @@ def freeze(machine: Machine) -> None:
 
 def test_a_job_leaves_a_node_whose_kubelet_froze(lab: Lab, world: World, spot: Pool) -> None:
     lab.boot("spot-a", spot)
-    template = pods.shell(spot, pods.STOPS_IN_ORDER, terminationGracePeriodSeconds=spot.window.pod_s)
+    template = pods.shell(
+        spot, pods.STOPS_IN_ORDER, terminationGracePeriodSeconds=spot.window.pod_s
+    )
     template["metadata"]["annotations"] = dict(EXPENDABLE)
     template["spec"]["tolerations"] = [*spot.tolerations(), *silence_tolerations()]
     world.create_job("job", pods.job(template))

@@ -1,8 +1,10 @@
-"""Online inference on real kubelets: asked without a pause, while its Spot machine is taken or its pod is deleted.
+"""Online inference on real kubelets: asked without a pause, while its Spot machine is taken or its
+pod is deleted.
 
-Real controllers of Deployments and EndpointSlices, kubelets, probes and Spot shutdowns; servers, and the proxy with its
-watcher, from images as rendered. Stood in for: Envoy's own image, by its binary in an image of the lab; and a Service's
-address, which no kube-proxy serves here: clients ask the proxy itself.
+Real controllers of Deployments and EndpointSlices, kubelets, probes and Spot shutdowns; servers,
+and the proxy with its watcher, from images as rendered. Stood in for: Envoy's own image, by its
+binary in an image of the lab; and a Service's address, which no kube-proxy serves here: clients ask
+the proxy itself.
 """
 
 import importlib.util
@@ -33,8 +35,12 @@ from workloads.library.tests.node.lab.seen import exit_code
 EXAMPLE = platforms.load("example")
 SPACE = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE_SERVING}/endpointslices"
-SPOT, BASE, PROXY = "server-overflow", "server-base", "proxy"
-EVICTIONS, RATE, LIMIT_S = 10, 20.0, 300
+SPOT = "server-overflow"
+BASE = "server-base"
+PROXY = "proxy"
+EVICTIONS = 10
+RATE = 20.0
+LIMIT_S = 300
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -66,15 +72,19 @@ class Site:
 
         def both() -> Object | None:
             pods = [*self.pods(BASE), *self.pods(SPOT)]
-            known = len(pods) == len(self.endpoints()) == 2 and all(self.asked(where(pod)) for pod in pods)
+            known = len(pods) == len(self.endpoints()) == 2 and all(
+                self.asked(where(pod)) for pod in pods
+            )
             return pods[-1] if known else None
 
         return until("both tiers get requests", both, LIMIT_S)
 
     def left(self, pod: Object) -> dict[str, float]:
         """Seconds from now until each of these sends the pod no more."""
-        began, seconds = time.monotonic(), dict[str, float]()
-        path, place = f"{SPACE}/pods/{pod['metadata']['name']}", where(pod)
+        began = time.monotonic()
+        seconds = dict[str, float]()
+        path = f"{SPACE}/pods/{pod['metadata']['name']}"
+        place = where(pod)
         signs = {
             "pod": lambda: not ready(self.lab.api.find(path) or {}),
             "endpoints": lambda: place not in self.endpoints(),
@@ -93,7 +103,9 @@ class Site:
     def shutdown(self, pod: Object) -> dict[str, float]:
         """Of the pod's machine, as Compute Engine does it; another has come before."""
         gone = self.machines[-1]
-        self.machines.append(self.lab.boot(f"spot-{len(self.machines)}", EXAMPLE.pool("spot-l4-g2-standard-8")))
+        self.machines.append(
+            self.lab.boot(f"spot-{len(self.machines)}", EXAMPLE.pool("spot-l4-g2-standard-8"))
+        )
         gone.notice()
         seconds = self.left(pod)
         assert self.lab.leave(gone), "the kubelet gave its lock back within the window"
@@ -104,7 +116,9 @@ class Site:
     def delete(self, pod: Object) -> dict[str, float]:
         self.lab.api.delete(f"{SPACE}/pods/{pod['metadata']['name']}")
         seconds = self.left(pod)
-        until("it is gone", lambda: not self.lab.api.find(f"{SPACE}/pods/{pod['metadata']['name']}"))
+        until(
+            "it is gone", lambda: not self.lab.api.find(f"{SPACE}/pods/{pod['metadata']['name']}")
+        )
         return seconds
 
 
@@ -133,18 +147,32 @@ def site(lab: Lab, rendered: Rendered) -> Iterator[Site]:
     for name, pool in (("system-a", "system"), ("serving-a", "serving")):
         lab.boot(name, EXAMPLE.pool(pool))
     machines = [lab.boot("spot-0", EXAMPLE.pool("spot-l4-g2-standard-8"))]
-    kinds = (("ServiceAccount", PROXY), ("Role", "endpoints"), ("RoleBinding", "endpoints"), ("ConfigMap", PROXY))
+    kinds = (
+        ("ServiceAccount", PROXY),
+        ("Role", "endpoints"),
+        ("RoleBinding", "endpoints"),
+        ("ConfigMap", PROXY),
+    )
     docs = [rendered.find(kind, name) for kind, name in (*kinds, ("Service", "server"))]
     server = as_rendered.Lab(options={"--predictor": "entropy"}, host_network=False)
-    docs += [as_rendered.deployment(rendered.find("Deployment", name), server) for name in (BASE, SPOT)]
-    env = {"KUBERNETES_SERVICE_HOST": HOST, "KUBERNETES_SERVICE_PORT": str(lab.plane.port)}
+    docs += [
+        as_rendered.deployment(rendered.find("Deployment", name), server) for name in (BASE, SPOT)
+    ]
+    env = {
+        "KUBERNETES_SERVICE_HOST": HOST,
+        "KUBERNETES_SERVICE_PORT": str(lab.plane.port),
+    }
     proxy = as_rendered.deployment(rendered.find("Deployment", PROXY), as_rendered.Lab(env=env))
     proxy["spec"]["replicas"] = 1
     proxy["spec"]["template"]["spec"]["containers"][0]["image"] = proxy_image
     docs.append(proxy)
     for doc in docs:
         lab.api.apply(lab.api.path_of(doc), doc, fieldManager="node-tier")
-    until("the proxy is ready", lambda: lab.api.get(lab.api.path_of(proxy))["status"].get("readyReplicas"), LIMIT_S)
+    until(
+        "the proxy is ready",
+        lambda: lab.api.get(lab.api.path_of(proxy))["status"].get("readyReplicas"),
+        LIMIT_S,
+    )
     yield Site(lab=lab, machines=machines)
     for doc in docs:
         if doc["kind"] == "Deployment":
@@ -155,15 +183,22 @@ def site(lab: Lab, rendered: Rendered) -> Iterator[Site]:
 
 
 def test_no_request_fails_while_spot_machines_are_taken_and_pods_deleted(site: Site) -> None:
-    """And none is repeated by the proxy: the pod's own readiness alone ends its traffic, within the time it accepts."""
-    load, took = Load(HOST, PORT, INFER_PATH, INFER_BODY), list[dict[str, float]]()
+    """And none is repeated by the proxy: the pod's own readiness alone ends its traffic, within the
+    time it accepts.
+    """
+    load = Load(HOST, PORT, INFER_PATH, INFER_BODY)
+    took = list[dict[str, float]]()
     pod = site.settled()
     with load.asking(RATE):
         for n in range(EVICTIONS):
             took.append((site.delete if n % 2 else site.shutdown)(pod))
             pod = site.settled()
-    retries = admin(PROXY_ADMIN_PORT, "/stats?filter=^cluster.servers.upstream_rq_retry$")[1].rpartition(":")[2]
+    retries = admin(PROXY_ADMIN_PORT, "/stats?filter=^cluster.servers.upstream_rq_retry$")[
+        1
+    ].rpartition(":")[2]
     assert (load.failed, int(retries)) == (0, 0)
     assert load.asked > EVICTIONS * RATE
     accept_s = drain_budget(DEFAULT_WINDOW.pod_s).accept_s
-    assert max(seconds["proxy"] for seconds in took) < accept_s, "what a server accepts after its notice suffices"
+    assert max(seconds["proxy"] for seconds in took) < accept_s, (
+        "what a server accepts after its notice suffices"
+    )

@@ -20,33 +20,61 @@ def picked(asked: Job, there: World, region: str = REGION) -> Option:
 @pytest.mark.parametrize(
     ("name", "gpus", "machine", "nodes"),
     [
-        ("l4", 1, "g2-standard-8", 1), ("l4", 8, "g2-standard-96", 1), ("a100", 8, "a2-highgpu-8g", 1),
-        ("a100", 16, "a2-highgpu-8g", 2), ("a100", 3, "a2-highgpu-1g", 3), ("h100", 64, "a3-highgpu-8g", 8),
+        ("l4", 1, "g2-standard-8", 1),
+        ("l4", 8, "g2-standard-96", 1),
+        ("a100", 8, "a2-highgpu-8g", 1),
+        ("a100", 16, "a2-highgpu-8g", 2),
+        ("a100", 3, "a2-highgpu-1g", 3),
+        ("h100", 64, "a3-highgpu-8g", 8),
         ("a100-80", 4, "a2-ultragpu-4g", 1),
     ],
-)  # fmt: skip
-def test_gpus_become_the_largest_machines_that_fit(name: str, gpus: int, machine: str, nodes: int) -> None:
-    asked = Job(accelerator=job.accelerator(name), gpus=gpus, hours=1)
+)
+def test_gpus_become_the_largest_machines_that_fit(
+    name: str, gpus: int, machine: str, nodes: int
+) -> None:
+    asked = Job(
+        accelerator=job.accelerator(name),
+        gpus=gpus,
+        hours=1,
+    )
     assert (asked.machine.name, asked.nodes) == (machine, nodes)
 
 
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({"hours": 0}, "hours"), ({"hours": -1}, "hours"), ({"hours": math.inf}, "hours"), ({"gpus": 0}, "GPUs"),
-        ({"hours": math.nan}, "hours"), ({"hours": 10_001}, "hours"), ({"checkpoint_h": 0}, "checkpoint"), ({"restart_h": -1}, "restart"),
+        ({"hours": 0}, "hours"),
+        ({"hours": -1}, "hours"),
+        ({"hours": math.inf}, "hours"),
+        ({"gpus": 0}, "GPUs"),
+        ({"hours": math.nan}, "hours"),
+        ({"hours": 10_001}, "hours"),
+        ({"checkpoint_h": 0}, "checkpoint"),
+        ({"restart_h": -1}, "restart"),
         ({"deadline_h": 10.05}, "impossible deadline"),
     ],
-)  # fmt: skip
+)
 def test_impossible_jobs_are_refused(wrong: dict[str, float], what: str) -> None:
     with pytest.raises(InputError, match=what):
-        Job(**{"accelerator": L4, "gpus": 1, "hours": 10.0} | wrong)  # type: ignore[arg-type]
+        Job(
+            **{
+                "accelerator": L4,
+                "gpus": 1,
+                "hours": 10.0,
+            }
+            | wrong
+        )  # type: ignore[arg-type]
 
 
 def test_no_option_is_dropped_when_its_price_is_missing() -> None:
     there = world()
-    table = replace(there.prices, skus=tuple(s for s in there.prices.skus if s.capacity is not Capacity.ON_DEMAND))
-    options = by(advice.options(Job(accelerator=A100, gpus=1, hours=5), replace(there, prices=table), REGION))
+    table = replace(
+        there.prices,
+        skus=tuple(s for s in there.prices.skus if s.capacity is not Capacity.ON_DEMAND),
+    )
+    options = by(
+        advice.options(Job(accelerator=A100, gpus=1, hours=5), replace(there, prices=table), REGION)
+    )
     assert set(options) == set(Placement)
     for placement in (Placement.ON_DEMAND, Placement.HYBRID):
         assert "no on-demand price of a2-highgpu-1g in us-central1" in options[placement].refused
@@ -66,12 +94,17 @@ def test_no_option_is_dropped_when_its_price_is_missing() -> None:
         (A100_80, 0.01, Placement.FLEX_START),  # Spot costs more there
     ],
 )
-def test_the_cheapest_capacity_depends_on_gpu_and_churn(accelerator: str, churn: float, placement: Placement) -> None:
+def test_the_cheapest_capacity_depends_on_gpu_and_churn(
+    accelerator: str, churn: float, placement: Placement
+) -> None:
     asked = Job(accelerator=accelerator, gpus=1, hours=100)
     assert picked(asked, world(churn, spot_wait_h=0.02)).placement is placement
 
 
-SPOT, FLEX, MIX, DEMAND = Placement.SPOT, Placement.FLEX_START, Placement.HYBRID, Placement.ON_DEMAND
+SPOT = Placement.SPOT
+FLEX = Placement.FLEX_START
+MIX = Placement.HYBRID
+DEMAND = Placement.ON_DEMAND
 EARLY = option(FLEX, 100.0, 70, late=0.005)
 LATE_AT_WORST = [option(SPOT, 100.0, 70, worst_late=0.5), option(MIX, 130.0, 70)]
 
@@ -90,12 +123,24 @@ LATE_AT_WORST = [option(SPOT, 100.0, 70, worst_late=0.5), option(MIX, 130.0, 70)
         (math.inf, [option(SPOT, 100.0, 100), option(FLEX, 106.0, 89)], SPOT),
     ],
     ids=[
-        "late less often at an equal cost", "costs more", "no deadline, the first of equals", "too often late", "late in the worst scenario",
-        "late without a deadline", "a little money for a much earlier end", "not much earlier", "too much money",
+        "late less often at an equal cost",
+        "costs more",
+        "no deadline, the first of equals",
+        "too often late",
+        "late in the worst scenario",
+        "late without a deadline",
+        "a little money for a much earlier end",
+        "not much earlier",
+        "too much money",
     ],
-)  # fmt: skip
-def test_the_cheapest_that_keeps_the_deadline_is_taken(deadline_h: float, rows: list[Option], taken: Placement) -> None:
-    assert ask.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=deadline_h), rows).placement is taken
+)
+def test_the_cheapest_that_keeps_the_deadline_is_taken(
+    deadline_h: float, rows: list[Option], taken: Placement
+) -> None:
+    assert (
+        ask.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=deadline_h), rows).placement
+        is taken
+    )
 
 
 def test_where_no_row_keeps_the_deadline_each_says_why() -> None:
@@ -121,7 +166,12 @@ def test_a_queue_with_a_way_out_is_never_late() -> None:
 
 
 def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
-    asked = Job(accelerator=A100, gpus=1, hours=60, checkpoint_h=math.inf)
+    asked = Job(
+        accelerator=A100,
+        gpus=1,
+        hours=60,
+        checkpoint_h=math.inf,
+    )
     assert picked(asked, world(0.1)).placement is Placement.FLEX_START
     longer = replace(asked, hours=300)
     options = by(advice.options(longer, world(0.1), REGION))
@@ -133,7 +183,9 @@ def test_a_batch_takes_the_machine_with_the_least_host_for_a_gpu_and_hardly_noti
     offered = frozenset({"g2-standard-32", "g2-standard-24"})
     asked = Job(accelerator=L4, gpus=4, hours=50, batch=True)
     assert replace(asked, gpus=8, offered=offered).machine.name == "g2-standard-24"
-    calm, rough = (by(advice.options(asked, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3))
+    calm, rough = (
+        by(advice.options(asked, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3)
+    )
     assert rough < 1.06 * calm
 
 
@@ -141,21 +193,35 @@ def test_a_gang_is_stopped_by_each_group_of_its_nodes_and_survivors_are_billed()
     one, eight = (Job(accelerator=H100, gpus=8 * n, hours=20) for n in (1, 8))
     there = world(0.05, spot_wait_h=0.3)
     alone, gang = (by(advice.options(j, there, REGION))[Placement.SPOT] for j in (one, eight))
-    assert gang.usual.evictions > 3 * alone.usual.evictions and gang.mean_usd / 8 > 1.1 * alone.mean_usd
+    assert (
+        gang.usual.evictions > 3 * alone.usual.evictions
+        and gang.mean_usd / 8 > 1.1 * alone.mean_usd
+    )
     # In a queue each node works for itself.
     queue = by(advice.options(replace(eight, batch=True), there, REGION))[Placement.SPOT]
     assert queue.usual.evictions < 0.5 * gang.usual.evictions
 
 
-def test_nodes_are_lost_in_groups_of_about_the_square_root_and_in_the_record_no_more_often() -> None:
+def test_nodes_are_lost_in_groups_of_about_the_square_root_and_in_the_record_no_more_often() -> (
+    None
+):
     """Per hour in which the gang could start; single nodes of the same zones give the scale."""
-    groups = {nodes: advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1)) for nodes in range(1, 65)}
+    groups = {
+        nodes: advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1))
+        for nodes in range(1, 65)
+    }
     assert [groups[nodes] for nodes in (1, 2, 6, 7, 12, 64)] == [1, 2, 3, 7, 4, 8]
     assert advice.groups(Job(accelerator=H100, gpus=512, hours=1, batch=True)) == 1
 
     def rate(nodes: int) -> float:
-        ups = [up for counts in scenarios.record().values() if (up := counts >= nodes).mean() >= scenarios.HOPELESS]
-        return sum(np.count_nonzero(up[:-1] & ~up[1:]) for up in ups) / sum(np.count_nonzero(up) for up in ups)
+        ups = [
+            up
+            for counts in scenarios.record().values()
+            if (up := counts >= nodes).mean() >= scenarios.HOPELESS
+        ]
+        return sum(np.count_nonzero(up[:-1] & ~up[1:]) for up in ups) / sum(
+            np.count_nonzero(up) for up in ups
+        )
 
     for nodes in (4, 8, 16):
         assert 0.5 < rate(nodes) / rate(1) / groups[nodes] <= 1.0
@@ -163,7 +229,8 @@ def test_nodes_are_lost_in_groups_of_about_the_square_root_and_in_the_record_no_
 
 def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=100)
-    sure, unsure = world(0.1), replace(world(), churn=hazard.prior(A100))
+    sure = world(0.1)
+    unsure = replace(world(), churn=hazard.prior(A100))
     usd = [by(advice.options(asked, w, REGION))[Placement.SPOT].usual.usd for w in (sure, unsure)]
     spread = [np.ptp(np.percentile(each, [5, 95])) for each in usd]
     assert spread[1] > 1.3 * spread[0]
@@ -174,14 +241,23 @@ BELIEVED = ask.world_of(ASKED, "0.05")
 CHEAPEST = "us-east5"
 
 
-def test_a_job_goes_to_the_cheapest_of_the_regions_that_are_allowed_for_its_data_and_the_others_are_named() -> None:
+def test_a_job_goes_to_the_cheapest_of_the_regions_that_are_allowed_for_its_data_and_the_others_are_named() -> (
+    None
+):
     several = {"us-central1, EUROPE": ("us-central1", "europe-")}
-    allowed = {"": "", "europe": "europe-", "us-central1": "us-central1"} | several
+    allowed = {
+        "": "",
+        "europe": "europe-",
+        "us-central1": "us-central1",
+    } | several
     for region, beginnings in allowed.items():
         found = ask.answer(ASKED, BELIEVED, region)
         usd = [each.usd for each in found.elsewhere]
         known = {name for name in prices.load().regions(A100_80) if name.startswith(beginnings)}
-        assert {found.region, *(each.region for each in found.elsewhere)} == known and usd == sorted(usd)
+        assert {
+            found.region,
+            *(each.region for each in found.elsewhere),
+        } == known and usd == sorted(usd)
         assert (found.region == CHEAPEST) is (region == "")
 
 
@@ -194,7 +270,12 @@ def test_no_such_region_gets_those_that_have_prices(region: str) -> None:
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 6, 9, 16])
 def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int) -> None:
-    asked = Job(accelerator=A100, gpus=8 * nodes, hours=40, sharded=nodes)
+    asked = Job(
+        accelerator=A100,
+        gpus=8 * nodes,
+        hours=40,
+        sharded=nodes,
+    )
     lost = [*combinations(range(nodes), nodes // advice.groups(asked))]
     both = sum(any((one + 1) % nodes in each for one in each) for each in lost) / len(lost)
     assert advice.neighbours_lost(asked) == pytest.approx(both)
@@ -204,7 +285,9 @@ def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int)
     assert held_h / kept_h == pytest.approx(0.02 + asked.checkpoint_h / upload_h)
 
 
-def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = Job(accelerator=H100, gpus=32, hours=150)
     there = world(0.2)
     short = advice.on_spot(asked, there, "us-east4", policies.WAIT)[0]
@@ -215,12 +298,19 @@ def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(monkeypatch
     assert short.finish_at(50) == pytest.approx(whole.finish_at(50), rel=0.05)
 
 
-def test_what_spot_cannot_finish_is_refused_and_a_year_is_priced_on_one_machine_and_on_a_gang_of_hundreds() -> None:
+def test_what_spot_cannot_finish_is_refused_and_a_year_is_priced_on_one_machine_and_on_a_gang_of_hundreds() -> (
+    None
+):
     endless = Job(accelerator=L4, gpus=1, hours=50, restart_h=2.0)
-    assert "over 4 machine-hours" in advice.on_spot(endless, world(5.0), REGION, policies.WAIT)[0].refused
+    assert (
+        "over 4 machine-hours"
+        in advice.on_spot(endless, world(5.0), REGION, policies.WAIT)[0].refused
+    )
     year = Job(accelerator=A100_80, gpus=8, hours=8_760)
     chosen = ask.choose(year, advice.options(year, ask.world_of(year), CHEAPEST))
-    assert chosen.placement is Placement.SPOT and chosen.mean_usd == pytest.approx(120_771, rel=0.03)
+    assert chosen.placement is Placement.SPOT and chosen.mean_usd == pytest.approx(
+        120_771, rel=0.03
+    )
     gang = replace(year, gpus=512)
     spot = advice.on_spot(gang, ask.world_of(gang), CHEAPEST, policies.WAIT)[0]
     assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000

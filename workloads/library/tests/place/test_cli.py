@@ -47,7 +47,9 @@ def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> N
         usd = [option["scenarios"][name]["usd"]["mean"] for name in names]
         assert usd == sorted(usd) or option["how"] == "wait for Spot"
     demand = next(o for o in body["options"] if o["placement"] == "on-demand")
-    assert demand["scenarios"][MIDDLE]["finish_hours"]["p50"] == pytest.approx(40 + 5 / 60), "hours are by the clock"
+    assert demand["scenarios"][MIDDLE]["finish_hours"]["p50"] == pytest.approx(40 + 5 / 60), (
+        "hours are by the clock"
+    )
     assert body["break_even"]["against"] == "flex-start"
     assert body["break_even"]["churn_per_hour"] == pytest.approx(0.0725, abs=0.002)
 
@@ -55,7 +57,10 @@ def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> N
 def test_the_answer_is_the_table_the_choice_and_what_it_rests_on_in_at_most_25_lines() -> None:
     place = get_command(app).commands["place"]  # pyright: ignore[reportAttributeAccessIssue]
     assert len(place.params) <= 12
-    for arguments in ((*DATED, "--nodes", "4..8", "--region", REGION), ("--gpu", "a100-80", "--hours", "9")):
+    for arguments in (
+        (*DATED, "--nodes", "4..8", "--region", REGION),
+        ("--gpu", "a100-80", "--hours", "9"),
+    ):
         code, out = run("place", *arguments)
         lines = out.splitlines()
         assert code == 0 and len(lines) <= 25, out
@@ -63,7 +68,12 @@ def test_the_answer_is_the_table_the_choice_and_what_it_rests_on_in_at_most_25_l
         assert out.count("<- chosen") == 1
         assert "assumed: restart 5 min" in out
     code, out = run("place", "--gpu", "l4", "--hours", "10", "--region", REGION)
-    assert [line.split()[0] for line in out.splitlines()[1:5]] == ["on-demand", "flex-start", "spot", "hybrid"]
+    assert [line.split()[0] for line in out.splitlines()[1:5]] == [
+        "on-demand",
+        "flex-start",
+        "spot",
+        "hybrid",
+    ]
     assert "Spot stops paying against on-demand above 7." in out
     out = run("place", "--gpu", "l4", "--hours", "0.5")[1]
     assert "$0." in out and "$0," not in out, "small sums are not rounded to nothing"
@@ -78,7 +88,10 @@ def test_what_is_not_sold_on_demand_is_offered_as_spot_or_from_the_queue_and_onl
             run("place", "--gpu", gpu, "--gpus", "3", "--hours", "4", "--region", REGION)
         assert refused.value.allowed == "multiples of 8"
     body = asked("--gpu", "h100", "--hours", "10", "--deadline", "60h", "--region", REGION)
-    reasons = {o["how"]: o["refused"] for o in body["options"] if o["placement"] in ("on-demand", "hybrid")}
+    reasons = {}
+    for o in body["options"]:
+        if o["placement"] in ("on-demand", "hybrid"):
+            reasons[o["how"]] = o["refused"]
     assert reasons.keys() >= {"on-demand only", "Spot, on-demand in time"}
     assert all("a3-highgpu-1g is not sold on demand" in str(why) for why in reasons.values())
 
@@ -86,14 +99,31 @@ def test_what_is_not_sold_on_demand_is_offered_as_spot_or_from_the_queue_and_onl
 def test_what_the_user_knows_replaces_what_is_assumed(tmp_path: Path) -> None:
     job = ("--gpu", "l4", "--hours", "40", "--region", REGION)
     known = asked(*job, "--churn", "0.25", "--spot-wait", "2h")
-    assert known["churn"] == {"per_hour": pytest.approx(0.25), "basis": "as given"}
+    assert known["churn"] == {
+        "per_hour": pytest.approx(0.25),
+        "basis": "as given",
+    }
     assert [each["name"] for each in known["scenarios"]] == ["Spot comes back at once", "as stated"]
     spot = next(o for o in known["options"] if o["placement"] == "spot")["scenarios"]
-    waited = spot["as stated"]["finish_hours"]["p50"] - spot["Spot comes back at once"]["finish_hours"]["p50"]
+    waited = (
+        spot["as stated"]["finish_hours"]["p50"]
+        - spot["Spot comes back at once"]["finish_hours"]["p50"]
+    )
     assert waited > 20, "ten starts, each after two hours or more"
     path = tmp_path / "churn.json"
-    group = {"machine_type": "g2-standard-8", "events": 50, "node_hours": 500}
-    path.write_text(json.dumps({"groups": [group], "ages": []}))
+    group = {
+        "machine_type": "g2-standard-8",
+        "events": 50,
+        "node_hours": 500,
+    }
+    path.write_text(
+        json.dumps(
+            {
+                "groups": [group],
+                "ages": [],
+            }
+        )
+    )
     measured = asked(*job, "--churn", str(path))["churn"]
     assert measured["per_hour"] == pytest.approx(52 / 540)
     assert measured["basis"].startswith("50 evictions in 500 h measured here")
@@ -103,16 +133,24 @@ def test_prices_are_listed_with_marks_and_as_json() -> None:
     assert "2.0614*" in run("prices")[1]
     body = json.loads(run("prices", "--json")[1])
     assert body["fetched_at"] == prices.load().fetched_at.isoformat()
-    assert len(body["usd_per_hour"]) == sum(len(prices.load().regions(a)) for a in prices.ACCELERATORS)
+    assert len(body["usd_per_hour"]) == sum(
+        len(prices.load().regions(a)) for a in prices.ACCELERATORS
+    )
 
 
 WRONG = {
-    "--hours 10 --checkpoint 30": "did you mean 30s, 30m or 30h", "--hours 10 --deadline 72": "did you mean 72s, 72m or 72h",
-    "--hours 10 --deadline 1h30m": "a number with s, m, h or d", "--hours 10 --spot-wait 0s": "Spot wait",
-    "": "how long the job works", "--hours 10 --platform mars": "no platform document", "--gpu tpu --hours 1": "unknown GPU",
-    "--gpu h10 --hours 1": "did you mean h100", "--hours 1 --churn 0": "churn",
-    "--hours 1 --churn missing.json": "measured churn", "--hours 10 --deadline 9h": "impossible deadline",
-}  # fmt: skip
+    "--hours 10 --checkpoint 30": "did you mean 30s, 30m or 30h",
+    "--hours 10 --deadline 72": "did you mean 72s, 72m or 72h",
+    "--hours 10 --deadline 1h30m": "a number with s, m, h or d",
+    "--hours 10 --spot-wait 0s": "Spot wait",
+    "": "how long the job works",
+    "--hours 10 --platform mars": "no platform document",
+    "--gpu tpu --hours 1": "unknown GPU",
+    "--gpu h10 --hours 1": "did you mean h100",
+    "--hours 1 --churn 0": "churn",
+    "--hours 1 --churn missing.json": "measured churn",
+    "--hours 10 --deadline 9h": "impossible deadline",
+}
 
 
 @pytest.mark.parametrize("arguments", WRONG)
@@ -122,11 +160,28 @@ def test_place_names_what_is_wrong_and_how_to_write_it(arguments: str) -> None:
 
 
 def test_a_batch_takes_the_machine_of_the_platforms_pool_not_the_largest() -> None:
-    arguments = ("--gpu", "l4", "--gpus", "8", "--hours", "50", "--checkpoint", "queue", "--region", REGION)
+    arguments = (
+        "--gpu",
+        "l4",
+        "--gpus",
+        "8",
+        "--hours",
+        "50",
+        "--checkpoint",
+        "queue",
+        "--region",
+        REGION,
+    )
     body = asked(*arguments)
-    assert (body["machine"], body["nodes"], body["checkpoint_seconds"]) == ("g2-standard-8", 8, None)
+    assert (body["machine"], body["nodes"], body["checkpoint_seconds"]) == (
+        "g2-standard-8",
+        8,
+        None,
+    )
     there = asked(*arguments[:-2], "--platform", str(platforms.file("example")))
-    assert (there["machine"], there["region"]) == ("g2-standard-8", REGION), "a platform is answered where it is"
+    assert (there["machine"], there["region"]) == ("g2-standard-8", REGION), (
+        "a platform is answered where it is"
+    )
 
 
 def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
@@ -134,24 +189,45 @@ def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
     out = run("place", *arguments)[1]
     assert "the mover carries this out" in out and "on time if on-demand is granted" in out
     body = asked(*arguments)
-    assert body["chosen"] == {"placement": "hybrid", "how": "Spot, on-demand in time", "needs_mover": True}
+    assert body["chosen"] == {
+        "placement": "hybrid",
+        "how": "Spot, on-demand in time",
+        "needs_mover": True,
+    }
     assert not asked("--gpu", "l4", "--hours", "10", "--region", REGION)["chosen"]["needs_mover"]
 
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("A100", "nvidia-tesla-a100"), ("a100-40gb", "nvidia-tesla-a100"), ("NVIDIA A100-SXM4-40GB", "nvidia-tesla-a100"),
-        ("A100 80GB", A100_80), ("nvidia-a100-80gb", A100_80), ("NVIDIA A100-SXM4-80GB", A100_80), ("a100_80", A100_80),
-        ("H200", "nvidia-h200-141gb"), ("NVIDIA H200 141GB HBM3e", "nvidia-h200-141gb"), ("NVIDIA B200", "nvidia-b200"),
-        ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb"), ("h100", "nvidia-h100-80gb"), ("NVIDIA L4", "nvidia-l4"),
+        ("A100", "nvidia-tesla-a100"),
+        ("a100-40gb", "nvidia-tesla-a100"),
+        ("NVIDIA A100-SXM4-40GB", "nvidia-tesla-a100"),
+        ("A100 80GB", A100_80),
+        ("nvidia-a100-80gb", A100_80),
+        ("NVIDIA A100-SXM4-80GB", A100_80),
+        ("a100_80", A100_80),
+        ("H200", "nvidia-h200-141gb"),
+        ("NVIDIA H200 141GB HBM3e", "nvidia-h200-141gb"),
+        ("NVIDIA B200", "nvidia-b200"),
+        ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb"),
+        ("h100", "nvidia-h100-80gb"),
+        ("NVIDIA L4", "nvidia-l4"),
     ],
-)  # fmt: skip
+)
 def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
     assert accelerator(typed) == meant
 
 
-MINE = OwnJob(name="mine", environment="example", image="trainer", command=("a",), gpus="8xa100", nodes=8, hours=40.0)
+MINE = OwnJob(
+    name="mine",
+    environment="example",
+    image="trainer",
+    command=("a",),
+    gpus="8xa100",
+    nodes=8,
+    hours=40.0,
+)
 
 
 def of_file(folder: Path, *words: str, **changes: Any) -> tuple[str, ...]:
@@ -163,35 +239,61 @@ def of_file(folder: Path, *words: str, **changes: Any) -> tuple[str, ...]:
 
 def test_a_job_file_is_the_whole_question(tmp_path: Path) -> None:
     platforms.written(platforms.load("example"), tmp_path)
-    rigid = asked(*of_file(tmp_path, gpus="1xa100", nodes=2, deadline_hours=72.0))
-    assert (rigid["region"], rigid["machine"], rigid["nodes"]) == ("us-central1", "a2-highgpu-1g", 2)
+    rigid = asked(
+        *of_file(
+            tmp_path,
+            gpus="1xa100",
+            nodes=2,
+            deadline_hours=72.0,
+        )
+    )
+    assert (rigid["region"], rigid["machine"], rigid["nodes"]) == (
+        "us-central1",
+        "a2-highgpu-1g",
+        2,
+    )
     assert "Spot, on-demand in time" in {option["how"] for option in rigid["options"]}
     elastic = asked(*of_file(tmp_path, gpus="1xa100", nodes="4..8"))
     assert elastic["nodes"] == 8
     assert "elastic 4..8, wait for Spot" in {option["how"] for option in elastic["options"]}
 
 
-def test_a_loss_of_a_sharded_gang_costs_the_steps_since_a_copy_and_not_an_upload_interval(tmp_path: Path) -> None:
+def test_a_loss_of_a_sharded_gang_costs_the_steps_since_a_copy_and_not_an_upload_interval(
+    tmp_path: Path,
+) -> None:
     at_once: dict[str, float] = {}
-    for name, changes in (("rigid", {}), ("sharded", {"sharded": True}), ("uncopied", {"sharded": True, "copies": 0})):
+    for name, changes in (
+        ("rigid", {}),
+        ("sharded", {"sharded": True}),
+        ("uncopied", {"sharded": True, "copies": 0}),
+    ):
         body = asked(*of_file(tmp_path, "--churn", "0.5", **changes))
         waits = next(option for option in body["options"] if option["placement"] == "spot")
         at_once[name] = next(iter(waits["scenarios"].values()))["usd"]["mean"]
     assert at_once["sharded"] < at_once["rigid"] == at_once["uncopied"]
     shown = run("place", *of_file(tmp_path, sharded=True))[1].replace("\n", " ")
-    assert "copies in memory every 50 s, which is what a loss costs, apart from the 29% that take two" in shown
+    assert (
+        "copies in memory every 50 s, which is what a loss costs, apart from the 29% that take two"
+        in shown
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("schema: holdfast.job/1", "schema: holdfast.job/2", "schema"), ("schema: holdfast.job/1", "kind: Job", "no job file"),
-        ("gpus: 1xl4", "gpus: [1]", "gpus"), ("gpus: 1xl4", "gpus: none", "gpus of the job"),
-        ("hours: 40.0", "hours: .nan", "hours"), ("hours: 40.0", "hours: 0", "hours of the job"),
-        ("environment: example", "environment: mars", "another platform"), ("name: mine", "name: [", "line "),
+        ("schema: holdfast.job/1", "schema: holdfast.job/2", "schema"),
+        ("schema: holdfast.job/1", "kind: Job", "no job file"),
+        ("gpus: 1xl4", "gpus: [1]", "gpus"),
+        ("gpus: 1xl4", "gpus: none", "gpus of the job"),
+        ("hours: 40.0", "hours: .nan", "hours"),
+        ("hours: 40.0", "hours: 0", "hours of the job"),
+        ("environment: example", "environment: mars", "another platform"),
+        ("name: mine", "name: [", "line "),
     ],
-)  # fmt: skip
-def test_a_job_file_that_is_no_question_is_refused_by_its_field(tmp_path: Path, old: str, new: str, what: str) -> None:
+)
+def test_a_job_file_that_is_no_question_is_refused_by_its_field(
+    tmp_path: Path, old: str, new: str, what: str
+) -> None:
     platforms.written(platforms.load("example"), tmp_path)
     words = of_file(tmp_path, gpus="1xl4", nodes=1)
     file = Path(words[1])

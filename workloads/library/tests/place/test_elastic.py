@@ -1,4 +1,6 @@
-"""Elastic gangs under the simulator: closed forms, recorded clusters, deadlines, and what `place` makes of a range."""
+"""Elastic gangs under the simulator: closed forms, recorded clusters, deadlines, and what `place`
+makes of a range.
+"""
 
 import json
 import math
@@ -16,7 +18,13 @@ from holdfast.place.job import Job
 from workloads.library.tests.bench.placements import gangs as placement_gangs
 
 RECORDED = Path(__file__).with_name("recorded")
-ASKED = Job(accelerator="nvidia-tesla-a100", gpus=8, min_nodes=4, max_nodes=8, hours=40)
+ASKED = Job(
+    accelerator="nvidia-tesla-a100",
+    gpus=8,
+    min_nodes=4,
+    max_nodes=8,
+    hours=40,
+)
 
 
 def counts(*spells: tuple[float, int]) -> Counts:
@@ -31,7 +39,14 @@ def test_the_simulator_keeps_to_the_closed_forms_within_two_percent() -> None:
 
 
 def test_a_gang_short_of_a_node_goes_on_with_its_share_and_pays_for_those_that_are_there() -> None:
-    gang = Gang(nodes=8, least=4, shards=840, restart_h=0.0, shrink_h=0.0, grow_h=0.0)
+    gang = Gang(
+        nodes=8,
+        least=4,
+        shards=840,
+        restart_h=0.0,
+        shrink_h=0.0,
+        grow_h=0.0,
+    )
     there = counts((2, 8), (4, 6), (math.inf, 8))
     found = elastic.simulate(gang, there, work_h=8.0, spot_usd=8.0)
     # 2 h of work, then 4 h at three quarters, then 3 h: 9 h, of which 4 were billed for 6 nodes.
@@ -41,19 +56,42 @@ def test_a_gang_short_of_a_node_goes_on_with_its_share_and_pays_for_those_that_a
 
 
 def test_below_the_least_it_stops_holds_for_a_minute_and_starts_again() -> None:
-    gang = Gang(nodes=4, least=2, shards=12, restart_h=0.5, interval_h=0.2, shrink_h=0.0, grow_h=0.0)
-    found = elastic.simulate(gang, counts((2.5, 4), (3.0, 1), (math.inf, 4)), work_h=4.0, spot_usd=4.0)
-    # 2 h of work less half an interval; 3 h of nothing, of which one node is billed for a minute; 0.5 h and 2.1 h.
+    gang = Gang(
+        nodes=4,
+        least=2,
+        shards=12,
+        restart_h=0.5,
+        interval_h=0.2,
+        shrink_h=0.0,
+        grow_h=0.0,
+    )
+    found = elastic.simulate(
+        gang,
+        counts((2.5, 4), (3.0, 1), (math.inf, 4)),
+        work_h=4.0,
+        spot_usd=4.0,
+    )
+    # 2 h of work less half an interval; 3 h of nothing, of which one node is billed for a minute;
+    # 0.5 h and 2.1 h.
     assert found.finish_h[0] == pytest.approx(2.5 + 3.0 + 0.5 + 2.1)
     assert found.usd[0] == pytest.approx(2.5 * 4 + 1 / 60 + 2.6 * 4)
 
 
-def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_so_the_larger_it_is() -> None:
+def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_so_the_larger_it_is() -> (
+    None
+):
     saved: list[float] = []
     for nodes in (2, 8, 32):
-        job = replace(ASKED, hours=10, gpus=nodes, min_nodes=nodes // 2, max_nodes=nodes)
+        job = replace(
+            ASKED,
+            hours=10,
+            gpus=nodes,
+            min_nodes=nodes // 2,
+            max_nodes=nodes,
+        )
         rows = {o.policy: o for o in advice.options(job, ask.world_of(job), "us-central1")}
-        rigid, ours = rows["wait for Spot"], rows[f"elastic {nodes // 2}..{nodes}, wait for Spot"]
+        rigid = rows["wait for Spot"]
+        ours = rows[f"elastic {nodes // 2}..{nodes}, wait for Spot"]
         assert ours.finish_at(50) <= rigid.finish_at(50)
         saved.append(1 - ours.mean_usd / rigid.mean_usd)
     assert saved == sorted(saved) and saved[0] > 0
@@ -61,7 +99,8 @@ def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_
 
 def test_a_year_is_priced_as_well_as_a_day() -> None:
     day, year = (
-        advice.options(replace(ASKED, hours=hours), ask.world_of(ASKED), "us-central1")[-1].mean_usd / hours
+        advice.options(replace(ASKED, hours=hours), ask.world_of(ASKED), "us-central1")[-1].mean_usd
+        / hours
         for hours in (48, 8760)
     )
     assert year == pytest.approx(day, rel=0.1)
@@ -73,9 +112,14 @@ def test_the_churn_believed_of_an_a100_is_that_of_the_public_record() -> None:
     assert hazard.prior("nvidia-tesla-a100").per_hour == pytest.approx(per_hour, rel=0.02)
 
 
-def test_an_elastic_gang_is_taken_where_it_is_cheapest_and_not_for_a_deadline_that_the_worst_week_breaks() -> None:
+def test_an_elastic_gang_is_taken_where_it_is_cheapest_and_not_for_a_deadline_that_the_worst_week_breaks() -> (
+    None
+):
     answer = ask.answer(ASKED, ask.world_of(ASKED, "0.02"), "me-west1")
-    assert (answer.chosen.policy, answer.chosen.placement) == ("elastic 4..8, wait for Spot", Placement.SPOT)
+    assert (answer.chosen.policy, answer.chosen.placement) == (
+        "elastic 4..8, wait for Spot",
+        Placement.SPOT,
+    )
     assert answer.flip is None and "the gang is elastic" in answer.reason
     dated = replace(ASKED, deadline_h=45)
     rows = ask.answer(dated, ask.world_of(ASKED), "us-central1").options
@@ -83,7 +127,15 @@ def test_an_elastic_gang_is_taken_where_it_is_cheapest_and_not_for_a_deadline_th
     assert row.late > 0.5 > row.cases[0].late and row not in ask.keeping(dated, rows)
 
 
-@pytest.mark.parametrize("wrong", [{"batch": True}, {"checkpoint_h": math.inf}, {"min_nodes": 8}, {"gpus": 12}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch": True},
+        {"checkpoint_h": math.inf},
+        {"min_nodes": 8},
+        {"gpus": 12},
+    ],
+)
 def test_what_cannot_be_elastic_is_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="nodes"):
         replace(ASKED, **wrong)  # pyright: ignore[reportArgumentType]

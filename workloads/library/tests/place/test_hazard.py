@@ -1,4 +1,6 @@
-"""How long machines and gangs of them live, the churn that is measured, and the churn at which Spot stops paying."""
+"""How long machines and gangs of them live, the churn that is measured, and the churn at which Spot
+stops paying.
+"""
 
 import itertools
 from dataclasses import replace
@@ -19,8 +21,12 @@ from workloads.library.tests.place.worlds import A100, REGION, world
 UNKNOWN = np.zeros(len(hazard.AGES_H))
 
 
-def test_mean_life_is_one_over_the_churn_and_a_machine_that_survived_its_first_hours_is_safer() -> None:
-    lives = {c: hazard.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100) for c in (0.01, 0.1, 1.0)}
+def test_mean_life_is_one_over_the_churn_and_a_machine_that_survived_its_first_hours_is_safer() -> (
+    None
+):
+    lives = {}
+    for c in (0.01, 0.1, 1.0):
+        lives[c] = hazard.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100)
     assert all(hours.mean() == pytest.approx(1 / churn, rel=0.02) for churn, hours in lives.items())
     young, old = (np.mean(lives[0.1][lives[0.1] > age] < age + 1.0) for age in (0.0, 12.0))
     assert young == pytest.approx(0.46, abs=0.03) and old < 0.1 * young
@@ -30,26 +36,55 @@ def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
     assert set(hazard.PRIOR_CHURN) == set(ACCELERATORS)
     belief = hazard.prior("nvidia-l4")
     assert belief.per_hour == pytest.approx(0.05)
-    few = hazard.measure(belief, events=1, exposure_h=4, ages_h=UNKNOWN)
-    many = hazard.measure(belief, events=250, exposure_h=1_000, ages_h=UNKNOWN)
+    few = hazard.measure(
+        belief,
+        events=1,
+        exposure_h=4,
+        ages_h=UNKNOWN,
+    )
+    many = hazard.measure(
+        belief,
+        events=250,
+        exposure_h=1_000,
+        ages_h=UNKNOWN,
+    )
     assert belief.per_hour < few.per_hour < many.per_hour == pytest.approx(0.25, rel=0.04)
-    spread = [np.ptp(np.quantile(b.draw(np.random.default_rng(0), 4_000), [0.05, 0.95])) / b.per_hour
-              for b in (belief, few, many)]  # fmt: skip
+    spread = []
+    for b in (belief, few, many):
+        spread.append(
+            np.ptp(np.quantile(b.draw(np.random.default_rng(0), 4_000), [0.05, 0.95])) / b.per_hour
+        )
     assert spread == sorted(spread, reverse=True)
-    assert hazard.measure(belief, events=0, exposure_h=960, ages_h=UNKNOWN).per_hour == pytest.approx(0.002)
+    assert hazard.measure(
+        belief,
+        events=0,
+        exposure_h=960,
+        ages_h=UNKNOWN,
+    ).per_hour == pytest.approx(0.002)
 
 
-ROW = '{{"ages": [], "groups": [{{"machine_type": "g2-standard-8", "events": {}, "node_hours": {}}}]}}'
+ROW = (
+    '{{"ages": [], "groups": [{{"machine_type": "g2-standard-8", "events": {}, "node_hours":'
+    " {}}}]}}"
+)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "[]", '{"groups": [{"machine_type": "g2-standard-8"}]}', '{"groups": 3}', '{"groups": []}',
-        ROW.format(1, 0), ROW.format(-1, 10), ROW.format(1, "NaN"),
+        "",
+        "[]",
+        '{"groups": [{"machine_type": "g2-standard-8"}]}',
+        '{"groups": 3}',
+        '{"groups": []}',
+        ROW.format(1, 0),
+        ROW.format(-1, 10),
+        ROW.format(1, "NaN"),
     ],
-)  # fmt: skip
-def test_a_file_that_is_no_ledger_or_measures_what_cannot_be_is_refused(tmp_path: Path, text: str) -> None:
+)
+def test_a_file_that_is_no_ledger_or_measures_what_cannot_be_is_refused(
+    tmp_path: Path, text: str
+) -> None:
     path = tmp_path / "churn.json"
     path.write_text(text)
     with pytest.raises(InputError, match="measured churn"):
@@ -59,10 +94,21 @@ def test_a_file_that_is_no_ledger_or_measures_what_cannot_be_is_refused(tmp_path
 def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
     rng = np.random.default_rng(1)
     waits = scenarios.lognormal(2.0, 0.5)
-    spans = hazard.gang_lives(rng, np.full(500, 0.1), units=1, per_path=40)
+    spans = hazard.gang_lives(
+        rng,
+        np.full(500, 0.1),
+        units=1,
+        per_path=40,
+    )
     spot = hazard.spot_paths(spans, waits.draw(rng, 500, 40))
     assert not spot.starts_up.any() and not spot.planned and np.all(np.diff(spot.edges_h) >= 0)
-    flex = hazard.flex_paths(rng, 20_000, max_run_h=168, rounds=3, waits=waits)
+    flex = hazard.flex_paths(
+        rng,
+        20_000,
+        max_run_h=168,
+        rounds=3,
+        waits=waits,
+    )
     assert flex.planned and np.allclose(flex.edges_h[:, 1] - flex.edges_h[:, 0], 168)
     assert np.median(flex.edges_h[:, 0]) == pytest.approx(0.5, rel=0.05)
 
@@ -82,7 +128,12 @@ def one_by_one(nodes: int, hours: float, churn: float, seed: int) -> float:
 def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) -> None:
     churn = 0.05
     apart = np.mean([one_by_one(nodes, hours, churn, seed) for seed in range(200)])
-    spans = hazard.gang_lives(np.random.default_rng(9), np.full(4_000, churn), units=nodes, per_path=200)
+    spans = hazard.gang_lives(
+        np.random.default_rng(9),
+        np.full(4_000, churn),
+        units=nodes,
+        per_path=200,
+    )
     together = np.mean(np.count_nonzero(np.cumsum(spans, axis=1) < hours, axis=1))
     assert together == pytest.approx(apart, rel=0.1)
 
@@ -99,30 +150,66 @@ def test_the_printed_flip_of_a_gang_is_the_simulated_one(monkeypatch: pytest.Mon
 
 
 def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young() -> None:
-    short, long = (break_even.flip(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION) for h in (1.0, 400.0))
+    short, long = (
+        break_even.flip(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION)
+        for h in (1.0, 400.0)
+    )
     assert short and long and short.churn_per_hour < 0.3 * long.churn_per_hour
 
 
 def measured_after(hours_each: float, churn: float, machines: int) -> hazard.Churn:
-    """What a ledger holds after jobs of this length on machines with this churn, as monitoring writes it."""
+    """What a ledger holds after jobs of this length on machines with this churn, as monitoring
+    writes it.
+    """
     lives = hazard.lifetimes(np.random.default_rng(5), np.full(machines, churn), 1)[:, 0]
-    ran, lost = np.minimum(lives, hours_each), int(np.count_nonzero(lives < hours_each))
+    ran = np.minimum(lives, hours_each)
+    lost = int(np.count_nonzero(lives < hours_each))
     edges = np.append(hazard.AGES_H, np.inf)
-    ages = np.array([np.sum(np.clip(ran, low, high) - low) for low, high in itertools.pairwise(edges)])
-    return hazard.measure(hazard.prior(A100), events=lost, exposure_h=float(ran.sum()), ages_h=ages)
+    ages = np.array(
+        [np.sum(np.clip(ran, low, high) - low) for low, high in itertools.pairwise(edges)]
+    )
+    return hazard.measure(
+        hazard.prior(A100),
+        events=lost,
+        exposure_h=float(ran.sum()),
+        ages_h=ages,
+    )
 
 
 @pytest.mark.parametrize(("hours_each", "machines"), [(1.0, 20_000), (400.0, 4_000)])
-def test_churn_is_measured_the_same_on_machines_of_all_ages(hours_each: float, machines: int) -> None:
+def test_churn_is_measured_the_same_on_machines_of_all_ages(
+    hours_each: float, machines: int
+) -> None:
     assert measured_after(hours_each, 0.05, machines).per_hour == pytest.approx(0.05, rel=0.15)
 
 
-def test_what_monitoring_prints_is_what_placement_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    group = estimate.Group(pool="spot-a100", machine_type="a2-highgpu-8g", zone="us-central1-a")
-    other = estimate.Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
+def test_what_monitoring_prints_is_what_placement_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = estimate.Group(
+        pool="spot-a100",
+        machine_type="a2-highgpu-8g",
+        zone="us-central1-a",
+    )
+    other = estimate.Group(
+        pool="spot-l4",
+        machine_type="g2-standard-8",
+        zone="us-central1-a",
+    )
     seen = estimate.Exposure(events=12, hours=400)
-    ages = [(0.0, 0.25, estimate.Exposure(events=6, hours=100)), (0.25, 1.0, estimate.Exposure(events=6, hours=300))]
-    show({group: seen, other: estimate.Exposure(events=99, hours=1)}, ages, {}, as_json=True)
+    ages = [
+        (0.0, 0.25, estimate.Exposure(events=6, hours=100)),
+        (0.25, 1.0, estimate.Exposure(events=6, hours=300)),
+    ]
+    show(
+        {
+            group: seen,
+            other: estimate.Exposure(events=99, hours=1),
+        },
+        ages,
+        {},
+        as_json=True,
+    )
     path = tmp_path / "churn.json"
     path.write_text(capsys.readouterr().out)
     belief = hazard.read_measured(path, A100)
@@ -137,4 +224,6 @@ def test_without_a_rival_no_flip_point_is_stated() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=5)
     assert break_even.flip(asked, there, REGION) is None
     rows = advice.options(asked, there, REGION)
-    assert "no break-even: a price is missing" in ask.why(asked, there, rows, ask.choose(asked, rows), None)
+    assert "no break-even: a price is missing" in ask.why(
+        asked, there, rows, ask.choose(asked, rows), None
+    )

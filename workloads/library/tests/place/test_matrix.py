@@ -14,16 +14,31 @@ from tests.workloads.manifests import rendered
 GANGS = ((1, ""), *product((3, 4), ("", "elastic", "sharded")))
 ALL_WORKLOADS = [
     Workload(
-        kind=kind, resumable=resumable, nodes=nodes, elastic=how == "elastic", sharded=how == "sharded", deadline=deadline,
+        kind=kind,
+        resumable=resumable,
+        nodes=nodes,
+        elastic=how == "elastic",
+        sharded=how == "sharded",
+        deadline=deadline,
         beyond_flex=beyond,
     )
-    for kind, resumable, (nodes, how), deadline, beyond in product(Kind, (True, False), GANGS, Deadline, (True, False))
-]  # fmt: skip
+    for kind, resumable, (nodes, how), deadline, beyond in product(
+        Kind, (True, False), GANGS, Deadline, (True, False)
+    )
+]
 
 
-def test_every_workload_reaches_a_rule_and_what_cannot_resume_or_has_a_deadline_is_not_left_to_spot_alone() -> None:
-    assert {decide(workload).id for workload in ALL_WORKLOADS} == {rule.id for rule in RULES} == set(PlacementRule)
-    assert not [w for w in ALL_WORKLOADS if not w.resumable and decide(w).placement is Placement.SPOT]
+def test_every_workload_reaches_a_rule_and_what_cannot_resume_or_has_a_deadline_is_not_left_to_spot_alone() -> (
+    None
+):
+    assert (
+        {decide(workload).id for workload in ALL_WORKLOADS}
+        == {rule.id for rule in RULES}
+        == set(PlacementRule)
+    )
+    assert not [
+        w for w in ALL_WORKLOADS if not w.resumable and decide(w).placement is Placement.SPOT
+    ]
     dated = [w for w in ALL_WORKLOADS if w.deadline is not Deadline.NONE]
     assert {decide(w).placement for w in dated} == {Placement.ON_DEMAND, Placement.HYBRID}
     # A deadline is tight when its slack is below the limit.
@@ -31,19 +46,37 @@ def test_every_workload_reaches_a_rule_and_what_cannot_resume_or_has_a_deadline_
     assert given == [Deadline.TIGHT, Deadline.LOOSE, Deadline.NONE]
 
 
-SPOT, FLEX, DEMAND, MIX = Placement.SPOT, Placement.FLEX_START, Placement.ON_DEMAND, Placement.HYBRID
+SPOT = Placement.SPOT
+FLEX = Placement.FLEX_START
+DEMAND = Placement.ON_DEMAND
+MIX = Placement.HYBRID
 
 
 @pytest.mark.parametrize(
     ("kind", "more", "placement"),
     [
-        ("platform", {}, DEMAND), ("serving", {}, MIX), ("batch", {}, SPOT), ("training", {}, SPOT),
-        ("training", {"nodes": 8}, FLEX), ("training", {"nodes": 4, "elastic": True}, SPOT),
-        ("training", {"nodes": 3, "elastic": True}, FLEX), ("training", {"nodes": 4, "elastic": True, "resumable": False}, FLEX),
-        ("training", {"resumable": False}, FLEX), ("training", {"resumable": False, "beyond_flex": True}, DEMAND),
-        ("batch", {"deadline": Deadline.LOOSE}, MIX), ("batch", {"deadline": Deadline.TIGHT}, DEMAND),
+        ("platform", {}, DEMAND),
+        ("serving", {}, MIX),
+        ("batch", {}, SPOT),
+        ("training", {}, SPOT),
+        ("training", {"nodes": 8}, FLEX),
+        ("training", {"nodes": 4, "elastic": True}, SPOT),
+        ("training", {"nodes": 3, "elastic": True}, FLEX),
+        (
+            "training",
+            {
+                "nodes": 4,
+                "elastic": True,
+                "resumable": False,
+            },
+            FLEX,
+        ),
+        ("training", {"resumable": False}, FLEX),
+        ("training", {"resumable": False, "beyond_flex": True}, DEMAND),
+        ("batch", {"deadline": Deadline.LOOSE}, MIX),
+        ("batch", {"deadline": Deadline.TIGHT}, DEMAND),
     ],
-)  # fmt: skip
+)
 def test_the_matrix_answers(kind: str, more: dict[str, Any], placement: Placement) -> None:
     assert decide(Workload(kind=Kind(kind), **more)).placement is placement
 
@@ -56,7 +89,8 @@ def test_the_page_shows_the_matrix() -> None:
     assert f"<!-- matrix:begin -->\n{table}\n<!-- matrix:end -->" in page
 
 
-# Every shipped workload cites the rule of the decision matrix that it follows, and runs where that rule places it.
+# Every shipped workload cites the rule of the decision matrix that it follows, and runs where that
+# rule places it.
 
 # A DaemonSet runs on the nodes that others chose.
 WORKLOADS = {"Job", "JobSet", "Deployment", "StatefulSet", "CronJob"}
@@ -66,8 +100,12 @@ PLACED = {rule.id: rule.placement for rule in RULES}
 def under(node: Any, key: str) -> list[Any]:
     """All values of the key in the object and in its pod templates."""
     if isinstance(node, dict):
-        return ([node[key]] if key in node else []) + [found for value in node.values() for found in under(value, key)]
-    return [found for value in node for found in under(value, key)] if isinstance(node, list) else []
+        return ([node[key]] if key in node else []) + [
+            found for value in node.values() for found in under(value, key)
+        ]
+    if isinstance(node, list):
+        return [found for value in node for found in under(value, key)]
+    return []
 
 
 @pytest.mark.parametrize("env", names())

@@ -24,13 +24,18 @@ def usd(table: Table, machine: str, region: str) -> list[float]:
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-def test_a_gpu_has_prices_where_it_is_sold_within_the_discounts_of_the_matrix(table: Table, accelerator: str) -> None:
-    machine, regions = prices.reference_machine(accelerator), table.regions(accelerator)
+def test_a_gpu_has_prices_where_it_is_sold_within_the_discounts_of_the_matrix(
+    table: Table, accelerator: str
+) -> None:
+    machine = prices.reference_machine(accelerator)
+    regions = table.regions(accelerator)
     sold = machine.sold_as.intersection(CAPACITIES)
     assert sum(all(table.quote(machine, r, c) for c in sold) for r in regions) >= 3
     assert set(regions) == {zone.rpartition("-")[0] for zone in ACCELERATORS[accelerator].zones}
     for region in regions:
-        spot, demand = (table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
+        spot, demand = (
+            table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND)
+        )
         if spot and demand:
             assert 0 < 1 - spot.usd / demand.usd <= matrix.MAX_DISCOUNT[Placement.SPOT]
 
@@ -44,7 +49,9 @@ def test_a_gpu_has_prices_where_it_is_sold_within_the_discounts_of_the_matrix(ta
         ("a3-highgpu-1g", [3.3537, 4.7078, 10.9790]),
     ],
 )
-def test_a_machine_costs_its_cores_memory_and_gpus(table: Table, machine: str, expected: list[float]) -> None:
+def test_a_machine_costs_its_cores_memory_and_gpus(
+    table: Table, machine: str, expected: list[float]
+) -> None:
     assert usd(table, machine, "us-central1") == pytest.approx(expected, rel=2e-4)
 
 
@@ -55,16 +62,33 @@ def test_each_note_of_the_table_explains_a_disorder_that_is_there(table: Table) 
 
 def repriced(table: Table, capacity: Capacity, usd: float, of: str = "") -> Table:
     """With this price of each part, or of one GPU alone."""
-    changed = (s.capacity is capacity and (not of or (s.part, s.of) == (GPU, of)) for s in table.skus)
-    return replace(table, skus=tuple(replace(s, usd=usd) if c else s for s, c in zip(table.skus, changed, strict=True)))
+    changed = (
+        s.capacity is capacity and (not of or (s.part, s.of) == (GPU, of)) for s in table.skus
+    )
+    return replace(
+        table,
+        skus=tuple(
+            replace(s, usd=usd) if c else s for s, c in zip(table.skus, changed, strict=True)
+        ),
+    )
 
 
 @pytest.mark.parametrize(
     ("capacity", "usd", "of", "shown"),
-    [(Capacity.ON_DEMAND, 1.0, A100, A100), (Capacity.SPOT, 0.0, "", "each above 0"), (Capacity.SPOT, -1.0, "", "each above 0")],
+    [
+        (Capacity.ON_DEMAND, 1.0, A100, A100),
+        (Capacity.SPOT, 0.0, "", "each above 0"),
+        (Capacity.SPOT, -1.0, "", "each above 0"),
+    ],
     ids=["flex-start's price in the on-demand column", "free", "negative"],
-)  # fmt: skip
-def test_disorder_needs_a_note(table: Table, capacity: Capacity, usd: float, of: str, shown: str) -> None:
+)
+def test_disorder_needs_a_note(
+    table: Table,
+    capacity: Capacity,
+    usd: float,
+    of: str,
+    shown: str,
+) -> None:
     wrong = repriced(table, capacity, usd, of)
     with pytest.raises(InputError, match=shown):
         prices.check(wrong)
@@ -82,12 +106,15 @@ def test_writing_and_reading_gives_the_same_table(table: Table, tmp_path: Path) 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda body: body.pop("skus"), lambda body: body.update(schema="other/1"),
-        lambda body: body.update(fetched_at="yesterday"), lambda body: body["skus"][0].update(capacity="rented"),
-        lambda body: body["skus"][0].update(part="wheel"), lambda body: body["skus"][0].pop("usd"),
+        lambda body: body.pop("skus"),
+        lambda body: body.update(schema="other/1"),
+        lambda body: body.update(fetched_at="yesterday"),
+        lambda body: body["skus"][0].update(capacity="rented"),
+        lambda body: body["skus"][0].update(part="wheel"),
+        lambda body: body["skus"][0].pop("usd"),
         lambda body: body["skus"][0].update(as_of="last week"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
     body = json.loads(prices.TABLE.read_text())
     damage(body)  # type: ignore[operator]
@@ -97,19 +124,30 @@ def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
         prices.load(path)
 
 
-def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_one(table: Table) -> None:
-    def known(table: Table, machine: str, capacity: Capacity = Capacity.SPOT) -> tuple[str, bool] | None:
+def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_one(
+    table: Table,
+) -> None:
+    def known(
+        table: Table, machine: str, capacity: Capacity = Capacity.SPOT
+    ) -> tuple[str, bool] | None:
         found = table.quote(MACHINE_TYPES[machine], "us-central1", capacity)
         return found and (found.as_of, found.inferred)
 
-    assert (known(table, "a2-highgpu-1g"), known(table, "g2-standard-8")) == (("2026-08-02", False), ("", False))
+    assert (known(table, "a2-highgpu-1g"), known(table, "g2-standard-8")) == (
+        ("2026-08-02", False),
+        ("", False),
+    )
     flex = known(table, "g2-standard-8", Capacity.FLEX_START)
     assert flex and flex[1]
-    aged = tuple(replace(s, as_of="2025-01-01") if s.part == GPU and s.as_of else s for s in table.skus)
+    aged = tuple(
+        replace(s, as_of="2025-01-01") if s.part == GPU and s.as_of else s for s in table.skus
+    )
     assert known(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
 
 
-def test_a_slice_holds_its_share_of_the_host_and_without_a_part_a_machine_has_no_price(table: Table) -> None:
+def test_a_slice_holds_its_share_of_the_host_and_without_a_part_a_machine_has_no_price(
+    table: Table,
+) -> None:
     without = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))
     assert without.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", Capacity.SPOT) is None
     b200 = MACHINE_TYPES["a4-highgpu-8g"]

@@ -1,4 +1,6 @@
-"""The three scenarios of Spot: what the record says of a gang, its worst week, and a wait that the user knows."""
+"""The three scenarios of Spot: what the record says of a gang, its worst week, and a wait that the
+user knows.
+"""
 
 import json
 
@@ -10,7 +12,15 @@ from holdfast.place.scenarios import AT_ONCE, RECORDED, STATED, WORST_WEEK
 from workloads.library.tests.place.worlds import A100, H100, L4
 
 
-@pytest.mark.parametrize(("accelerator", "gang"), [(L4, 1), (A100, 4), (H100, 16), (H100, 64)])
+@pytest.mark.parametrize(
+    ("accelerator", "gang"),
+    [
+        (L4, 1),
+        (A100, 4),
+        (H100, 16),
+        (H100, 64),
+    ],
+)
 def test_each_scenario_waits_longer_than_the_one_before(accelerator: str, gang: int) -> None:
     found = scenarios.of(accelerator, gang)
     assert [each.name for each in found] == [AT_ONCE, RECORDED, WORST_WEEK]
@@ -28,14 +38,17 @@ def test_larger_gangs_wait_longer_and_more_than_sixteen_nodes_as_sixteen() -> No
 
 
 def test_other_gpus_get_the_better_half_and_the_answer_says_that_it_is_assumed() -> None:
-    ours, assumed = scenarios.of(H100, 8), scenarios.of(A100, 8)
+    ours = scenarios.of(H100, 8)
+    assumed = scenarios.of(A100, 8)
     assert len(assumed[1].waits.first_h) == len(ours[1].waits.first_h) / 2 == 6
     assert assumed[1].waits.first_h.mean() < ours[1].waits.first_h.mean()
     assert all("assumed for this GPU" in each.basis for each in assumed[1:])
     assert not any("assumed" in each.basis for each in ours)
 
 
-def test_the_worst_week_is_one_week_of_one_zone_in_which_the_gang_could_start_now_and_then() -> None:
+def test_the_worst_week_is_one_week_of_one_zone_in_which_the_gang_could_start_now_and_then() -> (
+    None
+):
     worst = scenarios.of(H100, 16)[2]
     words = worst.basis.split()
     assert words[:3] == ["one", "week", "of"] and worst.waits.first_h.shape[0] == 1
@@ -53,15 +66,21 @@ def test_a_known_wait_replaces_the_record() -> None:
 def test_waits_are_drawn_as_recorded_and_a_gang_stays_in_one_zone() -> None:
     waits = scenarios.of(H100, 8)[1].waits
     drawn = waits.draw(np.random.default_rng(1), 40_000, 2)
-    assert drawn.mean(axis=0) == pytest.approx([waits.first_h.mean(), waits.later_h.mean()], rel=0.05)
+    assert drawn.mean(axis=0) == pytest.approx(
+        [waits.first_h.mean(), waits.later_h.mean()], rel=0.05
+    )
     gang, single = (scenarios.of(H100, nodes)[1].waits for nodes in (2, 1))
-    spread = [np.std(each.draw(np.random.default_rng(2), 3_000, 40).mean(axis=1)) for each in (gang, single)]
+    spread = []
+    for each in (gang, single):
+        spread.append(np.std(each.draw(np.random.default_rng(2), 3_000, 40).mean(axis=1)))
     assert spread[0] > 2 * spread[1]
 
 
 def test_the_record_states_where_it_comes_from_and_under_which_licence() -> None:
     body = json.loads(scenarios.RECORD.read_text())
-    assert body["licence"] == "Apache-2.0" and "skynomad-artifact" in body["source"] and body["notice"]
+    assert (
+        body["licence"] == "Apache-2.0" and "skynomad-artifact" in body["source"] and body["notice"]
+    )
     lengths = {len(counts) for counts in scenarios.record().values()}
     assert len(lengths) == 1
     assert lengths.pop() * body["gap_seconds"] == pytest.approx(14.68 * 86_400, rel=0.01)

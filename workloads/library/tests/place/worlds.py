@@ -8,14 +8,21 @@ from holdfast.contract.capacity import Placement
 from holdfast.place import hazard, prices
 from holdfast.place.belief import Case, Option, World
 
-A100, L4, H100, A100_80 = "nvidia-tesla-a100", "nvidia-l4", "nvidia-h100-80gb", "nvidia-a100-80gb"
+A100 = "nvidia-tesla-a100"
+L4 = "nvidia-l4"
+H100 = "nvidia-h100-80gb"
+A100_80 = "nvidia-a100-80gb"
 REGION = "us-central1"
 SHORT_WAIT_H = 0.25 / 3
 """Median; the mean is a quarter of an hour."""
 
 
 def world(churn: float = 0.1, **changes: object) -> World:
-    plain = World(prices=prices.load(), churn=hazard.fixed(churn), spot_wait_h=SHORT_WAIT_H)
+    plain = World(
+        prices=prices.load(),
+        churn=hazard.fixed(churn),
+        spot_wait_h=SHORT_WAIT_H,
+    )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -24,9 +31,21 @@ def by(options: list[Option]) -> dict[Placement, Option]:
     return {option.placement: option for option in reversed(options)}
 
 
-def option(placement: Placement, usd: float, p95_h: float, late: float = 0.0, worst_late: float = 0.0) -> Option:
-    usual = Case(usd=np.array([usd]), finish_h=np.array([p95_h]), late=late)
+def option(
+    placement: Placement,
+    usd: float,
+    p95_h: float,
+    late: float = 0.0,
+    worst_late: float = 0.0,
+) -> Option:
+    usual = Case(
+        usd=np.array([usd]),
+        finish_h=np.array([p95_h]),
+        late=late,
+    )
     return Option(
-        placement=placement, policy="made up", region=REGION,
+        placement=placement,
+        policy="made up",
+        region=REGION,
         cases=(replace(usual, late=0.0), usual, replace(usual, late=max(late, worst_late))),
-    )  # fmt: skip
+    )

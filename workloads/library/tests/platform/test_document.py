@@ -37,20 +37,56 @@ def test_what_is_written_is_what_is_read(name: str) -> None:
 def test_the_schema_of_the_module_is_current_and_describes_every_field() -> None:
     fix = "python -m holdfast.platform.schema > workloads/library/holdfast/platform/schema.json"
     assert json.loads(SCHEMA.read_text()) == schemas.schema(), fix
-    own = {"schema", "project_number", "region", "versions", "prices", "network", "security", "database", "serving"}
-    assert own >= {name for name, each in schemas.schema()["properties"].items() if "description" not in each}
+    own = {
+        "schema",
+        "project_number",
+        "region",
+        "versions",
+        "prices",
+        "network",
+        "security",
+        "database",
+        "serving",
+    }
+    assert own >= {
+        name for name, each in schemas.schema()["properties"].items() if "description" not in each
+    }
 
 
 EDITS: dict[str, tuple[Edit, str, str]] = {
-    "a newer schema": (lambda d: d.update(schema="holdfast.platform/2"), "schema", "pip install -U holdfast"),
-    "an older schema": (lambda d: d.update(schema="holdfast.platform/0"), "schema", "raise the platform's pin"),
-    "another schema": (lambda d: d.update(schema="holdfast.job/1"), "is no platform document", "infra describe"),
+    "a newer schema": (
+        lambda d: d.update(schema="holdfast.platform/2"),
+        "schema",
+        "pip install -U holdfast",
+    ),
+    "an older schema": (
+        lambda d: d.update(schema="holdfast.platform/0"),
+        "schema",
+        "raise the platform's pin",
+    ),
+    "another schema": (
+        lambda d: d.update(schema="holdfast.job/1"),
+        "is no platform document",
+        "infra describe",
+    ),
     "no schema": (lambda d: d.pop("schema"), "is no platform document", "infra describe"),
     "a field that is missing": (lambda d: d.pop("cluster"), "no cluster", "infra describe"),
     "a field that is unknown": (lambda d: d.update(color="red"), "unknown color", "infra describe"),
-    "a number in quotes": (lambda d: d["pools"][0].update(max_nodes="3"), "pools[0].max_nodes", "infra describe"),
-    "true for a number": (lambda d: d["pools"][0].update(max_nodes=True), "pools[0].max_nodes", "infra describe"),
-    "a capacity that is unknown": (lambda d: d["pools"][0].update(capacity="spott"), "pools[0].capacity", "spot"),
+    "a number in quotes": (
+        lambda d: d["pools"][0].update(max_nodes="3"),
+        "pools[0].max_nodes",
+        "infra describe",
+    ),
+    "true for a number": (
+        lambda d: d["pools"][0].update(max_nodes=True),
+        "pools[0].max_nodes",
+        "infra describe",
+    ),
+    "a capacity that is unknown": (
+        lambda d: d["pools"][0].update(capacity="spott"),
+        "pools[0].capacity",
+        "spot",
+    ),
     "null for an object": (lambda d: d.update(network=None), "network", "infra describe"),
     "a list for a map": (lambda d: d.update(buckets=["a"]), "buckets", "infra describe"),
 }
@@ -77,15 +113,27 @@ def test_what_is_no_json_object_or_cannot_be_read_is_refused(tmp_path: Path) -> 
             read(path)
 
 
-# A command that acts on a cluster first compares documents: in another platform's cluster it stops and changes nothing.
+# A command that acts on a cluster first compares documents: in another platform's cluster it stops
+# and changes nothing.
 
-DEV, PROD = platforms.load("dev"), platforms.load("prod")
-NODE = {"metadata": {"name": "n"}, "spec": {"providerID": "gce://acme-other/us-central1-a/n"}}
+DEV = platforms.load("dev")
+PROD = platforms.load("prod")
+NODE = {
+    "metadata": {"name": "n"},
+    "spec": {"providerID": "gce://acme-other/us-central1-a/n"},
+}
 
 
 @contextmanager
-def cluster(folder: Path, document: Platform | None, name: str = "c", nodes: tuple[object, ...] = ()) -> Iterator[Path]:
-    """A kubeconfig of a cluster with this document; `name`: the kubeconfig's own name of the cluster."""
+def cluster(
+    folder: Path,
+    document: Platform | None,
+    name: str = "c",
+    nodes: tuple[object, ...] = (),
+) -> Iterator[Path]:
+    """A kubeconfig of a cluster with this document; `name`: the kubeconfig's own name of the
+    cluster.
+    """
     lists = {"/api/v1/nodes": list(nodes)}
     with serving(lists, folder, platform=document) as kubeconfig:  # type: ignore[arg-type]
         body = json.loads(kubeconfig.read_text())
@@ -98,15 +146,25 @@ def gke(platform: Platform) -> str:
     return f"gke_{platform.project}_{platform.region}_{platform.cluster}"
 
 
-def test_the_document_of_the_cluster_is_taken_and_another_one_that_is_given_or_near_stops(tmp_path: Path) -> None:
+def test_the_document_of_the_cluster_is_taken_and_another_one_that_is_given_or_near_stops(
+    tmp_path: Path,
+) -> None:
     with cluster(tmp_path, PROD) as kubeconfig:
-        assert choose(Api(kubeconfig), None) == choose(Api(kubeconfig), platforms.file("prod")) == PROD
-    for given, near in ((platforms.file("dev"), None), (None, platforms.file("dev").parent / "samples")):
+        assert (
+            choose(Api(kubeconfig), None) == choose(Api(kubeconfig), platforms.file("prod")) == PROD
+        )
+    for given, near in (
+        (platforms.file("dev"), None),
+        (None, platforms.file("dev").parent / "samples"),
+    ):
         with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped) as stopped:
             choose(Api(kubeconfig), given, near)
         assert str(PROD) in stopped.value.got and str(DEV) in stopped.value.allowed
         assert "get-credentials" in stopped.value.fix
-    with cluster(tmp_path, replace(DEV, cluster="holdfast-old")) as kubeconfig, pytest.raises(Stopped):
+    with (
+        cluster(tmp_path, replace(DEV, cluster="holdfast-old")) as kubeconfig,
+        pytest.raises(Stopped),
+    ):
         require_cluster_of(Api(kubeconfig), DEV)
 
 
@@ -119,7 +177,10 @@ def test_the_document_of_the_cluster_is_taken_and_another_one_that_is_given_or_n
     ],
 )
 def test_without_a_document_the_clusters_own_name_and_project_are_compared(
-    tmp_path: Path, name: str, nodes: tuple[object, ...], named: str
+    tmp_path: Path,
+    name: str,
+    nodes: tuple[object, ...],
+    named: str,
 ) -> None:
     with cluster(tmp_path, None, name, nodes) as kubeconfig, pytest.raises(Stopped) as stopped:
         require_cluster_of(Api(kubeconfig), DEV)
@@ -134,11 +195,16 @@ def test_its_own_cluster_without_a_document_is_one_for_a_first_application(tmp_p
     with cluster(tmp_path, DEV, gke(DEV)) as kubeconfig:
         assert require_cluster_of(Api(kubeconfig), DEV) is True
     damaged = platforms.published(DEV) | {"data": {"platform.json": "{"}}
-    with serving({}, tmp_path, answers={PATH: damaged}) as kubeconfig, pytest.raises(InputError, match="ConfigMap"):
+    with (
+        serving({}, tmp_path, answers={PATH: damaged}) as kubeconfig,
+        pytest.raises(InputError, match="ConfigMap"),
+    ):
         choose(Api(kubeconfig), None)
 
 
-def test_the_named_document_goes_before_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_document_goes_before_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(ENV_PLATFORM, raising=False)
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -152,11 +218,32 @@ def test_the_named_document_goes_before_the_nearest(tmp_path: Path, monkeypatch:
 
 HAND = ["--platform", str(platforms.file("dev"))]
 ACTING = {
-    "submit": ["holdfast", "submit", str(platforms.file("dev").parent / "samples/training.yaml"), "--yes"],
-    "try": ["holdfast", "try", *HAND, "--yes"],
+    "submit": [
+        "holdfast",
+        "submit",
+        str(platforms.file("dev").parent / "samples/training.yaml"),
+        "--yes",
+    ],
+    "try": [
+        "holdfast",
+        "try",
+        *HAND,
+        "--yes",
+    ],
     "explain, all": ["holdfast", "explain", *HAND],
-    "explain": ["holdfast", "explain", "a", *HAND],
-    "explain --follow": ["holdfast", "explain", "a", "--follow", *HAND],
+    "explain": [
+        "holdfast",
+        "explain",
+        "a",
+        *HAND,
+    ],
+    "explain --follow": [
+        "holdfast",
+        "explain",
+        "a",
+        "--follow",
+        *HAND,
+    ],
     "apply": ["workloads", "apply", "dev", "--yes"],
     "apply --operators": ["workloads", "apply", "dev", "--operators", "--yes"],
     "doctor": ["workloads", "doctor", "dev"],
@@ -164,10 +251,15 @@ ACTING = {
 
 
 @pytest.mark.parametrize("name", ACTING)
-def test_acting_commands_stop_in_another_context(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acting_commands_stop_in_another_context(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     program, *words = ACTING[name]
     with cluster(tmp_path, PROD, gke(PROD)) as kubeconfig, pytest.raises(SystemExit) as end:
-        run_app({"holdfast": holdfast, "workloads": workloads}[program], [*words, f"--kubeconfig={kubeconfig}"])
+        run_app(
+            {"holdfast": holdfast, "workloads": workloads}[program],
+            [*words, f"--kubeconfig={kubeconfig}"],
+        )
     printed = capsys.readouterr().err
     assert end.value.code == EXIT_STOPPED, printed
     assert str(PROD) in printed and str(DEV) in printed and "nothing was changed" in printed

@@ -1,4 +1,6 @@
-"""A headless Chromium on one page, through the DevTools protocol: what it complained about, what it shows."""
+"""A headless Chromium on one page, through the DevTools protocol: what it complained about, what it
+shows.
+"""
 
 import json
 import shutil
@@ -15,15 +17,27 @@ import websocket
 from workloads.library.tests.processes import until
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
-    "--remote-debugging-port=0", "--remote-allow-origins=*",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+    "--remote-allow-origins=*",
+)
 PATIENCE_S = 60
 
 
 def binary() -> str | None:
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    return (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
 
 
 @dataclass
@@ -36,7 +50,15 @@ class Page:
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
-        self.socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
+        self.socket.send(
+            json.dumps(
+                {
+                    "id": self._number,
+                    "method": method,
+                    "params": params,
+                }
+            )
+        )
         while True:
             message = self._receive()
             if message.get("id") == self._number:
@@ -53,14 +75,30 @@ class Page:
             self._receive()
 
     def evaluate(self, expression: str) -> Any:
-        done = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        done = self.call(
+            "Runtime.evaluate",
+            expression=expression,
+            returnByValue=True,
+            awaitPromise=True,
+        )
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
 
     def look(self, *, dark: bool = False, media: str = "screen", width: int = 1100) -> None:
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        scheme = [
+            {
+                "name": "prefers-color-scheme",
+                "value": "dark" if dark else "light",
+            }
+        ]
         self.call("Emulation.setEmulatedMedia", media=media, features=scheme)
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def _receive(self) -> dict[str, Any]:
         message = json.loads(self.socket.recv())
@@ -88,7 +126,9 @@ def chromium(profile: Path) -> Generator[Page]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port = _port(process, profile / "DevToolsActivePort")
-        socket = websocket.create_connection(_page_address(port), timeout=PATIENCE_S, suppress_origin=True)
+        socket = websocket.create_connection(
+            _page_address(port), timeout=PATIENCE_S, suppress_origin=True
+        )
         try:
             yield Page(socket)
         finally:
@@ -102,7 +142,14 @@ def _port(process: subprocess.Popen[bytes], announced: Path) -> int:
     """The browser writes the port that it was given as soon as it listens."""
     lines = lambda: announced.exists() and announced.read_text().splitlines()  # noqa: E731
     alive = lambda: process.poll() is None  # noqa: E731
-    return int(until(lines, "where the browser listens", alive=alive, within_s=PATIENCE_S)[0])
+    return int(
+        until(
+            lines,
+            "where the browser listens",
+            alive=alive,
+            within_s=PATIENCE_S,
+        )[0]
+    )
 
 
 def _page_address(port: int) -> str:

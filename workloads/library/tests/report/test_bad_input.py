@@ -1,4 +1,6 @@
-"""Lines that are wrong are counted and said in the report; the numbers are those of the lines that are right."""
+"""Lines that are wrong are counted and said in the report; the numbers are those of the lines that
+are right.
+"""
 
 import json
 from collections.abc import Callable
@@ -29,22 +31,42 @@ def changed(**fields: object) -> bytes:
 
 
 SPOILED: dict[str, tuple[Spoil, str]] = {
-    "cut in half": (with_line(b'{"v": 1, "t": 17900', b'"step": 3}'), "2 lines cut short or not JSON"),
+    "cut in half": (
+        with_line(b'{"v": 1, "t": 17900', b'"step": 3}'),
+        "2 lines cut short or not JSON",
+    ),
     "of another version": (with_line(changed(v=2)), "1 lines of a version other than 1"),
     "written twice": (lambda lines: [*lines, *lines[:7]], "7 duplicated lines"),
-    "in milliseconds": (with_line(changed(t=EPOCH * 1000)), "1 lines whose time is no Unix time in seconds"),
+    "in milliseconds": (
+        with_line(changed(t=EPOCH * 1000)),
+        "1 lines whose time is no Unix time in seconds",
+    ),
     "since boot": (with_line(changed(t=1234.5)), "1 lines whose time is no Unix time in seconds"),
-    "no number": (with_line(changed(seconds="soon"), changed(step=-1)), "2 lines with a field that is no amount"),
-    "an unknown type": (with_line(changed(event="teleported")), "1 lines of an event type that this version does not know"),
+    "no number": (
+        with_line(changed(seconds="soon"), changed(step=-1)),
+        "2 lines with a field that is no amount",
+    ),
+    "an unknown type": (
+        with_line(changed(event="teleported")),
+        "1 lines of an event type that this version does not know",
+    ),
     "no object": (with_line(b"[]", b"7"), "2 lines that are no object"),
-    "of nobody": (with_line(b'{"v": 1, "t": 1790000009, "event": "commit"}'), "1 lines without event, job, kind or process"),
-}  # fmt: skip
+    "of nobody": (
+        with_line(b'{"v": 1, "t": 1790000009, "event": "commit"}'),
+        "1 lines without event, job, kind or process",
+    ),
+}
 
 
 def report_of(folder: Path, lines: list[bytes]) -> Report:
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    return read_report(folder, None, machine="g2-standard-8", region="us-central1")
+    return read_report(
+        folder,
+        None,
+        machine="g2-standard-8",
+        region="us-central1",
+    )
 
 
 def numbers(report: Report) -> object:
@@ -53,7 +75,9 @@ def numbers(report: Report) -> object:
 
 
 @pytest.mark.parametrize(("spoil", "reason"), SPOILED.values(), ids=list(SPOILED))
-def test_lines_that_are_wrong_are_listed_and_change_no_number(tmp_path: Path, spoil: Spoil, reason: str) -> None:
+def test_lines_that_are_wrong_are_listed_and_change_no_number(
+    tmp_path: Path, spoil: Spoil, reason: str
+) -> None:
     clean = report_of(tmp_path / "clean", encoded(GOOD))
     spoiled = report_of(tmp_path / "spoiled", spoil(encoded(GOOD)))
     assert [f"{count} {why}" for why, count in spoiled.problems.items()] == [reason]
@@ -78,7 +102,8 @@ def test_every_reason_is_on_the_page_and_nothing_usable_is_no_quiet_window(tmp_p
         read_report(tmp_path / "nothing", None)
 
 
-# A job or a pool may be called anything that a line can hold: the report is written, and shows or refuses it.
+# A job or a pool may be called anything that a line can hold: the report is written, and shows or
+# refuses it.
 
 SHOWN = [
     r"a\1b",
@@ -98,22 +123,59 @@ REFUSED = ["a\0b", "\x1b[31mred", "line\nbreak", "\ud800", "x" * 254, "\u202egnp
 def written(folder: Path, names: list[str]) -> tuple[str, dict[str, Any]]:
     rows = sample.training("other")
     for name in names:
-        node = {"node": "n" + name, "pool": name, "zone": "z", "machine_type": "g2-standard-8", "capacity": "spot"}
-        job = [row | {"process": f"{row['process']}-{ascii(name)[:99]}"} for row in sample.training(name, kills=KILLS)]
+        node = {
+            "node": "n" + name,
+            "pool": name,
+            "zone": "z",
+            "machine_type": "g2-standard-8",
+            "capacity": "spot",
+        }
+        job = [
+            row | {"process": f"{row['process']}-{ascii(name)[:99]}"}
+            for row in sample.training(name, kills=KILLS)
+        ]
         rows += [
             *job,
             line(EPOCH, "node_up", "", "node", "watcher", seconds=0, **node),
-            line(EPOCH + 50, "scheduled", name, seconds=3, accelerator="nvidia-l4", **node),
-            line(EPOCH + 90, "node_down", "", "node", "watcher", reason="preempted", seconds=90, **node),
+            line(
+                EPOCH + 50,
+                "scheduled",
+                name,
+                seconds=3,
+                accelerator="nvidia-l4",
+                **node,
+            ),
+            line(
+                EPOCH + 90,
+                "node_down",
+                "",
+                "node",
+                "watcher",
+                reason="preempted",
+                seconds=90,
+                **node,
+            ),
         ]
     sample.write(folder / "a.jsonl", sorted(rows, key=lambda row: row["t"]))
     out = folder / "report.html"
-    result = CliRunner().invoke(app, ["report", "--events", str(folder), "--out", str(out), "--json"])
+    result = CliRunner().invoke(
+        app,
+        [
+            "report",
+            "--events",
+            str(folder),
+            "--out",
+            str(out),
+            "--json",
+        ],
+    )
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return out.read_text(), json.loads(result.stdout)
 
 
-def test_odd_names_are_shown_as_they_are_and_those_that_no_page_can_hold_refused(tmp_path: Path) -> None:
+def test_odd_names_are_shown_as_they_are_and_those_that_no_page_can_hold_refused(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "refused").mkdir()
     page, data = written(tmp_path, SHOWN)
     assert {row["job"] for row in data["jobs"]} == {"other", *SHOWN}

@@ -1,4 +1,6 @@
-"""The report in a real browser: no complaint, no request, nothing cut off, readable in the dark and on paper."""
+"""The report in a real browser: no complaint, no request, nothing cut off, readable in the dark and
+on paper.
+"""
 
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -16,7 +18,9 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def browser(require: Callable[[object, str], None], tmp_path_factory: pytest.TempPathFactory) -> Generator[Page]:
+def browser(
+    require: Callable[[object, str], None], tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Page]:
     require(binary(), "chromium is not installed (make system-packages)")
     with chromium(tmp_path_factory.mktemp("browser") / "profile") as opened:
         yield opened
@@ -24,46 +28,75 @@ def browser(require: Callable[[object, str], None], tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="module")
 def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Reports: of the demo; with money, churn and waits; with more jobs, lives and evictions than are drawn."""
+    """Reports: of the demo; with money, churn and waits; with more jobs, lives and evictions than
+    are drawn.
+    """
     folders = {name: tmp_path_factory.mktemp(name) for name in ("demo", "priced", "long")}
     demo, priced, long = folders.values()
     summaries = {demo: sample.demo(demo)}
     sample.watched(priced / "events")
     kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(90))
     for n in range(9):
-        lines = sample.training(f"train-{n}", seed=n, total=2500, every=10, kills=kills)
+        lines = sample.training(
+            f"train-{n}",
+            seed=n,
+            total=2500,
+            every=10,
+            kills=kills,
+        )
         sample.write(long / "events" / f"{n}.jsonl", lines)
-    sample.write(long / "events" / "batch.jsonl", sample.batch("batch", workers=40, items=3000, kills=150))
+    sample.write(
+        long / "events" / "batch.jsonl", sample.batch("batch", workers=40, items=3000, kills=150)
+    )
     for folder in folders.values():
-        write_report(folder / "events", summaries.get(folder), folder / "report.html", as_json=False)
+        write_report(
+            folder / "events", summaries.get(folder), folder / "report.html", as_json=False
+        )
     return {name: folder / "report.html" for name, folder in folders.items()}
 
 
-def test_the_page_of_the_demo_asks_for_nothing_and_opens_by_keyboard(browser: Page, pages: dict[str, Path]) -> None:
+def test_the_page_of_the_demo_asks_for_nothing_and_opens_by_keyboard(
+    browser: Page, pages: dict[str, Path]
+) -> None:
     browser.look()
     browser.open(pages["demo"])
     assert browser.complaints == []
     assert [url for url in browser.requests if not url.startswith(("file://", "data:"))] == []
     assert browser.evaluate("document.querySelectorAll('svg[role=img] title').length") == 4
-    boxes = browser.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
+    boxes = browser.evaluate(
+        "[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)"
+    )
     assert all(width > 500 for width in boxes)
     assert browser.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
-    key = {"key": "Enter", "code": "Enter", "text": "\r", "windowsVirtualKeyCode": 13}
+    key = {
+        "key": "Enter",
+        "code": "Enter",
+        "text": "\r",
+        "windowsVirtualKeyCode": 13,
+    }
     for index in range(4):
         browser.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")
         for kind in ("keyDown", "keyUp"):
             browser.call("Input.dispatchKeyEvent", type=kind, **key)
-    assert browser.evaluate("[...document.querySelectorAll('details')].filter(d => d.open).length") == 4
+    assert (
+        browser.evaluate("[...document.querySelectorAll('details')].filter(d => d.open).length")
+        == 4
+    )
     browser.look(media="print", width=700)
     edges = "[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right)"
     assert browser.evaluate(f"Math.max(...{edges})") <= 700
 
 
 @pytest.mark.parametrize(
-    ("shown", "text"), [("demo", "Objectives"), ("priced", "Capacity"), ("long", "6 of 9 jobs drawn")]
+    ("shown", "text"),
+    [("demo", "Objectives"), ("priced", "Capacity"), ("long", "6 of 9 jobs drawn")],
 )
 def test_every_page_can_be_read_at_any_width_in_the_dark_and_by_a_screen_reader(
-    require: Callable[[object, str], None], browser: Page, pages: dict[str, Path], shown: str, text: str
+    require: Callable[[object, str], None],
+    browser: Page,
+    pages: dict[str, Path],
+    shown: str,
+    text: str,
 ) -> None:
     browser.open(pages[shown])
     assert text in browser.evaluate("document.body.textContent")
@@ -87,7 +120,8 @@ def test_every_page_can_be_read_at_any_width_in_the_dark_and_by_a_screen_reader(
         assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
 
 
-# Ratio of WCAG 2: every text of the page and of the plots against the page, or against the bar it stands on.
+# Ratio of WCAG 2: every text of the page and of the plots against the page, or against the bar it
+# stands on.
 CONTRAST = """
 (() => {
   const rgb = c => c.match(/[\\d.]+/g).map(Number);

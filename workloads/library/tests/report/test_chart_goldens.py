@@ -16,10 +16,14 @@ FOLDER = Path(__file__).parent / "charts"
 
 
 def specs(folder: Path) -> dict[str, str]:
-    """Slug -> text of the golden. The schema's address is left out: it tells Altair's version and nothing else."""
+    """Slug -> text of the golden. The schema's address is left out: it tells Altair's version and
+    nothing else.
+    """
     jobs = {
         "train-baseline": sample.training("train-baseline", total=30),
-        "train-evicted": sample.training("train-evicted", total=30, kills=((4.0, "SIGTERM"), (3.0, "SIGKILL"))),
+        "train-evicted": sample.training(
+            "train-evicted", total=30, kills=((4.0, "SIGTERM"), (3.0, "SIGKILL"))
+        ),
         "batch-evicted": sample.batch("batch-evicted", workers=2, items=36, kills=1),
     }
     for job, lines in jobs.items():

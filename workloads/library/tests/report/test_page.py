@@ -42,15 +42,23 @@ class Elements(HTMLParser):
         self.tags[tag] += 1
         found = dict(attrs)
         self.ids[found.get("id") or ""] += "id" in found
-        self.links += [found[name] or "" for name in ("src", "href", "action", "data") if name in found]
+        self.links += [
+            found[name] or "" for name in ("src", "href", "action", "data") if name in found
+        ]
 
 
-def test_the_first_sentence_answers_the_question_and_every_objective_is_judged_with_its_n(report: Report) -> None:
-    assert report.answer == (
-        "6 evictions cost 20 steps and 31 s of training, and the trained model is identical to the last bit; "
-        "the batch, killed 8 times, stored each of its 480 documents exactly once."
+def test_the_first_sentence_answers_the_question_and_every_objective_is_judged_with_its_n(
+    report: Report,
+) -> None:
+    assert (
+        report.answer
+        == "6 evictions cost 20 steps and 31 s of training, and the trained model is identical to"
+        " the last bit; the batch, killed 8 times, stored each of its 480 documents exactly"
+        " once."
     )
-    assert [(goal.verdict, goal.n > 0) for goal in report.objectives] == [(ObjectiveVerdict.HELD, True)] * 9
+    assert [(goal.verdict, goal.n > 0) for goal in report.objectives] == [
+        (ObjectiveVerdict.HELD, True)
+    ] * 9
 
 
 @pytest.mark.parametrize(
@@ -58,7 +66,11 @@ def test_the_first_sentence_answers_the_question_and_every_objective_is_judged_w
     [
         ("training", {"bit_exact": False}, "final parameters equal those of an undisturbed run"),
         ("training", {"false_completions": 1}, "never called complete before the last step"),
-        ("training", {"save_every": 5}, "an eviction costs less than two checkpoint intervals of 5 steps"),
+        (
+            "training",
+            {"save_every": 5},
+            "an eviction costs less than two checkpoint intervals of 5 steps",
+        ),
         ("batch", {"lost": 2}, "no document lost under 8 kills"),
         ("batch", {"duplicated": 1}, "no document stored twice under 8 kills"),
         ("batch", {"same_scores": False}, "scores equal those of an undisturbed run"),
@@ -66,7 +78,12 @@ def test_the_first_sentence_answers_the_question_and_every_objective_is_judged_w
         ("serving", {"counts_differ": 2}, "clients, proxy and servers count the same answers"),
     ],
 )
-def test_a_broken_objective_comes_first(report: Report, part: str, change: dict[str, object], goal: str) -> None:
+def test_a_broken_objective_comes_first(
+    report: Report,
+    part: str,
+    change: dict[str, object],
+    goal: str,
+) -> None:
     summary = sample.SUMMARY | {part: sample.SUMMARY[part] | change}
     judged = build(report.ledgers, {}, summary)
     assert [o.goal for o in judged.objectives if o.verdict is ObjectiveVerdict.BROKEN] == [goal]
@@ -74,9 +91,19 @@ def test_a_broken_objective_comes_first(report: Report, part: str, change: dict[
 
 
 def test_a_goal_nobody_measured_is_inconclusive_not_held(report: Report) -> None:
-    judged = build(report.ledgers, {}, {"training": {"evictions": 6, "lost_steps": 0}, "batch": {"documents": 3}})
+    judged = build(
+        report.ledgers,
+        {},
+        {
+            "training": {"evictions": 6, "lost_steps": 0},
+            "batch": {"documents": 3},
+        },
+    )
     verdicts = {o.goal: o.verdict for o in judged.objectives}
-    assert verdicts["final parameters equal those of an undisturbed run"] is ObjectiveVerdict.INCONCLUSIVE
+    assert (
+        verdicts["final parameters equal those of an undisturbed run"]
+        is ObjectiveVerdict.INCONCLUSIVE
+    )
     assert verdicts["no document lost under 0 kills"] is ObjectiveVerdict.INCONCLUSIVE
 
 
@@ -84,7 +111,11 @@ def test_the_file_needs_no_other_and_has_a_table_for_every_plot(html: str) -> No
     found = Elements(html)
     assert found.links == ["data:,"]
     assert not re.search(r"@import|url\((?!#)", html)
-    assert [n for n in re.findall(r"https?://[^\s\"'<]+", html) if not n.startswith("http://www.w3.org/")] == []
+    assert [
+        n
+        for n in re.findall(r"https?://[^\s\"'<]+", html)
+        if not n.startswith("http://www.w3.org/")
+    ] == []
     assert found.tags["script"] == 0
     # A table for every plot: states and evictions, for training and for batch.
     assert found.tags["svg"] == found.tags["details"] == html.count("<desc ") == 4
@@ -95,13 +126,23 @@ def test_the_file_needs_no_other_and_has_a_table_for_every_plot(html: str) -> No
 def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
     style = (Path(theme.__file__).parent / "style.css").read_text()
     dark = style[style.index("prefers-color-scheme: dark") :]
-    for colour in {*theme.COLOR.values(), *theme.OURS, theme.BASELINE, theme.NAIVE, theme.AXIS_COLOR, theme.MARK_COLOR}:
+    for colour in {
+        *theme.COLOR.values(),
+        *theme.OURS,
+        theme.BASELINE,
+        theme.NAIVE,
+        theme.AXIS_COLOR,
+        theme.MARK_COLOR,
+    }:
         assert f'[fill="{colour}"]' in dark, colour
 
 
 @pytest.mark.parametrize(
     "only",
-    [line(EPOCH, "start", rank=0), line(EPOCH, "scheduled", kind="batch", seconds=2.0, node="n", pool="p")],
+    [
+        line(EPOCH, "start", rank=0),
+        line(EPOCH, "scheduled", kind="batch", seconds=2.0, node="n", pool="p"),
+    ],
     ids=["started", "scheduled"],
 )
 def test_a_job_of_one_line_still_makes_a_page(tmp_path: Path, only: Line) -> None:
@@ -111,16 +152,25 @@ def test_a_job_of_one_line_still_makes_a_page(tmp_path: Path, only: Line) -> Non
     assert only["job"] in render(report)
 
 
-def test_exit_code_shows_a_broken_objective(report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_shows_a_broken_objective(
+    report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code(report) == EXIT_DONE
     summary = sample.demo(tmp_path)
-    summary.write_text(json.dumps(sample.SUMMARY | {"batch": sample.SUMMARY["batch"] | {"lost": 1}}))
-    assert write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=True) == EXIT_FINDINGS
+    summary.write_text(
+        json.dumps(sample.SUMMARY | {"batch": sample.SUMMARY["batch"] | {"lost": 1}})
+    )
+    assert (
+        write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=True)
+        == EXIT_FINDINGS
+    )
     assert json.loads(capsys.readouterr().out)["schema"] == "holdfast.report/4"
     assert [path.name for path in tmp_path.glob("*.html")] == ["a.html"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"training": 3}', '{"batch": []}', '{"training": {"lost_steps": "many"}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"training": 3}', '{"batch": []}', '{"training": {"lost_steps": "many"}}']
+)
 def test_a_summary_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
     summary = sample.demo(tmp_path)
     summary.write_text(text)

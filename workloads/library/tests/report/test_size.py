@@ -1,4 +1,6 @@
-"""A long history: the page stays small, says what it left out, and its sums are those of everything."""
+"""A long history: the page stays small, says what it left out, and its sums are those of
+everything.
+"""
 
 import json
 import re
@@ -20,7 +22,8 @@ from holdfast.report.timeline import timeline
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, Line, line
 
-JOBS, WORST = 40, "train-31"
+JOBS = 40
+WORST = "train-31"
 DAY_S = 86_400.0
 
 pytestmark = pytest.mark.process
@@ -34,10 +37,26 @@ def nodes() -> list[Line]:
     """A season of twelve pools that lose a node every few hours."""
     lines: list[Line] = []
     for n in range(600):
-        t, named = EPOCH - (n * 0.03) * DAY_S, {"node": f"node-{n}", "pool": f"pool-{n % 12}", "capacity": "spot"}
+        t = EPOCH - (n * 0.03) * DAY_S
+        named = {
+            "node": f"node-{n}",
+            "pool": f"pool-{n % 12}",
+            "capacity": "spot",
+        }
         named |= {"machine_type": f"g2-standard-{n % 40}", "zone": f"zone-{n % 5}"}
         lines.append(line(t - 1800, "node_up", "", "node", "watcher", seconds=0, **named))
-        lines.append(line(t, "node_down", "", "node", "watcher", reason="preempted", seconds=1800, **named))
+        lines.append(
+            line(
+                t,
+                "node_down",
+                "",
+                "node",
+                "watcher",
+                reason="preempted",
+                seconds=1800,
+                **named,
+            )
+        )
     return sorted(lines, key=lambda row: row["t"])
 
 
@@ -47,10 +66,25 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     for n in range(JOBS):
         job = f"train-{n}"
         total, count = (7000, 300) if job == WORST else (700, 20)
-        lines = sample.training(job, seed=n, total=total, every=10, kills=kills(count))
+        lines = sample.training(
+            job,
+            seed=n,
+            total=total,
+            every=10,
+            kills=kills(count),
+        )
         sample.write(folder / f"{job}.jsonl", lines)
     for n in range(3):
-        sample.write(folder / f"batch-{n}.jsonl", sample.batch(f"batch-{n}", workers=40, items=3000, kills=120, seed=n))
+        sample.write(
+            folder / f"batch-{n}.jsonl",
+            sample.batch(
+                f"batch-{n}",
+                workers=40,
+                items=3000,
+                kills=120,
+                seed=n,
+            ),
+        )
     sample.write(folder / "watcher.jsonl", nodes())
     return read_report(folder, None)
 
@@ -71,16 +105,25 @@ def test_the_totals_are_those_of_every_job(whole: dict[str, Any]) -> None:
         assert total["jobs"] == len(jobs)
         assert total["evictions"] == sum(len(row["recoveries"]) for row in jobs)
         assert total["lost"] == sum(row["lost"] for row in jobs)
-        assert sum(total["states_seconds"].values()) == pytest.approx(total["wall_seconds"], abs=1e-3)
+        assert sum(total["states_seconds"].values()) == pytest.approx(
+            total["wall_seconds"], abs=1e-3
+        )
         for state, seconds in total["states_seconds"].items():
-            assert seconds == pytest.approx(sum(row["states_seconds"][state] for row in jobs), abs=1e-3)
+            assert seconds == pytest.approx(
+                sum(row["states_seconds"][state] for row in jobs), abs=1e-3
+            )
 
 
-def test_the_page_stays_small_and_names_and_counts_what_is_left_out(html: str, whole: dict[str, Any]) -> None:
+def test_the_page_stays_small_and_names_and_counts_what_is_left_out(
+    html: str, whole: dict[str, Any]
+) -> None:
     evictions = whole["totals"]["training"]["evictions"]
     assert evictions > 600 and len(html.encode()) < 1_500_000
     assert f"6 of {JOBS} jobs drawn, those that lost the most time; --json prints all." in html
-    assert f"100 of {evictions:,} evictions, those after which work took longest to go on; --json prints all." in html
+    assert (
+        f"100 of {evictions:,} evictions, those after which work took longest to go on; --json"
+        " prints all." in html
+    )
     assert f"the other {evictions - 100:,} evictions" in html
     [words] = re.findall(r'<desc id="training-timeline-desc">(.*?)</desc>', html)
     assert WORST in words, "the job that lost most"
@@ -91,10 +134,18 @@ def test_a_table_of_many_jobs_ends_with_the_others_and_all(report: Report) -> No
     training = report.of_kind("training")
     many = [*training, *training]
     rows = tables.job_rows(many)
-    assert [row.name for row in rows[-2:]] == [f"the other {2 * JOBS - MOST_ROWS} jobs", f"all {2 * JOBS} jobs"]
-    parts, every = rows[:-1], rows[-1]
+    assert [row.name for row in rows[-2:]] == [
+        f"the other {2 * JOBS - MOST_ROWS} jobs",
+        f"all {2 * JOBS} jobs",
+    ]
+    parts = rows[:-1]
+    every = rows[-1]
     assert sum(row.wall_us for row in parts) == every.wall_us == sum(x.wall_us for x in many)
-    assert sum(row.evictions for row in parts) == every.evictions == sum(len(x.recoveries) for x in many)
+    assert (
+        sum(row.evictions for row in parts)
+        == every.evictions
+        == sum(len(x.recoveries) for x in many)
+    )
     assert [row.name for row in tables.job_rows(training)] == [x.job for x in training]
 
 
@@ -116,7 +167,8 @@ def test_bars_by_stretch_keep_the_time_of_each_state(report: Report) -> None:
 
 
 def test_plots_keep_to_their_marks_points_and_places(report: Report) -> None:
-    batch, training = report.of_kind("batch"), report.of_kind("training")[:6]
+    batch = report.of_kind("batch")
+    training = report.of_kind("training")[:6]
     places = timeline(batch, slug="t", title="t")
     assert f"{MOST_LANES} of 120 places, those that lost the most time" in places.note
     assert len({row["lane"] for row in bars(places.spec)}) == MOST_LANES
@@ -136,9 +188,16 @@ def test_a_cut_keeps_the_heaviest_in_their_order(rows: list[int], most: int) -> 
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6)), min_size=1, max_size=900), st.integers(200, 400))
-def test_an_outline_keeps_both_ends_of_every_life(steps: list[tuple[int, float]], most: int) -> None:
-    points = [(sum(us for us, _ in steps[: n + 1]), done, n // 300) for n, (_, done) in enumerate(steps)]
+@given(
+    st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6)), min_size=1, max_size=900),
+    st.integers(200, 400),
+)
+def test_an_outline_keeps_both_ends_of_every_life(
+    steps: list[tuple[int, float]], most: int
+) -> None:
+    points = []
+    for n, (_, done) in enumerate(steps):
+        points.append((sum(us for us, _ in steps[: n + 1]), done, n // 300))
     kept = outline(points, most)
     assert len(kept) <= most
     for life in {life for _, _, life in points}:

@@ -12,21 +12,41 @@ from holdfast.report import teams
 
 
 def receipt(job: str, **fields: Any) -> str:
-    known = {"schema": "holdfast.receipt/1", "job": job, "machine_hours": 2.0, "useful_hours": 1.0, "paid_usd": 3.0}
+    known = {
+        "schema": "holdfast.receipt/1",
+        "job": job,
+        "machine_hours": 2.0,
+        "useful_hours": 1.0,
+        "paid_usd": 3.0,
+    }
     return json.dumps(known | {"wasted_usd": 1.0, "on_demand_usd": 6.0} | fields)
 
 
 def test_each_receipt_counts_once_for_its_team(tmp_path: Path) -> None:
     file = tmp_path / "mover.log"
-    lines = [receipt("a", team="vision"), receipt("a", team="vision"), receipt("b", team="vision", paid_usd=4.0)]
-    file.write_text("\n".join([*lines, receipt("old"), "INFO a: holdfast.receipt/1 was left", '{"event": "moved"}']))
+    lines = [
+        receipt("a", team="vision"),
+        receipt("a", team="vision"),
+        receipt("b", team="vision", paid_usd=4.0),
+    ]
+    file.write_text(
+        "\n".join(
+            [
+                *lines,
+                receipt("old"),
+                "INFO a: holdfast.receipt/1 was left",
+                '{"event": "moved"}',
+            ]
+        )
+    )
     found = {cost.team: (cost.jobs, cost.paid_usd, cost.wasted_usd) for cost in teams.read(file)}
     assert found == {"vision": (2, 7.0, 2.0), "default": (1, 3.0, 1.0)}
     assert [row[0] for row in teams.table(teams.read(file)).rows] == ["vision", "default"]
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("", "0 lines"), ("{}", "none is a receipt"), (receipt("a", paid_usd="3"), "paid_usd")]
+    ("text", "word"),
+    [("", "0 lines"), ("{}", "none is a receipt"), (receipt("a", paid_usd="3"), "paid_usd")],
 )
 def test_a_file_without_receipts_is_no_free_month(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "mover.log"

@@ -1,8 +1,9 @@
 """Every interleaving of the stop protocol, on the production state machine.
 
-The model: each rank's main thread alternates between a boundary and a step, each rank's watcher advances
-one atomic action at a time, notices arrive at any moment at any subset of ranks, and (in one model) ranks
-die at any moment. A step is a collective: it ends for a rank only when all ranks have begun it.
+The model: each rank's main thread alternates between a boundary and a step, each rank's watcher
+advances one atomic action at a time, notices arrive at any moment at any subset of ranks, and (in
+one model) ranks die at any moment. A step is a collective: it ends for a rank only when all ranks
+have begun it.
 """
 
 from collections.abc import Iterator
@@ -71,17 +72,24 @@ class Model:
             if not rank.noticed and not rank.left:
                 yield state.with_rank(index, rank._replace(noticed=True))
             if state.deaths < self.deaths and not rank.left:
-                yield state.with_rank(index, rank._replace(left="dead"))._replace(deaths=state.deaths + 1)
+                yield state.with_rank(index, rank._replace(left="dead"))._replace(
+                    deaths=state.deaths + 1
+                )
             yield from self._watcher(state, index, rank)
             if not rank.left:
                 yield from self._main(state, index, rank)
 
     def _machine(self, index: int, rank: Rank) -> Ballot:
-        kept = {"bound_for": rank.bound_for, "phase": rank.phase, "stop_at": rank.stop_at}
+        kept = {
+            "bound_for": rank.bound_for,
+            "phase": rank.phase,
+            "stop_at": rank.stop_at,
+        }
         return self.ballot(rank=index, world_size=self.world_size, **kept)
 
     def _watcher(self, state: State, index: int, rank: Rank) -> Iterator[State]:
-        machine, store = self._machine(index, rank), ModelStore(state.store)
+        machine = self._machine(index, rank)
+        store = ModelStore(state.store)
         if rank.left == "finished":
             machine.retire()
         machine.advance(store, asked="notice" if rank.noticed else "")
@@ -92,7 +100,9 @@ class Model:
 
     def _main(self, state: State, index: int, rank: Rank) -> Iterator[State]:
         if rank.inside:
-            begun = all(r.step > rank.step or (r.step == rank.step and r.inside) for r in state.ranks)
+            begun = all(
+                r.step > rank.step or (r.step == rank.step and r.inside) for r in state.ranks
+            )
             if begun or not self.lockstep:
                 yield state.with_rank(index, rank._replace(step=rank.step + 1, inside=False))
             return
@@ -103,7 +113,9 @@ class Model:
             yield state.with_rank(index, after._replace(left="stopped"))
         elif verdict is BallotResult.GO:
             done = rank.step == self.steps
-            yield state.with_rank(index, after._replace(left="finished") if done else after._replace(inside=True))
+            yield state.with_rank(
+                index, after._replace(left="finished") if done else after._replace(inside=True)
+            )
 
     def check_end(self, state: State) -> None:
         endings = {rank.left for rank in state.ranks}
@@ -120,7 +132,9 @@ class Model:
         (Model(world_size=2, steps=3, lockstep=False), 20),
         (Model(world_size=2, steps=2, deaths=1), 100),  # after a death survivors agree or wait
         pytest.param(Model(world_size=3, steps=2), 10_000, marks=pytest.mark.process),
-        pytest.param(Model(world_size=3, steps=1, lockstep=False), 10_000, marks=pytest.mark.process),
+        pytest.param(
+            Model(world_size=3, steps=1, lockstep=False), 10_000, marks=pytest.mark.process
+        ),
     ],
     ids=str,
 )
@@ -138,7 +152,9 @@ class StopsWhereItStands(Ballot):
     """The tutorial's way: leave at the next boundary once the flag is seen."""
 
     def pass_boundary(self, here: Boundary) -> BallotResult:
-        return BallotResult.STOP if self.phase is not Phase.WATCH else super().pass_boundary(here)
+        if self.phase is not Phase.WATCH:
+            return BallotResult.STOP
+        return super().pass_boundary(here)
 
 
 @pytest.mark.parametrize("broken", [ForgetsToFreeze, StopsWhereItStands])

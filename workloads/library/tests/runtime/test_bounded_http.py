@@ -1,4 +1,6 @@
-"""Connections that say nothing, little or too much hold neither threads nor memory, and shut out no other."""
+"""Connections that say nothing, little or too much hold neither threads nor memory, and shut out no
+other.
+"""
 
 import http.client
 import socket
@@ -27,7 +29,11 @@ class Server(BoundedServer):
 @pytest.fixture
 def port() -> Generator[int]:
     with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever,
+            args=(0.02,),
+            daemon=True,
+        ).start()
         yield server.server_port
         server.shutdown()
 
@@ -39,10 +45,14 @@ def asked(port: int) -> int:
 
 
 def test_half_open_connections_hold_a_bounded_number_of_threads_and_make_room(port: int) -> None:
-    # A connection for which the kernel's queue has no room is tried again after a second, then two, then four.
+    # A connection for which the kernel's queue has no room is tried again after a second, then two,
+    # then four.
     ends = [socket.create_connection(("127.0.0.1", port), timeout=0.9) for _ in range(100)]
     assert [asked(port) for _ in range(20)] == [200] * 20
-    assert sum("process_request_thread" in thread.name for thread in threading.enumerate()) <= Server.most
+    assert (
+        sum("process_request_thread" in thread.name for thread in threading.enumerate())
+        <= Server.most
+    )
     for end in ends:
         end.close()
 

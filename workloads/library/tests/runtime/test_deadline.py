@@ -12,7 +12,9 @@ NOON = datetime(2027, 1, 31, 12, tzinfo=UTC).timestamp()
 
 def annotated(node: str) -> dict[str, str]:
     assert node != "unasked"
-    return {"node.gke.io/machine-termination-datetime": "2027-01-31T12:00:00Z"} if node == "flex-1" else {}
+    if node == "flex-1":
+        return {"node.gke.io/machine-termination-datetime": "2027-01-31T12:00:00Z"}
+    return {}
 
 
 def end(env: dict[str, str], annotations: deadline.Annotations = annotated) -> float | None:
@@ -22,7 +24,9 @@ def end(env: dict[str, str], annotations: deadline.Annotations = annotated) -> f
 def test_the_environment_names_the_end_and_else_the_node() -> None:
     assert end({}) is end({"HOLDFAST_NODE": "spot-1"}) is None
     assert end({"HOLDFAST_NODE": "flex-1"}) == NOON
-    assert end({"HOLDFAST_DEADLINE": "2027-01-31T13:00:00+01:00", "HOLDFAST_NODE": "unasked"}) == NOON
+    assert (
+        end({"HOLDFAST_DEADLINE": "2027-01-31T13:00:00+01:00", "HOLDFAST_NODE": "unasked"}) == NOON
+    )
 
 
 def test_a_node_that_cannot_be_asked_is_no_reason_to_fail(

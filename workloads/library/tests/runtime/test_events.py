@@ -22,7 +22,9 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_carries_the_common_fields_and_its_own_and_an_unknown_word_is_refused(tmp_path: Path) -> None:
+def test_a_line_carries_the_common_fields_and_its_own_and_an_unknown_word_is_refused(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "deep" / "events.jsonl"
     with EventLog.open(path, job="run-1", kind="training") as log:
         with pytest.raises(ValueError, match="'comit'"):
@@ -30,21 +32,40 @@ def test_a_line_carries_the_common_fields_and_its_own_and_an_unknown_word_is_ref
         log.emit("window", seconds=0.25, loss=float("nan"))
     (line,) = lines(path)
     assert line.pop("t") == pytest.approx(time.time(), abs=60)
-    common = {"v": 1, "event": "window", "job": "run-1", "kind": "training", "process": log.process}
+    common = {
+        "v": 1,
+        "event": "window",
+        "job": "run-1",
+        "kind": "training",
+        "process": log.process,
+    }
     assert line == common | {"seconds": 0.25, "loss": None}
 
 
 @pytest.mark.process
 def test_lines_of_several_processes_never_mix(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path)]) for _ in range(3)]
+    writers = []
+    for _ in range(3):
+        writers.append(
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    WRITER,
+                    str(path),
+                ]
+            )
+        )
     assert [w.wait() for w in writers] == [0, 0, 0]
     found = lines(path)
     assert len(found) == 900
     assert len({line["process"] for line in found}) == 3
 
 
-def test_a_full_disk_costs_the_line_and_not_the_work_and_a_torn_line_spoils_no_other(tmp_path: Path) -> None:
+def test_a_full_disk_costs_the_line_and_not_the_work_and_a_torn_line_spoils_no_other(
+    tmp_path: Path,
+) -> None:
     with EventLog(os.open("/dev/full", os.O_WRONLY), job="j", kind="training") as log:
         log.emit("exit", code=0, step=1)
     path = tmp_path / "e"

@@ -29,22 +29,54 @@ sys.exit(gpu.exit_code(gpu.start_check(devices=Path(sys.argv[1]), torch_cuda="13
 """
 
 
-def library(folder: Path, *, version: int = 13000, count: int = 2, init: int = 0, lost: int = 0) -> dict[str, str]:
+def library(
+    folder: Path,
+    *,
+    version: int = 13000,
+    count: int = 2,
+    init: int = 0,
+    lost: int = 0,
+) -> dict[str, str]:
     """An environment in which that driver is found."""
     compiler = shutil.which("cc")
     support.require(compiler, "a C compiler makes the stand-in for the driver's library")
     folder.mkdir(exist_ok=True)
     (folder / "stub.c").write_text(STUB)
-    facts = [f"-DVERSION={version}", f"-DCOUNT={count}", f"-DINIT={init}", f"-DLOST={lost}"]
-    command = [str(compiler), "-shared", "-fPIC", "-nostdlib", *facts]
-    subprocess.run([*command, "-o", folder / gpu.LIBRARY, folder / "stub.c"], check=True)
+    facts = [
+        f"-DVERSION={version}",
+        f"-DCOUNT={count}",
+        f"-DINIT={init}",
+        f"-DLOST={lost}",
+    ]
+    command = [
+        str(compiler),
+        "-shared",
+        "-fPIC",
+        "-nostdlib",
+        *facts,
+    ]
+    subprocess.run(
+        [
+            *command,
+            "-o",
+            folder / gpu.LIBRARY,
+            folder / "stub.c",
+        ],
+        check=True,
+    )
     return {"LD_LIBRARY_PATH": str(folder)}
 
 
 def checked(env: dict[str, str], devices: Path) -> tuple[int, str]:
     env = os.environ | {"LD_LIBRARY_PATH": "", "HOLDFAST_GPUS": "2"} | env
     command = [sys.executable, "-c", CHECK, devices]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "Traceback" not in done.stdout + done.stderr, done
     return done.returncode, done.stdout
 
@@ -67,7 +99,11 @@ ALL = ("nvidiactl", "nvidia0", "nvidia1")
     ],
 )
 def test_a_wrong_image_or_pool_is_bad_input_and_a_broken_machine_is_worth_another_start(
-    tmp_path: Path, driver: dict[str, int] | None, found: tuple[str, ...], code: int, says: str
+    tmp_path: Path,
+    driver: dict[str, int] | None,
+    found: tuple[str, ...],
+    code: int,
+    says: str,
 ) -> None:
     devices = tmp_path / "dev"
     devices.mkdir()
@@ -95,7 +131,11 @@ def test_the_cuda_of_torch_is_read_without_importing_it() -> None:
 
 @pytest.mark.process
 def test_a_trainer_that_was_promised_a_gpu_and_finds_none_ends_with_2(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, steps=2, env={"HOLDFAST_GPUS": "1"})
+    run = Run(
+        folder=tmp_path,
+        steps=2,
+        env={"HOLDFAST_GPUS": "1"},
+    )
     if any(gpu.DEVICES.glob("nvidia[0-9]*")):
         support.unavailable("this machine has a GPU")
     assert run.complete() == 2

@@ -26,14 +26,36 @@ class BrokenStore(OneProcessStore):
         raise RuntimeError("connection closed by peer")
 
 
-def gang(store: OneProcessStore, size: int, *, living: int | None = None, patience_s: float = 4) -> list[StopAgreement]:
+def gang(
+    store: OneProcessStore,
+    size: int,
+    *,
+    living: int | None = None,
+    patience_s: float = 4,
+) -> list[StopAgreement]:
     """`living`: of that many ranks, if others are dead."""
-    options: dict[str, Any] = {"world_size": size, "interval_s": 0.01, "patience_s": patience_s}
-    return [StopAgreement(store, rank=rank, shutdown=Shutdown(), **options) for rank in range(living or size)]
+    options: dict[str, Any] = {
+        "world_size": size,
+        "interval_s": 0.01,
+        "patience_s": patience_s,
+    }
+    return [
+        StopAgreement(
+            store,
+            rank=rank,
+            shutdown=Shutdown(),
+            **options,
+        )
+        for rank in range(living or size)
+    ]
 
 
-def run_together(agreements: list[StopAgreement], steps: int, on_step: Callable[[int, int], None]) -> list[int]:
-    """Each rank in a thread; a barrier plays the gradient's collective. Returns where each rank ended."""
+def run_together(
+    agreements: list[StopAgreement], steps: int, on_step: Callable[[int, int], None]
+) -> list[int]:
+    """Each rank in a thread; a barrier plays the gradient's collective. Returns where each rank
+    ended.
+    """
     barrier = threading.Barrier(len(agreements), timeout=60)
 
     def rank(index: int) -> int:
@@ -51,7 +73,16 @@ def run_together(agreements: list[StopAgreement], steps: int, on_step: Callable[
     return ended
 
 
-@pytest.mark.parametrize("noticed", [set(), {0}, {2}, {1, 3}, {0, 1, 2, 3}])
+@pytest.mark.parametrize(
+    "noticed",
+    [
+        set(),
+        {0},
+        {2},
+        {1, 3},
+        {0, 1, 2, 3},
+    ],
+)
 def test_a_notice_on_any_rank_stops_all_at_one_boundary(noticed: set[int]) -> None:
     agreements = gang(SharedStore(), 4)
     seen = threading.Event()

@@ -1,10 +1,14 @@
-"""Code of a test inside a real run: a sitecustomize that acts when a module is about to be imported."""
+"""Code of a test inside a real run: a sitecustomize that acts when a module is about to be
+imported.
+"""
 
 from pathlib import Path
 
 
 def before_import(folder: Path, module: str, code: str) -> dict[str, str]:
-    """The environment of a run in whose processes `code` runs when `module` is about to be imported."""
+    """The environment of a run in whose processes `code` runs when `module` is about to be
+    imported.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(
         "import sys, importlib.abc\n"
@@ -20,10 +24,11 @@ def before_import(folder: Path, module: str, code: str) -> dict[str, str]:
 
 
 def replaced(file: Path, name: str, code: str) -> tuple[str, str, str]:
-    """Words for a fork server that stand for `-m holdfast train run`, written to `file`: `code` says what is `changed`.
+    """Words for a fork server that stand for `-m holdfast train run`, written to `file`: `code`
+    says what is `changed`.
 
-    It takes the place of the product's function `name`, MODULE:FUNCTION, in every module that has imported it, and finds
-    the function itself as `good`.
+    It takes the place of the product's function `name`, MODULE:FUNCTION, in every module that has
+    imported it, and finds the function itself as `good`.
     """
     home, _, function = name.partition(":")
     file.write_text(
@@ -41,8 +46,9 @@ def replaced(file: Path, name: str, code: str) -> tuple[str, str, str]:
 
 
 def holding(point: str, marks: Path, until: str) -> str:
-    """Code that makes `changed` of the failpoint `good`: a process that reaches the named point marks it in the folder
-    `marks`, and continues when `until` is true."""
+    """Code that makes `changed` of the failpoint `good`: a process that reaches the named point
+    marks it in the folder `marks`, and continues when `until` is true.
+    """
     return (
         "import os, time\n"
         "from pathlib import Path\n"

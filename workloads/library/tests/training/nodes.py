@@ -1,4 +1,6 @@
-"""One job on several nodes: agents with a rendezvous over the network, each the first process of its own pod."""
+"""One job on several nodes: agents with a rendezvous over the network, each the first process of
+its own pod.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,8 +26,18 @@ class Nodes:
         server: ForkServer | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._shared, self._options, self._patience_s = folder / "shared", options, patience_s
-        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env={**LOOPBACK}, server=server) for n in range(count)]
+        self._shared = folder / "shared"
+        self._options = options
+        self._patience_s = patience_s
+        self.runs = [
+            Run(
+                folder=folder / f"node-{n}",
+                ranks=1,
+                env={**LOOPBACK},
+                server=server,
+            )
+            for n in range(count)
+        ]
 
     @contextmanager
     def started(self) -> Iterator[Pods]:
@@ -39,7 +51,9 @@ class Nodes:
             yield pods
 
     def ended(self, at_step: int, take_down: Callable[[Pods], object]) -> list[int]:
-        """Start all, wait until `at_step` is done, take down; their exit codes as a shell shows them."""
+        """Start all, wait until `at_step` is done, take down; their exit codes as a shell shows
+        them.
+        """
         with self.started() as pods:
             self.wait_for_step(pods, at_step)
             take_down(pods)
@@ -52,7 +66,12 @@ class Nodes:
 
     def wait_for_step(self, pods: Pods, step: int) -> None:
         alive = lambda: all(pod.poll() is None for pod in pods)  # noqa: E731
-        until(lambda: self.furthest >= step, self.log, alive=alive, within_s=self._patience_s)
+        until(
+            lambda: self.furthest >= step,
+            self.log,
+            alive=alive,
+            within_s=self._patience_s,
+        )
 
     @property
     def furthest(self) -> int:

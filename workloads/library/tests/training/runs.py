@@ -29,13 +29,36 @@ def run_server() -> contextlib.closing[ForkServer]:
     )
 
 
-def launched(server: ForkServer | None, command: Sequence[str], *, env: Mapping[str, str], log: IO[Any]) -> Any:
-    """A process forked by `server`, or without one started from nothing: a subprocess.Popen or like one, in a session of
-    its own."""
+def launched(
+    server: ForkServer | None,
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: IO[Any],
+) -> Any:
+    """A process forked by `server`, or without one started from nothing: a subprocess.Popen or like
+    one, in a session of its own.
+    """
     if server:
-        return server.start(command, env=env, out=log, err=log, session=True)
-    own: dict[str, Any] = {"start_new_session": True, "preexec_fn": partial(die_with, os.getpid())}
-    return subprocess.Popen(command, env=env, stdout=log, stderr=log, text=True, **own)
+        return server.start(
+            command,
+            env=env,
+            out=log,
+            err=log,
+            session=True,
+        )
+    own: dict[str, Any] = {
+        "start_new_session": True,
+        "preexec_fn": partial(die_with, os.getpid()),
+    }
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdout=log,
+        stderr=log,
+        text=True,
+        **own,
+    )
 
 
 @dataclass(kw_only=True)
@@ -58,9 +81,30 @@ class Run:
         return self.folder / "events.jsonl"
 
     def command(self) -> list[str]:
-        command = [sys.executable, *self.module, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
-        command += ["--events", str(self.events_path), "--steps", str(self.steps), "--every", str(self.every)]
-        return [*command, "--ranks", str(self.ranks), "--set", f"report_every={self.report_every}", *self.options]
+        command = [
+            sys.executable,
+            *self.module,
+            "--checkpoints",
+            str(self.folder / "checkpoints"),
+            "--run",
+            "job",
+        ]
+        command += [
+            "--events",
+            str(self.events_path),
+            "--steps",
+            str(self.steps),
+            "--every",
+            str(self.every),
+        ]
+        return [
+            *command,
+            "--ranks",
+            str(self.ranks),
+            "--set",
+            f"report_every={self.report_every}",
+            *self.options,
+        ]
 
     @contextlib.contextmanager
     def started(self) -> Iterator[Any]:
@@ -98,7 +142,12 @@ class Run:
         self.wait_until(process, lambda: self.has_done(step))
 
     def wait_until(self, process: Any, ready: Callable[[], object]) -> None:
-        until(ready, self.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
+        until(
+            ready,
+            self.log,
+            alive=lambda: process.poll() is None,
+            within_s=PATIENCE_S,
+        )
 
     def has_done(self, step: int, begun: int = 0) -> bool:
         """Among its events from that number on."""

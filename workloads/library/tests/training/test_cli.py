@@ -1,4 +1,6 @@
-"""What podFailurePolicy reads: bad input and bugs end the command with a code that is never retried."""
+"""What podFailurePolicy reads: bad input and bugs end the command with a code that is never
+retried.
+"""
 
 from collections.abc import Iterator
 
@@ -67,7 +69,9 @@ def test_bad_arguments_are_a_bug_to_a_job(
         ([], True, 143),
     ],
 )
-def test_the_pod_exits_with_what_its_job_should_do(codes: list[int], noticed: bool, expected: int) -> None:
+def test_the_pod_exits_with_what_its_job_should_do(
+    codes: list[int], noticed: bool, expected: int
+) -> None:
     assert of_ranks(codes, noticed=noticed) == expected
 
 
@@ -83,7 +87,9 @@ def test_the_pod_exits_with_what_its_job_should_do(codes: list[int], noticed: bo
         (KeyError("loss"), False, 70),
     ],
 )
-def test_a_lost_peer_is_retried_and_a_bug_is_not(error: Exception, noticed: bool, expected: int) -> None:
+def test_a_lost_peer_is_retried_and_a_bug_is_not(
+    error: Exception, noticed: bool, expected: int
+) -> None:
     code = failure_code(error, noticed=noticed)
     assert code == expected
     assert (code in FATAL_EXIT_CODES) == (expected == 70)

@@ -18,7 +18,8 @@ def samples(seed: int = 3) -> Samples:
 
 
 def test_the_default_corpus_is_the_same_at_every_read() -> None:
-    first, second = Corpus.read(None), Corpus.read(None)
+    first = Corpus.read(None)
+    second = Corpus.read(None)
     assert first.fingerprint == second.fingerprint
     assert torch.equal(first.text, second.text)
     assert b"import" in bytes(first.text.numpy())
@@ -26,7 +27,13 @@ def test_the_default_corpus_is_the_same_at_every_read() -> None:
 
 
 def test_the_fingerprint_notices_every_change(tmp_path: Path) -> None:
-    states = [{"a": "one"}, {"a": "one", "b": "two"}, {"a": "onf", "b": "two"}, {"a": "onf", "c": "two"}, {"a": "onf"}]
+    states = [
+        {"a": "one"},
+        {"a": "one", "b": "two"},
+        {"a": "onf", "b": "two"},
+        {"a": "onf", "c": "two"},
+        {"a": "onf"},
+    ]
     seen = set[str]()
     for number, files in enumerate(states):
         (tmp_path / str(number)).mkdir()
@@ -48,7 +55,8 @@ def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_every_epoch_shows_each_sample_once_in_an_order_of_its_own_that_has_no_memory() -> None:
-    order, n = samples(), len(samples())
+    order = samples()
+    n = len(samples())
     first, second = ([order.index(p) for p in range(begin, begin + n)] for begin in (0, n))
     assert sorted(first) == sorted(second) == list(range(n)) and first != second
     assert [samples().index(p) for p in range(0, 2 * n, 37)] == (first + second)[::37]
@@ -59,20 +67,28 @@ def test_every_epoch_shows_each_sample_once_in_an_order_of_its_own_that_has_no_m
 def test_any_number_of_ranks_shares_out_the_same_samples(consumed: int, ranks: int) -> None:
     whole, following = samples().batch(consumed, 12)
     assert torch.equal(whole[:, 1:], following[:, :-1]), "the target is the byte that follows"
-    parts = [samples().batch(consumed + rank * (12 // ranks), 12 // ranks)[0] for rank in range(ranks)]
+    parts = []
+    for rank in range(ranks):
+        parts.append(samples().batch(consumed + rank * (12 // ranks), 12 // ranks)[0])
     assert torch.equal(torch.cat(parts), whole)
 
 
-def test_seeded_draws_are_those_of_torch_without_a_look_at_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeded_draws_are_those_of_torch_without_a_look_at_accelerators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.manual_seed(7)
     wanted = torch.rand(3)
-    monkeypatch.setattr("traceback.format_stack", lambda: pytest.fail("a call stack in each shard of each step"))
+    monkeypatch.setattr(
+        "traceback.format_stack", lambda: pytest.fail("a call stack in each shard of each step")
+    )
     seed_draws(7, torch.device("cpu"))
     assert torch.equal(torch.rand(3), wanted)
 
 
 def test_progress_goes_on_at_the_sample_notes_the_resize_and_refuses_another_run() -> None:
-    written, read = (Progress(TrainConfig(checkpoints="x", ranks=ranks), fingerprint="f") for ranks in (4, 2))
+    written, read = (
+        Progress(TrainConfig(checkpoints="x", ranks=ranks), fingerprint="f") for ranks in (4, 2)
+    )
     written.advance()
     read.load_state_dict(written.state_dict())
     assert (read.consumed, read.resized_from) == (16, 4)

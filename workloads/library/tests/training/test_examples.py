@@ -48,22 +48,56 @@ def job_of(file: Path) -> OwnJob:
 
 
 def played(
-    server: ForkServer, folder: Path, job: OwnJob, *, code: int = 0, kill_at: str = "", loses: int | None = None
+    server: ForkServer,
+    folder: Path,
+    job: OwnJob,
+    *,
+    code: int = 0,
+    kill_at: str = "",
+    loses: int | None = None,
 ) -> str:
-    """The job's processes to their end, which is `code`; what they printed. `loses`: a node that is killed at the first
-    commit, and started again."""
+    """The job's processes to their end, which is `code`; what they printed. `loses`: a node that is
+    killed at the first commit, and started again.
+    """
     started = Launched(folder, server, {})
     started.remove_logs()
     url = str(started.checkpoints)
     program, _, module, *options = (url if each == CHECKPOINTS else each for each in job.command)
-    command = [sys.executable, "-m", module, *options, *SHORTER.get(module.rpartition(".")[2], ())]
+    command = [
+        sys.executable,
+        "-m",
+        module,
+        *options,
+        *SHORTER.get(module.rpartition(".")[2], ()),
+    ]
     processes = job.processes or job.gpu_count
-    common = {ENV_RUN: job.name, ENV_CHECKPOINTS: url, ENV_KILL_AT: kill_at, "OMP_NUM_THREADS": "1"}
+    common = {
+        ENV_RUN: job.name,
+        ENV_CHECKPOINTS: url,
+        ENV_KILL_AT: kill_at,
+        "OMP_NUM_THREADS": "1",
+    }
     common |= LOOPBACK | {ENV_GANG_PORT: str(free_run(2 * max(processes, job.pods)))}
     own: list[dict[str, str]] = [{}]
     if job.sharded:
-        command = [sys.executable, *RANKS[1:], "1", "--sharded", "--wait", "150", "--", *command]
-        own = [{ENV_GANG_NODES: str(job.pods), ENV_COMPLETION_INDEX: str(n)} for n in range(job.pods)]
+        command = [
+            sys.executable,
+            *RANKS[1:],
+            "1",
+            "--sharded",
+            "--wait",
+            "150",
+            "--",
+            *command,
+        ]
+        own = []
+        for n in range(job.pods):
+            own.append(
+                {
+                    ENV_GANG_NODES: str(job.pods),
+                    ENV_COMPLETION_INDEX: str(n),
+                }
+            )
     elif program == "torchrun" or (job.elastic and processes > 1):
         own = ranks(processes)
     for place, variables in enumerate(own):
@@ -85,10 +119,17 @@ def test_an_example_is_killed_as_its_job_file_starts_it_and_ends_with_the_bits_o
     play = partial(played, framework_server)
     assert FROM_ZERO.search(play(tmp_path / "whole", job))
     if job.sharded:
-        again = play(tmp_path / "killed", job, loses=1).partition("this one keeps its memory and waits")[2]
+        again = play(tmp_path / "killed", job, loses=1).partition(
+            "this one keeps its memory and waits"
+        )[2]
     else:
         # Every process at its second save; what it trained since the first is lost.
-        play(tmp_path / "killed", job, code=-signal.SIGKILL, kill_at="stage.begin:2")
+        play(
+            tmp_path / "killed",
+            job,
+            code=-signal.SIGKILL,
+            kill_at="stage.begin:2",
+        )
         again = play(tmp_path / "killed", job)
     assert again and not FROM_ZERO.search(again)
     (step, whole), (end, found) = (
@@ -97,7 +138,9 @@ def test_an_example_is_killed_as_its_job_file_starts_it_and_ends_with_the_bits_o
     assert (end, sorted(found)) == (step, sorted(whole))
     differing = [key for key, tensor in whole.items() if not torch.equal(tensor, found[key])]
     # Python's and NumPy's streams begin again with each start, and drawn from by none of them.
-    assert not [key for key in differing if not key.startswith(("__rng__/python/", "__rng__/numpy/"))]
+    assert not [
+        key for key in differing if not key.startswith(("__rng__/python/", "__rng__/numpy/"))
+    ]
 
 
 def test_a_loop_of_ones_own_survives_torchruns_sigterm(tmp_path: Path) -> None:

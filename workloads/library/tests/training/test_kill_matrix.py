@@ -1,4 +1,6 @@
-"""A sample of `make kill-matrix`, through the real command: power losses at named points and at random moments."""
+"""A sample of `make kill-matrix`, through the real command: power losses at named points and at
+random moments.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,8 @@ from workloads.library.tests.bench.kill_matrix import plan, verdict
 from workloads.library.tests.fork_server import ForkServer
 
 SAMPLE = [
-    Kill(target="all", after_steps=13, delay_s=0.03),  # so that the next start has a checkpoint to restore
+    # so that the next start has a checkpoint to restore
+    Kill(target="all", after_steps=13, delay_s=0.03),
     Kill(target="restore.verified", after_steps=1),
     Kill(target="rank 1", after_steps=3, delay_s=0.01),
     Kill(target="upload.manifest", after_steps=1),
@@ -31,7 +34,8 @@ TRIES = 3
 def missed(results: Records, kills: int) -> set[str]:
     goals = verdict(results, kills)["goals"]
     assert isinstance(goals, dict)
-    return {name for name, met in goals.items() if not met} - {"every_target_and_point_hit"}  # of the whole matrix
+    # of the whole matrix
+    return {name for name, met in goals.items() if not met} - {"every_target_and_point_hit"}
 
 
 def each_until_it_strikes(results: Records) -> Iterator[Kill]:
@@ -45,18 +49,41 @@ def each_until_it_strikes(results: Records) -> Iterator[Kill]:
 
 @pytest.mark.process
 @pytest.mark.timeout(900)
-def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(tmp_path: Path, server: ForkServer) -> None:
+def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(
+    tmp_path: Path, server: ForkServer
+) -> None:
     results = Records(tmp_path / "results")
     reference = new_run(server, tmp_path / "undisturbed")
     assert reference.complete() == 0, reference.log()
-    Lane(folder=tmp_path, reference=reference, results=results, server=server).play(each_until_it_strikes(results))
+    Lane(
+        folder=tmp_path,
+        reference=reference,
+        results=results,
+        server=server,
+    ).play(each_until_it_strikes(results))
     assert not missed(results, len(SAMPLE)), verdict(results, len(SAMPLE))
 
 
 def test_a_run_that_never_restores_fails_although_its_bits_are_right(tmp_path: Path) -> None:
-    results, lost = Records(tmp_path / "results"), LOST_STEPS_MAX + 1
-    results.add(Start(target="all", struck=True, lost_steps=None, restored=0))
-    results.add(Start(target="nothing", struck=False, lost_steps=lost, restored=0, committed=lost))
+    results = Records(tmp_path / "results")
+    lost = LOST_STEPS_MAX + 1
+    results.add(
+        Start(
+            target="all",
+            struck=True,
+            lost_steps=None,
+            restored=0,
+        )
+    )
+    results.add(
+        Start(
+            target="nothing",
+            struck=False,
+            lost_steps=lost,
+            restored=0,
+            committed=lost,
+        )
+    )
     results.add(Comparison(run="killed-1"))
     assert missed(results, 1) == {
         "restores_happened",

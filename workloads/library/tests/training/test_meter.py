@@ -22,15 +22,27 @@ def written(path: Path) -> list[dict[str, Any]]:
 
 
 def windows(path: Path) -> list[tuple[int, int, float]]:
-    return [(e["first_step"], e["last_step"], e["loss"]) for e in written(path) if e["event"] == "window"]
+    return [
+        (e["first_step"], e["last_step"], e["loss"])
+        for e in written(path)
+        if e["event"] == "window"
+    ]
 
 
 @pytest.mark.parametrize(
     ("all_s", "found"),
-    [([0.1, 0.1, 0.3, 0.1], (2, 3.0)), ([0.2, 0.1], (0, 2.0)), ([0.1, 0.11], (1, 1.1)), ([1e-4, 1e-2], None)],
+    [
+        ([0.1, 0.1, 0.3, 0.1], (2, 3.0)),
+        ([0.2, 0.1], (0, 2.0)),
+        ([0.1, 0.11], (1, 1.1)),
+        ([1e-4, 1e-2], None),
+    ],
 )
 def test_a_rank_that_is_slower_than_its_gang_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], all_s: list[float], found: tuple[int, float] | None
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    all_s: list[float],
+    found: tuple[int, float] | None,
 ) -> None:
     meter = meter_in(tmp_path, every=2)
     meter.slowest = lambda: slowest_of(dict(enumerate(all_s)))
@@ -38,25 +50,43 @@ def test_a_rank_that_is_slower_than_its_gang_is_named(
         meter.step(done, torch.tensor(0.0))
     for window in written(tmp_path):
         assert (window.get("slowest_rank"), window.get("slowest_by")) == (found or (None, None))
-    assert capsys.readouterr().out.count("as long as the others") == (found is not None and found[1] >= SLOW), "once"
+    assert capsys.readouterr().out.count("as long as the others") == (
+        found is not None and found[1] >= SLOW
+    ), "once"
 
 
 @pytest.mark.parametrize("lead", [False, True])
 def test_every_rank_reports_its_steps_and_joins_in_the_comparison_and_only_the_lead_writes(
     tmp_path: Path, lead: bool
 ) -> None:
-    done, compared, phases = list[int](), list[int](), Phases.of_process()
+    done = list[int]()
+    compared = list[int]()
+    phases = Phases.of_process()
     phases.lap("interpreter")
-    meter = meter_in(tmp_path, 7, lead=lead, every=5, phases=phases, on_step=done.append)
+    meter = meter_in(
+        tmp_path,
+        7,
+        lead=lead,
+        every=5,
+        phases=phases,
+        on_step=done.append,
+    )
     meter.slowest = lambda: compared.append(done[-1]) or {}
     for step in range(8, 23):
         meter.step(step, torch.tensor(float(step)))
     meter.flush()
     assert (done, compared) == ([*range(8, 23)], [10, 15, 20, 22])
-    joined = [(8, 10, 10.0), (11, 15, 15.0), (16, 20, 20.0), (21, 22, 22.0)]
+    joined = [
+        (8, 10, 10.0),
+        (11, 15, 15.0),
+        (16, 20, 20.0),
+        (21, 22, 22.0),
+    ]
     assert windows(tmp_path) == joined * lead, "without a gap, from the restored step on"
     startups = [event["phases"] for event in written(tmp_path) if event["event"] == "startup"]
-    assert [list(startup) for startup in startups] == [["interpreter", "first step"]] * lead, "once, in parts"
+    assert [list(startup) for startup in startups] == [["interpreter", "first step"]] * lead, (
+        "once, in parts"
+    )
 
 
 def test_a_step_whose_comparison_a_lost_rank_ends_is_reported_once(tmp_path: Path) -> None:

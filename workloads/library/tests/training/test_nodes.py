@@ -33,10 +33,17 @@ ELSEWHERE = "[100::1]:29500"  # the discard prefix: no machine has it
 
 
 def config(rendezvous: str) -> TrainConfig:
-    return TrainConfig(checkpoints="x", nodes=2, rendezvous=rendezvous, peer_timeout_s=2)
+    return TrainConfig(
+        checkpoints="x",
+        nodes=2,
+        rendezvous=rendezvous,
+        peer_timeout_s=2,
+    )
 
 
-def test_a_first_node_that_never_comes_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_node_that_never_comes_is_worth_another_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rendezvous, "RENDEZVOUS_S", 0.0)
     with pytest.raises(RendezvousError, match="did not answer"):
         rendezvous.rendezvous_handler(config(ELSEWHERE))
@@ -55,7 +62,9 @@ def test_a_port_of_this_node_that_something_else_holds_is_bad_input() -> None:
     assert "free port" in caught.value.lines()
 
 
-def test_an_agent_without_the_key_of_the_run_is_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_without_the_key_of_the_run_is_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (port,) = free_ports(1)
     here = f"127.0.0.1:{port}"
     (tmp_path / "key").write_text("k" * 64)
@@ -71,20 +80,30 @@ def test_an_agent_without_the_key_of_the_run_is_not_joined(tmp_path: Path, monke
             except RendezvousError as error:  # minutes after this test, in the midst of another
                 joined.set_exception(error)
 
-        # No pool: the agent that is never joined waits longer than this test, and must not be waited for.
+        # No pool: the agent that is never joined waits longer than this test, and must not be
+        # waited for.
         threading.Thread(target=join, daemon=True).start()
         return joined
 
     key = str(tmp_path / "key")
     first = agent(key)
-    with pytest.raises(InputError, match="rendezvous cannot be opened"):  # this machine is the first node's
+    # this machine is the first node's
+    with pytest.raises(InputError, match="rendezvous cannot be opened"):
         agent("")
-    with pytest.raises((DistError, RuntimeError)):  # nor does any client of torch's get to what agents unpickle
-        TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=1))
+    # nor does any client of torch's get to what agents unpickle
+    with pytest.raises((DistError, RuntimeError)):
+        TCPStore(
+            "127.0.0.1",
+            port,
+            is_master=False,
+            timeout=timedelta(seconds=1),
+        )
     second = agent(key)
     found = [first.result(PATIENCE_S), second.result(PATIENCE_S)]
     assert {info.rank for info in found} == {0, 1}
-    assert {info.bootstrap_store_info.master_addr for info in found} == {"127.0.0.1"}, "no port but the gate's"
+    assert {info.bootstrap_store_info.master_addr for info in found} == {"127.0.0.1"}, (
+        "no port but the gate's"
+    )
 
 
 def test_an_agent_whose_ranks_have_left_after_a_notice_does_not_wait_for_a_node_that_is_gone(
@@ -94,7 +113,8 @@ def test_an_agent_whose_ranks_have_left_after_a_notice_does_not_wait_for_a_node_
     monkeypatch.setattr(launch.notices, "of_process", lambda: notice)
     monkeypatch.setattr(launch, "LAST_ANSWERS_S", 0.1)
     agent: Any = object.__new__(launch.Agent)
-    agent._store, agent._exit_barrier_timeout = HashStore(), 3600
+    agent._store = HashStore()
+    agent._exit_barrier_timeout = 3600
     agent._worker_group = SimpleNamespace(state="SUCCEEDED", group_world_size=2)
     left = threading.Thread(target=agent._exit_barrier, daemon=True)
     left.start()
@@ -105,10 +125,16 @@ def test_an_agent_whose_ranks_have_left_after_a_notice_does_not_wait_for_a_node_
 
 
 def test_the_first_node_knows_itself_by_address_and_by_name_before_the_dns_does() -> None:
-    assert all(rendezvous.is_local(host) for host in ("127.0.0.1", "localhost", socket.gethostname()))
+    assert all(
+        rendezvous.is_local(host) for host in ("127.0.0.1", "localhost", socket.gethostname())
+    )
     assert not rendezvous.is_local("100::1")
     assert rendezvous.is_named("gang-workers-0-1.gang", "gang-workers-0-1.gang.ns.svc")
-    others = [("gang-workers-0-0.gang", "gang-workers-0-1"), ("127.0.0.1", "127"), ("localhost", "localhost")]
+    others = [
+        ("gang-workers-0-0.gang", "gang-workers-0-1"),
+        ("127.0.0.1", "127"),
+        ("localhost", "localhost"),
+    ]
     assert not any(rendezvous.is_named(host, hostname) for host, hostname in others)
 
 
@@ -118,19 +144,31 @@ def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(
 ) -> None:
     nodes = Nodes(tmp_path, server=server)
     assert nodes.ended(12, lambda pods: power_loss(pods[1])) == [75, 137], nodes.log()
-    assert nodes.ended(18, lambda pods: power_loss(pods[0])) == [137, 75], "the node where all met is lost"
-    assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], nodes.log()
+    assert nodes.ended(18, lambda pods: power_loss(pods[0])) == [137, 75], (
+        "the node where all met is lost"
+    )
+    assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], (
+        nodes.log()
+    )
     left = nodes.runs[0].of("exit")[-1]
-    assert time.time() - left["t"] > AFTER_THE_NOTICED_S - 1, "the pod that was noticed is the first to be seen to fail"
+    assert time.time() - left["t"] > AFTER_THE_NOTICED_S - 1, (
+        "the pod that was noticed is the first to be seen to fail"
+    )
     stops = [stop for run in nodes.runs for stop in run.of("stop")]
-    assert [stop["step"] for stop in stops] == [nodes.furthest], "logged once, by the rank that leads"
+    assert [stop["step"] for stop in stops] == [nodes.furthest], (
+        "logged once, by the rank that leads"
+    )
     assert nodes.complete() == [0, 0], nodes.log()
     assert {run.digest for run in nodes.runs} == {undisturbed.digest}
 
 
 @pytest.mark.timeout(900)
-def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(tmp_path: Path, server: ForkServer) -> None:
-    """A machine without power sends no farewell: nothing is refused, nothing is reset, nobody answers."""
+def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(
+    tmp_path: Path, server: ForkServer
+) -> None:
+    """A machine without power sends no farewell: nothing is refused, nothing is reset, nobody
+    answers.
+    """
     nodes = Nodes(tmp_path, "--set", "peer_timeout_s=15", server=server)
     with nodes.started() as pods:
         nodes.wait_for_step(pods, 5)

@@ -1,4 +1,6 @@
-"""Notices at awkward moments: before there is anything to stop, in a restore, and in the very last save."""
+"""Notices at awkward moments: before there is anything to stop, in a restore, and in the very last
+save.
+"""
 
 import os
 import signal
@@ -25,14 +27,23 @@ NOTICED = "notices.of_process().requested"
 
 
 def test_a_notice_before_torch_is_imported_is_heard_and_leaves_at_once(tmp_path: Path) -> None:
-    # By default the first process of a container does not get the signal at all: dying of it would be a failure.
-    stuck = before_import(tmp_path / "site", "torch", "print('importing', flush=True)\nimport time\ntime.sleep(600)")
+    # By default the first process of a container does not get the signal at all: dying of it would
+    # be a failure.
+    stuck = before_import(
+        tmp_path / "site", "torch", "print('importing', flush=True)\nimport time\ntime.sleep(600)"
+    )
     run = Run(folder=tmp_path, env=stuck)
     assert run.ended_when(lambda: "importing" in run.log(), notice) == 143
 
 
-def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(tmp_path: Path, server: ForkServer) -> None:
-    run = Run(server=server, folder=tmp_path, options=("--nodes", "2", "--rendezvous", "[100::1]:29500"))
+def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(
+    tmp_path: Path, server: ForkServer
+) -> None:
+    run = Run(
+        server=server,
+        folder=tmp_path,
+        options=("--nodes", "2", "--rendezvous", "[100::1]:29500"),
+    )
     assert run.ended_when(lambda: "waiting for the first node" in run.log(), notice) == 143
 
 
@@ -40,11 +51,18 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
     tmp_path: Path, undisturbed: Run, server: ForkServer
 ) -> None:
     hooked = {ENV_RUN_DIR: str(tmp_path / "roll")}
-    run = Run(server=server, folder=tmp_path / "run", every=100, env=hooked)
+    run = Run(
+        server=server,
+        folder=tmp_path / "run",
+        every=100,
+        env=hooked,
+    )
     go = tmp_path / "go"
 
     def prestop(_: subprocess.Popen[str]) -> None:
-        subprocess.run([sys.executable, "-m", "holdfast.runtime.drain"], env=os.environ | hooked, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "holdfast.runtime.drain"], env=os.environ | hooked, check=True
+        )
 
     def reached(point: str) -> list[int]:
         return [int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{point}-*")]
@@ -52,17 +70,22 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
     assert run.interrupted(5, prestop) == 143
     assert run.of("stop")[0]["step"] >= 5
     failpoint = "holdfast.checkpoint.failpoints:failpoint"
-    run.module = replaced(tmp_path / "run.py", failpoint, holding("restore.chosen", tmp_path, NOTICED))
+    run.module = replaced(
+        tmp_path / "run.py", failpoint, holding("restore.chosen", tmp_path, NOTICED)
+    )
     begun = len(run.events())
     assert run.ended_when(lambda: len(reached("restore.chosen")) == 2, notice) == 143
-    assert not [event for event in run.events()[begun:] if event["event"] in ("restore", "window")], "no step is done"
+    assert not [
+        event for event in run.events()[begun:] if event["event"] in ("restore", "window")
+    ], "no step is done"
 
     # An uploader is a process of its own, which no fork of the trainer changes.
     held = holding("upload.begin", tmp_path, f"Path({str(go)!r}).exists()")
     points = "import holdfast.checkpoint.failpoints as points"
     holds = f"{points}\ngood = points.failpoint\n{held}points.failpoint = changed\n"
     run.env = before_import(tmp_path / "site", "holdfast.checkpoint.save.uploader_process", holds)
-    run.module, run.options = COMMAND, ("--window", "5")
+    run.module = COMMAND
+    run.options = ("--window", "5")
     noticed: list[float] = []
 
     def never_goes_on(process: subprocess.Popen[str]) -> None:
@@ -91,17 +114,25 @@ def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: 
 
     def look(process: subprocess.Popen[str]) -> None:
         for pid in (process.pid, *children(process.pid)):
-            found.extend(c.laddr.ip for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN)
+            found.extend(
+                c.laddr.ip
+                for c in psutil.Process(pid).net_connections()
+                if c.status == psutil.CONN_LISTEN
+            )
         power_loss(process)
 
     run.interrupted(2, look)
     assert found and all(ip_address(address).is_loopback for address in found)
 
 
-# It is gone before the stop is agreed: the others hold the whole state, and their last step is kept.
+# It is gone before the stop is agreed: the others hold the whole state, and their last step is
+# kept.
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
-    tmp_path: Path, undisturbed: Run, server: ForkServer, rank: int
+    tmp_path: Path,
+    undisturbed: Run,
+    server: ForkServer,
+    rank: int,
 ) -> None:
     run = Run(server=server, folder=tmp_path, every=1000)
 

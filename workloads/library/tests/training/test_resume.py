@@ -28,15 +28,24 @@ def again_and_again(process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Run, server: ForkServer) -> None:
+def test_notices_and_power_losses_change_nothing(
+    tmp_path: Path, undisturbed: Run, server: ForkServer
+) -> None:
     # On a busy machine the last save of seven megabytes may take more than fifteen seconds.
-    run = Run(server=server, folder=tmp_path, options=("--window", "90"))
+    run = Run(
+        server=server,
+        folder=tmp_path,
+        options=("--window", "90"),
+    )
     assert run.interrupted(12, again_and_again) == 143
     (stop,) = run.of("stop")
     assert stop["step"] >= 12, "all ranks stop at one step, which is saved"
     assert run.of("exit")[-1]["step"] == run.of("commit")[-1]["step"] == stop["step"], run.log()
     assert run.interrupted(16, power_loss) == 137
-    assert run.interrupted(27, lambda process: os.kill(children(process.pid)[-1], signal.SIGKILL)) == 137
+    assert (
+        run.interrupted(27, lambda process: os.kill(children(process.pid)[-1], signal.SIGKILL))
+        == 137
+    )
     run.server = None  # the last continues from nothing
     assert run.complete() == 0, run.log()
     assert run.digest == undisturbed.digest
@@ -49,9 +58,20 @@ def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Ru
     assert run.of("restore")[-1]["step"] == run.steps and run.digest == undisturbed.digest
 
 
-def test_four_ranks_sum_their_gradients_in_one_order_after_a_restart_too(tmp_path: Path, server: ForkServer) -> None:
+def test_four_ranks_sum_their_gradients_in_one_order_after_a_restart_too(
+    tmp_path: Path, server: ForkServer
+) -> None:
     """The sum of two is the same in any order, that of more is not."""
-    whole, run = (Run(server=server, folder=tmp_path / name, ranks=4, steps=20, every=5) for name in ("whole", "cut"))
+    whole, run = (
+        Run(
+            server=server,
+            folder=tmp_path / name,
+            ranks=4,
+            steps=20,
+            every=5,
+        )
+        for name in ("whole", "cut")
+    )
     assert whole.complete() == 0, whole.log()
     assert run.interrupted(12, power_loss) == 137
     assert run.complete() == 0, run.log()
@@ -59,7 +79,9 @@ def test_four_ranks_sum_their_gradients_in_one_order_after_a_restart_too(tmp_pat
     assert run.digest == whole.digest
 
 
-def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path: Path, server: ForkServer) -> None:
+def test_another_world_size_continues_with_the_same_samples_and_says_so(
+    tmp_path: Path, server: ForkServer
+) -> None:
     run = Run(server=server, folder=tmp_path, steps=20)
     assert run.interrupted(12, power_loss) == 137
     run.ranks = 1
@@ -73,15 +95,28 @@ def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path
 
 def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkServer) -> None:
     soon = datetime.fromtimestamp(time.time() + DEFAULT_LEAD_S + 1, tz=UTC).isoformat()
-    run = Run(server=server, folder=tmp_path, steps=100_000, env={ENV_DEADLINE: soon})
+    run = Run(
+        server=server,
+        folder=tmp_path,
+        steps=100_000,
+        env={ENV_DEADLINE: soon},
+    )
     assert run.complete() == 143, run.log()
     assert run.of("stop")[0]["reason"] == "planned end of the node"
 
 
-def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path, server: ForkServer) -> None:
+def test_a_first_compile_that_does_not_end_is_left_inside_the_window(
+    tmp_path: Path, server: ForkServer
+) -> None:
     never = "import time\nchanged = lambda *_: (print('compiling', flush=True), time.sleep(600))"
     module = replaced(tmp_path / "run.py", LOSS, never)
-    run, noticed = Run(server=server, folder=tmp_path, module=module, options=("--window", "6")), list[float]()
+    run = Run(
+        server=server,
+        folder=tmp_path,
+        module=module,
+        options=("--window", "6"),
+    )
+    noticed = list[float]()
 
     def one_is_noticed(process: subprocess.Popen[str]) -> None:
         noticed.append(time.monotonic())
@@ -91,8 +126,13 @@ def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: P
     assert time.monotonic() - noticed[0] < 6
 
 
-def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path, server: ForkServer) -> None:
-    broken = "lambda *a: good(*a) * (1 / (calls.append(1) or len(calls) != 5 or os.environ['RANK'] != '1'))"
+def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(
+    tmp_path: Path, server: ForkServer
+) -> None:
+    broken = (
+        "lambda *a: good(*a) * (1 / (calls.append(1) or len(calls) != 5 or os.environ['RANK'] !="
+        " '1'))"
+    )
     module = replaced(tmp_path / "run.py", LOSS, f"calls = []\nchanged = {broken}")
     run = Run(server=server, folder=tmp_path, module=module, steps=10)
     assert run.complete() == 70
@@ -100,9 +140,16 @@ def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path, server
     assert run.of("exit")[-1]["code"] == 70
 
 
-# What a start imports before its first step: each module there is a moment that every eviction costs again.
+# What a start imports before its first step: each module there is a moment that every eviction
+# costs again.
 
-NOT_NEEDED = ("torch._dynamo.", "torch._inductor", "torch.distributed.tensor", "torch.distributed.fsdp", "sympy")
+NOT_NEEDED = (
+    "torch._dynamo.",
+    "torch._inductor",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+    "sympy",
+)
 RECORD = """
 import json, pathlib, sys
 import holdfast.training.meter as meter
@@ -114,12 +161,24 @@ meter.Meter.step = recorded
 """
 
 
-def test_nothing_of_the_compiler_is_imported_before_a_step_is_done(tmp_path: Path, server: ForkServer) -> None:
+def test_nothing_of_the_compiler_is_imported_before_a_step_is_done(
+    tmp_path: Path, server: ForkServer
+) -> None:
     found = tmp_path / "modules"
-    env = before_import(tmp_path / "site", "holdfast.training.trainer", RECORD.format(path=str(found)))
-    run = Run(folder=tmp_path / "run", steps=2, every=1, ranks=1, server=server)
+    env = before_import(
+        tmp_path / "site", "holdfast.training.trainer", RECORD.format(path=str(found))
+    )
+    run = Run(
+        folder=tmp_path / "run",
+        steps=2,
+        every=1,
+        ranks=1,
+        server=server,
+    )
     assert run.complete() == 0, run.log()
-    run.steps, run.server, run.env = 4, None, env  # a start from nothing, that restores
+    run.steps = 4  # a start from nothing, that restores
+    run.server = None
+    run.env = env
     assert run.complete() == 0, run.log()
     assert run.of("restore")[-1]["step"] == 2
     modules = json.loads(found.read_text())

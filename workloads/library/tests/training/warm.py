@@ -1,4 +1,6 @@
-"""Tasks in forks of this process, which has imported what they need: lanes of a bench, places of an elastic gang."""
+"""Tasks in forks of this process, which has imported what they need: lanes of a bench, places of an
+elastic gang.
+"""
 
 import os
 import threading
@@ -13,7 +15,8 @@ FAILED = 71  # no exit code of a task: the fork itself went wrong
 class Fork(Forked):
     def __init__(self, task: Callable[[], object]) -> None:
         assert threading.active_count() == 1, "a fork takes along one thread only"
-        parent, self.pid = os.getpid(), os.fork()
+        parent = os.getpid()
+        self.pid = os.fork()
         if not self.pid:
             try:
                 die_with(parent)

@@ -1,11 +1,13 @@
-"""The format: what the JSON objects of a checkpoint hold. decoding.py reads them back without trusting them.
+"""The format: what the JSON objects of a checkpoint hold. decoding.py reads them back without
+trusting them.
 
-Each rank writes its tensors as one stream of bytes, cut into shards of bounded size, and a manifest that lists them.
-COMMIT.json, written last, carries the sha256 of every manifest and one of itself; a manifest carries the crc32c of
-every shard. So every byte is covered from the commit down, and objects of two attempts, steps or runs do not fit
-together. Checksums show damage; forgery shows only by a key that writers of the bucket need not have: with
-HOLDFAST_CHECKPOINT_KEY_FILE a commit carries an HMAC-SHA256, and one without it restores nothing. A bucket's writer can
-still delete the newest commits, which the next restore reports (Restored.missing).
+Each rank writes its tensors as one stream of bytes, cut into shards of bounded size, and a manifest
+that lists them. COMMIT.json, written last, carries the sha256 of every manifest and one of itself;
+a manifest carries the crc32c of every shard. So every byte is covered from the commit down, and
+objects of two attempts, steps or runs do not fit together. Checksums show damage; forgery shows
+only by a key that writers of the bucket need not have: with HOLDFAST_CHECKPOINT_KEY_FILE a commit
+carries an HMAC-SHA256, and one without it restores nothing. A bucket's writer can still delete the
+newest commits, which the next restore reports (Restored.missing).
 
 Decision: infra/decisions/0025.
 """
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SCHEMA = "holdfast.checkpoint/1"
-# These names on disk are older than the code's: renaming them would make checkpoints unreadable, or uncounted.
+# These names on disk are older than the code's: renaming them would make checkpoints unreadable, or
+# uncounted.
 SIGNATURE_FIELD = "seal"
 COUNT_FIELD = "standing"
 MIN_KEY_BYTES = 32
@@ -122,8 +125,15 @@ class Commit:
         body[COUNT_FIELD] = body.pop("commit_count")
         encoded = _encode(body)
         signed = {SIGNATURE_FIELD: found} if (found := signature_of(encoded)) else {}
-        # Readers cut the body out of these very bytes: the spelling of the envelope is part of the format.
-        return _encode({"body": body, "sha256": hex_digest(encoded), **signed})
+        # Readers cut the body out of these very bytes: the spelling of the envelope is part of the
+        # format.
+        return _encode(
+            {
+                "body": body,
+                "sha256": hex_digest(encoded),
+                **signed,
+            }
+        )
 
 
 def digest_of(manifest: bytes) -> ManifestDigest:
@@ -131,13 +141,21 @@ def digest_of(manifest: bytes) -> ManifestDigest:
 
 
 def fields_of(value: "DataclassInstance") -> dict[str, Json]:
-    """For JSON. Not dataclasses.asdict: it copies all that is below, which takes ten times as long as the JSON does."""
+    """For JSON. Not dataclasses.asdict: it copies all that is below, which takes ten times as long
+    as the JSON does.
+    """
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def _encode(value: Json) -> bytes:
     # One spelling of each value: digests and signatures are taken over these bytes.
-    return json.dumps(value, default=fields_of, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(
+        value,
+        default=fields_of,
+        sort_keys=True,
+        separators=(",", ":"),
+        allow_nan=False,
+    ).encode()
 
 
 def hex_digest(data: bytes) -> str:
@@ -145,12 +163,15 @@ def hex_digest(data: bytes) -> str:
 
 
 def signing_key() -> bytes:
-    """Of HOLDFAST_CHECKPOINT_KEY_FILE; empty: commits are not signed. Raises InputError for one that cannot be used."""
+    """Of HOLDFAST_CHECKPOINT_KEY_FILE; empty: commits are not signed. Raises InputError for one
+    that cannot be used.
+    """
     path = os.environ.get(ENV_KEY_FILE, "")
     if not path:
         return b""
     try:
-        # Stripped: a secret made by an editor or `echo` ends in a newline on one machine and not on another.
+        # Stripped: a secret made by an editor or `echo` ends in a newline on one machine and not on
+        # another.
         found = Path(path).read_bytes().strip()
     except OSError as error:
         raise _unusable(f"{path} ({error.strerror})") from error
@@ -170,7 +191,9 @@ def signature_matches(body: bytes, signature: object) -> bool:
     """Whether `signature` is this body's; every one matches where there is no key."""
     expected = signature_of(body)
     # Compared in constant time: the time of an early exit would reveal the signature byte by byte.
-    return not expected or (isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode()))
+    return not expected or (
+        isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode())
+    )
 
 
 def _unusable(got: str) -> InputError:

@@ -1,7 +1,8 @@
-"""What a run has committed, and the commit itself: the coordinator sees every rank's shards, then writes COMMIT.json.
+"""What a run has committed, and the commit itself: the coordinator sees every rank's shards, then
+writes COMMIT.json.
 
-Ranks meet in the storage itself, so a commit needs no trainer to be alive, only the uploaders. It is created once and
-never replaced. A checkpoint exists if and only if its commit does.
+Ranks meet in the storage itself, so a commit needs no trainer to be alive, only the uploaders. It
+is created once and never replaced. A checkpoint exists if and only if its commit does.
 """
 
 import time
@@ -11,7 +12,12 @@ from dataclasses import dataclass, field
 from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest, digest_of, fence
-from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, parse_manifest
+from holdfast.checkpoint.format.decoding import (
+    MAX_COMMIT_BYTES,
+    MAX_MANIFEST_BYTES,
+    decode_commit,
+    parse_manifest,
+)
 from holdfast.checkpoint.format.soundness import check_manifests, check_stored
 from holdfast.checkpoint.stores.storage import Stat, Storage, exists, put_new, read_object
 from holdfast.contract import object_names
@@ -47,17 +53,29 @@ def committed_steps(storage: Storage, run: str) -> list[int]:
     return sorted((s.step for s in survey(storage, run).values() if s.commit), reverse=True)
 
 
-def read_commit(storage: Storage, run: str, step: int, *, listed: Stat | None = None) -> Commit | None:
+def read_commit(
+    storage: Storage,
+    run: str,
+    step: int,
+    *,
+    listed: Stat | None = None,
+) -> Commit | None:
     """None where there is none that can be read. `listed`: as a listing shows it."""
     try:
-        data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES, listed=listed)
+        data = read_object(
+            storage,
+            object_names.commit_object(run, step),
+            limit=MAX_COMMIT_BYTES,
+            listed=listed,
+        )
         return decode_commit(data, run=run, step=step)
     except (Damaged, EOFError, NotFound, InputError):
         return None
 
 
 def runs(storage: Storage) -> list[str]:
-    # By the objects themselves: stores have no folders, and a run that never committed is listed too.
+    # By the objects themselves: stores have no folders, and a run that never committed is listed
+    # too.
     return sorted({found.name.split("/")[0] for found in storage.list("") if "/" in found.name})
 
 
@@ -100,13 +118,27 @@ def commit(
 ) -> Commit:
     """`abandoned(seconds)` waits that long and returns whether to give up.
 
-    Raises StorageError when a rank's manifest is missing for `timeout_s`, Damaged when the store holds something
-    else than was sent, Abandoned when it gives up, Fenced when a newer trainer has the right to commit."""
-    # A manifest is written after its shards, so manifests of all ranks mean that every shard was sent.
+    Raises StorageError when a rank's manifest is missing for `timeout_s`, Damaged when the store
+    holds something else than was sent, Abandoned when it gives up, Fenced when a newer trainer has
+    the right to commit.
+    """
+    # A manifest is written after its shards, so manifests of all ranks mean that every shard was
+    # sent.
     names = _wait_for_manifests(storage, own, timeout_s, abandoned)
-    # One listing for all objects: a stat for each would be thousands of requests in the commit's way.
-    stored = {found.name: found for found in storage.list(object_names.attempt_prefix(*own.attempt_id))}
-    payloads = [read_object(storage, name, limit=MAX_MANIFEST_BYTES, listed=stored.get(name)) for name in names]
+    # One listing for all objects: a stat for each would be thousands of requests in the commit's
+    # way.
+    stored = {}
+    for found in storage.list(object_names.attempt_prefix(*own.attempt_id)):
+        stored[found.name] = found
+    payloads = [
+        read_object(
+            storage,
+            name,
+            limit=MAX_MANIFEST_BYTES,
+            listed=stored.get(name),
+        )
+        for name in names
+    ]
     manifests = [_verified(stored, own, payload) for payload in payloads]
     check_manifests(manifests)
     failpoint("commit.verified")
@@ -130,7 +162,10 @@ def commit(
 
 
 def _wait_for_manifests(
-    storage: Storage, own: Manifest, timeout_s: float, abandoned: Callable[[float], bool]
+    storage: Storage,
+    own: Manifest,
+    timeout_s: float,
+    abandoned: Callable[[float], bool],
 ) -> list[str]:
     """Their names by rank, once all ranks have written theirs."""
     names = [object_names.manifest_object(*own.attempt_id, rank) for rank in range(own.world_size)]
@@ -150,7 +185,9 @@ def _wait_for_manifests(
 
 
 def _verified(stored: dict[str, Stat], own: Manifest, payload: bytes) -> Manifest:
-    """The manifest, if every shard it lists is there with its size (and checksum, where the store keeps one)."""
+    """The manifest, if every shard it lists is there with its size (and checksum, where the store
+    keeps one).
+    """
     manifest = parse_manifest(payload)
     # The object's name proves nothing: bytes of another attempt may have been copied under it.
     alike = (*manifest.attempt_id, manifest.world_size) == (*own.attempt_id, own.world_size)
@@ -171,14 +208,16 @@ def _write(storage: Storage, record: Commit, damaged: frozenset[str]) -> bool:
         if holder is not None and holder.attempt == record.attempt:
             return True  # our own earlier try, whose answer was lost
         if holder is not None and holder.attempt not in damaged and holder.epoch >= record.epoch:
-            # A copied or repeated step may stay; of one start, the work of the second save would count as safe.
+            # A copied or repeated step may stay; of one start, the work of the second save would
+            # count as safe.
             if record.epoch:
                 raise StorageError(
-                    f"step {record.step} was committed before by this very start: its number was used twice"
+                    f"step {record.step} was committed before by this very start: its number was"
+                    " used twice"
                 ) from None
             return False
-        # What is there is unreadable, damaged, or of a trainer that this one has superseded.
-        # A kill between these two leaves the step without a commit, and restore takes the one before.
+        # What is there is unreadable, damaged, or of a trainer that this one has superseded. A kill
+        # between these two leaves the step without a commit, and restore takes the one before.
         storage.delete(name)
         put_new(storage, name, data)
     return True

@@ -1,8 +1,10 @@
-"""Reading commits and manifests that anybody may have written: bytes first, then types and bounds, then meaning.
+"""Reading commits and manifests that anybody may have written: bytes first, then types and bounds,
+then meaning.
 
-A commit's digest and signature are compared over its bytes as they were read, before anything parses them: who
-has no key reaches no parser. Every field has a type and a bound; what is odd raises Damaged, so that restore passes
-over it to the checkpoint before. What several objects must agree on is soundness.py's.
+A commit's digest and signature are compared over its bytes as they were read, before anything
+parses them: who has no key reaches no parser. Every field has a type and a bound; what is odd
+raises Damaged, so that restore passes over it to the checkpoint before. What several objects must
+agree on is soundness.py's.
 """
 
 import json
@@ -43,7 +45,9 @@ MAX_AXES = 64
 MAX_KEY_CHARACTERS = 4_096
 
 _HEAD = b'{"body":'
-_TAIL = re.compile(rb'(?:,"%s":"([0-9a-f]{64})")?,"sha256":"([0-9a-f]{64})"\}\Z' % SIGNATURE_FIELD.encode())
+_TAIL = re.compile(
+    rb'(?:,"%s":"([0-9a-f]{64})")?,"sha256":"([0-9a-f]{64})"\}\Z' % SIGNATURE_FIELD.encode()
+)
 _TAIL_BYTES = 200
 _HEX64, _HEX8, _ATTEMPT = (re.compile(rf"[0-9a-f]{{{length}}}") for length in (64, 8, 12))
 _OTHER_VERSION = re.compile(r"holdfast\.checkpoint/[0-9]{1,6}")
@@ -72,7 +76,9 @@ def _verified_body(data: bytes) -> bytes:
     if hex_digest(body) != digest.decode():
         raise Damaged("the commit does not match its own digest")
     if not signature_matches(body, signature.decode() if signature else None):
-        raise Damaged("the commit is not signed with this run's key: forged, or written without the key")
+        raise Damaged(
+            "the commit is not signed with this run's key: forged, or written without the key"
+        )
     return body
 
 
@@ -83,28 +89,39 @@ def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:
         raise Damaged(f"the manifest of rank {rank} is not the one that was committed")
     manifest = parse_manifest(data)
     expected = (commit.run, commit.step, commit.attempt, rank, commit.world_size)
-    if (manifest.run, manifest.step, manifest.attempt, manifest.rank, manifest.world_size) != expected:
+    if (
+        manifest.run,
+        manifest.step,
+        manifest.attempt,
+        manifest.rank,
+        manifest.world_size,
+    ) != expected:
         raise Damaged(f"the manifest of rank {rank} belongs to another attempt")
     return manifest
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """A manifest as its rank wrote it, before there is a commit to compare it with. Raises Damaged; InputError for another
-    format version."""
+    """A manifest as its rank wrote it, before there is a commit to compare it with. Raises Damaged;
+    InputError for another format version.
+    """
     body = _parse(data, "manifest")
     manifest = _build("manifest", lambda: _manifest(body))
     # Parsed and not trusted: offsets from a manifest become addresses of memory.
     length = manifest.length
     for part in manifest.tensors:
         axes = zip(part.offset, part.extent, part.shape, strict=True)
-        if part.at + part.bytes > length or any(start + extent > size for start, extent, size in axes):
+        if part.at + part.bytes > length or any(
+            start + extent > size for start, extent, size in axes
+        ):
             raise Damaged(f"tensor {printable(part.key, 80)} is outside its shards or its shape")
     return manifest
 
 
 def _commit(body: Mapping[str, Json]) -> Commit:
     manifests = tuple(
-        ManifestDigest(length=_count(m, "length", MAX_MANIFEST_BYTES), sha256=_matching(m, "sha256", _HEX64))
+        ManifestDigest(
+            length=_count(m, "length", MAX_MANIFEST_BYTES), sha256=_matching(m, "sha256", _HEX64)
+        )
         for m in _list(body, "manifests", MAX_RANKS)
     )
     world_size = _count(body, "world_size", MAX_RANKS)
@@ -197,19 +214,24 @@ def _check_schema(body: Mapping[str, Json]) -> None:
     found = body.get("schema")
     if found == SCHEMA:
         return
-    # Any other text is no version of this format; a refusal here would be a way to block every restore.
+    # Any other text is no version of this format; a refusal here would be a way to block every
+    # restore.
     if not isinstance(found, str) or not _OTHER_VERSION.fullmatch(found):
         raise Damaged("it has no schema of a checkpoint")
     raise InputError(
         "checkpoint has another format version",
         got=found,
         allowed=SCHEMA,
-        fix="read it with the release that wrote it (`checkpoints export`), or choose another run name",
+        fix=(
+            "read it with the release that wrote it (`checkpoints export`), or choose another run"
+            " name"
+        ),
     )
 
 
 def _build(what: str, make: Callable[[], T]) -> T:
-    # InputError is a ValueError: a bad name inside a damaged object is damage and no mistake of the user's.
+    # InputError is a ValueError: a bad name inside a damaged object is damage and no mistake of the
+    # user's.
     try:
         return make()
     except (KeyError, TypeError, ValueError, AttributeError) as error:

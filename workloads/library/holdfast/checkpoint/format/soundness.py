@@ -1,9 +1,10 @@
 """What a manifest may hold, and what the manifests of one checkpoint must agree on.
 
-A skeleton is a saved state without its tensors, as `state` encodes it; it is walked without recursion, so that depth
-costs no stack. Digests prove that bytes are those of the commit; they do not prove that its author was right. After these
-checks, before a commit is written and before one is restored, every element of every tensor has exactly one place in
-the stored bytes, and nothing needs more memory than is stored.
+A skeleton is a saved state without its tensors, as `state` encodes it; it is walked without
+recursion, so that depth costs no stack. Digests prove that bytes are those of the commit; they do
+not prove that its author was right. After these checks, before a commit is written and before one
+is restored, every element of every tensor has exactly one place in the stored bytes, and nothing
+needs more memory than is stored.
 """
 
 import itertools
@@ -23,14 +24,30 @@ from holdfast.contract.printable import printable
 
 Json = Any
 
-# Of JSON: each mapping of a state takes three levels. Decoding is recursive, and Python's stack ends near 1,000.
+# Of JSON: each mapping of a state takes three levels. Decoding is recursive, and Python's stack
+# ends near 1,000.
 MAX_DEPTH = 200
 FLOATS = ("nan", "inf", "-inf")
 MAPPINGS = ("$map", "$ordered", "$counter")
 # Factories of defaultdict that need no import to be made again; "" means none.
 FACTORIES = ("", "int", "float", "bool", "str", "list", "dict", "set")
 NUMPY_DTYPES = frozenset(
-    ["|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
+    [
+        "|b1",
+        "|i1",
+        "|u1",
+        "<i2",
+        "<i4",
+        "<i8",
+        "<u2",
+        "<u4",
+        "<u8",
+        "<f2",
+        "<f4",
+        "<f8",
+        "<c8",
+        "<c16",
+    ]
 )
 _HEX = re.compile("([0-9a-f]{2})*")
 # Written by the checkpointer: what it has learnt of this run (plain JSON, no skeleton).
@@ -53,7 +70,9 @@ def tensors_in(values: dict[str, Json]) -> set[str]:
 
 
 def nodes(entries: list[Json]) -> Iterator[tuple[str, Json]]:
-    """Every marked node below some skeletons as kind and content. Raises ValueError at what is no skeleton."""
+    """Every marked node below some skeletons as kind and content. Raises ValueError at what is no
+    skeleton.
+    """
     # A list and no recursion: a forged depth of a million would end the process and not the read.
     waiting = [(entry, 1) for entry in entries]
     while waiting:
@@ -79,7 +98,12 @@ def _below(kind: str, content: Json) -> list[Json]:
         return content
     if kind in MAPPINGS and isinstance(content, list):
         return [_item(pair) for pair in content]
-    if kind == "$default" and _is_pair(content) and content[0] in FACTORIES and isinstance(content[1], list):
+    if (
+        kind == "$default"
+        and _is_pair(content)
+        and content[0] in FACTORIES
+        and isinstance(content[1], list)
+    ):
         return [_item(pair) for pair in content[1]]
     raise ValueError(f"mark {kind[:20]!r} is unknown or holds something else")
 
@@ -129,7 +153,9 @@ def _check_notes(notes: Json) -> None:
 # Bytes of an element, known without PyTorch: an uploader has to start fast and stay small.
 ITEM_BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(
+        ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1
+    ),
     **dict.fromkeys(("bfloat16", "float16", "int16", "uint16"), 2),
     **dict.fromkeys(("float32", "int32", "uint32", "complex32", "qint32"), 4),
     **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
@@ -139,7 +165,8 @@ ITEM_BYTES = {
 
 def check_committed(commit: Commit, manifests: Sequence[Manifest]) -> None:
     """Raises Damaged unless the manifests are one state, of the size that the commit says."""
-    if (held := sum(manifest.length for manifest in manifests)) != commit.total_bytes:
+    held = sum(manifest.length for manifest in manifests)
+    if held != commit.total_bytes:
         raise Damaged(f"its manifests list {held} bytes, the commit {commit.total_bytes}")
     check_manifests(manifests)
 
@@ -157,7 +184,9 @@ def check_manifests(manifests: Sequence[Manifest]) -> None:
 
 
 def check_stored(manifest: Manifest, stored: Mapping[str, Stat]) -> None:
-    """`stored`: what the store lists below the attempt. Raises Damaged for a shard that is missing or another."""
+    """`stored`: what the store lists below the attempt. Raises Damaged for a shard that is missing
+    or another.
+    """
     for index, shard in enumerate(manifest.shards):
         name = manifest.shard_name(index)
         found = stored.get(name)
@@ -169,7 +198,8 @@ def check_stored(manifest: Manifest, stored: Mapping[str, Stat]) -> None:
 
 def read_shard(storage: Storage, manifest: Manifest, index: int) -> memoryview:
     """Whole. Raises Damaged unless it is what was committed."""
-    shard, name = manifest.shards[index], manifest.shard_name(index)
+    shard = manifest.shards[index]
+    name = manifest.shard_name(index)
     data = memoryview(bytearray(shard.bytes))
     try:
         storage.read_into(name, 0, data)
@@ -210,7 +240,8 @@ MAX_SPLIT_AXES = 8
 
 def check_tiling(manifests: Iterable[Manifest]) -> None:
     """Raises Damaged with the first tensor that is not whole."""
-    # By shape too: an entry of each rank's own may differ in shape from rank to rank, and is whole on each.
+    # By shape too: an entry of each rank's own may differ in shape from rank to rank, and is whole
+    # on each.
     boxes: defaultdict[tuple[str, tuple[int, ...]], set[Box]] = defaultdict(set)
     named: set[str] = set()
     for manifest in manifests:
@@ -220,7 +251,8 @@ def check_tiling(manifests: Iterable[Manifest]) -> None:
     for key, shape in boxes:
         if not tiles(shape, boxes[key, shape]):
             raise Damaged(f"the boxes of tensor {key} do not make up its shape {list(shape)}")
-    if absent := sorted(named - {key for key, _ in boxes}):
+    absent = sorted(named - {key for key, _ in boxes})
+    if absent:
         raise Damaged(f"no rank wrote tensor {absent[0]}")
 
 
@@ -229,13 +261,17 @@ def tiles(shape: tuple[int, ...], boxes: set[Box]) -> bool:
     whole = ((0,) * len(shape), shape)
     if boxes == {whole} or 0 in shape:
         return True
-    split = [axis for axis, size in enumerate(shape) if any((o[axis], e[axis]) != (0, size) for o, e in boxes)]
-    # Each axis that is split doubles the corners of every box: no layout splits more, and a forger's 60 never end.
+    split = []
+    for axis, size in enumerate(shape):
+        if any((o[axis], e[axis]) != (0, size) for o, e in boxes):
+            split.append(axis)
+    # Each axis that is split doubles the corners of every box: no layout splits more, and a
+    # forger's 60 never end.
     if len(split) > MAX_SPLIT_AXES:
         return False
     whole = _on(split, whole)
-    # The signed corners of a set of boxes are the derivative of how often each element is covered, so they cancel
-    # to those of the whole if and only if every element is covered once.
+    # The signed corners of a set of boxes are the derivative of how often each element is covered,
+    # so they cancel to those of the whole if and only if every element is covered once.
     corners: defaultdict[tuple[int, ...], int] = defaultdict(int)
     for box in boxes:
         for corner, sign in _corners(_on(split, box)):
@@ -260,7 +296,8 @@ def _corners(box: Box) -> Iterator[tuple[tuple[int, ...], int]]:
 
 def item_bytes(name: str) -> int | None:
     """None for a name that is no dtype of this PyTorch."""
-    # Where PyTorch is loaded it decides: an older one may lack a dtype. A dtype newer than the table is worth a start.
+    # Where PyTorch is loaded it decides: an older one may lack a dtype. A dtype newer than the
+    # table is worth a start.
     if "torch" not in sys.modules and name in ITEM_BYTES:
         return ITEM_BYTES[name]
     found = import_module("holdfast.checkpoint.state.tensors").dtype_of(name)

@@ -1,1 +1,3 @@
-"""Copies of shards in the memory of nodes: what a gang that lost a node restores from instead of the bucket."""
+"""Copies of shards in the memory of nodes: what a gang that lost a node restores from instead of
+the bucket.
+"""

@@ -1,4 +1,6 @@
-"""What a rank and its uploader know of the keepers: stated in the environment by the launcher that runs them."""
+"""What a rank and its uploader know of the keepers: stated in the environment by the launcher that
+runs them.
+"""
 
 import json
 import os
@@ -37,7 +39,8 @@ class PeerPlaces:
     @classmethod
     def of_environment(cls, variables: Mapping[str, str] = os.environ) -> Self | None:
         """None: no launcher keeps copies for this process."""
-        if not (text := variables.get(ENV_PEERS, "")):
+        text = variables.get(ENV_PEERS, "")
+        if not text:
             return None
         return cls(**json.loads(text))
 
@@ -52,34 +55,75 @@ class PeerPlaces:
 
     def hello(self, pid: int) -> None:
         """This node's keeper learns of an uploader. Raises NotFound."""
-        ask(self.keepers[self.place], self.key, {"op": "hello", "pid": pid, "epoch": self.epoch})
+        ask(
+            self.keepers[self.place],
+            self.key,
+            {
+                "op": "hello",
+                "pid": pid,
+                "epoch": self.epoch,
+            },
+        )
 
     def own(self, manifest: Manifest, memory: int, start: int) -> None:
         """This node's keeper learns what a staging memory holds. Raises NotFound."""
         local = manifest.rank % self.ranks_per_node
-        self._put(self.place, {"op": "own", "memory": memory, "local": local, "start": start}, manifest)
+        self._put(
+            self.place,
+            {
+                "op": "own",
+                "memory": memory,
+                "local": local,
+                "start": start,
+            },
+            manifest,
+        )
 
-    def copy(self, manifest: Manifest, data: memoryview, keep: Version, start: int) -> float:
-        """To the neighbour, and true of it when this returns: the processor time that it took there. Raises NotFound."""
-        head = {"op": "copy", "keep": list(keep), "start": start}
+    def copy(
+        self,
+        manifest: Manifest,
+        data: memoryview,
+        keep: Version,
+        start: int,
+    ) -> float:
+        """To the neighbour, and true of it when this returns: the processor time that it took
+        there. Raises NotFound.
+        """
+        head = {
+            "op": "copy",
+            "keep": list(keep),
+            "start": start,
+        }
         # An older library there does not answer it.
         return float(self._put(self.neighbour, head, manifest, data).get("processor_s", 0.0))
 
     def _put(self, place: int, head: Head, manifest: Manifest, *raw: memoryview) -> Head:
         payload = manifest.encode()
-        about = {"rank": manifest.rank, "length": len(payload), "sha256": hex_digest(payload), "bytes": manifest.length}
+        about = {
+            "rank": manifest.rank,
+            "length": len(payload),
+            "sha256": hex_digest(payload),
+            "bytes": manifest.length,
+        }
         about |= {"step": manifest.step, "attempt": manifest.attempt}
-        return ask(self.keepers[place], self.key, head | about | {"epoch": self.epoch}, payload, *raw)
+        return ask(
+            self.keepers[place], self.key, head | about | {"epoch": self.epoch}, payload, *raw
+        )
 
     def memory_of(self, rank: int, version: Version) -> int:
         """Which staging memory of this rank holds it; -1: none."""
         held = self._held_by(self.place)
-        mine = (one["memory"] for one in held if (one["rank"], one["step"], one["attempt"]) == (rank, *version))
+        mine = (
+            one["memory"]
+            for one in held
+            if (one["rank"], one["step"], one["attempt"]) == (rank, *version)
+        )
         return max(mine, default=-1)
 
     def held(self) -> dict[int, list[Head]]:
-        """By place what each keeper that answers holds: rank, step, attempt, world_size, length and sha256 of the
-        manifest, bytes, start; of a staging memory its number."""
+        """By place what each keeper that answers holds: rank, step, attempt, world_size, length and
+        sha256 of the manifest, bytes, start; of a staging memory its number.
+        """
         with ThreadPoolExecutor(min(16, len(self.keepers)), thread_name_prefix="peers") as pool:
             return dict(enumerate(pool.map(self._held_by, range(len(self.keepers)))))
 
@@ -91,8 +135,9 @@ class PeerPlaces:
 
 
 def neighbour_of(place: int, domains: Sequence[str]) -> int:
-    """Each place keeps the copies of one other: of another domain, at the largest level in which they differ, for as many
-    as possible. The next place where all domains are the same."""
+    """Each place keeps the copies of one other: of another domain, at the largest level in which
+    they differ, for as many as possible. The next place where all domains are the same.
+    """
     paths = [tuple(domain.split("/")) for domain in domains]
     cut = ([path[:depth] for path in paths] for depth in range(1, max(map(len, paths))))
     groups = next((each for each in cut if len({*each}) > 1), paths)

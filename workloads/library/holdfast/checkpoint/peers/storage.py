@@ -1,4 +1,6 @@
-"""A step that nodes hold in memory, read as if it were in a bucket: the restore then verifies it in the same way."""
+"""A step that nodes hold in memory, read as if it were in a bucket: the restore then verifies it in
+the same way.
+"""
 
 import mmap
 import os
@@ -37,21 +39,34 @@ class Offer:
     """By rank the places that have its shard."""
 
 
-def whole_offers(places: PeerPlaces, world_size: int, *, above: int, start: int) -> list[Offer]:
-    """Versions of which all ranks have a copy, the newest first, one for each step; not older than step `above`, by
-    trainers that did not begin before number `start`."""
-    by_version: defaultdict[tuple[int, int, str], dict[int, list[tuple[int, Head]]]] = defaultdict(dict)
+def whole_offers(
+    places: PeerPlaces,
+    world_size: int,
+    *,
+    above: int,
+    start: int,
+) -> list[Offer]:
+    """Versions of which all ranks have a copy, the newest first, one for each step; not older than
+    step `above`, by trainers that did not begin before number `start`.
+    """
+    by_version: defaultdict[tuple[int, int, str], dict[int, list[tuple[int, Head]]]] = defaultdict(
+        dict
+    )
     for place, held in places.held().items():
         for one in held:
             if one["world_size"] == world_size and one["step"] >= above and one["start"] >= start:
-                by_version[one["step"], one["start"], one["attempt"]].setdefault(one["rank"], []).append((place, one))
+                by_version[one["step"], one["start"], one["attempt"]].setdefault(
+                    one["rank"], []
+                ).append((place, one))
     found: dict[int, Offer] = {}
     for step, start_of, attempt in sorted(by_version, reverse=True):
         ranks = by_version[step, start_of, attempt]
         # Two that differ under one name: one of them is wrong, and nothing shows which.
         alike = all(len({one["sha256"] for _, one in found}) == 1 for found in ranks.values())
         if len(ranks) == world_size and alike and step not in found:
-            found[step] = _offered(places.run, (step, attempt), [ranks[rank] for rank in range(world_size)])
+            found[step] = _offered(
+                places.run, (step, attempt), [ranks[rank] for rank in range(world_size)]
+            )
     return [*found.values()][:MOST_OFFERS]
 
 
@@ -64,7 +79,9 @@ def _offered(run: str, version: Version, by_rank: list[list[tuple[int, Head]]]) 
         world_size=len(by_rank),
         total_bytes=sum(one["bytes"] for one in first),
         created=int(time.time()),
-        manifests=tuple(ManifestDigest(length=one["length"], sha256=one["sha256"]) for one in first),
+        manifests=tuple(
+            ManifestDigest(length=one["length"], sha256=one["sha256"]) for one in first
+        ),
         epoch=first[0]["start"],
     )
     return Offer(
@@ -81,11 +98,23 @@ class PeerStorage:
     read_bytes = 8 << 20
     """Not a whole shard: memory for one that spans tensors takes longer to touch than to fill."""
 
-    def __init__(self, places: PeerPlaces, offers: Sequence[Offer], rank: int, *, copies_first: bool) -> None:
-        """`rank`: of this process. `copies_first`: a shard is read from the neighbour, and only then from the node whose
-        rank staged it."""
-        self._places, self._rank, self._copies_first = places, rank, copies_first
-        self._offers = {object_names.commit_object(places.run, offer.step): offer for offer in offers}
+    def __init__(
+        self,
+        places: PeerPlaces,
+        offers: Sequence[Offer],
+        rank: int,
+        *,
+        copies_first: bool,
+    ) -> None:
+        """`rank`: of this process. `copies_first`: a shard is read from the neighbour, and only
+        then from the node whose rank staged it.
+        """
+        self._places = places
+        self._rank = rank
+        self._copies_first = copies_first
+        self._offers = {
+            object_names.commit_object(places.run, offer.step): offer for offer in offers
+        }
         self._manifests: dict[str, bytes] = {}
         self._mine: dict[str, memoryview] = {}
         """Shards that this rank staged, which it reads without its keeper."""
@@ -105,13 +134,25 @@ class PeerStorage:
         offer, rank = self._of(name)
         why = "no place has it"
         home = rank // self._places.ranks_per_node
-        for place in sorted(offer.holders[rank], key=lambda place: (place == home) == self._copies_first):
-            if rank == self._rank and place == home and name.endswith(".bin") and (own := self._staged(name, offer)):
+        for place in sorted(
+            offer.holders[rank], key=lambda place: (place == home) == self._copies_first
+        ):
+            if (
+                rank == self._rank
+                and place == home
+                and name.endswith(".bin")
+                and (own := self._staged(name, offer))
+            ):
                 # Not over the keeper's socket, which takes the processors as long as all else.
                 target = torch.frombuffer(into, dtype=torch.uint8)
                 target.copy_(torch.frombuffer(own[start : start + len(into)], dtype=torch.uint8))
                 return
-            question = {"op": "read", "name": name, "from": start, "bytes": len(into)}
+            question = {
+                "op": "read",
+                "name": name,
+                "from": start,
+                "bytes": len(into),
+            }
             try:
                 ask(self._places.keepers[place], self._places.key, question, into=into)
             except NotFound as error:
@@ -125,17 +166,30 @@ class PeerStorage:
     def list(self, prefix: str) -> Iterator[Stat]:
         for name, offer in self._offers.items():
             if name.startswith(f"{prefix}/"):
-                yield Stat(name=name, bytes=len(offer.commit.encode()), modified=0.0)
-        # Called after the manifests were compared with the commit; shards are compared when they are read.
+                yield Stat(
+                    name=name,
+                    bytes=len(offer.commit.encode()),
+                    modified=0.0,
+                )
+        # Called after the manifests were compared with the commit; shards are compared when they
+        # are read.
         for name, payload in self._manifests.items():
             if name.startswith(f"{prefix}/"):
                 manifest = parse_manifest(payload)
                 for index, shard in enumerate(manifest.shards):
-                    yield Stat(name=manifest.shard_name(index), bytes=shard.bytes, modified=0.0)
+                    yield Stat(
+                        name=manifest.shard_name(index),
+                        bytes=shard.bytes,
+                        modified=0.0,
+                    )
 
     def stat(self, name: str) -> Stat:
         if name in self._offers:
-            return Stat(name=name, bytes=len(self._offers[name].commit.encode()), modified=0.0)
+            return Stat(
+                name=name,
+                bytes=len(self._offers[name].commit.encode()),
+                modified=0.0,
+            )
         offer, rank = self._of(name)
         return Stat(name=name, bytes=offer.lengths[rank], modified=0.0)
 
@@ -150,7 +204,8 @@ class PeerStorage:
                 memory = self._places.memory_of(self._rank, (offer.step, attempt))
                 if described is None or memory < 0:
                     return None
-                manifest, descriptor = parse_manifest(described), self._places.memories[memory]
+                manifest = parse_manifest(described)
+                descriptor = self._places.memories[memory]
                 size = os.fstat(descriptor).st_size
                 if size < manifest.length:
                     return None

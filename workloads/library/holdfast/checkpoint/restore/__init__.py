@@ -1,7 +1,8 @@
 """Restore: the newest checkpoint whose every byte verifies, on all ranks or on none.
 
-Tensors are filled while their checksums are computed; what damage spoiled, the next candidate overwrites, and if no
-candidate verifies the job ends: it never begins again from step 0 silently while commits exist.
+Tensors are filled while their checksums are computed; what damage spoiled, the next candidate
+overwrites, and if no candidate verifies the job ends: it never begins again from step 0 silently
+while commits exist.
 
 Decision: infra/decisions/0022.
 """
@@ -20,7 +21,14 @@ from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
 from holdfast.checkpoint.restore.reading import Transfer, open_step, plan
-from holdfast.checkpoint.restore.target import Target, check_same, compare, sketch, unproven, versions
+from holdfast.checkpoint.restore.target import (
+    Target,
+    check_same,
+    compare,
+    sketch,
+    unproven,
+    versions,
+)
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, PerRank, capture, targets
 from holdfast.checkpoint.stores.storage import Storage
@@ -50,7 +58,9 @@ class Restored:
     """Newest step that is committed, where `step` was restored from the memory of nodes."""
     attempt: str = ""
     missing: int = 0
-    """Commits that retention had left in addition to this one: they were deleted, and maybe newer ones with them."""
+    """Commits that retention had left in addition to this one: they were deleted, and maybe newer
+    ones with them.
+    """
 
     @property
     def committed_step(self) -> int:
@@ -67,9 +77,10 @@ def restore(
     *,
     again: Storage | None = None,
 ) -> Restored:
-    """Fills `state`. `again`: a second source of the same checkpoints, for what does not verify in the first. Raises on
-    every rank InputError where nothing verifies or the state is another one, and Preempted after a notice on any rank
-    before all bytes are there."""
+    """Fills `state`. `again`: a second source of the same checkpoints, for what does not verify in
+    the first. Raises on every rank InputError where nothing verifies or the state is another one,
+    and Preempted after a notice on any rank before all bytes are there.
+    """
     began = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
@@ -77,15 +88,30 @@ def restore(
     listed = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
     candidates: list[int] = agreed(ranks, listed)["value"]
     if not candidates:
-        return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
-    # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a collective.
+        return Restored(
+            step=0,
+            skipped=skipped,
+            damaged=damaged,
+            seconds=time.monotonic() - began,
+        )
+    # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a
+    # collective.
     live = capture(state)
     before = {name: sketch(live, name) for name, value in targets(state) if unproven(value)}
     sources = [storage] if again is None else [storage, again]
-    make = partial(_Attempt, run=run, state=state, ranks=ranks, tuning=tuning, live=live, stop_asked=stop_asked)
+    make = partial(
+        _Attempt,
+        run=run,
+        state=state,
+        ranks=ranks,
+        tuning=tuning,
+        live=live,
+        stop_asked=stop_asked,
+    )
     for step in candidates:
         failpoint("restore.chosen")
-        # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
+        # Every rank tries the same step: a gang that resumes at two steps trains garbage without an
+        # error.
         attempt, reason = _first_sound(ranks, [make(storage=copy, step=step) for copy in sources])
         if not reason:
             # load_state_dict() is code of the user's, and may raise on one rank only.
@@ -105,12 +131,14 @@ def restore(
                 age_s=max(0.0, time.time() - commit.created),
                 notes=attempt.opened.manifests[0].values.get(NOTES_KEY, {}),
                 commit_count=len(candidates) - len(skipped),
-                # A count that was read from an older commit would report a deletion that retention made.
+                # A count that was read from an older commit would report a deletion that retention
+                # made.
                 missing=0 if skipped else max(0, commit.commit_count - len(candidates)),
             )
         skipped.append((step, reason))
         damaged[step] = attempt.attempt
-    # Never step 0 here: retention would then delete the checkpoints that a person could still repair.
+    # Never step 0 here: retention would then delete the checkpoints that a person could still
+    # repair.
     raise none_verifies(run, skipped)
 
 
@@ -119,13 +147,17 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
         f"run {run} has checkpoints, and none of them verifies",
         got="; ".join(f"step {step}: {reason}" for step, reason in skipped)[:600],
         allowed="at least one that verifies, or a run without commits",
-        fix="bring back deleted objects (soft delete, versions), or start over under another run name",
+        fix=(
+            "bring back deleted objects (soft delete, versions), or start over under another run"
+            " name"
+        ),
     )
 
 
 def _first_sound(ranks: Ranks, attempts: "list[_Attempt]") -> "tuple[_Attempt, str]":
-    """The first copy that all ranks have verified; else the last one, and why the first may not be loaded. Raises
-    InputError on all ranks."""
+    """The first copy that all ranks have verified; else the last one, and why the first may not be
+    loaded. Raises InputError on all ranks.
+    """
     reasons: list[str] = []
     for attempt in attempts:
         mine = outcome(attempt.verify)
@@ -146,20 +178,27 @@ def _worst_or_mixed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_ranks(state: dict[str, Any], world_size: int, commit: Commit) -> None:
-    """Raises InputError where an entry of each rank's own would go to other ranks than those that saved it."""
+    """Raises InputError where an entry of each rank's own would go to other ranks than those that
+    saved it.
+    """
     own = [name for name, entry in state.items() if isinstance(entry, PerRank)]
     if own and commit.world_size != world_size:
         raise InputError(
             f"entry {own[0]} is marked PerRank and fits only the number of ranks that saved it",
             got=f"{world_size} ranks; step {commit.step} was saved by {commit.world_size}",
-            allowed=f"{commit.world_size} ranks, or entries that any number can share: whole ones, and DTensors",
+            allowed=(
+                f"{commit.world_size} ranks, or entries that any number can share: whole ones, and"
+                " DTensors"
+            ),
             fix=f"start {commit.world_size} ranks, or shard the entry by fully_shard (FSDP2)",
         )
 
 
 @dataclass(kw_only=True)
 class _Attempt:
-    """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load the rest."""
+    """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load
+    the rest.
+    """
 
     storage: Storage
     run: str
@@ -187,9 +226,13 @@ class _Attempt:
             self._target.load()
 
     def compare(self, after: Captured, before: dict[str, str]) -> list[str]:
-        """What could not be checked. Raises InputError unless the state holds the bits that were verified."""
-        loaded, live = self._target.loaded, self._target.saved_keys(after.tensors)
-        # Read a second time into other memory: what was loaded may have been written since, and is no witness.
+        """What could not be checked. Raises InputError unless the state holds the bits that were
+        verified.
+        """
+        loaded = self._target.loaded
+        live = self._target.saved_keys(after.tensors)
+        # Read a second time into other memory: what was loaded may have been written since, and is
+        # no witness.
         again = {key: torch.empty_like(loaded[key]) for key in compare(loaded, live, self._before)}
         self._read(again, lambda: False)
         for key, truth in again.items():
@@ -199,4 +242,9 @@ class _Attempt:
     def _read(self, tensors: dict[str, torch.Tensor], stop_asked: Callable[[], bool]) -> None:
         copies = plan(self.opened, tensors, rank=self.ranks.rank)
         with torch.no_grad():
-            Transfer(self.storage, self.opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)
+            Transfer(
+                self.storage,
+                self.opened,
+                parallel=self.tuning.parallel,
+                stop_asked=stop_asked,
+            ).run(copies)

@@ -25,9 +25,21 @@ FOR_PEOPLE = Tuning(retry_s=60.0)
 
 # The format's own names for the dtypes that it has.
 DTYPES = {
-    **{f"{ours}{bits}": f"{theirs}{bits}" for ours, theirs in (("float", "F"), ("int", "I")) for bits in (64, 32, 16)},
-    **{"bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
-    **{"int8": "I8", "uint8": "U8", "bool": "BOOL"},
+    **{
+        f"{ours}{bits}": f"{theirs}{bits}"
+        for ours, theirs in (("float", "F"), ("int", "I"))
+        for bits in (64, 32, 16)
+    },
+    **{
+        "bfloat16": "BF16",
+        "float8_e4m3fn": "F8_E4M3",
+        "float8_e5m2": "F8_E5M2",
+    },
+    **{
+        "int8": "I8",
+        "uint8": "U8",
+        "bool": "BOOL",
+    },
 }
 
 
@@ -40,14 +52,15 @@ def load_tensors(
 ) -> tuple[int, dict[str, torch.Tensor]]:
     """The newest checkpoint that verifies, as whole tensors by key, without a process group.
 
-    `run` None means the only run there is. `keys` picks tensors; one that ends in '/' picks all below it.
-    Raises InputError where nothing verifies, StorageError where the store refuses.
+    `run` None means the only run there is. `keys` picks tensors; one that ends in '/' picks all
+    below it. Raises InputError where nothing verifies, StorageError where the store refuses.
     """
     url = checked_url(url)
     storage = reliable_storage(url, FOR_PEOPLE)
     run = run or only_run(storage)
     reasons: list[str] = []
-    # One process alone, so damage is its own to pass over: no other rank could be left at another step.
+    # One process alone, so damage is its own to pass over: no other rank could be left at another
+    # step.
     for found in steps_of(step, committed_steps(storage, run), run):
         try:
             return found, read_whole(storage, open_step(storage, run, found), keys)
@@ -61,7 +74,9 @@ def load_tensors(
     )
 
 
-def read_whole(storage: Storage, opened: Opened, keys: Collection[str] | None) -> dict[str, torch.Tensor]:
+def read_whole(
+    storage: Storage, opened: Opened, keys: Collection[str] | None
+) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for key, sources in opened.sources.items():
         if keys is None or key in keys or any(k.endswith("/") and key.startswith(k) for k in keys):
@@ -86,22 +101,36 @@ def only_run(storage: Storage) -> str:
 def no_such_keys(keys: str, storage: Storage, run: str | None, step: int) -> InputError:
     opened = open_step(storage, run or only_run(storage), step)
     # Random streams are no weights, and a tensor that is an entry has no tensors below it.
-    entries = sorted({key.split("/")[0] + "/" * ("/" in key) for key in opened.sources if not key.startswith("__")})
+    entries = sorted(
+        {
+            key.split("/")[0] + "/" * ("/" in key)
+            for key in opened.sources
+            if not key.startswith("__")
+        }
+    )
     return InputError(
-        "no tensor has such a key", got=f"--keys {keys}", allowed=", ".join(entries) or "none: it has no tensors",
+        "no tensor has such a key",
+        got=f"--keys {keys}",
+        allowed=", ".join(entries) or "none: it has no tensors",
         fix=f"--keys {next(iter(entries), 'KEY')}",
-    )  # fmt: skip
+    )
 
 
 def refuse_existing(out: Path) -> None:
     """Raises InputError."""
     if out.exists():
-        raise InputError("output exists", got=str(out), allowed="a new name", fix="choose another --out")
+        raise InputError(
+            "output exists",
+            got=str(out),
+            allowed="a new name",
+            fix="choose another --out",
+        )
 
 
 def in_one_entry(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors without the name of the entry they were in, as from_pretrained() looks for them. Raises InputError where
-    two entries have one name."""
+    """The tensors without the name of the entry they were in, as from_pretrained() looks for them.
+    Raises InputError where two entries have one name.
+    """
     found = {key.partition("/")[2] or key: tensor for key, tensor in tensors.items()}
     if len(found) < len(tensors):
         raise InputError(
@@ -113,14 +142,21 @@ def in_one_entry(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return found
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: Mapping[str, str]) -> int:
-    """Bytes of its tensors. Create-only: an export must not overwrite what a server reads. Raises InputError for a dtype
-    that the format does not have."""
+def write_safetensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], notes: Mapping[str, str]
+) -> int:
+    """Bytes of its tensors. Create-only: an export must not overwrite what a server reads. Raises
+    InputError for a dtype that the format does not have.
+    """
     header: dict[str, Any] = {"__metadata__": dict(notes)}
     at = 0
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _dtype(name, tensor), "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        header[name] = {
+            "dtype": _dtype(name, tensor),
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + size],
+        }
         at += size
     encoded = json.dumps(header, separators=(",", ":")).encode()
     # The format asks for tensors that begin at multiples of eight, and readers map them.

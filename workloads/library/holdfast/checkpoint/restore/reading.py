@@ -1,7 +1,8 @@
-"""Reading a committed checkpoint: what it holds, which shards a set of boxes needs, and their verified bytes.
+"""Reading a committed checkpoint: what it holds, which shards a set of boxes needs, and their
+verified bytes.
 
-Nothing is handed out that was not compared with its checksum. Damage raises Damaged; what the caller must
-fix (another shape, another format) raises InputError.
+Nothing is handed out that was not compared with its checksum. Damage raises Damaged; what the
+caller must fix (another shape, another format) raises InputError.
 """
 
 import itertools
@@ -18,7 +19,12 @@ import torch
 
 from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
 from holdfast.checkpoint.format import Commit, Manifest, TensorPart
-from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, decode_manifest
+from holdfast.checkpoint.format.decoding import (
+    MAX_COMMIT_BYTES,
+    MAX_MANIFEST_BYTES,
+    decode_commit,
+    decode_manifest,
+)
 from holdfast.checkpoint.format.soundness import check_committed, check_stored
 from holdfast.checkpoint.state.tensors import Box, boxes_of, memory_of, saved_dtype
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object
@@ -40,7 +46,9 @@ class Opened:
     sources: dict[str, list[ShardSource]] = field(default_factory=dict[str, list[ShardSource]])
 
     def part(self, key: str, rank: int) -> TensorPart:
-        """What describes a tensor to `rank`: its own, since an entry of each rank's own may differ in shape."""
+        """What describes a tensor to `rank`: its own, since an entry of each rank's own may differ
+        in shape.
+        """
         sources = self.sources[key]
         return next((source.part for source in sources if source.rank == rank), sources[0].part)
 
@@ -54,12 +62,17 @@ def open_step(storage: Storage, run: str, step: int) -> Opened:
     try:
         data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES)
         commit = decode_commit(data, run=run, step=step)
-        names = [object_names.manifest_object(run, step, commit.attempt, rank) for rank in range(commit.world_size)]
+        names = [
+            object_names.manifest_object(run, step, commit.attempt, rank)
+            for rank in range(commit.world_size)
+        ]
         manifests = tuple(
             decode_manifest(read_object(storage, name, limit=MAX_MANIFEST_BYTES), commit, rank)
             for rank, name in enumerate(names)
         )
-        stored = {found.name: found for found in storage.list(object_names.attempt_prefix(run, step, commit.attempt))}
+        stored = {}
+        for found in storage.list(object_names.attempt_prefix(run, step, commit.attempt)):
+            stored[found.name] = found
     # Also when retention has deleted the step since it was listed: the next candidate is tried.
     except (NotFound, EOFError) as error:
         raise Damaged(str(error)) from error
@@ -69,7 +82,9 @@ def open_step(storage: Storage, run: str, step: int) -> Opened:
     opened = Opened(commit=commit, manifests=manifests)
     for manifest in manifests:
         for part in manifest.tensors:
-            opened.sources.setdefault(part.key, []).append(ShardSource(rank=manifest.rank, part=part))
+            opened.sources.setdefault(part.key, []).append(
+                ShardSource(rank=manifest.rank, part=part)
+            )
     return opened
 
 
@@ -92,7 +107,8 @@ def plan(opened: Opened, tensors: Mapping[str, torch.Tensor], *, rank: int) -> l
 def _copies(opened: Opened, want: Box, rank: int) -> list[Copy]:
     if not want.local.numel():
         return []
-    # This rank's own file first: after a restart on the same machine it may still be in the page cache.
+    # This rank's own file first: after a restart on the same machine it may still be in the page
+    # cache.
     sources = sorted(opened.sources.get(want.key, []), key=lambda s: s.rank != rank)
     found = [copy for source in sources if (copy := _overlap(source, want)) is not None]
     whole = next((copy for copy in found if copy.extent == tuple(want.local.shape)), None)
@@ -107,12 +123,15 @@ def _copies(opened: Opened, want: Box, rank: int) -> list[Copy]:
 
 
 def _overlap(source: ShardSource, want: Box) -> Copy | None:
-    part, into = source.part, want.local
+    part = source.part
+    into = want.local
     if len(part.shape) != into.ndim:
         return None  # another rank's own entry of this name
     start: list[int] = []
     extent: list[int] = []
-    for axis, (have_at, have, want_at) in enumerate(zip(part.offset, part.extent, want.offset, strict=True)):
+    for axis, (have_at, have, want_at) in enumerate(
+        zip(part.offset, part.extent, want.offset, strict=True)
+    ):
         low = max(have_at, want_at)
         high = min(have_at + have, want_at + want.local.shape[axis])
         if low >= high:
@@ -120,7 +139,12 @@ def _overlap(source: ShardSource, want: Box) -> Copy | None:
         start.append(low - have_at)
         extent.append(high - low)
         into = into.narrow(axis, low - want_at, high - low)
-    return Copy(source=source, into=into, start=tuple(start), extent=tuple(extent))
+    return Copy(
+        source=source,
+        into=into,
+        start=tuple(start),
+        extent=tuple(extent),
+    )
 
 
 ByteRange = tuple[int, torch.Tensor]
@@ -128,17 +152,27 @@ ByteRange = tuple[int, torch.Tensor]
 
 
 class Transfer:
-    """Reads every shard that some copies need once and whole, verifies it, and puts its bytes where they belong.
+    """Reads every shard that some copies need once and whole, verifies it, and puts its bytes where
+    they belong.
 
-    Bytes go straight to their tensor where a read falls into one, else through small buffers that are used
-    again and again: fresh memory costs more to touch than to fill. So a target may have been written when
-    damage is found; the caller then overwrites it with an older checkpoint or gives up.
+    Bytes go straight to their tensor where a read falls into one, else through small buffers that
+    are used again and again: fresh memory costs more to touch than to fill. So a target may have
+    been written when damage is found; the caller then overwrites it with an older checkpoint or
+    gives up.
     """
 
     def __init__(
-        self, storage: Storage, opened: Opened, *, parallel: int, stop_asked: Callable[[], bool] = lambda: False
+        self,
+        storage: Storage,
+        opened: Opened,
+        *,
+        parallel: int,
+        stop_asked: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._storage, self._opened, self._parallel, self._stop_asked = storage, opened, parallel, stop_asked
+        self._storage = storage
+        self._opened = opened
+        self._parallel = parallel
+        self._stop_asked = stop_asked
         self._ranges: dict[int, list[ByteRange]] = {}
         self._own = threading.local()
 
@@ -148,15 +182,22 @@ class Transfer:
             part, place = copy.source.part, (copy.source.rank, copy.source.part.at)
             if place not in boxes:
                 dtype = saved_dtype(part)
-                whole = copy.extent == part.extent and copy.into.is_contiguous() and copy.into.dtype == dtype
+                whole = (
+                    copy.extent == part.extent
+                    and copy.into.is_contiguous()
+                    and copy.into.dtype == dtype
+                )
                 boxes[place] = copy.into if whole else torch.empty(part.extent, dtype=dtype)
                 into = boxes[place].detach().view(-1).view(torch.uint8)
                 self._ranges.setdefault(copy.source.rank, []).append((part.at, into))
         for ranges in self._ranges.values():
             ranges.sort(key=itemgetter(0))
         needed = sorted({shard for copy in copies for shard in self._shards_of(copy.source)})
-        # Where a read is a request, many wait at once; where it is a copy, more threads than cores only queue.
-        largest = max((shard.bytes for m in self._opened.manifests for shard in m.shards), default=0)
+        # Where a read is a request, many wait at once; where it is a copy, more threads than cores
+        # only queue.
+        largest = max(
+            (shard.bytes for m in self._opened.manifests for shard in m.shards), default=0
+        )
         waits = self._storage.read_bytes > largest
         threads = self._parallel if waits else min(self._parallel, os.cpu_count() or 1)
         with ThreadPoolExecutor(threads, thread_name_prefix="restore") as pool:
@@ -164,23 +205,33 @@ class Transfer:
         for copy in copies:
             box = boxes[(copy.source.rank, copy.source.part.at)]
             if box is not copy.into:
-                part = (slice(at, at + length) for at, length in zip(copy.start, copy.extent, strict=True))
+                part = (
+                    slice(at, at + length)
+                    for at, length in zip(copy.start, copy.extent, strict=True)
+                )
                 copy.into.copy_(box[tuple(part)])
 
     def _shards_of(self, source: ShardSource) -> list[tuple[int, int]]:
-        start, end = source.part.at, source.part.at + source.part.bytes
+        start = source.part.at
+        end = source.part.at + source.part.bytes
         stretches = self._opened.manifests[source.rank].stretches()
-        return [(source.rank, n) for n, one in enumerate(stretches) if one.start < end and one.stop > start]
+        return [
+            (source.rank, n)
+            for n, one in enumerate(stretches)
+            if one.start < end and one.stop > start
+        ]
 
     def _fetch(self, which: tuple[int, int]) -> None:
         rank, index = which
         manifest = self._opened.manifests[rank]
         at = sum(shard.bytes for shard in manifest.shards[:index])
-        shard, name = manifest.shards[index], manifest.shard_name(index)
+        shard = manifest.shards[index]
+        name = manifest.shard_name(index)
         running = Crc32c()
         try:
             for start in range(0, shard.bytes, self._storage.read_bytes):
-                if self._stop_asked():  # no work is at risk yet, and the grace period may be shorter than the restore
+                # no work is at risk yet, and the grace period may be shorter than the restore
+                if self._stop_asked():
                     raise Preempted(0)
                 length = min(self._storage.read_bytes, shard.bytes - start)
                 direct = self._within_one(rank, at + start, length)
@@ -198,28 +249,36 @@ class Transfer:
     def _buffer(self, length: int) -> memoryview:
         """This thread's."""
         if len(getattr(self._own, "buffer", b"")) < length:
-            self._own.buffer = memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            self._own.buffer = memoryview(
+                mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            )
         return self._own.buffer[:length]
 
     def _within_one(self, rank: int, at: int, length: int) -> memoryview | None:
-        """The memory of the tensor that takes all of this stretch, where there is one that the CPU can write."""
+        """The memory of the tensor that takes all of this stretch, where there is one that the CPU
+        can write.
+        """
         ranges = self._ranges[rank]
         found = bisect_right(ranges, at, key=itemgetter(0)) - 1
         begin, into = ranges[max(0, found)]
         if found < 0 or begin + len(into) < at + length:
             return None
         low = at - begin
-        return memory_of(into[low : low + length]) if into.device.type == "cpu" else None
+        if into.device.type == "cpu":
+            return memory_of(into[low : low + length])
+        return None
 
     def _scatter(self, rank: int, at: int, chunk: memoryview) -> None:
         data = torch.frombuffer(chunk, dtype=torch.uint8)
         ranges = self._ranges[rank]
-        # Parts of a stream do not overlap, so only the one before the chunk's start can reach into it.
+        # Parts of a stream do not overlap, so only the one before the chunk's start can reach into
+        # it.
         first = max(0, bisect_left(ranges, at, key=itemgetter(0)) - 1)
         for begin, into in itertools.islice(ranges, first, None):
             if begin >= at + len(chunk):
                 break
-            low, high = max(at, begin), min(at + len(chunk), begin + len(into))
+            low = max(at, begin)
+            high = min(at + len(chunk), begin + len(into))
             if low < high:
                 into[low - begin : high - begin].copy_(data[low - at : high - at])
 
@@ -230,4 +289,6 @@ def empty_like_saved(part: TensorPart) -> torch.Tensor:
         return torch.empty(part.shape, dtype=saved_dtype(part))
     # A sparse file has any size for nothing; PyTorch reports a refused allocation as RuntimeError.
     except (MemoryError, RuntimeError) as error:
-        raise Damaged(f"tensor {part.key[:80]} of {list(part.shape)} does not fit into memory") from error
+        raise Damaged(
+            f"tensor {part.key[:80]} of {list(part.shape)} does not fit into memory"
+        ) from error

@@ -1,4 +1,6 @@
-"""What all ranks must agree on before a save counts: the same tensors, and one attempt to write below."""
+"""What all ranks must agree on before a save counts: the same tensors, and one attempt to write
+below.
+"""
 
 import hashlib
 import json
@@ -15,31 +17,46 @@ from holdfast.checkpoint.state.tensors import Piece, pieces_of
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.contract.errors import InputError
 
-NOTHING = Captured(skeleton={}, tensors={}, per_rank=frozenset())
+NOTHING = Captured(
+    skeleton={},
+    tensors={},
+    per_rank=frozenset(),
+)
 
 
 def check_state(state: dict[str, Any], ranks: Ranks) -> None:
-    """Before training: what could not be saved, or differs between ranks, is an error now and on every rank."""
+    """Before training: what could not be saved, or differs between ranks, is an error now and on
+    every rank.
+    """
     try:
         captured = capture(state)
-        pieces_of(captured, ranks.rank, ranks.world_size)  # a layout without boxes would be found at the first save
+        # a layout without boxes would be found at the first save
+        pieces_of(captured, ranks.rank, ranks.world_size)
         if ranks.world_size > 1:
             _check_moments(state)
-        mine = {"layout": layout_digest(captured), "failed": ""}
+        mine = {
+            "layout": layout_digest(captured),
+            "failed": "",
+        }
     except InputError as error:
-        captured, mine = NOTHING, failure_of(error)
+        captured = NOTHING
+        mine = failure_of(error)
     decided(ranks, mine, captured)
 
 
 def _check_moments(state: dict[str, Any]) -> None:
-    # Their shapes are the same on every rank, so nothing else would show that each holds other numbers.
+    # Their shapes are the same on every rank, so nothing else would show that each holds other
+    # numbers.
     for name, entry in state.items():
         groups = entry.param_groups if isinstance(entry, torch.optim.Optimizer) else []
         if any(is_flat(parameter) for group in groups for parameter in group["params"]):
             raise InputError(
                 f"optimizer {name} of an FSDP1 module holds the moments of this rank's shards only",
                 got="an entry that would be saved once for all ranks",
-                allowed="PerRank(optimizer), which resumes on the same number of ranks, or a module of fully_shard (FSDP2)",
+                allowed=(
+                    "PerRank(optimizer), which resumes on the same number of ranks, or a module of"
+                    " fully_shard (FSDP2)"
+                ),
                 fix=f'write "{name}": PerRank(optimizer)',
             )
 
@@ -50,7 +67,9 @@ def is_flat(parameter: torch.Tensor) -> bool:
 
 
 def decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:
-    """What rank 0 decides. Raises InputError on all ranks where one has a bad value, or their states differ."""
+    """What rank 0 decides. Raises InputError on all ranks where one has a bad value, or their
+    states differ.
+    """
     decision = agreed(ranks, mine, _decide)
     if "differ" in decision:
         keys = sorted(captured.tensors.keys() - captured.per_rank)
@@ -65,23 +84,26 @@ def decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str,
 
 def layout_digest(captured: Captured) -> str:
     """Of what must be the same on every rank."""
-    # Shapes too: one rank writes a replicated tensor, so another rank's different shape would never show.
-    shared = [
-        (key, str(tensor.dtype), list(tensor.shape))
-        for key, tensor in captured.tensors.items()
-        if key not in captured.per_rank
-    ]
+    # Shapes too: one rank writes a replicated tensor, so another rank's different shape would never
+    # show.
+    shared = []
+    for key, tensor in captured.tensors.items():
+        if key not in captured.per_rank:
+            shared.append((key, str(tensor.dtype), list(tensor.shape)))
     return hashlib.sha256(json.dumps(shared).encode()).hexdigest()
 
 
 def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
-    # First: a value that cannot be stored fails every later save too, so it is raised now and on all ranks.
+    # First: a value that cannot be stored fails every later save too, so it is raised now and on
+    # all ranks.
     for outcome in outcomes:
         if "input" in outcome:
             return outcome
-    if fenced := next((outcome["fenced"] for outcome in outcomes if outcome.get("fenced")), ""):
+    fenced = next((outcome["fenced"] for outcome in outcomes if outcome.get("fenced")), "")
+    if fenced:
         return {"fenced": fenced}
-    if skips := {rank: outcome["skip"] for rank, outcome in enumerate(outcomes) if "skip" in outcome}:
+    skips = {rank: outcome["skip"] for rank, outcome in enumerate(outcomes) if "skip" in outcome}
+    if skips:
         return {"skip": next((f"rank {rank}: {why}" for rank, why in skips.items() if why), "")}
     if len({outcome["layout"] for outcome in outcomes}) > 1:
         return {"differ": True}
@@ -101,7 +123,9 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
 def worst_ending(endings: list[dict[str, str]]) -> dict[str, str]:
     """The first reason of each kind, with its rank."""
     return {
-        kind: next((f"rank {rank}: {one[kind]}" for rank, one in enumerate(endings) if one[kind]), "")
+        kind: next(
+            (f"rank {rank}: {one[kind]}" for rank, one in enumerate(endings) if one[kind]), ""
+        )
         for kind in ("fenced", "failed")
     }
 
@@ -109,7 +133,8 @@ def worst_ending(endings: list[dict[str, str]]) -> dict[str, str]:
 def _first_difference(keys_by_rank: list[list[str]]) -> str:
     first = set(keys_by_rank[0])
     for rank, keys in enumerate(keys_by_rank):
-        if different := sorted(first.symmetric_difference(keys)):
+        different = sorted(first.symmetric_difference(keys))
+        if different:
             where = 0 if different[0] in first else rank
             return f"{different[0]} is on rank {where} and not on rank {rank if where == 0 else 0}"
     return "the same keys, with other shapes or dtypes"
@@ -120,7 +145,10 @@ def step_not_grown(step: int, newest: int) -> InputError:
         "number of a step is not above that of the last save",
         got=f"step {step} after step {newest}",
         allowed="steps counted over the whole run, each number once",
-        fix="count optimizer steps from ckpt.step on: for step in range(ckpt.step, total): ...; ckpt.tick(step + 1)",
+        fix=(
+            "count optimizer steps from ckpt.step on: for step in range(ckpt.step, total): ...;"
+            " ckpt.tick(step + 1)"
+        ),
     )
 
 

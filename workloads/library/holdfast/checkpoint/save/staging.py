@@ -1,7 +1,9 @@
-"""The staging memory: one buffer of the state's size, shared with the uploader, touched before it is needed.
+"""The staging memory: one buffer of the state's size, shared with the uploader, touched before it
+is needed.
 
-A memfd: it has no name that a killed job could leave behind, is not bound by the 64 MiB of a container's /dev/shm, and
-counts against the pod's memory like any other. A save copies the state there and goes on.
+A memfd: it has no name that a killed job could leave behind, is not bound by the 64 MiB of a
+container's /dev/shm, and counts against the pod's memory like any other. A save copies the state
+there and goes on.
 
 Decision: infra/decisions/0020.
 """
@@ -28,8 +30,10 @@ from holdfast.checkpoint.state.tensors import Piece, memory_at, memory_of, saved
 from holdfast.checkpoint.stores.storage import Storage
 
 SPARE_BYTES = 64 << 10
-"""For what a program adds after its start, such as the random stream of a library that it imports late. A memory that
-has to grow is mapped again and touched again, and the save waits for that longer than for its copy."""
+"""For what a program adds after its start, such as the random stream of a library that it imports
+late. A memory that has to grow is mapped again and touched again, and the save waits for that
+longer than for its copy.
+"""
 
 
 class Staging:
@@ -39,7 +43,9 @@ class Staging:
         self.bytes = os.fstat(self.descriptor).st_size
         self._buffer = torch.empty(0, dtype=torch.uint8)
         if self.bytes:
-            self._buffer = torch.frombuffer(mmap.mmap(self.descriptor, self.bytes), dtype=torch.uint8)
+            self._buffer = torch.frombuffer(
+                mmap.mmap(self.descriptor, self.bytes), dtype=torch.uint8
+            )
         self._toucher: threading.Thread | None = None
         self._pinned: bool | None = None
         """None: not tried yet."""
@@ -48,20 +54,29 @@ class Staging:
         """Events of the GPUs."""
 
     def prepare(self, pieces: list[Piece]) -> None:
-        """Make room for `pieces`, touch every page and pin it where a GPU will copy, in the background."""
+        """Make room for `pieces`, touch every page and pin it where a GPU will copy, in the
+        background.
+        """
         fresh = stream_bytes(pieces) > self.bytes
         if fresh:
             self._grow(stream_bytes(pieces) + SPARE_BYTES)
         device = next((piece.local.device for piece in pieces if piece.local.is_cuda), None)
         # What outlived the process that touched it is no longer pinned.
         if fresh or (device and self._pinned is None and self._toucher is None):
-            self._toucher = threading.Thread(target=self._touch, args=(device,), name="stage-touch", daemon=True)
+            self._toucher = threading.Thread(
+                target=self._touch,
+                args=(device,),
+                name="stage-touch",
+                daemon=True,
+            )
             self._toucher.start()
 
     def stage(self, pieces: list[Piece], *, steady: Collection[str] = ()) -> int:
         """Copy; the bytes are there when `wait` returns. The uploader must not be reading.
 
-        `steady`: keys of tensors that do not change until then: a GPU copies them while it goes on computing."""
+        `steady`: keys of tensors that do not change until then: a GPU copies them while it goes on
+        computing.
+        """
         failpoint("stage.begin")
         self.prepare(pieces)
         devices = {piece.local.device for piece in pieces if piece.local.is_cuda}
@@ -119,11 +134,13 @@ class Staging:
         self.bytes = length
 
     def _touch(self, device: torch.device | None) -> None:
-        # Page faults cost more than the copy: taken here, during the first steps, and not in the first save. By reading,
-        # since a memory that outlives its process may hold the only copy of this rank's last state.
+        # Page faults cost more than the copy: taken here, during the first steps, and not in the
+        # first save. By reading, since a memory that outlives its process may hold the only copy of
+        # this rank's last state.
         self._buffer[:: mmap.PAGESIZE].sum()
         if device is not None:
-            with torch.cuda.device(device):  # a thread begins on GPU 0, whose memory a context would take
+            # a thread begins on GPU 0, whose memory a context would take
+            with torch.cuda.device(device):
                 code = _cudart().cudaHostRegister(self._buffer.data_ptr(), self.bytes, 0)
             self._pinned = int(code) == 0  # not pinned is slower, not wrong
 
@@ -133,22 +150,42 @@ class Staging:
             self._toucher = None
 
 
-def upload_now(storage: Storage, pieces: list[Piece], manifest: Manifest, tuning: Tuning) -> Manifest:
-    """One rank's part, uploaded before this returns; `manifest` lacks its shards. Raises StorageError."""
+def upload_now(
+    storage: Storage,
+    pieces: list[Piece],
+    manifest: Manifest,
+    tuning: Tuning,
+) -> Manifest:
+    """One rank's part, uploaded before this returns; `manifest` lacks its shards. Raises
+    StorageError.
+    """
     # A second copy of this rank's part in host memory, for as long as the upload lasts.
     stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
     copy_into(stream, pieces)
-    job = Job(save=1, length=len(stream), shard_bytes=tuning.shard_size(len(stream)), manifest=manifest)
+    job = Job(
+        save=1,
+        length=len(stream),
+        shard_bytes=tuning.shard_size(len(stream)),
+        manifest=manifest,
+    )
     return upload(storage, memory_of(stream), job, parallel=tuning.parallel)
 
 
 def steady_keys(state: Mapping[str, Any], captured: Captured) -> frozenset[str]:
     """Of the tensors that only an optimizer's step changes: trained parameters, and its own."""
     modules = [value for _, value in targets(state) if isinstance(value, torch.nn.Module)]
-    trained = {memory_at(each) for module in modules for each in module.parameters() if each.requires_grad}
-    own = tuple(f"{name}/" for name, value in targets(state) if isinstance(value, torch.optim.Optimizer))
+    trained = set()
+    for module in modules:
+        for each in module.parameters():
+            if each.requires_grad:
+                trained.add(memory_at(each))
+    own = tuple(
+        f"{name}/" for name, value in targets(state) if isinstance(value, torch.optim.Optimizer)
+    )
     return frozenset(
-        key for key, tensor in captured.tensors.items() if key.startswith(own) or memory_at(tensor) in trained
+        key
+        for key, tensor in captured.tensors.items()
+        if key.startswith(own) or memory_at(tensor) in trained
     )
 
 
@@ -159,7 +196,8 @@ def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
         if part.bytes:
             room = stream[part.at : part.at + part.bytes]
             room.view(saved_dtype(part)).view(part.extent).copy_(piece.local, non_blocking=True)
-            if piece.local.is_cuda:  # what is freed meanwhile must not be given to others before it is copied
+            # what is freed meanwhile must not be given to others before it is copied
+            if piece.local.is_cuda:
                 piece.local.record_stream(torch.cuda.current_stream(piece.local.device))
 
 

@@ -1,4 +1,6 @@
-"""The trainer's side of the uploader process: its orders and jobs, its reports; it never blocks on storage."""
+"""The trainer's side of the uploader process: its orders and jobs, its reports; it never blocks on
+storage.
+"""
 
 import json
 import math
@@ -22,8 +24,9 @@ from holdfast.checkpoint.save.retention import Policy
 from holdfast.checkpoint.settings import Tuning
 
 ROOT = Path(__file__).parents[3]
-# Not `python -m`: that puts the current folder first, and a queue.py there would be imported for the library's own.
-# The first import binds the package to the copy that the trainer runs, whatever else is installed.
+# Not `python -m`: that puts the current folder first, and a queue.py there would be imported for
+# the library's own. The first import binds the package to the copy that the trainer runs, whatever
+# else is installed.
 START = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -63,8 +66,14 @@ class UploadOrders:
 
     @property
     def policy(self) -> Policy:
-        damaged, stale = frozenset(self.damaged), frozenset(self.stale)
-        return Policy(keep=self.keep, keep_every=self.tuning.keep_every, damaged=damaged, stale=stale)
+        damaged = frozenset(self.damaged)
+        stale = frozenset(self.stale)
+        return Policy(
+            keep=self.keep,
+            keep_every=self.tuning.keep_every,
+            damaged=damaged,
+            stale=stale,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,18 +94,29 @@ class Job:
     """Which copy the neighbour has to keep meanwhile."""
 
     def encode(self) -> bytes:
-        return json.dumps(self, default=fields_of, separators=(",", ":"), allow_nan=False).encode()
+        return json.dumps(
+            self,
+            default=fields_of,
+            separators=(",", ":"),
+            allow_nan=False,
+        ).encode()
 
     @classmethod
     def decode(cls, body: dict[str, Any]) -> "Job":
-        # Not parse_manifest: this one comes from the trainer itself, and its many parts are not worth a second check.
+        # Not parse_manifest: this one comes from the trainer itself, and its many parts are not
+        # worth a second check.
         fields: dict[str, Any] = body["manifest"]
         tensors = tuple(
-            TensorPart(**(part | {name: tuple(part[name]) for name in ("shape", "offset", "extent")}))
+            TensorPart(
+                **(part | {name: tuple(part[name]) for name in ("shape", "offset", "extent")})
+            )
             for part in fields.pop("tensors")
         )
         del fields["shards"]
-        body |= {"manifest": Manifest(**fields, tensors=tensors, shards=()), "keep": tuple(body["keep"])}
+        body |= {
+            "manifest": Manifest(**fields, tensors=tensors, shards=()),
+            "keep": tuple(body["keep"]),
+        }
         return cls(**body)
 
 
@@ -117,9 +137,17 @@ class Report:
     def event(self) -> tuple[str, dict[str, object]] | None:
         """Its line of the event log: name and fields."""
         if self.done == "committed":
-            return "commit", {"step": self.step, "seconds": round(self.seconds, 3), "bytes": self.bytes}
+            return "commit", {
+                "step": self.step,
+                "seconds": round(self.seconds, 3),
+                "bytes": self.bytes,
+            }
         if self.done == "staged":
-            return "save", {"step": self.step, "blocking_seconds": round(self.seconds, 6), "bytes": self.bytes}
+            return "save", {
+                "step": self.step,
+                "blocking_seconds": round(self.seconds, 6),
+                "bytes": self.bytes,
+            }
         if self.done in ("failed", "fenced"):
             return "save_failed", {"step": self.step, "reason": self.reason}
         return None
@@ -127,7 +155,9 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InFlight:
-    """A save that was handed over and has not finished, and the staging memory that it holds until then."""
+    """A save that was handed over and has not finished, and the staging memory that it holds until
+    then.
+    """
 
     step: int
     memory: int
@@ -137,7 +167,9 @@ class InFlight:
 class Uploader:
     def __init__(self, orders: UploadOrders, memories: list[int], *, coordinator: bool) -> None:
         """`memories`: descriptors of the staging memories."""
-        self._orders, self._memories, self._coordinator = orders, memories, coordinator
+        self._orders = orders
+        self._memories = memories
+        self._coordinator = coordinator
         self._commit_count = orders.commit_count
         self._in_flight: dict[int, InFlight] = {}
         self._copying: dict[int, InFlight] = {}
@@ -148,15 +180,25 @@ class Uploader:
 
     def _start(self) -> None:
         self._buffer = b""
-        # A socket and not a pipe: each side sees at once that the other is gone, whatever killed it.
+        # A socket and not a pipe: each side sees at once that the other is gone, whatever killed
+        # it.
         self.connection, theirs = socket.socketpair()
         self._arrivals = select.poll()
         self._arrivals.register(self.connection, select.POLLIN)
         orders = replace(self._orders, commit_count=self._commit_count).encode()
         descriptors = (theirs.fileno(), *self._memories)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", START, str(ROOT), orders, *map(str, descriptors)],
-            # torchrun and kubelets signal process groups: the save in flight must not get those signals.
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                START,
+                str(ROOT),
+                orders,
+                *map(str, descriptors),
+            ],
+            # torchrun and kubelets signal process groups: the save in flight must not get those
+            # signals.
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -175,28 +217,41 @@ class Uploader:
         return bool(self._copying)
 
     def free_memory(self, kept: int = -1) -> int:
-        """Which staging memory the next save may take, but `kept`; -1: every one is still being uploaded."""
-        taken = {kept, *(one.memory for one in (*self._in_flight.values(), *self._copying.values()))}
+        """Which staging memory the next save may take, but `kept`; -1: every one is still being
+        uploaded.
+        """
+        taken = {
+            kept,
+            *(one.memory for one in (*self._in_flight.values(), *self._copying.values())),
+        }
         return next((memory for memory in range(len(self._memories)) if memory not in taken), -1)
 
     @property
     def oldest_s(self) -> float:
         """How long the oldest save in flight has taken so far."""
-        return time.monotonic() - min((one.began for one in self._in_flight.values()), default=math.inf)
+        return time.monotonic() - min(
+            (one.began for one in self._in_flight.values()), default=math.inf
+        )
 
     def why_full(self) -> str:
         step = min((one.step for one in self._in_flight.values()), default=0)
         return f"the upload of step {step} has not finished after {self.oldest_s:.0f} s"
 
     def submit(self, job: Job, began: float, *, after: Callable[[], object] | None = None) -> None:
-        """`began`: when its staging did. `after`: wait for it first, in a thread; the save is in flight from now on."""
+        """`began`: when its staging did. `after`: wait for it first, in a thread; the save is in
+        flight from now on.
+        """
         assert job.save not in self._in_flight
         if self._process.poll() is not None:  # killed since: a new one has the same memory
             while self._in_flight or self._copying:
                 self._receive()
             self.connection.close()
             self._start()
-        one = InFlight(step=job.manifest.step, memory=job.memory, began=began)
+        one = InFlight(
+            step=job.manifest.step,
+            memory=job.memory,
+            began=began,
+        )
         if job.upload:
             self._in_flight[job.save] = one
         if job.copy:
@@ -204,7 +259,12 @@ class Uploader:
         if after is None:
             self._order(job.encode())
         else:
-            threading.Thread(target=self._hand_over, args=(job, after), name="hand-over", daemon=True).start()
+            threading.Thread(
+                target=self._hand_over,
+                args=(job, after),
+                name="hand-over",
+                daemon=True,
+            ).start()
 
     def _hand_over(self, job: Job, after: Callable[[], object]) -> None:
         after()
@@ -229,11 +289,16 @@ class Uploader:
         """Reports that have come since the last call."""
         if self._arrivals.poll(1000 * wait_s):
             self._receive()
-        reports, self._reports = self._reports, []
+        reports = self._reports
+        self._reports = []
         return reports
 
-    def finish(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> list[Report]:
-        """Until none is in flight, the time is over or `give_up` says so (called some 20 times a second)."""
+    def finish(
+        self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False
+    ) -> list[Report]:
+        """Until none is in flight, the time is over or `give_up` says so (called some 20 times a
+        second).
+        """
         deadline = time.monotonic() + timeout_s
         reports = self.poll()
         while self._in_flight and (left := deadline - time.monotonic()) > 0 and not give_up():
@@ -245,7 +310,8 @@ class Uploader:
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0 if not self._in_flight else 0.0)
-        # A child that outlives its parent is the point; without this the interpreter warns about it.
+        # A child that outlives its parent is the point; without this the interpreter warns about
+        # it.
         self._process.returncode = self._process.returncode or 0
 
     def _receive(self) -> None:
@@ -266,20 +332,32 @@ class Uploader:
             self._reports.append(report)
             self._copying.pop(report.save, None)
             return
-        if one := self._in_flight.get(report.save):
-            # From the staging on, and not from the upload alone: that long the work of this save was at risk.
+        one = self._in_flight.get(report.save)
+        if one:
+            # From the staging on, and not from the upload alone: that long the work of this save
+            # was at risk.
             report = replace(report, step=one.step, seconds=time.monotonic() - one.began)
         self._reports.append(report)
-        # An uploader that is started later goes on with the count; a lower one would look like deleted commits.
+        # An uploader that is started later goes on with the count; a lower one would look like
+        # deleted commits.
         self._commit_count += report.done == "committed"
         if report.done in ("failed", "fenced", "committed" if self._coordinator else "uploaded"):
             self._in_flight.pop(report.save, None)
 
     def _died(self) -> None:
-        self.replace()  # its socket closes a moment before it can be waited for; a save handed over then would be lost
+        # its socket closes a moment before it can be waited for; a save handed over then would be
+        # lost
+        self.replace()
         for done, of in (("failed", self._in_flight), ("uncopied", self._copying)):
             for save, one in of.items():
-                self._reports.append(Report(save=save, done=done, step=one.step, reason="the uploader process is gone"))
+                self._reports.append(
+                    Report(
+                        save=save,
+                        done=done,
+                        step=one.step,
+                        reason="the uploader process is gone",
+                    )
+                )
             of.clear()
 
 
@@ -288,8 +366,8 @@ _uploaders: WeakSet[Uploader] = WeakSet()
 
 def _disown() -> None:
     """In a forked child of the trainer."""
-    # A worker of a loader may live on when the trainer is killed. With a copy of this end of the socket it would keep
-    # the uploader waiting for a trainer that is gone.
+    # A worker of a loader may live on when the trainer is killed. With a copy of this end of the
+    # socket it would keep the uploader waiting for a trainer that is gone.
     for uploader in _uploaders:
         uploader.connection.close()
 

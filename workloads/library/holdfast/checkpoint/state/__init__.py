@@ -1,8 +1,9 @@
-"""A user's state as named tensors plus a JSON skeleton. Nothing else can be saved, so nothing can run.
+"""A user's state as named tensors plus a JSON skeleton. Nothing else can be saved, so nothing can
+run.
 
-A value comes back as the very type that it had; one of any other type is refused, never changed. JSON has fewer types
-than Python, so what it lacks is written as an object with one key that begins with `$`. No class is looked up by a name
-from a checkpoint: what could run code cannot be spelled.
+A value comes back as the very type that it had; one of any other type is refused, never changed.
+JSON has fewer types than Python, so what it lacks is written as an object with one key that begins
+with `$`. No class is looked up by a name from a checkpoint: what could run code cannot be spelled.
 """
 
 import builtins
@@ -25,17 +26,24 @@ from holdfast.contract.errors import InputError
 Skeleton = Any
 Put = Callable[[str, torch.Tensor], None]
 
-_MAPPINGS: dict[type, str] = {dict: "$map", OrderedDict: "$ordered", Counter: "$counter"}
+_MAPPINGS: dict[type, str] = {
+    dict: "$map",
+    OrderedDict: "$ordered",
+    Counter: "$counter",
+}
 _MAPPING_OF = {mark: kind for kind, mark in _MAPPINGS.items()}
 _FACTORIES: dict[str, Any] = {name: getattr(builtins, name) if name else None for name in FACTORIES}
 
 
 def encode_value(value: Any, key: str, put: Put) -> Skeleton:
-    """`put` takes the tensors, by key. Raises InputError for what would come back as something else."""
+    """`put` takes the tensors, by key. Raises InputError for what would come back as something
+    else.
+    """
     if isinstance(value, torch.Tensor):
         put(key, value)
         return {"$tensor": key}
-    kind: type = type(value)  # and not isinstance: an IntEnum is an int, a namedtuple a tuple, and neither comes back
+    # and not isinstance: an IntEnum is an int, a namedtuple a tuple, and neither comes back
+    kind: type = type(value)
     if value is None or kind in (bool, int, str):
         return value
     # JSON has no infinities; the standard module writes ones that no other reader takes.
@@ -53,7 +61,8 @@ def encode_value(value: Any, key: str, put: Put) -> Skeleton:
         _check_depth(key)
         items = [encode_value(item, f"{key}/{i}", put) for i, item in enumerate(value)]
         return items if kind is list else {"$tuple": items}
-    if (dtype := _numpy_dtype(value)) in NUMPY_DTYPES:
+    dtype = _numpy_dtype(value)
+    if dtype in NUMPY_DTYPES:
         return {"$numpy": [dtype, value.tobytes().hex()]}
     raise _refused(value, key)
 
@@ -65,7 +74,9 @@ def _pairs(value: Mapping[Any, Any], key: str, put: Put) -> list[Skeleton]:
         if type(name) not in (str, int) or "/" in str(name):
             raise _wrong_key(key, name, "str keys without '/', or int keys")
         if isinstance(name, int) and str(name) in value:
-            raise _wrong_key(key, name, f"not both {name} and {str(name)!r}, whose tensors would have one name")
+            raise _wrong_key(
+                key, name, f"not both {name} and {str(name)!r}, whose tensors would have one name"
+            )
     return [[name, encode_value(item, f"{key}/{name}", put)] for name, item in value.items()]
 
 
@@ -96,15 +107,19 @@ def _factory_name(value: defaultdict[Any, Any]) -> str | None:
 def _numpy_dtype(value: Any) -> str:
     """Of a NumPy scalar; empty for all else. NumPy is not imported for it."""
     # A scalar only: an array of any size would be stored as text.
-    return value.dtype.str if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else ""
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return value.dtype.str
+    return ""
 
 
 def _refused(value: Any, key: str) -> InputError:
     return InputError(
         f"state entry {key} can be neither stored as a tensor nor as JSON",
         got=f"a {type(value).__module__}.{type(value).__qualname__}",
-        allowed="tensors, None, bool, int, float, str, bytes, NumPy scalars, and dicts (OrderedDict, defaultdict, "
-        "Counter), lists, tuples of these",
+        allowed=(
+            "tensors, None, bool, int, float, str, bytes, NumPy scalars, and dicts (OrderedDict,"
+            " defaultdict, Counter), lists, tuples of these"
+        ),
         fix=_fix(value),
     )
 
@@ -142,7 +157,9 @@ def decode(skeleton: Skeleton, tensor_of: Callable[[str], torch.Tensor | None]) 
     return _SCALARS[kind](value)
 
 
-def _named(pairs: Iterable[tuple[Any, Skeleton]], tensor_of: Callable[[str], torch.Tensor | None]) -> dict[Any, Any]:
+def _named(
+    pairs: Iterable[tuple[Any, Skeleton]], tensor_of: Callable[[str], torch.Tensor | None]
+) -> dict[Any, Any]:
     return {name: decode(item, tensor_of) for name, item in pairs}
 
 
@@ -150,7 +167,9 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
     "$float": float,
     "$bytes": bytes.fromhex,
     "$size": torch.Size,
-    "$numpy": lambda value: import_module("numpy").frombuffer(bytes.fromhex(value[1]), dtype=value[0])[0],
+    "$numpy": (
+        lambda value: import_module("numpy").frombuffer(bytes.fromhex(value[1]), dtype=value[0])[0]
+    ),
 }
 
 
@@ -161,7 +180,9 @@ def tensor_keys(skeleton: Skeleton) -> list[str]:
 
 
 def refill(live: Any, saved: Any) -> Any:
-    """`saved` in the very containers of `live`, which the user's code goes on changing; else `saved` itself."""
+    """`saved` in the very containers of `live`, which the user's code goes on changing; else
+    `saved` itself.
+    """
     # The loop holds references to these very containers: new ones would never reach it.
     if isinstance(live, dict) and isinstance(saved, dict):
         filled = {name: refill(live.get(name), value) for name, value in saved.items()}
@@ -169,7 +190,9 @@ def refill(live: Any, saved: Any) -> Any:
         live.update(filled)
         return live
     if isinstance(live, list) and isinstance(saved, list):
-        live[:] = [refill(live[at] if at < len(live) else None, value) for at, value in enumerate(saved)]
+        live[:] = [
+            refill(live[at] if at < len(live) else None, value) for at, value in enumerate(saved)
+        ]
         return live
     return saved
 
@@ -220,17 +243,28 @@ def capture(state: Mapping[str, Any]) -> Captured:
     before = len(tensors)
     skeleton[RNG_KEY] = encode_value(rng_state(), RNG_KEY, put)
     per_rank.update(list(tensors)[before:])
-    return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset(per_rank))
+    return Captured(
+        skeleton=skeleton,
+        tensors=tensors,
+        per_rank=frozenset(per_rank),
+    )
 
 
 def without_streams(captured: Captured) -> Captured:
-    tensors = {key: found for key, found in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
+    tensors = {
+        key: found for key, found in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")
+    }
     skeleton = {name: found for name, found in captured.skeleton.items() if name != RNG_KEY}
-    return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset())
+    return Captured(
+        skeleton=skeleton,
+        tensors=tensors,
+        per_rank=frozenset(),
+    )
 
 
 def _state_of(name: str, value: Any, names: dict[int, str]) -> Any:
-    # By duck typing: schedulers, loaders and wrappers of other libraries have the methods and no common class.
+    # By duck typing: schedulers, loaders and wrappers of other libraries have the methods and no
+    # common class.
     if not isinstance(value, Stateful):
         return value
     # By name: to import it would cost every start a second.
@@ -238,15 +272,23 @@ def _state_of(name: str, value: Any, names: dict[int, str]) -> Any:
         raise InputError(
             f"optimizer {name} holds the moments of this rank's parameters only",
             got="a ZeroRedundancyOptimizer, whose state exists whole on no rank",
-            allowed="an optimizer of torch.optim, or one over the parameters of fully_shard (FSDP2), which shards it too",
+            allowed=(
+                "an optimizer of torch.optim, or one over the parameters of fully_shard (FSDP2),"
+                " which shards it too"
+            ),
             fix=f'fully_shard(model), then "{name}": torch.optim.AdamW(model.parameters())',
         )
-    return named(value, names) if isinstance(value, torch.optim.Optimizer) else value.state_dict()
+    if isinstance(value, torch.optim.Optimizer):
+        return named(value, names)
+    return value.state_dict()
 
 
 def targets(state: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:
     """The entries of a state without their PerRank marks."""
-    return [(name, entry.value if isinstance(entry, PerRank) else entry) for name, entry in state.items()]
+    return [
+        (name, entry.value if isinstance(entry, PerRank) else entry)
+        for name, entry in state.items()
+    ]
 
 
 def checked_state(state: dict[str, Any]) -> dict[str, Any]:
@@ -260,14 +302,19 @@ def checked_state(state: dict[str, Any]) -> dict[str, Any]:
             fix='for example {"model": model, "optimizer": optimizer}',
         )
     for name, value in targets(state):
-        # Nothing that the caller does to a variable reaches what was passed here: each save would store the
-        # value of the start, and a resume would begin with it.
+        # Nothing that the caller does to a variable reaches what was passed here: each save would
+        # store the value of the start, and a resume would begin with it.
         if isinstance(value, IMMUTABLE) or type(value).__module__ == "numpy":
             raise InputError(
                 f"state entry {name} cannot change: every save would store what it is now",
                 got=f"{value!r:.80} (a {type(value).__name__})",
-                allowed="objects with a state_dict(), tensors, and dicts and lists that the loop changes in place",
-                fix=f'progress = {{"{name}": {value!r:.80}}}, then {{"progress": progress}} in the state; '
-                f'progress["{name}"] = ... in the loop, where it changes',
+                allowed=(
+                    "objects with a state_dict(), tensors, and dicts and lists that the loop"
+                    " changes in place"
+                ),
+                fix=(
+                    f'progress = {{"{name}": {value!r:.80}}}, then {{"progress": progress}} in the'
+                    f' state; progress["{name}"] = ... in the loop, where it changes'
+                ),
             )
     return state

@@ -1,7 +1,8 @@
 """Names of an optimizer's parameters, where PyTorch itself has a place for them.
 
-It numbers parameters by their order in the optimizer, and another start may have another order: a set that was sorted
-otherwise, groups that were swapped. Shapes are often the same, so moments would land on other parameters without an error.
+It numbers parameters by their order in the optimizer, and another start may have another order: a
+set that was sorted otherwise, groups that were swapped. Shapes are often the same, so moments would
+land on other parameters without an error.
 """
 
 from collections.abc import Iterable
@@ -16,9 +17,15 @@ NAMES = "param_names"
 
 
 def parameter_names(entries: Iterable[tuple[str, Any]]) -> dict[int, str]:
-    """By id, for the modules of a state, with the entry in front: keys of the checkpoint's own tensors."""
+    """By id, for the modules of a state, with the entry in front: keys of the checkpoint's own
+    tensors.
+    """
     modules = [(name, value) for name, value in entries if isinstance(value, nn.Module)]
-    return {id(p): f"{name}/{_unwrapped(key)}" for name, module in modules for key, p in module.named_parameters()}
+    return {
+        id(p): f"{name}/{_unwrapped(key)}"
+        for name, module in modules
+        for key, p in module.named_parameters()
+    }
 
 
 def _unwrapped(key: str) -> str:
@@ -38,13 +45,19 @@ def named(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> dict[str, 
     every = [name for group in found for name in group]
     if not all(every) or len(set(every)) < len(every):
         return saved
-    return saved | {"param_groups": [group | {NAMES: own} for group, own in zip(groups, found, strict=True)]}
+    return saved | {
+        "param_groups": [group | {NAMES: own} for group, own in zip(groups, found, strict=True)]
+    }
 
 
 def numbering(saved: Any) -> list[dict[str, int]] | None:
-    """Numbers by name for each group of an optimizer's state; None where it has no names, or is none of PyTorch."""
+    """Numbers by name for each group of an optimizer's state; None where it has no names, or is
+    none of PyTorch.
+    """
     try:
-        groups = [dict(zip(group[NAMES], group["params"], strict=True)) for group in saved["param_groups"]]
+        groups = [
+            dict(zip(group[NAMES], group["params"], strict=True)) for group in saved["param_groups"]
+        ]
         count = sum(len(group["params"]) for group in saved["param_groups"])
     except (KeyError, TypeError, ValueError):
         return None

@@ -38,7 +38,9 @@ def stream_of(value: object) -> str | None:
         return repr(value.get_state().tolist())
     if type(value).__module__.startswith("numpy.random"):
         bits = getattr(value, "bit_generator", None)
-        return repr(getattr(bits, "state", None)) if bits is not None else repr(getattr(value, "get_state", str)())
+        if bits is not None:
+            return repr(getattr(bits, "state", None))
+        return repr(getattr(value, "get_state", str)())
     return None
 
 
@@ -53,32 +55,53 @@ def set_streams(streams: Packed) -> None:
 
 def packed(value: Any) -> Packed:
     if isinstance(value, torch.Tensor):
-        return {"dtype": dtype_name(value.dtype), "hex": bytes(memory_of(value.contiguous())).hex()}
-    return {name: packed(item) for name, item in value.items()} if isinstance(value, dict) else value
+        return {
+            "dtype": dtype_name(value.dtype),
+            "hex": bytes(memory_of(value.contiguous())).hex(),
+        }
+    if isinstance(value, dict):
+        return {name: packed(item) for name, item in value.items()}
+    return value
 
 
 def unpacked(value: Packed) -> Any:
     if isinstance(value, dict) and value.keys() == {"dtype", "hex"}:
-        return torch.frombuffer(bytearray.fromhex(value["hex"]), dtype=dtype_of(value["dtype"]) or torch.uint8).clone()
-    return {name: unpacked(item) for name, item in value.items()} if isinstance(value, dict) else value
+        return torch.frombuffer(
+            bytearray.fromhex(value["hex"]), dtype=dtype_of(value["dtype"]) or torch.uint8
+        ).clone()
+    if isinstance(value, dict):
+        return {name: unpacked(item) for name, item in value.items()}
+    return value
 
 
 def rng_state() -> dict[str, Any]:
     version, internal, gauss = random.getstate()
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "python": {"version": version, "state": torch.tensor(internal, dtype=torch.int64), "gauss": gauss},
+        "python": {
+            "version": version,
+            "state": torch.tensor(internal, dtype=torch.int64),
+            "gauss": gauss,
+        },
     }
-    # To ask a GPU that is not used would initialise it: a context takes hundreds of megabytes of its memory.
+    # To ask a GPU that is not used would initialise it: a context takes hundreds of megabytes of
+    # its memory.
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
-    # Only a program that has imported it can have drawn from it. Through sys.modules: `numpy.random` as an attribute
-    # would import it, and with it whatever file next to the user's script has the name of one of its needs.
-    if (generator := sys.modules.get("numpy.random")) is not None:
+    # Only a program that has imported it can have drawn from it. Through sys.modules:
+    # `numpy.random` as an attribute would import it, and with it whatever file next to the user's
+    # script has the name of one of its needs.
+    generator = sys.modules.get("numpy.random")
+    if generator is not None:
         name, keys, position, has_gauss, cached = generator.get_state()
         if name == "MT19937":
             keys = torch.from_numpy(keys.astype("int64"))
-            state["numpy"] = {"keys": keys, "at": int(position), "gauss": int(has_gauss), "cached": float(cached)}
+            state["numpy"] = {
+                "keys": keys,
+                "at": int(position),
+                "gauss": int(has_gauss),
+                "cached": float(cached),
+            }
     return state
 
 
@@ -88,18 +111,28 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
     if "numpy" in state and find_spec("numpy") is not None:
-        # Imported here if need be: the program may do so only later, and would then draw from a fresh seed.
+        # Imported here if need be: the program may do so only later, and would then draw from a
+        # fresh seed.
         import_module("numpy.random").set_state(_numpy_state(state["numpy"]))
 
 
 def check_rng_state(state: Any) -> None:
-    """Raises Damaged unless generators take it. Tried on generators of its own: those of the program stay."""
+    """Raises Damaged unless generators take it. Tried on generators of its own: those of the
+    program stay.
+    """
     try:
         torch.Generator().set_state(state["torch"])
         random.Random().setstate(_python_state(state["python"]))
         if "numpy" in state and find_spec("numpy") is not None:
             import_module("numpy.random").RandomState().set_state(_numpy_state(state["numpy"]))
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise Damaged(f"no generator accepts its random state: {printable(repr(error))}") from error
 
 

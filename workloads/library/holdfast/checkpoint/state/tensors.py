@@ -1,9 +1,9 @@
 """Tensors as memory: whether one can be stored, and which bytes of the state this rank writes.
 
-Of a sharded tensor a rank writes its boxes, of the replicated ones its share. A plain tensor is one box of offset and
-extent. A DTensor is one, or several where its mesh interleaves ranks on an axis: FSDP over tensor parallelism shards
-one axis twice, and not always into one stretch. Pure: every rank computes the same split from the same state, so nothing
-is exchanged.
+Of a sharded tensor a rank writes its boxes, of the replicated ones its share. A plain tensor is one
+box of offset and extent. A DTensor is one, or several where its mesh interleaves ranks on an axis:
+FSDP over tensor parallelism shards one axis twice, and not always into one stretch. Pure: every
+rank computes the same split from the same state, so nothing is exchanged.
 """
 
 import ctypes
@@ -27,31 +27,58 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.state import Captured
 
 # PyTorch names these and cannot copy them.
-NO_KERNEL = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)} | {"quint2x4", "quint4x2"}
+NO_KERNEL = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)} | {
+    "quint2x4",
+    "quint4x2",
+}
 
 
 def storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
     """The live tensor without its graph. Raises InputError."""
     # First: every other call on a lazy parameter raises.
     if torch.nn.parameter.is_lazy(tensor):
-        raise _refused(key, "a parameter without a shape", "run one batch through the lazy module before the start")
+        raise _refused(
+            key,
+            "a parameter without a shape",
+            "run one batch through the lazy module before the start",
+        )
     if type(tensor).__name__ == "ShardedTensor":
-        raise _refused(key, "a ShardedTensor of FSDP1", "give FSDP a device_mesh, or use fully_shard (FSDP2): DTensors")
-    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        raise _refused(
+            key,
+            "a ShardedTensor of FSDP1",
+            "give FSDP a device_mesh, or use fully_shard (FSDP2): DTensors",
+        )
+    if (
+        tensor.is_nested
+        or tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or tensor.device.type == "meta"
+    ):
         kind = "nested, " if tensor.is_nested else "quantized, " if tensor.is_quantized else ""
         got = f"layout {tensor.layout}, {kind}device {tensor.device}"
         raise _refused(key, got, "convert it to a dense tensor, or leave it out of the state")
     tensor = tensor.detach()
     local = local_of(tensor)
-    # A copy would unwrap it, and what comes back would be another tensor than the one that was saved.
+    # A copy would unwrap it, and what comes back would be another tensor than the one that was
+    # saved.
     if hasattr(type(local), "__tensor_flatten__"):
-        raise _refused(key, f"a {type(local).__name__}, which wraps other tensors", "save the tensors that it wraps")
+        raise _refused(
+            key,
+            f"a {type(local).__name__}, which wraps other tensors",
+            "save the tensors that it wraps",
+        )
     if str(local.dtype).removeprefix("torch.") in NO_KERNEL:
-        raise _refused(key, f"{local.dtype}, which PyTorch cannot copy", "save its .view(torch.uint8)")
+        raise _refused(
+            key, f"{local.dtype}, which PyTorch cannot copy", "save its .view(torch.uint8)"
+        )
     if local.is_conj() or local.is_neg():
-        raise _refused(key, "a conjugated or negated view", "save its .resolve_conj() or .resolve_neg()")
+        raise _refused(
+            key, "a conjugated or negated view", "save its .resolve_conj() or .resolve_neg()"
+        )
     if overlaps_itself(local):
-        raise _refused(key, f"an expanded tensor, strides {local.stride()}", "save its .contiguous()")
+        raise _refused(
+            key, f"an expanded tensor, strides {local.stride()}", "save its .contiguous()"
+        )
     return tensor
 
 
@@ -78,7 +105,9 @@ def as_dtensor(tensor: torch.Tensor) -> "DTensor | None":
     package = sys.modules.get("torch.distributed.tensor")
     # Absent in a package that another thread is just importing.
     kind = getattr(package, "DTensor", None)
-    return cast("DTensor", tensor) if kind is not None and isinstance(tensor, kind) else None
+    if kind is not None and isinstance(tensor, kind):
+        return cast("DTensor", tensor)
+    return None
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -89,7 +118,9 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def memory_at(tensor: torch.Tensor) -> int:
-    """Address of the memory behind it, of this rank's part for a DTensor; -1 where it has none of its own."""
+    """Address of the memory behind it, of this rank's part for a DTensor; -1 where it has none of
+    its own.
+    """
     try:
         return local_of(tensor).untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):  # a subclass that wraps other tensors
@@ -97,12 +128,16 @@ def memory_at(tensor: torch.Tensor) -> int:
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a dense, contiguous CPU tensor, writable and not copied; they keep the tensor alive.
+    """The bytes of a dense, contiguous CPU tensor, writable and not copied; they keep the tensor
+    alive.
 
     Not by way of NumPy, which PyTorch does not bring along.
     """
     count = tensor.numel() * tensor.element_size()
-    array = (ctypes.c_ubyte * count).from_address(tensor.data_ptr()) if count else (ctypes.c_ubyte * 0)()
+    if count:
+        array = (ctypes.c_ubyte * count).from_address(tensor.data_ptr())
+    else:
+        array = (ctypes.c_ubyte * 0)()
     array.tensor = tensor  # pyright: ignore[reportAttributeAccessIssue]
     return memoryview(array).cast("B")
 
@@ -119,7 +154,8 @@ def dtype_of(name: str) -> torch.dtype | None:
 
 def saved_dtype(part: TensorPart) -> torch.dtype:
     dtype = dtype_of(part.dtype)
-    assert dtype is not None, part.dtype  # checked when the step was opened, or named by this process
+    # checked when the step was opened, or named by this process
+    assert dtype is not None, part.dtype
     return dtype
 
 
@@ -145,9 +181,19 @@ class Box:
 
 def boxes_of(key: str, tensor: torch.Tensor) -> list[Box]:
     """At least one; of no elements where this rank holds nothing."""
-    local, shape = local_of(tensor), tuple(tensor.shape)
-    if (sharded := as_dtensor(tensor)) is None:
-        return [Box(key=key, local=local, shape=shape, offset=(0,) * tensor.ndim, owned=True)]
+    local = local_of(tensor)
+    shape = tuple(tensor.shape)
+    sharded = as_dtensor(tensor)
+    if sharded is None:
+        return [
+            Box(
+                key=key,
+                local=local,
+                shape=shape,
+                offset=(0,) * tensor.ndim,
+                owned=True,
+            )
+        ]
     if any(placement.is_partial() for placement in sharded.placements):
         raise InputError(
             f"tensor {key} is a partial sum",
@@ -156,19 +202,37 @@ def boxes_of(key: str, tensor: torch.Tensor) -> list[Box]:
             fix="redistribute it before it is part of the state",
         )
     coordinate = sharded.device_mesh.get_coordinate()
-    # Of a replicated mesh axis the first writes. Not by isinstance(Shard): strided shards are of another class.
+    # Of a replicated mesh axis the first writes. Not by isinstance(Shard): strided shards are of
+    # another class.
     first = coordinate is not None and all(
-        not placement.is_replicate() or at == 0 for placement, at in zip(sharded.placements, coordinate, strict=True)
+        not placement.is_replicate() or at == 0
+        for placement, at in zip(sharded.placements, coordinate, strict=True)
     )
     if not local.numel():
         owned = first and not tensor.numel()
-        return [Box(key=key, local=local, shape=shape, offset=(0,) * tensor.ndim, owned=owned)]
+        return [
+            Box(
+                key=key,
+                local=local,
+                shape=shape,
+                offset=(0,) * tensor.ndim,
+                owned=owned,
+            )
+        ]
     axes = _stretches(shape, sharded.device_mesh, tuple(sharded.placements))
     _check_local(key, local, axes)
     boxes: list[Box] = []
     for chosen in itertools.product(*axes):
         part = local[tuple(slice(start, start + length) for start, _, length in chosen)]
-        boxes.append(Box(key=key, local=part, shape=shape, offset=tuple(at for _, at, _ in chosen), owned=first))
+        boxes.append(
+            Box(
+                key=key,
+                local=part,
+                shape=shape,
+                offset=tuple(at for _, at, _ in chosen),
+                owned=first,
+            )
+        )
     return boxes
 
 
@@ -187,20 +251,36 @@ def _stretches(
     return tuple(_runs(_indices(axis, shape, mesh, placements)) for axis in range(len(shape)))
 
 
-def _indices(axis: int, shape: tuple[int, ...], mesh: "DeviceMesh", placements: "tuple[Placement, ...]") -> list[int]:
-    """Which elements of the axis this rank holds: the placements themselves split a list of all of them."""
+def _indices(
+    axis: int,
+    shape: tuple[int, ...],
+    mesh: "DeviceMesh",
+    placements: "tuple[Placement, ...]",
+) -> list[int]:
+    """Which elements of the axis this rank holds: the placements themselves split a list of all of
+    them.
+    """
     held = torch.arange(shape[axis]).view([-1 if one == axis else 1 for one in range(len(shape))])
     coordinate = mesh.get_coordinate() or []
     for dimension, placement in enumerate(placements):
         if getattr(placement, "dim", None) == axis:
             split = placement._split_tensor  # pyright: ignore[reportAttributeAccessIssue]
-            chunks, _ = split(held, mesh.size(dimension), with_padding=False, contiguous=False)
+            chunks, _ = split(
+                held,
+                mesh.size(dimension),
+                with_padding=False,
+                contiguous=False,
+            )
             held = chunks[coordinate[dimension]]
     return held.flatten().tolist()
 
 
 def _runs(indices: list[int]) -> tuple[Stretch, ...]:
-    cuts = [0, *(n for n in range(1, len(indices)) if indices[n] != indices[n - 1] + 1), len(indices)]
+    cuts = [
+        0,
+        *(n for n in range(1, len(indices)) if indices[n] != indices[n - 1] + 1),
+        len(indices),
+    ]
     return tuple((start, indices[start], end - start) for start, end in itertools.pairwise(cuts))
 
 
@@ -241,7 +321,10 @@ def pieces_of(captured: "Captured", rank: int, world_size: int) -> list[Piece]:
         if writer == rank:
             mine.append(box)
     places = itertools.accumulate((math.ceil(box.bytes / ALIGN) * ALIGN for box in mine), initial=0)
-    return [Piece(part=_part_of(box, at), local=box.local) for box, at in zip(mine, places, strict=False)]
+    return [
+        Piece(part=_part_of(box, at), local=box.local)
+        for box, at in zip(mine, places, strict=False)
+    ]
 
 
 def _part_of(box: Box, at: int) -> TensorPart:

@@ -1,7 +1,9 @@
-"""Data that a resumed run goes on with at the same sample: `data = track(loader)`, and `data` is an entry of the state.
+"""Data that a resumed run goes on with at the same sample: `data = track(loader)`, and `data` is an
+entry of the state.
 
-What was consumed counts, and not what workers have read ahead. An order that a sampler draws from a random stream is
-drawn again from the stream as it was, and what comes before the place is skipped without being read.
+What was consumed counts, and not what workers have read ahead. An order that a sampler draws from a
+random stream is drawn again from the stream as it was, and what comes before the place is skipped
+without being read.
 """
 
 import multiprocessing
@@ -24,12 +26,14 @@ from holdfast.contract.errors import InputError
 
 
 def track(source: Any, *, ahead: int = 0) -> Any:
-    """`source`, whose place belongs to the checkpoint: give the result to the state, and iterate over it or call it.
+    """`source`, whose place belongs to the checkpoint: give the result to the state, and iterate
+    over it or call it.
 
-    A DataLoader, a sampler or another iterable that begins again each time: resumes behind the batches that were
-    yielded. A function that draws a batch from the random streams: `ahead` of its results are not yet used when
-    tick() is called, as in a loop that prefetches. Raises InputError for anything else; what keeps its place by a
-    state_dict() of its own is an entry of the state without this.
+    A DataLoader, a sampler or another iterable that begins again each time: resumes behind the
+    batches that were yielded. A function that draws a batch from the random streams: `ahead` of its
+    results are not yet used when tick() is called, as in a loop that prefetches. Raises InputError
+    for anything else; what keeps its place by a state_dict() of its own is an entry of the state
+    without this.
     """
     if isinstance(source, TrackedIterable | TrackedDraw):
         return source
@@ -37,7 +41,10 @@ def track(source: Any, *, ahead: int = 0) -> Any:
         raise InputError(
             "data that keeps its own place cannot be tracked",
             got=type(source).__name__,
-            allowed="a DataLoader of torch, another iterable without state_dict(), or a function that draws a batch",
+            allowed=(
+                "a DataLoader of torch, another iterable without state_dict(), or a function that"
+                " draws a batch"
+            ),
             fix="give the object itself to the state",
         )
     if isinstance(source, DataLoader):
@@ -63,13 +70,17 @@ def track(source: Any, *, ahead: int = 0) -> Any:
 
 
 class TrackedIterable:
-    """Any iterable: after a restart it is begun with the streams that it began with, and what was consumed is dropped."""
+    """Any iterable: after a restart it is begun with the streams that it began with, and what was
+    consumed is dropped.
+    """
 
     def __init__(self, source: Iterable[Any]) -> None:
         self._source = source
         self.epoch = 0
         """Passes that were finished."""
-        self._done, self._began, self._resumed = 0, packed_streams(), False
+        self._done = 0
+        self._began = packed_streams()
+        self._resumed = False
 
     def __len__(self) -> int:
         return len(self._source)  # pyright: ignore[reportArgumentType]
@@ -81,32 +92,43 @@ class TrackedIterable:
             self._done += 1
             yield item
         # Only here: a loop that leaves by `break` is still within its epoch, and resumes there.
-        self.epoch, self._done = self.epoch + 1, 0
+        self.epoch = self.epoch + 1
+        self._done = 0
 
     def _new_epoch(self) -> Iterator[Any]:
-        self._done, self._began = 0, packed_streams()
+        self._done = 0
+        self._began = packed_streams()
         return iter(self._source)
 
     def _resume(self) -> Iterator[Any]:
         now = packed_streams()
         set_streams(self._began)
         iterator = iter(self._source)
-        deque(islice(iterator, self._done), maxlen=0)  # consumed: a plain iterable has no start position
+        # consumed: a plain iterable has no start position
+        deque(islice(iterator, self._done), maxlen=0)
         set_streams(now)
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
         # Values and no tensors: these are kept for each rank, and ranks are at different samples.
-        return {"epoch": self.epoch, "batch": self._done, "streams": self._began}
+        return {
+            "epoch": self.epoch,
+            "batch": self._done,
+            "streams": self._began,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self._done, self._began = state["epoch"], state["batch"], state["streams"]
+        self.epoch = state["epoch"]
+        self._done = state["batch"]
+        self._began = state["streams"]
         self._resumed = self._done > 0
 
 
 class TrackedLoader(TrackedIterable):
-    """A DataLoader over a map-style dataset. What workers draw at random depends on the batch alone, and not on which
-    worker reads it or when: so it is the same after a restart, with any number of workers."""
+    """A DataLoader over a map-style dataset. What workers draw at random depends on the batch
+    alone, and not on which worker reads it or when: so it is the same after a restart, with any
+    number of workers.
+    """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
@@ -114,7 +136,8 @@ class TrackedLoader(TrackedIterable):
         self._seed = torch.initial_seed()
         self._source = DataLoader(
             _SeededByBatch(loader.dataset),
-            # The sampler stays in this process, so that its order is drawn from streams that a checkpoint holds.
+            # The sampler stays in this process, so that its order is drawn from streams that a
+            # checkpoint holds.
             batch_sampler=self._order,
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
@@ -142,13 +165,17 @@ class TrackedLoader(TrackedIterable):
 
     def state_dict(self) -> dict[str, Any]:
         self._began = self._order.drawn_at
-        return super().state_dict() | {"seed": str(self._seed), "own": self._order.generators.packed()}
+        return super().state_dict() | {
+            "seed": str(self._seed),
+            "own": self._order.generators.packed(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._seed = int(state["seed"])
         self._order.drawn_at = self._began
-        # Between epochs the next one draws from where the generators are; within one they are drawn from again.
+        # Between epochs the next one draws from where the generators are; within one they are drawn
+        # from again.
         self._order.generators.set(state["own"])
 
 
@@ -164,8 +191,10 @@ class TrackedDraw:
         if not self._again:
             self._before.append(packed_streams())
             return self._draw(*arguments, **options)
-        # Drawn with the streams of then, which are put back: the loop's own draws go on undisturbed.
-        now, before = packed_streams(), self._again.pop(0)
+        # Drawn with the streams of then, which are put back: the loop's own draws go on
+        # undisturbed.
+        now = packed_streams()
+        before = self._again.pop(0)
         self._before.append(before)
         set_streams(before)
         found = self._draw(*arguments, **options)
@@ -188,7 +217,11 @@ class _Order:
         self._inner: Any = loader.batch_sampler
         sampler: Any = getattr(self._inner, "sampler", None)
         owners = (loader, self._inner, sampler)
-        found = {id(one): one for owner in owners if (one := getattr(owner, "generator", None)) is not None}
+        found = {
+            id(one): one
+            for owner in owners
+            if (one := getattr(owner, "generator", None)) is not None
+        }
         self.generators = Generators(found.values())
         """That the loader was given."""
         self._sampler = sampler
@@ -196,9 +229,12 @@ class _Order:
         self.begin(0, None, "", 0)
 
     def begin(self, skip: int, drawn_at: Packed, seed: str, epoch: int) -> None:
-        self._skip, self._replay, self._seed = skip, drawn_at, seed
+        self._skip = skip
+        self._replay = drawn_at
+        self._seed = seed
         for one in (self._sampler, self._inner):
-            if set_epoch := getattr(one, "set_epoch", None):
+            set_epoch = getattr(one, "set_epoch", None)
+            if set_epoch:
                 set_epoch(epoch)
 
     def _streams(self) -> Packed:
@@ -244,28 +280,34 @@ class _SeededByBatch(torch.utils.data.Dataset[Any]):
         if get_worker_info() is not None:
             _seed_all(batch.seed)
         every = getattr(self._dataset, "__getitems__", None)
-        return every(list(batch)) if every else [self._dataset[index] for index in batch]
+        if every:
+            return every(list(batch))
+        return [self._dataset[index] for index in batch]
 
 
 def _seed_all(seed: str) -> None:
     stream = random.Random(seed)
     torch.manual_seed(stream.getrandbits(63))
     random.seed(stream.getrandbits(63))
-    if (numpy := sys.modules.get("numpy.random")) is not None:
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
         numpy.seed(stream.getrandbits(32))
 
 
 class Shielded:
-    """The start of a DataLoader worker that leaves SIGTERM to the trainer. A class, so that spawned workers can have it.
+    """The start of a DataLoader worker that leaves SIGTERM to the trainer. A class, so that spawned
+    workers can have it.
 
-    torchrun sends SIGTERM to the whole process group. A worker that dies of it makes the trainer's next batch
-    raise, in the very step that was to be finished."""
+    torchrun sends SIGTERM to the whole process group. A worker that dies of it makes the trainer's
+    next batch raise, in the very step that was to be finished.
+    """
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
         self._then = then
 
     def __call__(self, worker: int) -> None:
-        if (trainer := multiprocessing.parent_process()) and trainer.pid:
+        trainer = multiprocessing.parent_process()
+        if trainer and trainer.pid:
             obey_only(trainer.pid)
         if self._then is not None:
             self._then(worker)
@@ -273,10 +315,16 @@ class Shielded:
 
 def obey_only(trainer: int) -> None:
     """This process ends by SIGTERM from `trainer` only."""
-    # Never ignored: multiprocessing ends what is left of an epoch by SIGTERM when the trainer exits, and then waits
-    # for it without end. Blocked and not handled: Python code of a handler would run only after the batch.
+    # Never ignored: multiprocessing ends what is left of an epoch by SIGTERM when the trainer
+    # exits, and then waits for it without end. Blocked and not handled: Python code of a handler
+    # would run only after the batch.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=_wait_for, args=(trainer,), name="shield", daemon=True).start()
+    threading.Thread(
+        target=_wait_for,
+        args=(trainer,),
+        name="shield",
+        daemon=True,
+    ).start()
 
 
 def _wait_for(trainer: int) -> None:

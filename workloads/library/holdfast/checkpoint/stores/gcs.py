@@ -1,8 +1,10 @@
-"""Checkpoints in a Cloud Storage bucket: one request per object, create-only by generation precondition.
+"""Checkpoints in a Cloud Storage bucket: one request per object, create-only by generation
+precondition.
 
-A shard is sent as one media upload. That is whole or absent like every PUT, takes no extra copy of the bytes, and
-leaves no half-done session behind a killed uploader, as a resumable upload would; a shard that fails is sent again
-whole. The store's own crc32c comes back in the answer and is compared.
+A shard is sent as one media upload. That is whole or absent like every PUT, takes no extra copy of
+the bytes, and leaves no half-done session behind a killed uploader, as a resumable upload would; a
+shard that fails is sent again whole. The store's own crc32c comes back in the answer and is
+compared.
 
 Decision: infra/decisions/0023.
 """
@@ -22,7 +24,14 @@ from google.auth.transport.requests import AuthorizedSession
 from google.cloud import storage as gcs
 from requests.adapters import HTTPAdapter
 
-from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
+from holdfast.checkpoint.errors import (
+    AlreadyExists,
+    Denied,
+    Full,
+    NotFound,
+    StorageError,
+    Transient,
+)
 from holdfast.checkpoint.stores.storage import Stat, checked_name, fill
 from holdfast.contract.errors import InputError
 
@@ -34,12 +43,20 @@ _FIELDS = "items(name,size,updated,crc32c),nextPageToken"
 class GcsStorage:
     read_bytes = 1 << 30
 
-    def __init__(self, client: Any, bucket: str, prefix: str, request_s: float) -> None:
+    def __init__(
+        self,
+        client: Any,
+        bucket: str,
+        prefix: str,
+        request_s: float,
+    ) -> None:
         self._prefix = f"{checked_name(prefix)}/" if prefix else ""
         self._client = client
-        # For traces only, it would ask for the bucket in a thread of its own, whose retries draw from Python's `random`.
+        # For traces only, it would ask for the bucket in a thread of its own, whose retries draw
+        # from Python's `random`.
         client._bucket_metadata_cache = None
-        # A half-open connection never ends by itself: silence does, while sending and while receiving.
+        # A half-open connection never ends by itself: silence does, while sending and while
+        # receiving.
         self._timeout = (min(CONNECT_S, request_s), request_s)
         self._bucket = client.bucket(bucket)
         self._objects = f"storage/v1/b/{quote(bucket, safe='')}/o"
@@ -63,19 +80,29 @@ class GcsStorage:
         with _translated(name):
             answer = self._session.post(
                 f"{self._client.api_endpoint}/upload/{self._objects}",
-                params={"uploadType": "media", "name": self._full(name), "ifGenerationMatch": "0"},
+                params={
+                    "uploadType": "media",
+                    "name": self._full(name),
+                    "ifGenerationMatch": "0",
+                },
                 data=_Pieces(data),  # pyright: ignore[reportArgumentType]
-                headers={"content-type": "application/octet-stream", "x-goog-hash": f"crc32c={_wire(crc32c)}"},
+                headers={
+                    "content-type": "application/octet-stream",
+                    "x-goog-hash": f"crc32c={_wire(crc32c)}",
+                },
                 timeout=self._timeout,
             )
         if answer.status_code != requests.codes.ok:
             raise _refused(answer.status_code, name, answer.text)
         body: dict[str, Any] = answer.json()
-        # The store's answer names what it stored; bytes that changed on the way are sent again under the same name.
+        # The store's answer names what it stored; bytes that changed on the way are sent again
+        # under the same name.
         if int(body["size"]) != len(data) or body.get("crc32c", _wire(crc32c)) != _wire(crc32c):
             with suppress(StorageError):
                 self.delete(name)
-            raise Transient(f"{name}: arrived with {body['size']} bytes, crc32c {body.get('crc32c')}")
+            raise Transient(
+                f"{name}: arrived with {body['size']} bytes, crc32c {body.get('crc32c')}"
+            )
 
     def read_into(self, name: str, start: int, into: memoryview) -> None:
         if not len(into):  # there is no range of no bytes
@@ -97,7 +124,8 @@ class GcsStorage:
                 raise EOFError(f"{name} ends before byte {start}")
             if answer.status_code not in (requests.codes.ok, requests.codes.partial_content):
                 raise _refused(answer.status_code, name, answer.text)
-            # Emulators and proxies ignore ranges and send all of it: what comes before must be read and dropped.
+            # Emulators and proxies ignore ranges and send all of it: what comes before must be read
+            # and dropped.
             if answer.status_code == requests.codes.ok and start:  # a server that knows no ranges
                 fill(memoryview(bytearray(start)), name, answer.raw.readinto)
             fill(into, name, answer.raw.readinto)
@@ -106,7 +134,11 @@ class GcsStorage:
         below = self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
         with _translated(prefix):
             found = self._client.list_blobs(
-                self._bucket, prefix=below, fields=_FIELDS, retry=None, timeout=self._timeout
+                self._bucket,
+                prefix=below,
+                fields=_FIELDS,
+                retry=None,
+                timeout=self._timeout,
             )
             for blob in found:
                 yield self._stat_of(blob)
@@ -135,7 +167,8 @@ class GcsStorage:
 
 
 class _Pieces:
-    """Memory to send without copies, in pieces, because a socket's time-out is for all of one `sendall`.
+    """Memory to send without copies, in pieces, because a socket's time-out is for all of one
+    `sendall`.
 
     Iterated again: after a refreshed token the session sends its request again.
     """
@@ -187,7 +220,10 @@ def _refused(code: int, name: str, text: str) -> StorageError:
 def _session(client: Any) -> requests.Session:
     """With a pool of connections for shards in parallel, and no retries of its own."""
     credentials = client._credentials
-    session = requests.Session() if isinstance(credentials, AnonymousCredentials) else AuthorizedSession(credentials)
+    if isinstance(credentials, AnonymousCredentials):
+        session = requests.Session()
+    else:
+        session = AuthorizedSession(credentials)
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=64)
     session.mount("https://", adapter)
     session.mount("http://", adapter)

@@ -1,8 +1,8 @@
 """Checkpoints on a local or mounted file system, with the same create-only objects as a bucket.
 
-An object appears under its name by link(2), which is atomic and refuses a taken name, after its bytes and before its
-directory entry are flushed: a kill or a power cut leaves it whole or absent. No checksum of its bytes is kept with it:
-manifests have one.
+An object appears under its name by link(2), which is atomic and refuses a taken name, after its
+bytes and before its directory entry are flushed: a kill or a power cut leaves it whole or absent.
+No checksum of its bytes is kept with it: manifests have one.
 
 Decision: infra/decisions/0023.
 """
@@ -19,7 +19,14 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Self
 
-from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
+from holdfast.checkpoint.errors import (
+    AlreadyExists,
+    Denied,
+    Full,
+    NotFound,
+    StorageError,
+    Transient,
+)
 from holdfast.checkpoint.stores.storage import Stat, checked_name, fill, random_hex
 from holdfast.contract.errors import InputError
 
@@ -30,7 +37,8 @@ DIRECT_MIN_BYTES = 1 << 20
 
 _KINDS: dict[int, type[StorageError]] = {
     errno.EEXIST: AlreadyExists,
-    # A folder, a link to itself or a file in the place of a folder: no object of that name, and a retry does not help.
+    # A folder, a link to itself or a file in the place of a folder: no object of that name, and a
+    # retry does not help.
     **dict.fromkeys((errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.ENOTDIR), NotFound),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Denied),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), Full),
@@ -96,7 +104,11 @@ class LocalStorage:
     def read_into(self, name: str, start: int, into: memoryview) -> None:
         try:
             with _opened(self._root / checked_name(name)) as file:
-                fill(into, name, lambda rest: os.preadv(file.fileno(), [rest], start + len(into) - len(rest)))
+                fill(
+                    into,
+                    name,
+                    lambda rest: os.preadv(file.fileno(), [rest], start + len(into) - len(rest)),
+                )
         except OSError as error:
             raise refused(error, name) from error
 
@@ -106,7 +118,8 @@ class LocalStorage:
             folders[:] = [f for f in folders if f != INCOMING]
             for file in files:
                 name = str((Path(folder) / file).relative_to(self._root))
-                with suppress(NotFound, InputError):  # deleted meanwhile, or no object of a checkpoint
+                # deleted meanwhile, or no object of a checkpoint
+                with suppress(NotFound, InputError):
                     yield self.stat(name)
 
     def stat(self, name: str) -> Stat:
@@ -117,7 +130,11 @@ class LocalStorage:
             raise refused(error, name) from error
         if not S_ISREG(found.st_mode):
             raise NotFound(f"{name} is no regular file")
-        return Stat(name=name, bytes=found.st_size, modified=found.st_mtime)
+        return Stat(
+            name=name,
+            bytes=found.st_size,
+            modified=found.st_mtime,
+        )
 
     def delete(self, name: str) -> None:
         path = self._root / checked_name(name)
@@ -144,7 +161,8 @@ class LocalStorage:
 
 
 def _opened(path: Path) -> FileIO:
-    # Without waiting: to open a FIFO for reading lasts until another process writes to it, maybe for ever.
+    # Without waiting: to open a FIFO for reading lasts until another process writes to it, maybe
+    # for ever.
     file = FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), closefd=True)
     if S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
@@ -173,7 +191,8 @@ def _link(incoming: Path, target: Path) -> None:
 
 
 def _write_past_the_cache(descriptor: int, data: memoryview) -> int:
-    """What of `data` went straight to the disk, which costs a tenth of the CPU time that training wants.
+    """What of `data` went straight to the disk, which costs a tenth of the CPU time that training
+    wants.
 
     Memory and length must be aligned, and not every file system can: the caller writes the rest.
     """
@@ -201,7 +220,8 @@ def _make_parents(folder: Path, root: Path) -> list[Path]:
         missing.append(folder)
         folder = folder.parent
     for path in reversed(missing):
-        # mkdir(exist_ok=True) looks again whether it is there, and a delete may have removed it by then.
+        # mkdir(exist_ok=True) looks again whether it is there, and a delete may have removed it by
+        # then.
         with suppress(FileExistsError):
             path.mkdir()
     return [path.parent for path in missing]

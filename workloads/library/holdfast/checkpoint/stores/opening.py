@@ -1,7 +1,7 @@
 """From a URL to its store, with retries where they help.
 
-A put whose first try did arrive and whose answer was lost ends in AlreadyExists; `put_object` compares the object with
-its own bytes.
+A put whose first try did arrive and whose answer was lost ends in AlreadyExists; `put_object`
+compares the object with its own bytes.
 """
 
 import os
@@ -19,7 +19,10 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions, refused
 from holdfast.runtime.retry import Retry
 
-ALLOWED = "file:///absolute/dir, a path, gs://bucket/prefix, or a scheme of the entry points holdfast.stores"
+ALLOWED = (
+    "file:///absolute/dir, a path, gs://bucket/prefix, or a scheme of the entry points"
+    " holdfast.stores"
+)
 
 GCS_CLIENT = "google.cloud.storage"
 # A distribution adds a store by an entry point whose name is the scheme.
@@ -28,26 +31,37 @@ _CALLABLE = "a callable (url, *, request_s) that returns a holdfast.checkpoint.s
 
 
 def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
-    """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay silent.
-    Raises InputError for another form, a store whose package is missing, and one that cannot be used."""
+    """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay
+    silent. Raises InputError for another form, a store whose package is missing, and one that
+    cannot be used.
+    """
     parts = _split(url)
     if parts.scheme == "gs" and parts.netloc:
         return _bucket(parts, request_s)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and parts.path:
         return LocalStorage.open(url if not parts.scheme else unquote(parts.path))
-    if parts.scheme not in ("", "gs", "file") and (found := _of_another_distribution(url, parts.scheme, request_s)):
+    if parts.scheme not in ("", "gs", "file") and (
+        found := _of_another_distribution(url, parts.scheme, request_s)
+    ):
         return found
     raise _no_known_kind(url)
 
 
 def reliable_storage(url: str, tuning: Tuning, *, create: bool = False) -> Storage:
-    """The store of a URL; requests that may succeed later are retried for `tuning.retry_s`. `create`: for writers. Raises InputError for
-    a URL of an unknown form or a store that cannot be used."""
+    """The store of a URL; requests that may succeed later are retried for `tuning.retry_s`.
+    `create`: for writers. Raises InputError for a URL of an unknown form or a store that cannot be
+    used.
+    """
     parts = _split(url)
     # Opening creates the folder, and a mistyped path would become an empty store.
     # Not Path.is_dir(), which raises for a name that no file system takes.
     if not create and parts.scheme in ("", "file") and not os.path.isdir(unquote(parts.path)):  # noqa: PTH112
-        raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
+        raise InputError(
+            "no such checkpoint folder",
+            got=url[:200],
+            allowed="an existing folder",
+            fix="check the URL",
+        )
     return Retrying(open_storage(url, request_s=tuning.request_s), budget_s=tuning.retry_s)
 
 
@@ -67,7 +81,11 @@ def _bucket(parts: SplitResult, request_s: float) -> Storage:
     # Imported here: an extra, which only who keeps checkpoints in a bucket has.
     from holdfast.checkpoint.stores.gcs import GcsStorage
 
-    return GcsStorage.open(bucket=parts.netloc, prefix=parts.path.strip("/"), request_s=request_s)
+    return GcsStorage.open(
+        bucket=parts.netloc,
+        prefix=parts.path.strip("/"),
+        request_s=request_s,
+    )
 
 
 def _of_another_distribution(url: str, scheme: str, request_s: float) -> Storage | None:
@@ -110,7 +128,10 @@ def _installed(module: str) -> bool:
 
 def _no_known_kind(url: str) -> InputError:
     return InputError(
-        "checkpoint URL has an unknown form", got=url[:200], allowed=ALLOWED, fix="write the URL in one of these forms"
+        "checkpoint URL has an unknown form",
+        got=url[:200],
+        allowed=ALLOWED,
+        fix="write the URL in one of these forms",
     )
 
 
@@ -130,7 +151,10 @@ class Retrying:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.read_bytes = storage.read_bytes
-        self._storage, self._budget_s, self._sleep, self._clock = storage, budget_s, sleep, clock
+        self._storage = storage
+        self._budget_s = budget_s
+        self._sleep = sleep
+        self._clock = clock
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         self._keep_trying(lambda: self._storage.put(name, data, crc32c))
@@ -139,7 +163,8 @@ class Retrying:
         self._keep_trying(lambda: self._storage.read_into(name, start, into))
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        # To its end within one try: a listing that breaks off would look like a store with fewer checkpoints.
+        # To its end within one try: a listing that breaks off would look like a store with fewer
+        # checkpoints.
         return iter(self._keep_trying(lambda: list(self._storage.list(prefix))))
 
     def stat(self, name: str) -> Stat:

@@ -1,7 +1,7 @@
 """What a checkpoint needs of an object store; opening.py has the one behind a URL.
 
-Objects are created once and never changed: every `put` is create-only, so no writer can spoil what another has
-finished.
+Objects are created once and never changed: every `put` is create-only, so no writer can spoil what
+another has finished.
 """
 
 import ctypes
@@ -31,17 +31,22 @@ class Stat:
 
 @runtime_checkable
 class Storage(Protocol):
-    """Names are relative to the URL that the storage was opened with. Every method raises StorageError where the store
-    refuses, Transient where another try may help."""
+    """Names are relative to the URL that the storage was opened with. Every method raises
+    StorageError where the store refuses, Transient where another try may help.
+    """
 
     @property
     def read_bytes(self) -> int:
-        """How much one read should ask for: little where a read is cheap, a whole shard where it is a request."""
+        """How much one read should ask for: little where a read is cheap, a whole shard where it is
+        a request.
+        """
         ...
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
-        """Create `name`, durably and whole or not at all. Raises AlreadyExists: the store itself refuses a name that is
-        taken, so that of two writers exactly one wins; the fence and gangs rely on it."""
+        """Create `name`, durably and whole or not at all. Raises AlreadyExists: the store itself
+        refuses a name that is taken, so that of two writers exactly one wins; the fence and gangs
+        rely on it.
+        """
         ...
 
     def read_into(self, name: str, start: int, into: memoryview) -> None:
@@ -76,22 +81,34 @@ def numbers_below(storage: Storage, prefix: str) -> list[int]:
 
 
 def checked_name(name: str) -> str:
-    """`name` if it stays below the prefix in every store, whatever decodes or joins it. Raises InputError."""
+    """`name` if it stays below the prefix in every store, whatever decodes or joins it. Raises
+    InputError.
+    """
     # A run's name comes from users and from commits: '..' would leave a local store's folder.
     # GCS takes names of 1,024 bytes, the prefix of the URL included.
     if not _NAME.fullmatch(name) or ".." in name or len(name) > 900:
         raise InputError(
             "object name leaves its prefix or is not portable",
             got=repr(name[:120]),
-            allowed="parts of A-Z a-z 0-9 . _ - joined by '/', each beginning with a letter or digit, without '..'",
+            allowed=(
+                "parts of A-Z a-z 0-9 . _ - joined by '/', each beginning with a letter or digit,"
+                " without '..'"
+            ),
             fix="use the names of holdfast.contract.object_names",
         )
     return name
 
 
-def read_object(storage: Storage, name: str, *, limit: int, listed: Stat | None = None) -> bytes:
-    """A small object whole. `listed`: as a listing shows it; without it, a request is made. Raises NotFound; EOFError for one over
-    `limit`, which is not read."""
+def read_object(
+    storage: Storage,
+    name: str,
+    *,
+    limit: int,
+    listed: Stat | None = None,
+) -> bytes:
+    """A small object whole. `listed`: as a listing shows it; without it, a request is made. Raises
+    NotFound; EOFError for one over `limit`, which is not read.
+    """
     # Before memory is allocated: anyone who can write to the bucket chooses the size.
     size = (listed or storage.stat(name)).bytes
     if size > limit:
@@ -106,8 +123,9 @@ _STEP = 8 << 20
 
 
 class Crc32c:
-    """A checksum that grows with its data. Memory must be writable: google_crc32c takes no memoryview, but a
-    ctypes array over the same memory."""
+    """A checksum that grows with its data. Memory must be writable: google_crc32c takes no
+    memoryview, but a ctypes array over the same memory.
+    """
 
     def __init__(self) -> None:
         self._value = 0
@@ -131,7 +149,9 @@ def crc32c(data: memoryview) -> str:
 
 
 def fill(into: memoryview, name: str, read: Callable[[memoryview], int | None]) -> None:
-    """`read` fills the beginning of what it is given and returns how much. Raises EOFError where it has no more."""
+    """`read` fills the beginning of what it is given and returns how much. Raises EOFError where it
+    has no more.
+    """
     done = 0
     while done < len(into):
         count = read(into[done:])
@@ -142,12 +162,15 @@ def fill(into: memoryview, name: str, read: Callable[[memoryview], int | None]) 
 
 def random_hex(count: int) -> str:
     """A name that no other writer will choose: `count` random bytes, as twice as many hex digits."""
-    # Not secrets.token_hex: a file secrets.py next to the user's script is common, and would be imported instead.
+    # Not secrets.token_hex: a file secrets.py next to the user's script is common, and would be
+    # imported instead.
     return os.urandom(count).hex()
 
 
 def put_object(storage: Storage, name: str, data: memoryview, checksum: str) -> None:
-    """Create-only. Raises StorageError where the name is taken, unless by these very bytes: then by an earlier try."""
+    """Create-only. Raises StorageError where the name is taken, unless by these very bytes: then by
+    an earlier try.
+    """
     try:
         storage.put(name, data, checksum)
     except AlreadyExists:
@@ -161,6 +184,8 @@ def put_object(storage: Storage, name: str, data: memoryview, checksum: str) -> 
 
 
 def put_new(storage: Storage, name: str, data: bytes) -> None:
-    """A small object. Raises AlreadyExists, also where an earlier try of the caller has put it there."""
+    """A small object. Raises AlreadyExists, also where an earlier try of the caller has put it
+    there.
+    """
     view = memoryview(bytearray(data))  # a copy, since the checksum takes writable memory only
     storage.put(name, view, crc32c(view))

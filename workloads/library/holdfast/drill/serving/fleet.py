@@ -1,8 +1,8 @@
 """Server processes behind a real Envoy, with endpoints that move as late as in a cluster.
 
-Readiness is probed every second; what a probe changes reaches the proxy `ENDPOINT_DELAY_S` later. A Spot notice is
-SIGTERM and nothing else: the kubelet probes the pod no more, so its endpoint stays until it has ended. At the window's
-end whatever is left is killed.
+Readiness is probed every second; what a probe changes reaches the proxy `ENDPOINT_DELAY_S` later. A
+Spot notice is SIGTERM and nothing else: the kubelet probes the pod no more, so its endpoint stays
+until it has ended. At the window's end whatever is left is killed.
 """
 
 import contextlib
@@ -39,8 +39,23 @@ Command = Callable[[int], Sequence[str]]
 
 
 def holdfast_server(predictor: str, *options: str) -> Command:
-    serve = (sys.executable, "-m", "holdfast", "serve", "run", "--set", f"host={HOST}", "--predictor", predictor)
-    return lambda port: [*serve, "--port", str(port), *options]
+    serve = (
+        sys.executable,
+        "-m",
+        "holdfast",
+        "serve",
+        "run",
+        "--set",
+        f"host={HOST}",
+        "--predictor",
+        predictor,
+    )
+    return lambda port: [
+        *serve,
+        "--port",
+        str(port),
+        *options,
+    ]
 
 
 @dataclass(eq=False)
@@ -93,7 +108,9 @@ class Fleet:
         with owned(self.owner):
             try:
                 for replica in [self.start() for _ in range(count)]:
-                    self.until(lambda r=replica: r.ready, f"replica on port {replica.port} to be ready")
+                    self.until(
+                        lambda r=replica: r.ready, f"replica on port {replica.port} to be ready"
+                    )
                 self.start_proxy()
                 yield self
             finally:
@@ -117,11 +134,22 @@ class Fleet:
         return pod
 
     def start_proxy(self) -> None:
-        self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
+        self.port = free_port()
+        self.admin_port = free_port()
+        self.metrics_port = free_port()
         config = self.folder / "envoy.json"
         config.write_text(json.dumps(bootstrap(self._proxy())))
         # Two of a machine would else share memory by this number.
-        command = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"]
+        command = [
+            find_envoy(),
+            "-c",
+            str(config),
+            "--use-dynamic-base-id",
+            "--concurrency",
+            "1",
+            "-l",
+            "warning",
+        ]
         self.proxy = self._pod(command, "envoy")
         self.until(self._served, "the proxy to serve")
 
@@ -139,7 +167,9 @@ class Fleet:
         if self.proxy.exit_code is not None:
             raise DrillError(f"the proxy ended:\n{self.proxy.tail()}")
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return admin(self.admin_port, "/ready")[0] == 200 and self.stat("membership_healthy") == len(self.replicas)
+            return admin(self.admin_port, "/ready")[0] == 200 and self.stat(
+                "membership_healthy"
+            ) == len(self.replicas)
         return False
 
     def _probe(self, replica: Replica) -> None:
@@ -204,7 +234,8 @@ class Fleet:
         while not condition():
             if time.monotonic() > ends:
                 raise DrillError(f"waited {_START_S:.0f} s without result for {what}")
-            if broken := [replica for replica in self.replicas if replica.pod.exit_code not in _USUAL]:
+            broken = [replica for replica in self.replicas if replica.pod.exit_code not in _USUAL]
+            if broken:
                 raise DrillError(f"a replica ended by itself:\n{broken[0].pod.tail()}")
             time.sleep(_POLL_S)
 
@@ -215,19 +246,37 @@ class Fleet:
 
     def settle(self) -> None:
         """Until every drain has ended and every replacement is ready."""
-        self.until(lambda: len(self.ready()) == len(self.replicas), "all replicas to be ready again")
+        self.until(
+            lambda: len(self.ready()) == len(self.replicas), "all replicas to be ready again"
+        )
 
     def answered(self) -> int:
-        """Predictions that servers answered with 200, by their last log lines and the metrics of those that run."""
+        """Predictions that servers answered with 200, by their last log lines and the metrics of
+        those that run.
+        """
         self.settle()
-        lines = [line for log in (self.folder / "logs").glob("server-*.log") for line in log.read_text().splitlines()]
-        gone = sum(json.loads(line).get("answered", {}).get("200", 0) for line in lines if line.startswith("{"))
-        return gone + sum(_answered(replica.port) for replica in self.replicas if replica.pod.exit_code is None)
+        lines = [
+            line
+            for log in (self.folder / "logs").glob("server-*.log")
+            for line in log.read_text().splitlines()
+        ]
+        gone = sum(
+            json.loads(line).get("answered", {}).get("200", 0)
+            for line in lines
+            if line.startswith("{")
+        )
+        return gone + sum(
+            _answered(replica.port) for replica in self.replicas if replica.pod.exit_code is None
+        )
 
 
 def _answered(port: int) -> int:
     text = admin(port, "/metrics")[1]
-    found = (line for line in text.splitlines() if line.startswith('holdfast_server_requests_total{code="200"}'))
+    found = (
+        line
+        for line in text.splitlines()
+        if line.startswith('holdfast_server_requests_total{code="200"}')
+    )
     return int(float(next(found, "0 0").split()[-1]))
 
 
@@ -261,7 +310,9 @@ def free_port(count: int = 1) -> int:
 def find_envoy() -> str:
     """On PATH or in the folder of this interpreter."""
     own = Path(sys.executable).with_name("envoy")
-    if not (found := shutil.which("envoy") or (str(own) if own.exists() else "")):
+    found = shutil.which("envoy") or (str(own) if own.exists() else "")
+    if not found:
         raise Unjudged("no envoy on PATH: `make setup` installs one")
-    subprocess.run([found, "--version"], check=True, capture_output=True)  # a wheel of the wrong platform fails here
+    # a wheel of the wrong platform fails here
+    subprocess.run([found, "--version"], check=True, capture_output=True)
     return found

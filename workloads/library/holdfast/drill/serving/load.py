@@ -1,4 +1,6 @@
-"""Clients that ask at a fixed rate, whatever the answers do, and count every one. POST, which no client library repeats by itself."""
+"""Clients that ask at a fixed rate, whatever the answers do, and count every one. POST, which no
+client library repeats by itself.
+"""
 
 import contextlib
 import http.client
@@ -51,7 +53,11 @@ class Load:
     def asking(self, rate: float) -> Generator[None]:
         """`rate` a second from threads of its own; left after the last answer."""
         ended = threading.Event()
-        thread = threading.Thread(target=self._ask, args=(rate, ended), daemon=True)
+        thread = threading.Thread(
+            target=self._ask,
+            args=(rate, ended),
+            daemon=True,
+        )
         thread.start()
         try:
             yield
@@ -60,7 +66,8 @@ class Load:
             thread.join()
 
     def _ask(self, rate: float, ended: threading.Event) -> None:
-        began, count = time.monotonic(), 0
+        began = time.monotonic()
+        count = 0
         with ThreadPoolExecutor(_MOST_OPEN, thread_name_prefix="client") as clients:
             while not ended.wait(1 / rate):
                 while count < int((time.monotonic() - began) * rate):
@@ -81,7 +88,8 @@ class Load:
             answer = connection.getresponse()
             answer.read()
             code = str(answer.status)
-            self._idle.put(connection)  # where the answer said that it is the last, it connects again by itself
+            # where the answer said that it is the last, it connects again by itself
+            self._idle.put(connection)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             code = type(error).__name__

@@ -1,7 +1,7 @@
 """Pods of a cluster, named by namespace and selector, and the nodes under them.
 
-The drill makes nothing here and deletes nothing but the pods that it evicts. Nodes are hit only if they are Spot or
-flex-start, which may go anyway, and if no other work runs on them.
+The drill makes nothing here and deletes nothing but the pods that it evicts. Nodes are hit only if
+they are Spot or flex-start, which may go anyway, and if no other work runs on them.
 """
 
 import time
@@ -11,7 +11,12 @@ from dataclasses import dataclass
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import InputError, Stopped
-from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, SYSTEM_NAMESPACES
+from holdfast.contract.kubernetes import (
+    ANNOTATION_INDEX,
+    LABEL_JOB,
+    LABEL_JOBSET,
+    SYSTEM_NAMESPACES,
+)
 from holdfast.contract.pools import LABEL_FLEX_START, LABEL_ROLE, LABEL_SPOT, Role
 from holdfast.drill.plan import RECOVERED, Fault
 from holdfast.drill.target import Undo
@@ -31,8 +36,17 @@ class Named:
 
 
 class Cluster:
-    def __init__(self, api: Api, named: Named, fault: Fault, evictor: NodeEvictor) -> None:
-        self._api, self._named, self._fault, self._evictor = api, named, fault, evictor
+    def __init__(
+        self,
+        api: Api,
+        named: Named,
+        fault: Fault,
+        evictor: NodeEvictor,
+    ) -> None:
+        self._api = api
+        self._named = named
+        self._fault = fault
+        self._evictor = evictor
         self._seen: dict[str, Object] = {}
         """The last look at every pod, by uid: an evicted pod is gone soon after."""
         self._active: dict[str, Object] = {}
@@ -55,7 +69,8 @@ class Cluster:
 
     def candidates(self) -> list[str]:
         self._look()
-        # The oldest first: what an earlier drill took down waits longer each time, by the Job's back-off.
+        # The oldest first: what an earlier drill took down waits longer each time, by the Job's
+        # back-off.
         running = sorted(self._running(), key=_age)
         if self._fault is Fault.EVICT:
             return [f"pod/{pod['metadata']['name']}" for pod in running]
@@ -88,7 +103,9 @@ class Cluster:
         """As many pods run as before, none of them on what was hit."""
         self._look()
         running = self._running()
-        back = len(running) >= len(self._before) and not self._victims & {pod["metadata"]["uid"] for pod in running}
+        back = len(running) >= len(self._before) and not self._victims & {
+            pod["metadata"]["uid"] for pod in running
+        }
         if back and self._back_t is None:
             self._back_t = time.time()
         return back
@@ -105,22 +122,36 @@ class Cluster:
 
     def missing(self) -> float | None:
         """Pods that the Jobs want and that do not run; None where no Job owns the pods."""
-        jobs = {pod["metadata"].get("labels", {}).get(LABEL_JOB) for pod in self._active.values()} - {None}
+        jobs = {
+            pod["metadata"].get("labels", {}).get(LABEL_JOB) for pod in self._active.values()
+        } - {None}
         if not jobs:
             return None
-        wanted = sum(JobSnapshot(body=body, pods=[]).wanted for name in jobs if (body := self._job(str(name))))
+        wanted = sum(
+            JobSnapshot(body=body, pods=[]).wanted
+            for name in jobs
+            if (body := self._job(str(name)))
+        )
         return max(0, wanted - len(self._running()))
 
     def recovered_s(self) -> float | None:
-        return None if self._back_t is None or self._fault_t is None else self._back_t - self._fault_t
+        if self._back_t is None or self._fault_t is None:
+            return None
+        return self._back_t - self._fault_t
 
     def charged(self) -> float:
         """Failures that count against a limit: of the Jobs, or restarts of the JobSets."""
         return float((self._charges() - self._charged_before).total())
 
     def outside(self) -> float:
-        """Pods that were not meant and went. A JobSet restarts its whole gang by design: not counted."""
-        gone = [uid for uid in set(self._before) - self._victims - set(self._active) if not _in_gang(self._before[uid])]
+        """Pods that were not meant and went. A JobSet restarts its whole gang by design: not
+        counted.
+        """
+        gone = [
+            uid
+            for uid in set(self._before) - self._victims - set(self._active)
+            if not _in_gang(self._before[uid])
+        ]
         return float(sum(_phase(self._seen[uid]) != "Succeeded" for uid in gone))
 
     def victims(self) -> list[Object]:
@@ -134,7 +165,10 @@ class Cluster:
 
     def _look(self) -> None:
         path = f"/api/v1/namespaces/{self._named.namespace}/pods"
-        pods = {pod["metadata"]["uid"]: pod for pod in self._api.items(path, labelSelector=self._named.selector)}
+        pods = {
+            pod["metadata"]["uid"]: pod
+            for pod in self._api.items(path, labelSelector=self._named.selector)
+        }
         self._seen |= pods
         self._active = {uid: pod for uid, pod in pods.items() if _is_active(pod)}
         shares = Counter(_share(pod) for pod in self._active.values() if _share(pod))
@@ -145,20 +179,33 @@ class Cluster:
         nodes = {node["metadata"]["name"]: node for node in self._api.items(NODES)}
         others: dict[str, str] = {}
         for pod in self._api.items("/api/v1/pods"):
-            if _is_active(pod) and not _follows_the_node(pod) and pod["metadata"]["uid"] not in self._seen:
+            if (
+                _is_active(pod)
+                and not _follows_the_node(pod)
+                and pod["metadata"]["uid"] not in self._seen
+            ):
                 meta = pod["metadata"]
-                others[pod["spec"].get("nodeName", "")] = f"{meta['namespace']}/{meta['name']} runs there too"
+                others[pod["spec"].get("nodeName", "")] = (
+                    f"{meta['namespace']}/{meta['name']} runs there too"
+                )
         return {
-            name: _refusal(nodes[name]) or others.get(name, "") or self._evictor.check(nodes[name]) for name in hosts
+            name: _refusal(nodes[name]) or others.get(name, "") or self._evictor.check(nodes[name])
+            for name in hosts
         }
 
     def _charges(self) -> Counter[str]:
         found: Counter[str] = Counter()
         for pod in {**self._before, **self._active}.values():
             labels = pod["metadata"].get("labels", {})
-            if gang := labels.get(LABEL_JOBSET):
-                body = self._api.find(f"{JOBSETS}/namespaces/{self._named.namespace}/jobsets/{gang}") or {}
-                found[f"jobset/{gang}"] = int(body.get("status", {}).get("restartsCountTowardsMax", 0))
+            gang = labels.get(LABEL_JOBSET)
+            if gang:
+                body = (
+                    self._api.find(f"{JOBSETS}/namespaces/{self._named.namespace}/jobsets/{gang}")
+                    or {}
+                )
+                found[f"jobset/{gang}"] = int(
+                    body.get("status", {}).get("restartsCountTowardsMax", 0)
+                )
             elif job := labels.get(LABEL_JOB):
                 found[f"job/{job}"] = int((self._job(job) or {}).get("status", {}).get("failed", 0))
         return found
@@ -192,7 +239,9 @@ def _in_gang(pod: Object) -> bool:
 
 def _follows_the_node(pod: Object) -> bool:
     owners = pod["metadata"].get("ownerReferences", ())
-    return pod["metadata"]["namespace"] in SYSTEM_NAMESPACES or any(o["kind"] in ("DaemonSet", "Node") for o in owners)
+    return pod["metadata"]["namespace"] in SYSTEM_NAMESPACES or any(
+        o["kind"] in ("DaemonSet", "Node") for o in owners
+    )
 
 
 def _refusal(node: Object) -> str:
@@ -211,7 +260,9 @@ METRICS: dict[str, Callable[[Cluster], float | None]] = {
     # The most pods that worked on one index at the same time, less one, over all looks.
     "pods_doubled": lambda target: float(target.doubles),
     "pods_outside_blast": Cluster.outside,
-    "false_completions": lambda target: float(sum(_phase(pod) == "Succeeded" for pod in target.victims())),
+    "false_completions": lambda target: float(
+        sum(_phase(pod) == "Succeeded" for pod in target.victims())
+    ),
     # Victims whose end looks like their own fault.
     "pods_crashed": lambda target: float(
         sum(_phase(pod) == "Failed" and not disruption(pod) for pod in target.victims())

@@ -1,7 +1,9 @@
-"""How a node is evicted: by the Kubernetes API alone, or by Compute Engine, which takes the VM under it away.
+"""How a node is evicted: by the Kubernetes API alone, or by Compute Engine, which takes the VM
+under it away.
 
-`gcloud`, called with argument lists, requests a simulated maintenance event of Compute Engine, which preempts a Spot
-VM. Only VMs of the named project are touched, found by the node's own providerID.
+`gcloud`, called with argument lists, requests a simulated maintenance event of Compute Engine,
+which preempts a Spot VM. Only VMs of the named project are touched, found by the node's own
+providerID.
 """
 
 import re
@@ -18,7 +20,9 @@ NODES = "/api/v1/nodes"
 TAINT = "holdfast.dev/drill"
 CONFLICT = 409
 _TRIES = 10
-_PROVIDER_ID = re.compile(r"gce://(?P<project>[a-z0-9.:-]+)/(?P<zone>[a-z0-9-]+)/(?P<name>[a-z0-9-]+)")
+_PROVIDER_ID = re.compile(
+    r"gce://(?P<project>[a-z0-9.:-]+)/(?P<zone>[a-z0-9-]+)/(?P<name>[a-z0-9-]+)"
+)
 _GCLOUD_S = 300
 _VERB = "simulate-maintenance-event"
 
@@ -36,7 +40,9 @@ class NodeEvictor(Protocol):
 
 
 class TaintEvictor:
-    """NoExecute: the taint manager ends the pods with a DisruptionTarget, and nothing new lands there."""
+    """NoExecute: the taint manager ends the pods with a DisruptionTarget, and nothing new lands
+    there.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -56,7 +62,9 @@ class TaintEvictor:
             yield f"open {name} again", lambda name=name: self._set(name, [])
 
     def _set(self, name: str, ours: list[Object]) -> None:
-        """Everybody else's taints stay: with the version, a write that came between is refused and read again."""
+        """Everybody else's taints stay: with the version, a write that came between is refused and
+        read again.
+        """
         for left in reversed(range(_TRIES)):
             node = self._api.find(f"{NODES}/{name}")
             if node is None:
@@ -64,7 +72,13 @@ class TaintEvictor:
             taints = [taint for taint in node["spec"].get("taints", ()) if taint["key"] != TAINT]
             version = {"resourceVersion": node["metadata"]["resourceVersion"]}
             try:
-                self._api.merge(f"{NODES}/{name}", {"metadata": version, "spec": {"taints": taints + ours}})
+                self._api.merge(
+                    f"{NODES}/{name}",
+                    {
+                        "metadata": version,
+                        "spec": {"taints": taints + ours},
+                    },
+                )
                 return
             except ApiError as error:
                 if error.status != CONFLICT or not left:
@@ -93,11 +107,18 @@ class VmEvictor:
     def check(self, node: Object) -> str:
         instance = Instance.of(node)
         if instance is None:
-            return f"its providerID {node['spec'].get('providerID', '')!r} names no VM of Compute Engine"
-        return "" if instance.project == self.project else f"it belongs to project {instance.project}"
+            return (
+                f"its providerID {node['spec'].get('providerID', '')!r} names no VM of Compute"
+                " Engine"
+            )
+        if instance.project == self.project:
+            return ""
+        return f"it belongs to project {instance.project}"
 
     def evict(self, nodes: Sequence[str]) -> str:
-        """Looked up again, so that what is hit is what the cluster says now. GcloudFailed: Compute Engine refuses."""
+        """Looked up again, so that what is hit is what the cluster says now. GcloudFailed: Compute
+        Engine refuses.
+        """
         found = [Instance.of(self.api.get(f"{NODES}/{name}")) for name in nodes]
         instances = [each for each in found if each and each.project == self.project]
         if len(instances) < len(nodes):

@@ -35,7 +35,14 @@ class Eviction:
     victim: int = 0
 
 
-def evictions(*, seed: int, count: int, total: int, first: int, victims: int = 1) -> list[Eviction]:
+def evictions(
+    *,
+    seed: int,
+    count: int,
+    total: int,
+    first: int,
+    victims: int = 1,
+) -> list[Eviction]:
     """`count` evictions over progress first..0.9 total, sorted; notices and power losses alternate."""
     rng = random.Random(seed)
     stride = (total * 0.9 - first) / count
@@ -54,11 +61,20 @@ class Local(ABC):
     """`folder` keeps events and logs; `scratch` is deleted with the drill."""
 
     def __init__(
-        self, folder: Path, kind: str, *, fault: Fault = Fault.NOTICE, owner: str = "", job: str = "drill"
+        self,
+        folder: Path,
+        kind: str,
+        *,
+        fault: Fault = Fault.NOTICE,
+        owner: str = "",
+        job: str = "drill",
     ) -> None:
-        self.folder, self.fault, self.job = folder, fault, job
+        self.folder = folder
+        self.fault = fault
+        self.job = job
         self.scratch = folder / "scratch"
-        self.owner = owner or f"drill:{folder.parent}"  # a run of the same drill that was killed is cleared by the next
+        # a run of the same drill that was killed is cleared by the next
+        self.owner = owner or f"drill:{folder.parent}"
         self.path = folder / "events" / f"{job}.jsonl"
         self.events = Follower(self.path)
         self._started: list[Pod] = []
@@ -94,7 +110,12 @@ class Local(ABC):
         self._log.emit("evict", signal=signal, target=f"pod-{pod.pid}")
 
     def launch(self, command: Sequence[str], env: dict[str, str], log: str = "") -> Pod:
-        pod = Pod(command, log=self.folder / "logs" / f"{log or self.job}.log", owner=self.owner, env=env)
+        pod = Pod(
+            command,
+            log=self.folder / "logs" / f"{log or self.job}.log",
+            owner=self.owner,
+            env=env,
+        )
         self._started.append(pod)
         return pod
 

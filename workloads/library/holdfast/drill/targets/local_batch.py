@@ -1,4 +1,6 @@
-"""Batch workers and their database as processes of this machine: one vanishes, another takes its place."""
+"""Batch workers and their database as processes of this machine: one vanishes, another takes its
+place.
+"""
 
 import json
 import time
@@ -24,12 +26,29 @@ _WORKER = ("--predictor", "entropy", "--set", "micro_batch=4", "--set", "lease_s
 
 class LocalBatch(Local):
     def __init__(
-        self, folder: Path, fault: Fault = Fault.POWER_LOSS, *, workers: int, items: int, owner: str = "", job: str = "drill",
-        uri: str = "", worker: Sequence[str] = _WORKER,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        fault: Fault = Fault.POWER_LOSS,
+        *,
+        workers: int,
+        items: int,
+        owner: str = "",
+        job: str = "drill",
+        uri: str = "",
+        worker: Sequence[str] = _WORKER,
+    ) -> None:
         """`uri`: of a database that is there, with the items in its queue; empty: its own."""
-        super().__init__(folder, KIND_BATCH, fault=fault, owner=owner, job=job)
-        self.workers, self.items, self._flags, self._uri = workers, items, worker, uri
+        super().__init__(
+            folder,
+            KIND_BATCH,
+            fault=fault,
+            owner=owner,
+            job=job,
+        )
+        self.workers = workers
+        self.items = items
+        self._flags = worker
+        self._uri = uri
         self.kills = 0
         self._open = ExitStack()
         self._pods: list[Pod] = []
@@ -40,7 +59,10 @@ class LocalBatch(Local):
         if not self._uri:
             self._uri = self._open.enter_context(database(self.scratch, self.owner))
             source = self.scratch / "items.jsonl"
-            lines = (json.dumps({"id": f"item-{n:05d}", "body": f"{n} {_BODY}"}) for n in range(self.items))
+            lines = (
+                json.dumps({"id": f"item-{n:05d}", "body": f"{n} {_BODY}"})
+                for n in range(self.items)
+            )
             source.write_text("\n".join(lines) + "\n")
             enqueue(self.job, self._uri, source, "--id-column", "id", "--body-column", "body")
         self._pods = [self._worker(n) for n in range(self.workers)]
@@ -54,7 +76,8 @@ class LocalBatch(Local):
 
     def _hit(self, number: int, signal: str) -> str:
         """A worker is evicted and replaced."""
-        pod, stored = self._pods[number], self.stored()
+        pod = self._pods[number]
+        stored = self.stored()
         code, took_s = timed(lambda: self.evict(pod, signal))
         self.kills += 1
         self._replacements.append(self._worker(number))
@@ -74,7 +97,9 @@ class LocalBatch(Local):
         yield from super().rollback()
 
     def play(self, schedule: Sequence[Eviction], log: Callable[[str], None]) -> None:
-        """A schedule of evictions, until every item is stored. DrillError where a worker ends by itself."""
+        """A schedule of evictions, until every item is stored. DrillError where a worker ends by
+        itself.
+        """
         self.start()
         for eviction in schedule:
             self._wait(lambda at=eviction.at: self.stored() >= at, due=eviction.at)
@@ -87,16 +112,32 @@ class LocalBatch(Local):
     def _wait(self, done: Callable[[], bool], due: int = 0) -> None:
         def watch() -> None:
             if due and self._drained() and self.stored() < due:
-                raise DrillError(f"{self.job}: drained after {self.stored()} of {due} items, before the next eviction")
-            if ended := [pod for pod in self._pods if self._crashed(pod)]:
-                code, tail = ended[0].exit_code, ended[0].tail()
+                raise DrillError(
+                    f"{self.job}: drained after {self.stored()} of {due} items, before the next"
+                    " eviction"
+                )
+            ended = [pod for pod in self._pods if self._crashed(pod)]
+            if ended:
+                code = ended[0].exit_code
+                tail = ended[0].tail()
                 raise DrillError(f"{self.job}: a worker ended with {code} by itself:\n{tail}")
 
-        until(done, events=self.events, watch=watch, tail=self._pods[0].tail)
+        until(
+            done,
+            events=self.events,
+            watch=watch,
+            tail=self._pods[0].tail,
+        )
 
     def _worker(self, number: int) -> Pod:
         window = ("--window", str(DEFAULT_WINDOW.pod_s), "--events", str(self.path))
-        command = [*_BATCH, "run", self.job, *self._flags, *window]
+        command = [
+            *_BATCH,
+            "run",
+            self.job,
+            *self._flags,
+            *window,
+        ]
         return self.launch(command, {"HOLDFAST_DATABASE_URL": self._uri}, f"{self.job}-{number}")
 
     # -- what is measured --
@@ -130,7 +171,9 @@ class LocalBatch(Local):
         """Of what the database has, once the workers are done; None before."""
         if self._rows is None and self.recovered():
             self._rows = export(self.job, self._uri, self.folder / "rows.jsonl")
-        return None if self._rows is None else count(self._rows, {row["item"] for row in self._rows})
+        if self._rows is None:
+            return None
+        return count(self._rows, {row["item"] for row in self._rows})
 
 
 @contextmanager
@@ -138,7 +181,16 @@ def database(folder: Path, owner: str) -> Generator[str]:
     """The embedded PostgreSQL in a process of its own; yields its URI."""
     log = folder / "logs" / "database.log"
     log.unlink(missing_ok=True)
-    pod = Pod([*_BATCH, "database", "--dir", str(folder / "postgres")], log=log, owner=owner)
+    pod = Pod(
+        [
+            *_BATCH,
+            "database",
+            "--dir",
+            str(folder / "postgres"),
+        ],
+        log=log,
+        owner=owner,
+    )
     try:
         yield _uri(pod, log)
     finally:
@@ -157,10 +209,31 @@ def _uri(pod: Pod, log: Path) -> str:
 
 
 def enqueue(job: str, uri: str, source: Path, *columns: str) -> None:
-    completed([*_BATCH, "enqueue", job, "--database", uri, "--source", str(source), *columns])
+    completed(
+        [
+            *_BATCH,
+            "enqueue",
+            job,
+            "--database",
+            uri,
+            "--source",
+            str(source),
+            *columns,
+        ]
+    )
 
 
 def export(job: str, uri: str, path: Path) -> list[Any]:
     """Every stored row of the job, sorted by item id."""
-    completed([*_BATCH, "export", job, "--database", uri, "--out", str(path)])
+    completed(
+        [
+            *_BATCH,
+            "export",
+            job,
+            "--database",
+            uri,
+            "--out",
+            str(path),
+        ]
+    )
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,4 +1,6 @@
-"""Servers behind a proxy as processes of this machine: some lose their machine under load, and every request is counted."""
+"""Servers behind a proxy as processes of this machine: some lose their machine under load, and
+every request is counted.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +22,28 @@ _REFUSED = "429"
 
 class LocalServing(Local):
     def __init__(
-        self, folder: Path, fault: Fault = Fault.NOTICE, *, replicas: int, per_s: float, owner: str = ""
+        self,
+        folder: Path,
+        fault: Fault = Fault.NOTICE,
+        *,
+        replicas: int,
+        per_s: float,
+        owner: str = "",
     ) -> None:
-        super().__init__(folder, KIND_SERVING, fault=fault, owner=owner)
-        self.replicas, self.per_s = replicas, per_s
+        super().__init__(
+            folder,
+            KIND_SERVING,
+            fault=fault,
+            owner=owner,
+        )
+        self.replicas = replicas
+        self.per_s = per_s
         self._open = ExitStack()
-        self._fleet = Fleet(folder=self.scratch, owner=self.owner, command=holdfast_server("entropy"))
+        self._fleet = Fleet(
+            folder=self.scratch,
+            owner=self.owner,
+            command=holdfast_server("entropy"),
+        )
         self._load = Load(HOST, 0, INFER_PATH, INFER_BODY)
         self._clients = ExitStack()
         self._victims: list[Replica] = []
@@ -52,7 +70,11 @@ class LocalServing(Local):
         """The replacements answer. The clients then end, so that every number is final."""
         fleet = self._fleet
         replaced = not any(victim in fleet.replicas for victim in self._victims)
-        if not self._back_at and replaced and len(fleet.ready()) == len(fleet.replicas) == self.replicas:
+        if (
+            not self._back_at
+            and replaced
+            and len(fleet.ready()) == len(fleet.replicas) == self.replicas
+        ):
             self._back_at = time.monotonic()
             self._clients.close()
         return bool(self._back_at)
@@ -66,16 +88,22 @@ class LocalServing(Local):
         """In each round all servers but `base` get their notice at once; what was counted."""
         self.start()
         with self._open, self._clients:
-            fleet, load = self._fleet, self._load
+            fleet = self._fleet
+            load = self._load
             stay = fleet.ready()[:base]
             fleet.until(lambda: load.codes["200"] > self.per_s, "a second of answers")
             for _ in range(rounds):
                 self._victims = [replica for replica in fleet.ready() if replica not in stay]
                 gone = len(fleet.exits) + len(self._victims)
-                log(f"notice to all {len(self._victims)} servers on Spot, under {self.per_s:g} requests a second")
+                log(
+                    f"notice to all {len(self._victims)} servers on Spot, under {self.per_s:g}"
+                    " requests a second"
+                )
                 for victim in self._victims:
                     fleet.evict(victim)
-                fleet.until(lambda gone=gone: len(fleet.exits) == gone, "the servers on Spot to leave")
+                fleet.until(
+                    lambda gone=gone: len(fleet.exits) == gone, "the servers on Spot to leave"
+                )
                 fleet.settle()
             self._clients.close()
             self.close()
@@ -110,12 +138,19 @@ class LocalServing(Local):
 
     def _differing(self) -> int:
         """Between what clients, proxy and servers count as answered."""
-        counts = (self._load.codes["200"], self._fleet.stat("upstream_rq_2xx"), self._fleet.answered())
+        counts = (
+            self._load.codes["200"],
+            self._fleet.stat("upstream_rq_2xx"),
+            self._fleet.answered(),
+        )
         return max(counts) - min(counts)
 
     def _crashes(self) -> float:
         usual = (None, EXIT_KILLED, EXIT_PREEMPTED)
-        return sum(replica.pod.exit_code not in usual for replica in [*self._victims, *self._fleet.replicas])
+        return sum(
+            replica.pod.exit_code not in usual
+            for replica in [*self._victims, *self._fleet.replicas]
+        )
 
 
 def _name(replica: Replica) -> str:

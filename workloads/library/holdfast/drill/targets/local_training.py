@@ -1,4 +1,6 @@
-"""The trainer as a process of this machine: evicted on purpose, started again as a Job controller would."""
+"""The trainer as a process of this machine: evicted on purpose, started again as a Job controller
+would.
+"""
 
 import sys
 import time
@@ -21,24 +23,48 @@ _ENDLESS = 1_000_000  # steps: the drill ends first
 
 class LocalTraining(Local):
     def __init__(
-        self, folder: Path, work: DrillWork, fault: Fault = Fault.NOTICE, *, save_every: int, owner: str = "", job: str = "drill",
-        steps: int = _ENDLESS, seed: int = 0, more: Mapping[str, object] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        work: DrillWork,
+        fault: Fault = Fault.NOTICE,
+        *,
+        save_every: int,
+        owner: str = "",
+        job: str = "drill",
+        steps: int = _ENDLESS,
+        seed: int = 0,
+        more: Mapping[str, object] | None = None,
+    ) -> None:
         """`more`: further flags of the trainer."""
-        super().__init__(folder, KIND_TRAINING, fault=fault, owner=owner, job=job)
-        self.work, self._seed = work, seed
+        super().__init__(
+            folder,
+            KIND_TRAINING,
+            fault=fault,
+            owner=owner,
+            job=job,
+        )
+        self.work = work
+        self._seed = seed
         self._flags = {
-            "--checkpoints": self.scratch / "checkpoints", "--run": job, "--ranks": 1, "--steps": steps,
-            "--every": save_every, "--window": DEFAULT_WINDOW.pod_s, "--device": "cpu",
-            "--events": self.path, **(more or {}),
-        }  # fmt: skip
+            "--checkpoints": self.scratch / "checkpoints",
+            "--run": job,
+            "--ranks": 1,
+            "--steps": steps,
+            "--every": save_every,
+            "--window": DEFAULT_WINDOW.pod_s,
+            "--device": "cpu",
+            "--events": self.path,
+            **(more or {}),
+        }
         self._attempt = -1
         self._pod: Pod | None = None
         self._seen_before = 0
         self._exit_code: int | None = None
         self._left_s: float | None = None
         self.false_ends: list[int] = []
-        """Steps at which it left with 0 before the last one: a Job would have called the work done there."""
+        """Steps at which it left with 0 before the last one: a Job would have called the work done
+        there.
+        """
 
     @property
     def pod(self) -> Pod:
@@ -49,10 +75,21 @@ class LocalTraining(Local):
         """The next attempt."""
         self._attempt += 1
         self._seen_before = len(self.events.seen)
-        arguments = [str(argument) for flag in self._flags.items() for argument in flag]
-        arguments += ["--set", "report_every=1", "--set", f"seed={self._seed}"]
+        arguments = []
+        for flag in self._flags.items():
+            for argument in flag:
+                arguments.append(str(argument))
+        arguments += [
+            "--set",
+            "report_every=1",
+            "--set",
+            f"seed={self._seed}",
+        ]
         naive = (sys.executable, "-m", "holdfast.drill.naive")
-        command = [*(naive if self.work is DrillWork.NAIVE else (*HOLDFAST, "train", "run")), *arguments]
+        command = [
+            *(naive if self.work is DrillWork.NAIVE else (*HOLDFAST, "train", "run")),
+            *arguments,
+        ]
         self._pod = self.launch(command, {ENV_ATTEMPT: str(self._attempt)})
 
     # -- one fault --
@@ -77,7 +114,9 @@ class LocalTraining(Local):
         self.start()
         for eviction in schedule:
             # A window and not a restore: the attempt has worked.
-            self._wait(lambda at=eviction.at: self._reached("window") >= at, f"before step {eviction.at}")
+            self._wait(
+                lambda at=eviction.at: self._reached("window") >= at, f"before step {eviction.at}"
+            )
             time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
             code, took_s = timed(lambda signal=eviction.signal: self.evict(self.pod, signal))
             self.events.read()
@@ -85,21 +124,34 @@ class LocalTraining(Local):
             if code == EXIT_COMPLETE:
                 self.false_ends.append(reached)
             elif code not in (EXIT_PREEMPTED, EXIT_KILLED):
-                raise DrillError(f"{self.job}: exit {code} on {eviction.signal}:\n{self.pod.tail()}")
-            log(f"{self.job}: {eviction.signal} at step {reached}, exit {code} after {took_s:.1f} s")
+                raise DrillError(
+                    f"{self.job}: exit {code} on {eviction.signal}:\n{self.pod.tail()}"
+                )
+            log(
+                f"{self.job}: {eviction.signal} at step {reached}, exit {code} after {took_s:.1f} s"
+            )
             self.start()
         self._wait(lambda: self.pod.exit_code is not None)
         self.events.read()
         if self.pod.exit_code != EXIT_COMPLETE:
-            raise DrillError(f"{self.job}: exit {self.pod.exit_code} without an eviction:\n{self.pod.tail()}")
+            raise DrillError(
+                f"{self.job}: exit {self.pod.exit_code} without an eviction:\n{self.pod.tail()}"
+            )
         self.close()
 
     def _wait(self, done: Callable[[], bool], ended: str = "") -> None:
         def watch() -> None:
             if ended and self.pod.exit_code is not None:
-                raise DrillError(f"{self.job} ended with {self.pod.exit_code} {ended}:\n{self.pod.tail()}")
+                raise DrillError(
+                    f"{self.job} ended with {self.pod.exit_code} {ended}:\n{self.pod.tail()}"
+                )
 
-        until(done, events=self.events, watch=watch, tail=self.pod.tail)
+        until(
+            done,
+            events=self.events,
+            watch=watch,
+            tail=self.pod.tail,
+        )
 
     def _reached(self, *words: str) -> int:
         """The last step of the newest attempt, by its events of these words."""
@@ -113,7 +165,8 @@ class LocalTraining(Local):
 
     @property
     def summary(self) -> JobSummary:
-        if (found := self.events.summary()) is None:
+        found = self.events.summary()
+        if found is None:
             raise DrillError(f"{self.job} wrote no event line")
         return found
 
@@ -121,15 +174,21 @@ class LocalTraining(Local):
 
     def metrics(self) -> Mapping[str, Measure]:
         return {
-            "commits": lambda: sum(event["event"] == "commit" for event in self.events.seen[self._seen_before :]),
+            "commits": lambda: sum(
+                event["event"] == "commit" for event in self.events.seen[self._seen_before :]
+            ),
             # Nothing more will come: it was considered finished, or ended by its own fault.
             "gave_up": lambda: float(self.pod.exit_code is not None),
-            "crashes": lambda: float(self.pod.exit_code not in (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED)),
+            "crashes": lambda: float(
+                self.pod.exit_code not in (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED)
+            ),
             "recovered_s": self._recovered_s,
             "lost_steps": self._lost_steps,
             "committed_steps_redone": self._redone,
             "checkpoints_skipped": self._skipped,
-            "false_completions": lambda: float(EXIT_COMPLETE in (self._exit_code, self.pod.exit_code)),
+            "false_completions": lambda: float(
+                EXIT_COMPLETE in (self._exit_code, self.pod.exit_code)
+            ),
             "exit_code": lambda: self._exit_code,
             "left_s": lambda: self._left_s,
         }
@@ -145,7 +204,11 @@ class LocalTraining(Local):
 
     def _redone(self) -> float | None:
         """Steps between the newest commit and where it resumed."""
-        places = [n for n, e in enumerate(self.events.seen) if e["event"] == "restore" and e.get("rank", 0) == 0]
+        places = [
+            n
+            for n, e in enumerate(self.events.seen)
+            if e["event"] == "restore" and e.get("rank", 0) == 0
+        ]
         if len(places) < 2:
             return None
         before = self.events.seen[: places[1]]
@@ -154,4 +217,6 @@ class LocalTraining(Local):
 
     def _skipped(self) -> float | None:
         restores = self.events.of("restore")
-        return float(sum(len(e.get("skipped") or ()) for e in restores)) if restores else None
+        if restores:
+            return float(sum(len(e.get("skipped") or ()) for e in restores))
+        return None

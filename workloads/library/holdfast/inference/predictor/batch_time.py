@@ -7,12 +7,15 @@ _REMEMBERED = 50
 
 
 class BatchTime:
-    """How long a batch takes, as a + b n over the last ones: what admission and batching are decided by.
+    """How long a batch takes, as a + b n over the last ones: what admission and batching are
+    decided by.
 
-    Least squares with a, b >= 0; without any batch the answer is 0, so that the first is let through.
+    Least squares with a, b >= 0; without any batch the answer is 0, so that the first is let
+    through.
 
-    Beyond the largest batch remembered it takes no more time: a slope guessed from small batches, and guessed too
-    steep, would keep all batches small, and nothing would ever show that it was wrong. Too flat, the next one does.
+    Beyond the largest batch remembered it takes no more time: a slope guessed from small batches,
+    and guessed too steep, would keep all batches small, and nothing would ever show that it was
+    wrong. Too flat, the next one does.
     """
 
     def __init__(self) -> None:
@@ -31,7 +34,8 @@ class BatchTime:
 
 def _fit(seen: deque[tuple[int, float]]) -> tuple[float, float]:
     count = len(seen)
-    mean_n, mean_s = fsum(n for n, _ in seen) / count, fsum(s for _, s in seen) / count
+    mean_n = fsum(n for n, _ in seen) / count
+    mean_s = fsum(s for _, s in seen) / count
     spread = fsum((n - mean_n) ** 2 for n, _ in seen)
     if not spread:
         return mean_s, 0.0

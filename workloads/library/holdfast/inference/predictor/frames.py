@@ -1,4 +1,5 @@
-"""The wire between a worker and its predicting process: a JSON header, then raw bodies. Nothing is unpickled.
+"""The wire between a worker and its predicting process: a JSON header, then raw bodies. Nothing is
+unpickled.
 
 An answer is checked in the worker: the predicting process runs a model's code, which is not ours.
 """
@@ -21,7 +22,13 @@ MAX_HEADER_BYTES = 1024 * 1024 * 1024  # values of the largest micro-batch
 
 def encoded(header: Mapping[str, object], bodies: Sequence[bytes] = ()) -> bytes:
     """ValueError or TypeError for a header that JSON cannot hold."""
-    head = json.dumps({**header, "sizes": [len(body) for body in bodies]}, allow_nan=False).encode()
+    head = json.dumps(
+        {
+            **header,
+            "sizes": [len(body) for body in bodies],
+        },
+        allow_nan=False,
+    ).encode()
     return b"".join((_LENGTH.pack(len(head)), head, *bodies))
 
 
@@ -33,9 +40,11 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def pop_message(data: bytearray) -> dict[str, Any] | None:
-    """The header of the first whole message in `data`, one without bodies, removed from it; None: not there yet.
+    """The header of the first whole message in `data`, one without bodies, removed from it; None:
+    not there yet.
 
-    ValueError or RecursionError when it cannot be read; the next one can. EOFError when no other can.
+    ValueError or RecursionError when it cannot be read; the next one can. EOFError when no other
+    can.
     """
     if len(data) < _LENGTH.size:
         return None
@@ -65,22 +74,27 @@ _READ_BYTES = 1024 * 1024
 class Link:
     """The worker's end: a request may be sent while another is answered.
 
-    Both ends could wait in a send for each other, each with a full pipe: so this one never waits in a send. What does
-    not fit goes out while an answer is awaited.
+    Both ends could wait in a send for each other, each with a full pipe: so this one never waits in
+    a send. What does not fit goes out while an answer is awaited.
     """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._end = end
-        self._unsent, self._unread = bytearray(), bytearray()
+        self._unsent = bytearray()
+        self._unread = bytearray()
 
     def send(self, frame: bytes) -> None:
-        """Never waits. No error when the other end has closed: its earlier answers can still be received."""
+        """Never waits. No error when the other end has closed: its earlier answers can still be
+        received.
+        """
         self._unsent += frame
         self._push()
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The next answer. EOFError when the other end has closed, TimeoutError when it takes too long."""
+        """The next answer. EOFError when the other end has closed, TimeoutError when it takes too
+        long.
+        """
         until = time.monotonic() + timeout_s
         while (answer := pop_message(self._unread)) is None:
             self._pump(until)
@@ -127,7 +141,9 @@ MAX_SECONDS = 1e9
 
 def raise_error(reply: Mapping[str, Any]) -> None:
     match reply:
-        case {"input": {"what": str(what), "got": str(got), "allowed": str(allowed), "fix": str(fix)}}:
+        case {
+            "input": {"what": str(what), "got": str(got), "allowed": str(allowed), "fix": str(fix)}
+        }:
             raise InputError(what, got=got, allowed=allowed, fix=fix)
         case {"broken": str(why)}:
             raise PredictorBroken(why)
@@ -145,12 +161,19 @@ def values_of(reply: Any, count: int) -> tuple[list[Value], float]:
         raise _unreadable("no object")
     reply = cast("dict[str, Any]", reply)
     raise_error(reply)
-    values, seconds = reply.get("values"), reply.get("seconds")
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in cast("list[object]", values)):
+    values = reply.get("values")
+    seconds = reply.get("seconds")
+    if not isinstance(values, list) or not all(
+        isinstance(value, dict) for value in cast("list[object]", values)
+    ):
         raise _unreadable("values must be a list of objects")
     if len(cast("list[object]", values)) != count:
         raise _unreadable(f"{len(cast('list[object]', values))} values for {count} items")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < MAX_SECONDS:
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 <= seconds < MAX_SECONDS
+    ):
         raise _unreadable("seconds must be a number")
     return cast("list[Value]", values), float(seconds)
 
@@ -161,14 +184,21 @@ def configuration_of(found: object) -> dict[str, object]:
         found = dict(cast("Mapping[str, object]", found))
     try:
         text = json.dumps(found, allow_nan=False)
-        same = isinstance(found, dict) and json.loads(text) == found and len(text) <= MAX_CONFIGURATION_CHARS
+        same = (
+            isinstance(found, dict)
+            and json.loads(text) == found
+            and len(text) <= MAX_CONFIGURATION_CHARS
+        )
     except (TypeError, ValueError, RecursionError):
         same = False
     if not same:
         raise InputError(
             "the predictor's configuration cannot be stored",
             got=type(found).__name__,
-            allowed=f"an object of plain JSON values with text for keys, at most {MAX_CONFIGURATION_CHARS} characters",
+            allowed=(
+                "an object of plain JSON values with text for keys, at most"
+                f" {MAX_CONFIGURATION_CHARS} characters"
+            ),
             fix="remove values that do not affect results",
         )
     return cast("dict[str, object]", found)

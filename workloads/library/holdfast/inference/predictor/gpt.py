@@ -43,10 +43,13 @@ class Model:
 
 
 class GptLoss:
-    """Scores the first `score_bytes` of a body; a body too short to have a following byte has no score."""
+    """Scores the first `score_bytes` of a body; a body too short to have a following byte has no
+    score.
+    """
 
     def __init__(self, model: Model, *, score_bytes: int = 2048) -> None:
-        self._model, self._score_bytes = model, score_bytes
+        self._model = model
+        self._score_bytes = score_bytes
         self._device = torch.device(gpu.device_type(torch.cuda.is_available()))
         self._bf16 = self._device.type == "cuda" and torch.cuda.is_bf16_supported()
 
@@ -68,7 +71,9 @@ class GptLoss:
         torch.use_deterministic_algorithms(True)
         # One thread: the split of a sum over threads would depend on how many there are.
         torch.set_num_threads(1)
-        tensors = {key.removeprefix(MODEL_PREFIX): tensor for key, tensor in self._model.tensors.items()}
+        tensors = {
+            key.removeprefix(MODEL_PREFIX): tensor for key, tensor in self._model.tensors.items()
+        }
         try:
             # The class itself checks what it is given.
             network = ByteGPT(ModelConfig(**self._model.config))  # pyright: ignore[reportArgumentType]
@@ -90,7 +95,10 @@ class GptLoss:
             rows = windows[first : first + ROWS]
             for (body, _), loss in zip(rows, self._losses([text for _, text in rows]), strict=True):
                 nats[body].append(loss)
-        return [_value(body[: self._score_bytes], losses) for body, losses in zip(bodies, nats, strict=True)]
+        return [
+            _value(body[: self._score_bytes], losses)
+            for body, losses in zip(bodies, nats, strict=True)
+        ]
 
     def _windows(self, bodies: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
         """Of each body, by its number; they overlap by a byte, which the first only predicts."""
@@ -102,27 +110,43 @@ class GptLoss:
     def _losses(self, windows: Sequence[bytes]) -> list[float]:
         inputs = _grid((window[:-1] for window in windows), self._context)
         following = _grid((window[1:] for window in windows), self._context)
-        lengths = torch.tensor([len(window) - 1 for window in windows] + [0] * (ROWS - len(windows)))
+        lengths = torch.tensor(
+            [len(window) - 1 for window in windows] + [0] * (ROWS - len(windows))
+        )
         counted = torch.arange(self._context) < lengths[:, None]
         try:
-            with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            with (
+                torch.inference_mode(),
+                torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16),
+            ):
                 logits = self._network(inputs.to(self._device))
             logits = logits.float().cpu()
         except torch.AcceleratorError as error:
             raise PredictorBroken(f"the device failed: {type(error).__name__}") from error
-        each = F.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none").view(ROWS, self._context)
+        each = F.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none").view(
+            ROWS, self._context
+        )
         return torch.where(counted, each.double(), 0.0).sum(dim=1)[: len(windows)].tolist()
 
 
 def _grid(texts: Iterator[bytes], width: int) -> torch.Tensor:
-    """Rows of bytes, padded with zeros to the one shape that is ever computed. Causal: padding is behind."""
+    """Rows of bytes, padded with zeros to the one shape that is ever computed. Causal: padding is
+    behind.
+    """
     rows = b"".join(text.ljust(width, b"\0") for text in texts)
-    return torch.frombuffer(bytearray(rows.ljust(ROWS * width, b"\0")), dtype=torch.uint8).long().view(ROWS, width)
+    return (
+        torch.frombuffer(bytearray(rows.ljust(ROWS * width, b"\0")), dtype=torch.uint8)
+        .long()
+        .view(ROWS, width)
+    )
 
 
 def _value(text: bytes, nats: Sequence[float]) -> Value:
     count = max(0, len(text) - 1)
-    return {"score": math.fsum(nats) / count if count else None, "bytes": count}
+    return {
+        "score": math.fsum(nats) / count if count else None,
+        "bytes": count,
+    }
 
 
 def load_model(url: str, run: str, pinned: Mapping[str, object]) -> Model:
@@ -132,7 +156,9 @@ def load_model(url: str, run: str, pinned: Mapping[str, object]) -> Model:
     if pinned.get("run") != run or not isinstance(step := pinned.get("step"), int):
         return _model(storage, run, *load_tensors(url, run, [MODEL_PREFIX]))
     try:
-        return _model(storage, run, step, read_whole(storage, open_step(storage, run, step), [MODEL_PREFIX]))
+        return _model(
+            storage, run, step, read_whole(storage, open_step(storage, run, step), [MODEL_PREFIX])
+        )
     except Damaged as error:
         raise InputError(
             "the checkpoint that this job started with is no longer readable",
@@ -142,13 +168,29 @@ def load_model(url: str, run: str, pinned: Mapping[str, object]) -> Model:
         ) from None
 
 
-def _model(storage: Storage, run: str, step: int, tensors: Mapping[str, torch.Tensor]) -> Model:
+def _model(
+    storage: Storage,
+    run: str,
+    step: int,
+    tensors: Mapping[str, torch.Tensor],
+) -> Model:
     opened = open_step(storage, run, step)
-    identity = {"run": run, "step": step, "attempt": opened.commit.attempt}
+    identity = {
+        "run": run,
+        "step": step,
+        "attempt": opened.commit.attempt,
+    }
     # Names with "__" are the library's own notes, not the trainer's state.
     saved = {name: value for name, value in opened.values(0).items() if not name.startswith("__")}
-    values = {name: decode(value, lambda key: tensors.get(key, _NOT_READ)) for name, value in saved.items()}
-    return Model(identity=identity, config=_find_config(values) or {}, tensors=tensors)
+    values = {
+        name: decode(value, lambda key: tensors.get(key, _NOT_READ))
+        for name, value in saved.items()
+    }
+    return Model(
+        identity=identity,
+        config=_find_config(values) or {},
+        tensors=tensors,
+    )
 
 
 def _find_config(values: object) -> dict[str, Any] | None:

@@ -58,7 +58,14 @@ def _loaded(spec: PredictorSpec) -> tuple[Predictor | None, dict[str, object]]:
         predictor.load()
         return predictor, {"configuration": configuration_of(predictor.configuration)}
     except InputError as error:
-        return None, {"input": {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}}
+        return None, {
+            "input": {
+                "what": error.what,
+                "got": error.got,
+                "allowed": error.allowed,
+                "fix": error.fix,
+            }
+        }
     except (PredictorBroken, GpuLost) as error:
         return None, {"broken": str(error)}
     except Exception as error:  # noqa: BLE001  a model's loader is a user's code and may raise anything

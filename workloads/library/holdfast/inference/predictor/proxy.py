@@ -1,6 +1,7 @@
 """The worker's side of the predicting process: a Predictor that outlives what its items do.
 
-Start it from the main thread only: the kernel kills the child when the thread that made it ends (PDEATHSIG).
+Start it from the main thread only: the kernel kills the child when the thread that made it ends
+(PDEATHSIG).
 """
 
 import contextlib
@@ -32,12 +33,15 @@ _WITHHELD = (ENV_DATABASE, "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSERVI
 class ProcessPredictor:
     """Pipelined: the child finds its next micro-batch waiting when it has answered one."""
 
-    def __init__(self, spec: PredictorSpec, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, spec: PredictorSpec, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
         self.timeout_s = timeout_s
         """Of the next answer."""
         self.on_overdue: Callable[[int, float], object] = lambda items, seconds: None
         """Called by `predict` when a third of that is over, with what is awaited."""
-        self._spec, self._stopping = spec, stopping
+        self._spec = spec
+        self._stopping = stopping
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self.configuration: Mapping[str, object] = {}
@@ -53,10 +57,18 @@ class ProcessPredictor:
         return self._process.pid if self._process else None
 
     def load(self) -> None:
-        """Start the process and wait for its model; it may take minutes, and ends as broken once `stopping()`."""
+        """Start the process and wait for its model; it may take minutes, and ends as broken once
+        `stopping()`.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", _CHILD, str(theirs.fileno()), str(os.getpid())]
+            command = [
+                sys.executable,
+                "-m",
+                _CHILD,
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ]
             self._process = subprocess.Popen(
                 command,
                 env={name: value for name, value in os.environ.items() if name not in _WITHHELD},
@@ -70,7 +82,9 @@ class ProcessPredictor:
         try:
             reply = self._first_reply(self._link)
         except EOFError:
-            raise PredictorBroken(f"the predicting process {self._reap()} while it loaded the model") from None
+            raise PredictorBroken(
+                f"the predicting process {self._reap()} while it loaded the model"
+            ) from None
         raise_error(reply)
         self.configuration = configuration_of(reply.get("configuration"))
         # Started again, it must load the commit that it began with, not the newest.
@@ -127,18 +141,24 @@ class ProcessPredictor:
         return None if found is None else self._finished.pop(found)[1]
 
     def _await_answer(self, wanted: list[bytes]) -> None:
-        """Of what the child computes now. If that ends the child and is not `wanted`, `wanted` is sent again."""
+        """Of what the child computes now. If that ends the child and is not `wanted`, `wanted` is
+        sent again.
+        """
         assert self._link is not None
         try:
             reply = self._received(self._link)
         except (EOFError, TimeoutError) as error:
-            guilty, late = self._in_flight[0] == wanted, isinstance(error, TimeoutError)
+            guilty = self._in_flight[0] == wanted
+            late = isinstance(error, TimeoutError)
             how = self._reap(late=late)
             if guilty:
                 raise (TimedOut if late else ProcessDied)(f"the predicting process {how}") from None
         except (ValueError, RecursionError) as error:
             self._finished.append(
-                (self._in_flight.popleft(), {"fault": [type(error).__name__, "an answer cannot be read"]})
+                (
+                    self._in_flight.popleft(),
+                    {"fault": [type(error).__name__, "an answer cannot be read"]},
+                )
             )
         else:
             answered = self._in_flight.popleft()
@@ -168,4 +188,6 @@ class ProcessPredictor:
         self._process = self._link = None
         if late:
             return f"did not answer in {self.timeout_s:g} s"
-        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        if code < 0:
+            return f"ended by {signal.Signals(-code).name}"
+        return f"exited with {code}"

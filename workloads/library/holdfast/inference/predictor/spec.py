@@ -1,8 +1,9 @@
-"""What computes: bodies in, one JSON value for each out, in order; and which one a worker's options name.
+"""What computes: bodies in, one JSON value for each out, in order; and which one a worker's options
+name.
 
-A predictor must give an item the same value with any other items in its micro-batch, on any worker: that is what
-makes a run with evictions equal to one without. It is built in the process that predicts, which has no business with
-the database: no module of it is imported here.
+A predictor must give an item the same value with any other items in its micro-batch, on any worker:
+that is what makes a run with evictions equal to one without. It is built in the process that
+predicts, which has no business with the database: no module of it is imported here.
 """
 
 import hashlib
@@ -25,7 +26,9 @@ GROUP = "holdfast.predictors"
 class Predictor(Protocol):
     @property
     def configuration(self) -> Mapping[str, object]:
-        """Everything that decides a result: model commit, settings. Its hash is part of every result's key."""
+        """Everything that decides a result: model commit, settings. Its hash is part of every
+        result's key.
+        """
         ...
 
     def load(self) -> None:
@@ -33,7 +36,9 @@ class Predictor(Protocol):
         ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        """One value for each body. An exception fails the batch, which is then halved to find the bad item."""
+        """One value for each body. An exception fails the batch, which is then halved to find the
+        bad item.
+        """
         ...
 
 
@@ -46,18 +51,28 @@ class ByteEntropy:
         """Nothing to load."""
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        return [{"score": _entropy(body), "bytes": len(body)} for body in bodies]
+        return [
+            {
+                "score": _entropy(body),
+                "bytes": len(body),
+            }
+            for body in bodies
+        ]
 
 
 def _entropy(body: bytes) -> float:
     counts = Counter(body).values()
-    return -math.fsum(n / len(body) * math.log2(n / len(body)) for n in counts) if body else 0.0
+    if body:
+        return -math.fsum(n / len(body) * math.log2(n / len(body)) for n in counts)
+    return 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorSpec:
     name: str
-    """`gpt`, `entropy`, the name of an entry point, or MODULE:FUNCTION; the function is given this spec."""
+    """`gpt`, `entropy`, the name of an entry point, or MODULE:FUNCTION; the function is given this
+    spec.
+    """
     model: str = ""
     """Folder of a model, for a FUNCTION that loads one."""
     checkpoints: str = ""

@@ -1,7 +1,8 @@
-"""EndpointSlices of a Service as Envoy's endpoint discovery: which pods get requests, followed and written to a file.
+"""EndpointSlices of a Service as Envoy's endpoint discovery: which pods get requests, followed and
+written to a file.
 
-A pod gets requests while it is ready and not on its way out; where none is, those that terminate and still serve get
-them, as kube-proxy has it (KEP-1669).
+A pod gets requests while it is ready and not on its way out; where none is, those that terminate
+and still serve get them, as kube-proxy has it (KEP-1669).
 """
 
 import json
@@ -28,12 +29,15 @@ class Endpoint:
 
 def chosen(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
     """Sorted, each once: a pod may be in two slices while one is split."""
-    ready, serving = set[Endpoint](), set[Endpoint]()
+    ready = set[Endpoint]()
+    serving = set[Endpoint]()
     for each in slices:
         port = next((p["port"] for p in each.get("ports") or () if p.get("port")), 0)
         for entry in each.get("endpoints") or () if port else ():
             conditions: Mapping[str, Any] = entry.get("conditions") or {}
-            found = {Endpoint(address=address, port=port) for address in entry.get("addresses") or ()}
+            found = set()
+            for address in entry.get("addresses") or ():
+                found.add(Endpoint(address=address, port=port))
             if conditions.get("ready") is not False:  # null means unknown, which counts as ready
                 ready |= found
             elif conditions.get("serving") and conditions.get("terminating"):
@@ -42,13 +46,25 @@ def chosen(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
 
 
 def discovery(cluster: str, endpoints: Sequence[Endpoint], health_port: int = 0) -> dict[str, Any]:
-    """A discovery response as Envoy reads it from a file. `health_port`: of the readiness check, if another."""
+    """A discovery response as Envoy reads it from a file. `health_port`: of the readiness check, if
+    another.
+    """
     apart = {"health_check_config": {"port_value": health_port}} if health_port else {}
-    listed = [
-        {"endpoint": {"address": {"socket_address": {"address": e.address, "port_value": e.port}}} | apart}
-        for e in endpoints
-    ]
-    assignment = {"@type": ASSIGNMENT, "cluster_name": cluster, "endpoints": [{"lb_endpoints": listed}]}
+    listed = []
+    for e in endpoints:
+        listed.append(
+            {
+                "endpoint": {
+                    "address": {"socket_address": {"address": e.address, "port_value": e.port}}
+                }
+                | apart
+            }
+        )
+    assignment = {
+        "@type": ASSIGNMENT,
+        "cluster_name": cluster,
+        "endpoints": [{"lb_endpoints": listed}],
+    }
     return {"resources": [assignment]}
 
 
@@ -64,21 +80,34 @@ def _name(found: Mapping[str, Any]) -> str:
 
 
 class Follower(ListAndWatch):
-    """While the API server is away the last endpoints stay, since pods answer without it; a Service without any endpoint
-    is written only when the API server itself says so."""
+    """While the API server is away the last endpoints stay, since pods answer without it; a Service
+    without any endpoint is written only when the API server itself says so.
+    """
 
     longest_pause_s = 1.0
 
-    def __init__(self, *, namespace: str, service: str, cluster: str, out: Path, health_port: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        service: str,
+        cluster: str,
+        out: Path,
+        health_port: int = 0,
+    ) -> None:
         super().__init__("endpoints", key=_name, warn=partial(logs.warning, "endpoints"))
         self._path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace)}/endpointslices"
         self._of_service = {"labelSelector": f"kubernetes.io/service-name={service}"}
-        self._cluster, self._out, self._health_port = cluster, out, health_port
+        self._cluster = cluster
+        self._out = out
+        self._health_port = health_port
         self._slices: dict[str, Mapping[str, Any]] = {}
         self._written: list[Endpoint] | None = None
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> HTTPResponse:
-        return api_server.opened(f"{self._path}?{urlencode(self._of_service | dict(query))}", timeout_s=timeout_s)
+        return api_server.opened(
+            f"{self._path}?{urlencode(self._of_service | dict(query))}", timeout_s=timeout_s
+        )
 
     def take(self, changes: Sequence[Change]) -> None:
         for change, found in changes:

@@ -1,9 +1,11 @@
-"""A drain for a server that has none: it answers the readiness probe and the preStop hook of its neighbour.
+"""A drain for a server that has none: it answers the readiness probe and the preStop hook of its
+neighbour.
 
-A server that refuses requests from SIGTERM on (vLLM, Envoy) must be out of its Service before the signal. On a delete
-that is so at once; on a Spot notice only the proxy's check takes it out. So the probe comes here: 200 while the server's
-own health answers 200, 503 from the moment the preStop hook has begun. The hook is answered once `hold_s` have passed
-and, where the server reports its open requests, none is left or `most_s` are over. SIGTERM then finds it quiet.
+A server that refuses requests from SIGTERM on (vLLM, Envoy) must be out of its Service before the
+signal. On a delete that is so at once; on a Spot notice only the proxy's check takes it out. So the
+probe comes here: 200 while the server's own health answers 200, 503 from the moment the preStop
+hook has begun. The hook is answered once `hold_s` have passed and, where the server reports its
+open requests, none is left or `most_s` are over. SIGTERM then finds it quiet.
 """
 
 import http.client
@@ -56,8 +58,10 @@ class Sidecar:
 
     @contextmanager
     def listening(self, host: str, port: int, *, hook: bool = False) -> Generator[None]:
-        """In threads of its own: GET READY_PATH, for the kubelet and the proxy. `hook`: GET DRAIN_PATH, for the kubelet
-        alone; a drain has no way back, so it is at a port that no network policy opens."""
+        """In threads of its own: GET READY_PATH, for the kubelet and the proxy. `hook`: GET
+        DRAIN_PATH, for the kubelet alone; a drain has no way back, so it is at a port that no
+        network policy opens.
+        """
         sidecar = self
 
         class Handler(BoundedHandler):
@@ -80,10 +84,18 @@ class Sidecar:
         except OSError as error:
             got = f"{port} ({error.strerror})"
             raise InputError(
-                "the port cannot be used", got=got, allowed="a free port", fix="give another --port"
+                "the port cannot be used",
+                got=got,
+                allowed="a free port",
+                fix="give another --port",
             ) from None
         with server:
-            threading.Thread(target=server.serve_forever, args=(_POLL_S,), name="sidecar", daemon=True).start()
+            threading.Thread(
+                target=server.serve_forever,
+                args=(_POLL_S,),
+                name="sidecar",
+                daemon=True,
+            ).start()
             try:
                 yield
             finally:
@@ -93,7 +105,9 @@ class Sidecar:
 def _asked(method: str, url: str) -> tuple[int, str]:
     """Code and text; 0 when there is no answer."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PROBE_TIMEOUT_S)
+    connection = http.client.HTTPConnection(
+        parts.hostname or "", parts.port, timeout=PROBE_TIMEOUT_S
+    )
     try:
         connection.request(method, parts.path + (f"?{parts.query}" if parts.query else ""))
         answer = connection.getresponse()

@@ -37,7 +37,8 @@ FROM (SELECT * FROM unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS u(me
 WHERE q.message = h.message AND q.lease = h.lease
 """
 
-# Its ack id is an old one from now on: an extension that was under way would hold it for a lease more.
+# Its ack id is an old one from now on: an extension that was under way would hold it for a lease
+# more.
 _RELEASE = _EXTEND.replace(" SET ", " SET lease = nextval('holdfast.lease_number'), ")
 
 _ACK = """
@@ -60,7 +61,10 @@ class PostgresQueue:
         lease_s: float,
         sleep: Callable[[float], bool | None] = time.sleep,
     ) -> None:
-        self._pool, self._job, self._lease_s, self._sleep = pool, job, lease_s, sleep
+        self._pool = pool
+        self._job = job
+        self._lease_s = lease_s
+        self._sleep = sleep
 
     def publish(self, items: Sequence[Item]) -> None:
         with self._pool.connection() as connection:
@@ -73,7 +77,11 @@ class PostgresQueue:
         until = time.monotonic() + wait_s
         while True:
             with self._pool.connection() as connection:
-                parameters = {"job": self._job, "limit": limit, "lease_s": self._lease_s}
+                parameters = {
+                    "job": self._job,
+                    "limit": limit,
+                    "lease_s": self._lease_s,
+                }
                 rows = connection.execute(_PULL, parameters).fetchall()
             if rows or time.monotonic() >= until or self._sleep(_POLL_S):
                 return [self._lease(*row) for row in rows]
@@ -91,7 +99,13 @@ class PostgresQueue:
         with self._pool.connection() as connection:
             connection.execute(statement, {**_numbers(leases), **values})
 
-    def _lease(self, message: int, lease: int, name: str, body: bytes | None) -> Lease:
+    def _lease(
+        self,
+        message: int,
+        lease: int,
+        name: str,
+        body: bytes | None,
+    ) -> Lease:
         item = None if body is None else Item(job=self._job, id=name, body=body)
         fault = "" if item else "the message names an item that was never enqueued"
         return Lease(ack_id=f"{message}:{lease}", item=item, fault=fault)
@@ -99,4 +113,7 @@ class PostgresQueue:
 
 def _numbers(leases: Sequence[Lease]) -> dict[str, list[int]]:
     pairs = [lease.ack_id.split(":") for lease in leases]
-    return {"messages": [int(message) for message, _ in pairs], "leases": [int(lease) for _, lease in pairs]}
+    return {
+        "messages": [int(message) for message, _ in pairs],
+        "leases": [int(lease) for _, lease in pairs],
+    }

@@ -1,7 +1,7 @@
 """The queue on Pub/Sub, by unary pull and leases of our own.
 
-Not the streaming client: it has no bounded drain, and holds more than a micro-batch. The clients are
-given, so the same code runs on Google's service, its emulator and the fake broker.
+Not the streaming client: it has no bounded drain, and holds more than a micro-batch. The clients
+are given, so the same code runs on Google's service, its emulator and the fake broker.
 """
 
 import hashlib
@@ -16,7 +16,8 @@ from holdfast.inference.queue.protocol import Lease
 
 # A request may have 512 KiB; an ack id about 200 bytes.
 _ACK_IDS = 1000
-# What an earlier job left on the subscription, or one of another database: each deferral counts as a delivery, so rarely.
+# What an earlier job left on the subscription, or one of another database: each deferral counts as
+# a delivery, so rarely.
 _OTHER_JOB_S = 600
 _MAX_DEADLINE_S = 600
 # The broker has messages but holds them back a moment: a pull shorter than this finds nothing.
@@ -44,11 +45,17 @@ class PubSubQueue:
         subscription: str,
         lease_s: float,
     ) -> None:
-        self._publisher, self._subscriber = publisher, subscriber
-        self._job, self._topic, self._subscription, self._lease_s = job, topic, subscription, lease_s
+        self._publisher = publisher
+        self._subscriber = subscriber
+        self._job = job
+        self._topic = topic
+        self._subscription = subscription
+        self._lease_s = lease_s
 
     def publish(self, items: Sequence[Item]) -> None:
-        """Returns when the service has taken all of them. Each carries its job, for the subscription's filter."""
+        """Returns when the service has taken all of them. Each carries its job, for the
+        subscription's filter.
+        """
         sent = [self._publisher.publish(self._topic, encode(item), job=item.job) for item in items]
         for future in sent:
             _call(lambda future=future: future.result(timeout=60.0))
@@ -58,15 +65,23 @@ class PubSubQueue:
         mine = [lease for lease in leases if lease.item is None or lease.item.job == self._job]
         if mine:
             self.extend(mine, self._lease_s)
-        if others := [lease for lease in leases if lease not in mine]:
+        others = [lease for lease in leases if lease not in mine]
+        if others:
             self.extend(others, _OTHER_JOB_S)
         return mine
 
     def _pull_of_any_job(self, limit: int, wait_s: float) -> list[Lease]:
         """With the subscription's own deadline."""
-        request = {"subscription": self._subscription, "max_messages": min(limit, _ACK_IDS)}
+        request = {
+            "subscription": self._subscription,
+            "max_messages": min(limit, _ACK_IDS),
+        }
         try:
-            pulled = self._subscriber.pull(request=request, timeout=max(wait_s, _MIN_WAIT_S), retry=None)
+            pulled = self._subscriber.pull(
+                request=request,
+                timeout=max(wait_s, _MIN_WAIT_S),
+                retry=None,
+            )
         except exceptions.DeadlineExceeded:
             return []
         except _TRANSIENT as error:
@@ -84,10 +99,16 @@ class PubSubQueue:
     def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
         self.extend(leases, delay_s)
 
-    def _change(self, change: Callable[..., object], leases: Sequence[Lease], **values: int) -> None:
+    def _change(
+        self, change: Callable[..., object], leases: Sequence[Lease], **values: int
+    ) -> None:
         for first in range(0, len(leases), _ACK_IDS):
             ack_ids = [lease.ack_id for lease in leases[first : first + _ACK_IDS]]
-            request = {"subscription": self._subscription, "ack_ids": ack_ids, **values}
+            request = {
+                "subscription": self._subscription,
+                "ack_ids": ack_ids,
+                **values,
+            }
             _call(lambda request=request: change(request=request, timeout=10.0))
 
 
@@ -103,4 +124,9 @@ def _lease(ack_id: str, data: bytes) -> Lease:
         return Lease(ack_id=ack_id, item=decode(data))
     except MalformedMessage as fault:
         digest = hashlib.sha256(data).hexdigest()
-        return Lease(ack_id=ack_id, item=None, fault=str(fault), digest=digest)
+        return Lease(
+            ack_id=ack_id,
+            item=None,
+            fault=str(fault),
+            digest=digest,
+        )

@@ -1,4 +1,5 @@
-"""Connections to the batch database: bounded waits, least rights, and which errors are worth a retry.
+"""Connections to the batch database: bounded waits, least rights, and which errors are worth a
+retry.
 
 Passwords are in the URI or in PGPASSWORD and are never printed.
 """
@@ -17,9 +18,11 @@ from holdfast.inference.errors import QueueUnavailable
 
 WORKER_ROLE = "holdfast_worker"  # made by migration 0001: rows only, no DDL
 
-# The server went away, is starting, is out of disk or memory, or could not serialise: later it may work.
+# The server went away, is starting, is out of disk or memory, or could not serialise: later it may
+# work.
 TRANSIENT = (
-    psycopg.OperationalError,  # 08 connection, 53 resources, 57 shutdown, 40 serialisation and deadlock
+    # 08 connection, 53 resources, 57 shutdown, 40 serialisation and deadlock
+    psycopg.OperationalError,
     psycopg.InterfaceError,  # the connection died between two statements
     errors.InternalError_,
     QueueUnavailable,
@@ -41,19 +44,25 @@ def database_uri(option: str) -> str:
         conninfo_to_dict(uri)
     except psycopg.ProgrammingError:
         raise InputError(  # the text is not repeated: it may hold a password
-            "the database URI cannot be read", got="(hidden)", allowed="postgresql://USER@HOST/NAME", fix="correct it"
+            "the database URI cannot be read",
+            got="(hidden)",
+            allowed="postgresql://USER@HOST/NAME",
+            fix="correct it",
         ) from None
     return uri
 
 
 def connect(uri: str, *, patience_s: float = 30.0) -> Connection:
-    """One connection, for commands. A server that is starting is waited for; wrong credentials are not."""
+    """One connection, for commands. A server that is starting is waited for; wrong credentials are
+    not.
+    """
     deadline = time.monotonic() + patience_s
     while True:
         try:
             return psycopg.connect(uri, connect_timeout=5, application_name="holdfast")
         except psycopg.OperationalError as error:
-            if refusal := permanent(error):
+            refusal = permanent(error)
+            if refusal:
                 raise refusal from None
             if time.monotonic() > deadline:
                 raise Unjudged(f"the database does not answer: {_first_line(error)}") from None
@@ -72,9 +81,13 @@ def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
         kwargs={
             "connect_timeout": 5,
             "application_name": "holdfast",
-            # A worker that hangs inside a transaction must not keep its rows locked. Leases, claims and acks need no
-            # fsync: one lost with the server is only done again. What must last sets its own (PostgresResults).
-            "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=5s -c synchronous_commit=off",
+            # A worker that hangs inside a transaction must not keep its rows locked. Leases, claims
+            # and acks need no fsync: one lost with the server is only done again. What must last
+            # sets its own (PostgresResults).
+            "options": (
+                "-c statement_timeout=30s -c idle_in_transaction_session_timeout=5s -c"
+                " synchronous_commit=off"
+            ),
         },
         configure=_use_least_role,
         check=ConnectionPool.check_connection,
@@ -83,7 +96,9 @@ def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
 
 
 def _use_least_role(connection: Connection) -> None:
-    """An owner's URI is common on a laptop; the worker then still runs as the role that cannot DROP."""
+    """An owner's URI is common on a laptop; the worker then still runs as the role that cannot
+    DROP.
+    """
     connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(WORKER_ROLE)))
     connection.commit()
 
@@ -115,7 +130,9 @@ def explained(error: Exception) -> Exception:
             "the database does not let this user do that",
             got=_first_line(error),
             allowed="a user with the role " + WORKER_ROLE,
-            fix="grant it with `python -m holdfast batch database --grant LOGIN=" + WORKER_ROLE + "`",
+            fix="grant it with `python -m holdfast batch database --grant LOGIN="
+            + WORKER_ROLE
+            + "`",
         )
     if not isinstance(error, (*TRANSIENT, errors.ReadOnlySqlTransaction)):
         return error

@@ -45,16 +45,24 @@ ON CONFLICT (job, item) DO UPDATE SET item = excluded.item RETURNING item
 """
 
 
-def redrive(connection: Connection, queue: Queue, job: str, items: list[str], subscription: str = "") -> list[str]:
-    """Put the job's dead items back in its queue. Named ones that are not done as well: Pub/Sub may have given them up,
-    which no row shows. Returns their ids."""
+def redrive(
+    connection: Connection,
+    queue: Queue,
+    job: str,
+    items: list[str],
+    subscription: str = "",
+) -> list[str]:
+    """Put the job's dead items back in its queue. Named ones that are not done as well: Pub/Sub may
+    have given them up, which no row shows. Returns their ids.
+    """
     jobs.require(connection, job)
     jobs.bind(connection, subscription, job)
     with connection.transaction():
         rows = connection.execute(_REVIVE, {"job": job, "items": items or None}).fetchall()
         rows += connection.execute(_QUEUE_AGAIN, {"job": job, "items": items}).fetchall()
         revived = sorted({str(item) for (item,) in rows})
-        if others := sorted(set(items) - set(revived)):
+        others = sorted(set(items) - set(revived))
+        if others:
             raise InputError(
                 "the item is done, or not of this job",
                 got=", ".join(others)[:200],

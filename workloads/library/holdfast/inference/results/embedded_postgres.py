@@ -77,15 +77,28 @@ class EmbeddedPostgres:
         else:
             self._initialise()
         make_private(self._sockets)
-        with os.fdopen(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+        with os.fdopen(
+            os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
+        ) as log:
             self._process = subprocess.Popen(
-                [*as_server_user(self._data), str(self._bin / "postgres"), "-D", str(self._data), *self._arguments()],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                [
+                    *as_server_user(self._data),
+                    str(self._bin / "postgres"),
+                    "-D",
+                    str(self._data),
+                    *self._arguments(),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._wait_until_ready(timeout_s)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT: fast shutdown, clients are disconnected. SIGQUIT: at once, as a crash of the server."""
+        """SIGINT: fast shutdown, clients are disconnected. SIGQUIT: at once, as a crash of the
+        server.
+        """
         if self._process is None:
             return
         self._process.send_signal(how)
@@ -120,16 +133,35 @@ class EmbeddedPostgres:
         self._data.mkdir(mode=0o700)
         give_to_server_user(self._data)
         done = subprocess.run(
-            [*as_server_user(self._data), str(self._bin / "initdb"), "-D", str(self._data), "-U", SUPERUSER,
-             "--auth=reject", "--encoding=UTF8", "--no-locale", "--no-sync"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                *as_server_user(self._data),
+                str(self._bin / "initdb"),
+                "-D",
+                str(self._data),
+                "-U",
+                SUPERUSER,
+                "--auth=reject",
+                "--encoding=UTF8",
+                "--no-locale",
+                "--no-sync",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             shutil.rmtree(self._data, ignore_errors=True)
             raise _will_not_start(self.directory, done.stderr.strip().splitlines()[-1:])
 
     def _stop_leftover(self) -> None:
-        stop = [str(self._bin / "pg_ctl"), "-D", str(self._data), "-m", "immediate", "stop"]
+        stop = [
+            str(self._bin / "pg_ctl"),
+            "-D",
+            str(self._data),
+            "-m",
+            "immediate",
+            "stop",
+        ]
         # Fails when nothing runs there, which is the usual case.
         subprocess.run([*as_server_user(self._data), *stop], capture_output=True, check=False)
 
@@ -159,7 +191,10 @@ def _will_not_start(directory: Path, reason: list[str]) -> InputError:
     return InputError(
         "PostgreSQL does not start",
         got=f"{directory}: {' '.join(reason) or 'no message'}",
-        allowed="a separate folder on a local disk with free space, written by the same PostgreSQL version",
+        allowed=(
+            "a separate folder on a local disk with free space, written by the same PostgreSQL"
+            " version"
+        ),
         fix=f"read {directory / 'postgres.log'}, or give another --dir",
     )
 

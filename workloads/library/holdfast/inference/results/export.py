@@ -26,7 +26,8 @@ def rows(connection: Connection, job: str) -> Iterator[tuple[str, Any]]:
 def export(connection: Connection, job: str, out: str) -> int:
     """Write `out` whole or not at all. Returns the number of rows."""
     path = Path(out)
-    partial, count = path.with_name(path.name + ".partial"), 0
+    partial = path.with_name(path.name + ".partial")
+    count = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8") as file:
@@ -41,7 +42,9 @@ def export(connection: Connection, job: str, out: str) -> int:
 
 
 def _line(item: str, value: dict[str, Any]) -> dict[str, Any]:
-    """The value's keys in addition to the id; one that is called `item` too gets underscores before it."""
+    """The value's keys in addition to the id; one that is called `item` too gets underscores before
+    it.
+    """
     name = "item"
     while name in value:
         name = "_" + name

@@ -25,9 +25,13 @@ def fingerprint(configuration: Mapping[str, object]) -> str:
 def register(connection: Connection, job: str, deadline: datetime | None = None) -> None:
     """Make the job where it is new; a deadline, where given, replaces an earlier one."""
     with connection.transaction():
-        connection.execute("INSERT INTO holdfast.job (job) VALUES (%s) ON CONFLICT DO NOTHING", (checked_job(job),))
+        connection.execute(
+            "INSERT INTO holdfast.job (job) VALUES (%s) ON CONFLICT DO NOTHING", (checked_job(job),)
+        )
         if deadline is not None:
-            connection.execute("UPDATE holdfast.job SET deadline = %s WHERE job = %s", (deadline, job))
+            connection.execute(
+                "UPDATE holdfast.job SET deadline = %s WHERE job = %s", (deadline, job)
+            )
 
 
 def deadline_of(text: str) -> datetime | None:
@@ -37,15 +41,22 @@ def deadline_of(text: str) -> datetime | None:
     when = moment(text)
     if when is None:
         raise InputError(
-            "the deadline cannot be read", got=text[:60], allowed="such as 2026-11-22T06:00:00Z", fix="use this form"
+            "the deadline cannot be read",
+            got=text[:60],
+            allowed="such as 2026-11-22T06:00:00Z",
+            fix="use this form",
         )
     return when
 
 
 def require(connection: Connection, job: str) -> None:
     """InputError when it is unknown."""
-    row = connection.execute("SELECT FROM holdfast.job WHERE job = %s", (checked_job(job),)).fetchone()
-    known = connection.execute("SELECT job FROM holdfast.job ORDER BY created_at DESC LIMIT 5").fetchall()
+    row = connection.execute(
+        "SELECT FROM holdfast.job WHERE job = %s", (checked_job(job),)
+    ).fetchone()
+    known = connection.execute(
+        "SELECT job FROM holdfast.job ORDER BY created_at DESC LIMIT 5"
+    ).fetchall()
     connection.commit()
     if row is None:
         raise InputError(
@@ -57,7 +68,9 @@ def require(connection: Connection, job: str) -> None:
 
 
 def pin(connection: Connection, job: str, configuration: Mapping[str, object]) -> str:
-    """The job's fingerprint. The first worker sets it; one that would compute something else is refused."""
+    """The job's fingerprint. The first worker sets it; one that would compute something else is
+    refused.
+    """
     mine = fingerprint(configuration)
     with connection.transaction():
         row = connection.execute(
@@ -74,7 +87,8 @@ def pin(connection: Connection, job: str, configuration: Mapping[str, object]) -
             )
         if pinned is None:
             connection.execute(
-                "UPDATE holdfast.job SET fingerprint = %s, configuration = %s::jsonb WHERE job = %s",
+                "UPDATE holdfast.job SET fingerprint = %s, configuration = %s::jsonb WHERE job"
+                " = %s",
                 (mine, json.dumps(configuration), job),
             )
     return mine
@@ -82,7 +96,9 @@ def pin(connection: Connection, job: str, configuration: Mapping[str, object]) -
 
 def pinned_configuration(connection: Connection, job: str) -> dict[str, object]:
     """Of the job's first worker; empty before there was one."""
-    row = connection.execute("SELECT configuration FROM holdfast.job WHERE job = %s", (job,)).fetchone()
+    row = connection.execute(
+        "SELECT configuration FROM holdfast.job WHERE job = %s", (job,)
+    ).fetchone()
     connection.commit()
     return dict(row[0]) if row and row[0] else {}
 
@@ -92,7 +108,8 @@ def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     return ", ".join(f"{k}={now.get(k)} (job: {before.get(k)})" for k in keys)[:300]
 
 
-# Free again once its job is drained and no worker of it is alive: a steady job that is idle keeps its own.
+# Free again once its job is drained and no worker of it is alive: a steady job that is idle keeps
+# its own.
 _BIND = """
 INSERT INTO holdfast.subscription AS s (subscription, job) VALUES (%(subscription)s, %(job)s)
 ON CONFLICT (subscription) DO UPDATE SET job = excluded.job, bound_at = now()
@@ -111,24 +128,36 @@ def bind(connection: Connection, subscription: str, job: str) -> None:
         row = connection.execute(_BIND, {"subscription": subscription, "job": job}).fetchone()
         if row is not None:
             return
-        owner = connection.execute("SELECT job FROM holdfast.subscription WHERE subscription = %s", (subscription,))
+        owner = connection.execute(
+            "SELECT job FROM holdfast.subscription WHERE subscription = %s", (subscription,)
+        )
         (name,) = owner.fetchone() or ("another job",)
     raise InputError(
         "the subscription is used by another unfinished job",
         got=f"{subscription}, used by {name}",
         allowed="one job per subscription at a time",
-        fix="wait for that job, or use another topic and subscription (set queue.lanes in the environment to get more)",
+        fix=(
+            "wait for that job, or use another topic and subscription (set queue.lanes in the"
+            " environment to get more)"
+        ),
     )
 
 
-# Rows that another publisher has in hand are its own: published by both, they would be computed by two workers.
+# Rows that another publisher has in hand are its own: published by both, they would be computed by
+# two workers.
 _LEFT = """
 SELECT o.item, i.body FROM holdfast.outbox o JOIN holdfast.item i USING (job, item)
 WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s FOR UPDATE OF o SKIP LOCKED
 """
 
 
-def publish(connection: Connection, queue: Queue, job: str, *, limit: int = 1000) -> int:
+def publish(
+    connection: Connection,
+    queue: Queue,
+    job: str,
+    *,
+    limit: int = 1000,
+) -> int:
     """Queue all registered items that are not queued yet; returns how many."""
     published = 0
     while True:
@@ -138,5 +167,7 @@ def publish(connection: Connection, queue: Queue, job: str, *, limit: int = 1000
                 return published
             queue.publish([Item(job=job, id=name, body=body) for name, body in rows])
             names = [name for name, _ in rows]
-            connection.execute("DELETE FROM holdfast.outbox WHERE job = %s AND item = ANY(%s)", (job, names))
+            connection.execute(
+                "DELETE FROM holdfast.outbox WHERE job = %s AND item = ANY(%s)", (job, names)
+            )
         published += len(rows)

@@ -1,8 +1,10 @@
-"""The results store: who may write an item, and that it is written once, by statements over a whole micro-batch.
+"""The results store: who may write an item, and that it is written once, by statements over a whole
+micro-batch.
 
-The key is (job, item, fingerprint); job and fingerprint are bound when the store is made. A claim hands out a fence;
-only the newest fence of an item can write, so a worker thought dead cannot. Rows are always taken in the order of
-their ids, so two workers with the same items wait for each other instead of deadlocking.
+The key is (job, item, fingerprint); job and fingerprint are bound when the store is made. A claim
+hands out a fence; only the newest fence of an item can write, so a worker thought dead cannot. Rows
+are always taken in the order of their ids, so two workers with the same items wait for each other
+instead of deadlocking.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,8 @@ from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.results import jobs
 
 # Row locks of ON CONFLICT live until commit; the UPSERT returns nothing for rows its WHERE refuses.
-# The worker's name is part of the fence: a server that crashed may hand out a sequence number again.
+# The worker's name is part of the fence: a server that crashed may hand out a sequence number
+# again.
 _CLAIM = """
 INSERT INTO holdfast.result AS r (job, item, fingerprint, status, fence, worker)
 SELECT %(job)s, i.item, %(fingerprint)s, 'held', nextval('holdfast.fence_number'), %(worker)s
@@ -135,32 +138,56 @@ class PostgresResults:
         load_s: float = 0.0,
     ) -> None:
         """`load_s`: what the worker took until its model was loaded; paid for like the rest."""
-        self._pool, self._load_s = pool, load_s
-        self._key = {"job": job, "fingerprint": fingerprint, "worker": worker}
+        self._pool = pool
+        self._load_s = load_s
+        self._key = {
+            "job": job,
+            "fingerprint": fingerprint,
+            "worker": worker,
+        }
 
     def claim(self, items: Sequence[str]) -> dict[str, Claim]:
-        """A claim for each item that is neither done nor dead; the others are missing from the answer."""
+        """A claim for each item that is neither done nor dead; the others are missing from the
+        answer.
+        """
         rows = self._rows(_CLAIM, items=list(items))
-        return {item: Claim(item=item, fence=fence, failures=failures) for item, fence, failures in rows}
+        return {
+            item: Claim(item=item, fence=fence, failures=failures) for item, fence, failures in rows
+        }
 
     def store(self, values: Mapping[Claim, str]) -> tuple[set[str], set[str]]:
-        """Values as `encode_value` made them, in one transaction; again after a lost answer changes nothing and answers the same.
+        """Values as `encode_value` made them, in one transaction; again after a lost answer changes
+        nothing and answers the same.
 
-        Returns the items that are committed, by this call or by an earlier one, and may be acked; and those that
-        another worker has claimed meanwhile and will write."""
+        Returns the items that are committed, by this call or by an earlier one, and may be acked;
+        and those that another worker has claimed meanwhile and will write.
+        """
         items = [claim.item for claim in values]
         fences = [claim.fence for claim in values]
-        rows = self._rows(_STORE, durable=True, items=items, fences=fences, values=list(values.values()))
+        rows = self._rows(
+            _STORE,
+            durable=True,
+            items=items,
+            fences=fences,
+            values=list(values.values()),
+        )
         done = {item for (item,) in rows}
-        if missing := [item for item in items if item not in done]:
-            # Stored before (the answer of an earlier try was lost), or taken over by another worker.
+        missing = [item for item in items if item not in done]
+        if missing:
+            # Stored before (the answer of an earlier try was lost), or taken over by another
+            # worker.
             done |= {item for (item,) in self._rows(_DONE_AMONG, items=missing)}
         return done, set(items) - done
 
-    def fail(self, failures: Sequence[Failure], max_failures: int) -> tuple[dict[str, int], dict[str, int]]:
-        """Count a processing failure of each; the last one allowed makes the item dead and writes its dead letter.
+    def fail(
+        self, failures: Sequence[Failure], max_failures: int
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Count a processing failure of each; the last one allowed makes the item dead and writes
+        its dead letter.
 
-        Returns the items that may be tried again, and those that are dead, with their failures so far."""
+        Returns the items that may be tried again, and those that are dead, with their failures so
+        far.
+        """
         rows = self._rows(
             _FAIL,
             durable=True,
@@ -176,7 +203,11 @@ class PostgresResults:
 
     def reject(self, leases: Sequence[Lease]) -> None:
         """A dead letter for each message that is no item; they are not tried again."""
-        self._rows(_REFUSE, digests=[lease.digest for lease in leases], reasons=[lease.fault for lease in leases])
+        self._rows(
+            _REFUSE,
+            digests=[lease.digest for lease in leases],
+            reasons=[lease.fault for lease in leases],
+        )
 
     def release_claims(self, claims: Sequence[Claim]) -> None:
         """Not computed; counts nothing."""
@@ -187,8 +218,9 @@ class PostgresResults:
         self._rows(_ALIVE, load_s=self._load_s)
 
     def publish_outbox(self, queue: Queue) -> None:
-        """What an interrupted enqueue or another job's worker left there is queued again. Few at a time: the pool's
-        connections are closed when they are idle in a transaction for 5 s."""
+        """What an interrupted enqueue or another job's worker left there is queued again. Few at a
+        time: the pool's connections are closed when they are idle in a transaction for 5 s.
+        """
         with self._pool.connection() as connection:
             jobs.publish(connection, queue, self._key["job"], limit=50)
 
@@ -200,7 +232,9 @@ class PostgresResults:
         """This worker ends: complete, preempted or failed."""
         self._rows(_ENDED, how=how)
 
-    def _rows(self, statement: LiteralString, *, durable: bool = False, **columns: object) -> list[tuple[Any, ...]]:
+    def _rows(
+        self, statement: LiteralString, *, durable: bool = False, **columns: object
+    ) -> list[tuple[Any, ...]]:
         """What one transaction answers."""
         with self._pool.connection() as connection:
             if durable:

@@ -1,6 +1,7 @@
 """Who may reach the embedded PostgreSQL: the account that started it, over a unix socket.
 
-Its superuser can run programs as the server's account, so no other account of the machine may log in.
+Its superuser can run programs as the server's account, so no other account of the machine may log
+in.
 """
 
 import os
@@ -16,7 +17,8 @@ SUPERUSER = "postgres"
 # sun_path holds 107 bytes, and the socket is called .s.PGSQL.5432
 MAX_SOCKET_DIR = 107 - len("/.s.PGSQL.5432")
 _NOBODY = 65534
-_RULES, _ACCOUNTS = "holdfast_hba.conf", "holdfast_ident.conf"
+_RULES = "holdfast_hba.conf"
+_ACCOUNTS = "holdfast_ident.conf"
 _CAP_DAC_READ_SEARCH = 2
 
 
@@ -26,21 +28,36 @@ def server_uid() -> int:
 
 
 def as_server_user(folder: Path) -> list[str]:
-    """The command's prefix: the process ends with its parent, never runs as root, and can reach `folder`."""
+    """The command's prefix: the process ends with its parent, never runs as root, and can reach
+    `folder`.
+    """
     setpriv = shutil.which("setpriv")
     if os.geteuid() != 0:
         return [setpriv, "--pdeathsig=INT"] if setpriv else []
     if setpriv is None:
-        raise Unjudged("PostgreSQL refuses to run as root and setpriv (util-linux) is missing; use another user")
+        raise Unjudged(
+            "PostgreSQL refuses to run as root and setpriv (util-linux) is missing; use another"
+            " user"
+        )
     ids = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-    return [setpriv, *ids, *_reach(folder), "--pdeathsig=INT"]
+    return [
+        setpriv,
+        *ids,
+        *_reach(folder),
+        "--pdeathsig=INT",
+    ]
 
 
 def _reach(folder: Path) -> list[str]:
-    """Options of setpriv: none where all users may enter the folders above, else the capability to enter them."""
-    if all(above.stat().st_mode & stat.S_IXOTH for above in folder.absolute().parents if above.exists()):
+    """Options of setpriv: none where all users may enter the folders above, else the capability to
+    enter them.
+    """
+    if all(
+        above.stat().st_mode & stat.S_IXOTH for above in folder.absolute().parents if above.exists()
+    ):
         return []
-    # It reads and enters, but does not write. Containers often lack it; there DAC_OVERRIDE is what is left.
+    # It reads and enters, but does not write. Containers often lack it; there DAC_OVERRIDE is what
+    # is left.
     name = "dac_read_search" if _permitted(_CAP_DAC_READ_SEARCH) else "dac_override"
     return [f"--inh-caps=+{name}", f"--ambient-caps=+{name}"]
 
@@ -57,16 +74,24 @@ def give_to_server_user(path: Path) -> None:
 
 
 def socket_folder(data: Path, digest: str) -> Path:
-    """The data folder, which is private; where its path is too long for a socket, one of our own elsewhere."""
+    """The data folder, which is private; where its path is too long for a socket, one of our own
+    elsewhere.
+    """
     if len(os.fsencode(data)) <= MAX_SOCKET_DIR:
         return data
-    # Root's goes where only root can make folders: another process of the user `nobody` could have made one in /tmp.
-    above = Path("/run") if os.geteuid() == 0 and Path("/run").is_dir() else Path(tempfile.gettempdir())
+    # Root's goes where only root can make folders: another process of the user `nobody` could have
+    # made one in /tmp.
+    if os.geteuid() == 0 and Path("/run").is_dir():
+        above = Path("/run")
+    else:
+        above = Path(tempfile.gettempdir())
     return above / f"holdfast-{os.getuid()}-{digest}"
 
 
 def make_private(folder: Path) -> None:
-    """A folder that only the server's account can enter; InputError when another user made it first."""
+    """A folder that only the server's account can enter; InputError when another user made it
+    first.
+    """
     try:
         folder.mkdir(mode=0o700)
         give_to_server_user(folder)
@@ -84,7 +109,8 @@ def make_private(folder: Path) -> None:
 
 
 def settings(folder: Path) -> list[str]:
-    """Rules of access, written at each start: a database of an earlier version may hold rules that trust all users.
+    """Rules of access, written at each start: a database of an earlier version may hold rules that
+    trust all users.
 
     `folder` is ours: in the data folder root would write where the server's account can put links.
     """

@@ -1,7 +1,8 @@
-"""Schema migrations, numbered SQL files, each applied once, in one transaction, under a lock; and who may do what.
+"""Schema migrations, numbered SQL files, each applied once, in one transaction, under a lock; and
+who may do what.
 
-A worker only checks. A file once applied must not change. Logins become members of the roles that the migrations made,
-and of no other.
+A worker only checks. A file once applied must not change. Logins become members of the roles that
+the migrations made, and of no other.
 """
 
 import hashlib
@@ -37,7 +38,11 @@ class Migration:
 
 def migrations() -> list[Migration]:
     return [
-        Migration(version=int(path.name.partition("_")[0]), name=path.name, sql=path.read_text())
+        Migration(
+            version=int(path.name.partition("_")[0]),
+            name=path.name,
+            sql=path.read_text(),
+        )
         for path in sorted(FOLDER.glob("*.sql"))
     ]
 
@@ -49,8 +54,8 @@ def migrate(connection: Connection) -> list[str]:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         connection.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
         connection.execute(
-            "CREATE TABLE IF NOT EXISTS holdfast.schema_version (version integer PRIMARY KEY, name text NOT NULL,"
-            " digest text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+            "CREATE TABLE IF NOT EXISTS holdfast.schema_version (version integer PRIMARY KEY, name"
+            " text NOT NULL, digest text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
         )
         known = _known(connection)
         for migration in migrations():
@@ -74,11 +79,15 @@ def migrate(connection: Connection) -> list[str]:
 
 
 def require_current(connection: Connection) -> None:
-    """InputError unless every migration that this code knows is applied, which is waited for as long as ENV_SCHEMA_WAIT_S:
-    the Job that migrates may have been applied a moment ago. Newer ones are of newer code."""
+    """InputError unless every migration that this code knows is applied, which is waited for as
+    long as ENV_SCHEMA_WAIT_S: the Job that migrates may have been applied a moment ago. Newer ones
+    are of newer code.
+    """
     deadline = time.monotonic() + float(os.environ.get(ENV_SCHEMA_WAIT_S) or 0)
     while True:
-        row = connection.execute("SELECT to_regclass('holdfast.schema_version') IS NOT NULL").fetchone()
+        row = connection.execute(
+            "SELECT to_regclass('holdfast.schema_version') IS NOT NULL"
+        ).fetchone()
         known = _known(connection) if row and row[0] else {}
         missing = [m.name for m in migrations() if m.version not in known]
         if not missing:
@@ -105,7 +114,12 @@ def grants_of(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         login, _, role = text.rpartition("=")
         if not login or role not in ROLES:
-            raise InputError("--grant", got=text, allowed=f"LOGIN=ROLE with {' or '.join(ROLES)}", fix="correct it")
+            raise InputError(
+                "--grant",
+                got=text,
+                allowed=f"LOGIN=ROLE with {' or '.join(ROLES)}",
+                fix="correct it",
+            )
         found[login] = role
     return found
 
@@ -116,46 +130,68 @@ def act_as(connection: Connection, role: str) -> None:
     Attributes as CREATEROLE do not come with membership, so a member has to become the role.
     """
     if not _exists(connection, role):
-        raise InputError("--as-role", got=role, allowed="a role of this server", fix="remove it, or create the role")
+        raise InputError(
+            "--as-role",
+            got=role,
+            allowed="a role of this server",
+            fix="remove it, or create the role",
+        )
     connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
 
 
 def grant(connection: Connection, wanted: dict[str, str]) -> list[str]:
-    """The changes, as text; none where all is as it should be. All in one transaction: no login is between two roles."""
+    """The changes, as text; none where all is as it should be. All in one transaction: no login is
+    between two roles.
+    """
     changes: list[str] = []
     with connection.transaction():
         for login, role in wanted.items():
             if not _exists(connection, login):
                 raise InputError(
-                    "--grant", got=login, allowed="a login of this server", fix="deploy the foundation first"
+                    "--grant",
+                    got=login,
+                    allowed="a login of this server",
+                    fix="deploy the foundation first",
                 )
             has = _memberships(connection, login)
-            names = {"login": sql.Identifier(login), "role": sql.Identifier(role)}
+            names = {
+                "login": sql.Identifier(login),
+                "role": sql.Identifier(role),
+            }
             if role not in has:
                 connection.execute(sql.SQL("GRANT {role} TO {login}").format(**names))
                 changes.append(f"granted {role} to {login}")
             for surplus in sorted(has & set(ROLES) - {role}):
                 connection.execute(
-                    sql.SQL("REVOKE {role} FROM {login}").format(**names | {"role": sql.Identifier(surplus)})
+                    sql.SQL("REVOKE {role} FROM {login}").format(
+                        **names | {"role": sql.Identifier(surplus)}
+                    )
                 )
                 changes.append(f"revoked {surplus} from {login}")
-            # A revocation takes back what the acting role granted, and passes over the rest in silence.
-            if left := sorted(_memberships(connection, login) & set(ROLES) - {role}):
+            # A revocation takes back what the acting role granted, and passes over the rest in
+            # silence.
+            left = sorted(_memberships(connection, login) & set(ROLES) - {role})
+            if left:
                 raise InputError(
-                    f"rights of {login}", got=", ".join([role, *left]), allowed=role,
+                    f"rights of {login}",
+                    got=", ".join([role, *left]),
+                    allowed=role,
                     fix=f'as the role that granted it: REVOKE {left[0]} FROM "{login}"',
-                )  # fmt: skip
+                )
     return changes
 
 
 def _exists(connection: Connection, role: str) -> bool:
-    return connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is not None
+    return (
+        connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone()
+        is not None
+    )
 
 
 def _memberships(connection: Connection, login: str) -> set[str]:
     rows = connection.execute(
-        "SELECT g.rolname FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid JOIN pg_roles u ON u.oid = m.member"
-        " WHERE u.rolname = %s",
+        "SELECT g.rolname FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid JOIN pg_roles"
+        " u ON u.oid = m.member WHERE u.rolname = %s",
         (login,),
     )
     return {str(name) for (name,) in rows}

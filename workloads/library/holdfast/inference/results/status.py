@@ -45,7 +45,9 @@ class Status:
 def read_status(connection: Connection, job: str) -> Status:
     jobs.require(connection, job)
     with connection.transaction(), connection.cursor(row_factory=class_row(Status)) as cursor:
-        found = cursor.execute("SELECT * FROM holdfast.job_status WHERE job = %s", (job,)).fetchone()
+        found = cursor.execute(
+            "SELECT * FROM holdfast.job_status WHERE job = %s", (job,)
+        ).fetchone()
     assert found is not None, job
     return found
 
@@ -61,7 +63,10 @@ def table(status: Status) -> str:
         "rate": f"{status.rate:,.1f} items/s over the last minute",
         "time to go": _duration(status.eta_seconds),
         "workers": f"{status.workers} now, {status.replicas_wanted} wanted for the deadline",
-        "preempted": f"{status.preempted} with notice, {status.killed} without; {status.retried:,} items begun again",
+        "preempted": (
+            f"{status.preempted} with notice, {status.killed} without; {status.retried:,} items"
+            " begun again"
+        ),
         "worker time": _duration(status.worker_seconds),
         "configuration": status.fingerprint or "of the first worker",
     }

@@ -1,4 +1,5 @@
-"""The routes: Open Inference Protocol v2, and metrics; refusals, and what a leaving server adds to an answer.
+"""The routes: Open Inference Protocol v2, and metrics; refusals, and what a leaving server adds to
+an answer.
 
 Edges only: state is elsewhere.
 """
@@ -34,16 +35,32 @@ _BINARY = "inference-header-content-length"
 """The length of the JSON before binary tensors, of the protocol's extension."""
 _INFER = "/infer"
 _OFF_LOOP_BYTES = 256 * 1024
-"""A larger body is parsed in a thread, one at a time: it becomes many times its text, and takes up to a second."""
-# An Envoy that checks health takes this server out with the first such answer, and not after its next check.
+"""A larger body is parsed in a thread, one at a time: it becomes many times its text, and takes up
+to a second.
+"""
+# An Envoy that checks health takes this server out with the first such answer, and not after its
+# next check.
 _OUT = {"x-envoy-immediate-health-check-fail": "true"}
-_LEAVING = ((b"connection", b"close"), *((name.encode(), value.encode()) for name, value in _OUT.items()))
+_LEAVING = (
+    (b"connection", b"close"),
+    *((name.encode(), value.encode()) for name, value in _OUT.items()),
+)
 
 
 class App:
-    def __init__(self, settings: ServerSettings, drain: Drain, lane: Lane, metrics: Metrics) -> None:
-        self._settings, self._drain, self._lane, self._metrics = settings, drain, lane, metrics
-        self._budget, self._parsing = Budget(), ThreadPoolExecutor(1, thread_name_prefix="parser")
+    def __init__(
+        self,
+        settings: ServerSettings,
+        drain: Drain,
+        lane: Lane,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._drain = drain
+        self._lane = lane
+        self._metrics = metrics
+        self._budget = Budget()
+        self._parsing = ThreadPoolExecutor(1, thread_name_prefix="parser")
 
     def routes(self) -> list[Route]:
         model = "/v2/models/{model}"
@@ -59,7 +76,12 @@ class App:
         ]
 
     def asgi(self) -> ASGIApp:
-        handlers = {404: no_route, 405: no_route, Refused: self._refused, Exception: failed}
+        handlers = {
+            404: no_route,
+            405: no_route,
+            Refused: self._refused,
+            Exception: failed,
+        }
         app = Starlette(routes=self.routes(), exception_handlers=handlers)
 
         async def outer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,8 +91,11 @@ class App:
                 if message["type"] == "http.response.start":
                     if predicts:
                         self._metrics.requests.labels(str(message["status"])).inc()
-                        self._metrics.request_seconds.observe(time.monotonic() - scope["state"][BEGAN])
-                    # A connection that stays open would stay with this pod after its endpoint is removed.
+                        self._metrics.request_seconds.observe(
+                            time.monotonic() - scope["state"][BEGAN]
+                        )
+                    # A connection that stays open would stay with this pod after its endpoint is
+                    # removed.
                     if self._drain.leaving:
                         message["headers"] = [*message["headers"], *_LEAVING]
                 await send(message)
@@ -87,7 +112,9 @@ class App:
         return refusal(error)
 
     async def live(self, _: HttpRequest) -> Response:
-        """200 for as long as this process can answer at all: a kubelet must not end a server that drains."""
+        """200 for as long as this process can answer at all: a kubelet must not end a server that
+        drains.
+        """
         return json_response({"live": True})
 
     async def ready(self, _: HttpRequest) -> Response:
@@ -105,9 +132,18 @@ class App:
     async def metadata(self, request: HttpRequest) -> Response:
         lane = self.lane(request)
         # Any other input is an item of JSON; what comes back is as the model answered its warm-up.
-        texts = {"name": "text", "datatype": "BYTES", "shape": [-1]}
+        texts = {
+            "name": "text",
+            "datatype": "BYTES",
+            "shape": [-1],
+        }
         outputs = [] if lane.sample is None else tensors.outputs_like(lane.sample)
-        found = {"name": self._settings.model, "versions": [lane.commit], "platform": "holdfast", "inputs": [texts]}
+        found = {
+            "name": self._settings.model,
+            "versions": [lane.commit],
+            "platform": "holdfast",
+            "inputs": [texts],
+        }
         return json_response(found | {"outputs": outputs})
 
     async def model_ready(self, request: HttpRequest) -> Response:
@@ -121,15 +157,28 @@ class App:
             self.refuse_unread(request, held, lane, until.at_s)
             if _BINARY in request.headers:
                 raise Refused(400, "binary tensors are not supported; send data as JSON")
-            body = await read_body(request, held, most_bytes=self._settings.body_bytes, until_s=until.at_s)
+            body = await read_body(
+                request,
+                held,
+                most_bytes=self._settings.body_bytes,
+                until_s=until.at_s,
+            )
             most = self._settings.batch_items
             parse = partial(tensors.parse, body, most)
             large = len(body) > _OFF_LOOP_BYTES
-            wanted = await asyncio.get_running_loop().run_in_executor(self._parsing, parse) if large else parse()
+            if large:
+                wanted = await asyncio.get_running_loop().run_in_executor(self._parsing, parse)
+            else:
+                wanted = parse()
             del body, parse
             values = await self.predicted(request, lane, wanted.bodies, until)
             commit = lane.commit
-            content = tensors.answer(values, model=self._settings.model, commit=commit, request=wanted)
+            content = tensors.answer(
+                values,
+                model=self._settings.model,
+                commit=commit,
+                request=wanted,
+            )
             return json_response(content, headers={"x-model-commit": commit})
 
     async def scrape(self, _: HttpRequest) -> Response:
@@ -143,31 +192,65 @@ class App:
             raise Refused(404, f"no model {name[:80]!r} here; there is {self._settings.model!r}")
         lane = self._lane
         if not lane.loaded:
-            raise Refused(503, "the model is not loaded", retry_after_s=1.0, reason="loading")
-        wanted, there = request.path_params.get("version"), lane.commit
+            raise Refused(
+                503,
+                "the model is not loaded",
+                retry_after_s=1.0,
+                reason="loading",
+            )
+        wanted = request.path_params.get("version")
+        there = lane.commit
         if wanted is not None and wanted != there:
             raise Refused(404, f"no version {wanted[:80]!r} of {name!r} here; there is {there!r}")
         if not self._drain.serving:
-            raise Refused(503, "this server is shutting down", retry_after_s=1.0, reason="leaving")
+            raise Refused(
+                503,
+                "this server is shutting down",
+                retry_after_s=1.0,
+                reason="leaving",
+            )
         return lane
 
-    def refuse_unread(self, request: HttpRequest, held: Held, lane: Lane, until_s: float) -> None:
-        """By its headers alone, where not even the smallest request could be let in: under load a body is not worth
-        reading. A leaving server reads it: it closes the connection, and a client that still writes would see a reset
-        in place of the answer."""
+    def refuse_unread(
+        self,
+        request: HttpRequest,
+        held: Held,
+        lane: Lane,
+        until_s: float,
+    ) -> None:
+        """By its headers alone, where not even the smallest request could be let in: under load a
+        body is not worth reading. A leaving server reads it: it closes the connection, and a client
+        that still writes would see a reset in place of the answer.
+        """
         length = declared_bytes(request)
         if self._drain.leaving or length is None or length > self._settings.body_bytes:
             return
         now = time.monotonic()
-        if refused := lane.refusal(Ticket(items=1, arrived_s=now, deadline_s=until_s), now):
+        refused = lane.refusal(Ticket(items=1, arrived_s=now, deadline_s=until_s), now)
+        if refused:
             raise refused
         held.require(length)
 
-    async def predicted(self, request: HttpRequest, lane: Lane, bodies: list[bytes], until: Deadline) -> Values:
-        """Refused when the queue, the deadline or the model refuses, or when the client disconnects."""
+    async def predicted(
+        self,
+        request: HttpRequest,
+        lane: Lane,
+        bodies: list[bytes],
+        until: Deadline,
+    ) -> Values:
+        """Refused when the queue, the deadline or the model refuses, or when the client
+        disconnects.
+        """
         now = time.monotonic()
-        wanted = Request(items=len(bodies), arrived_s=now, deadline_s=until.at_s, bodies=bodies, tries=until.tries)
-        if refused := lane.refusal(wanted, now):
+        wanted = Request(
+            items=len(bodies),
+            arrived_s=now,
+            deadline_s=until.at_s,
+            bodies=bodies,
+            tries=until.tries,
+        )
+        refused = lane.refusal(wanted, now)
+        if refused:
             raise refused
         lane.add(wanted)
         gone = asyncio.ensure_future(request.receive())
@@ -209,5 +292,7 @@ def refusal(refused: Refused) -> Response:
     return json_response({"error": refused.message}, refused.status, headers)
 
 
-def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     return Response(json.dumps(value), status, headers, media_type="application/json")

@@ -1,8 +1,10 @@
-"""The queue of one model: which requests are accepted, wait, and go into the next batch. Pure: no clock, no I/O.
+"""The queue of one model: which requests are accepted, wait, and go into the next batch. Pure: no
+clock, no I/O.
 
-Guarantees: a request leaves the queue once, in a batch, as late or as discarded; a batch holds at most
-`batch_items` and is taken in the order of arrival; a request that cannot be answered by its deadline is
-refused on arrival, when refusing costs least, and else dropped before the device would work for nothing.
+Guarantees: a request leaves the queue once, in a batch, as late or as discarded; a batch holds at
+most `batch_items` and is taken in the order of arrival; a request that cannot be answered by its
+deadline is refused on arrival, when refusing costs least, and else dropped before the device would
+work for nothing.
 """
 
 # Why it is so: infra/decisions/0048.
@@ -17,7 +19,9 @@ SPARE = 1.2
 
 @dataclass(kw_only=True, eq=False)
 class Ticket:
-    """One request; its items are predicted in one batch, by one model. Times are the caller's monotonic seconds."""
+    """One request; its items are predicted in one batch, by one model. Times are the caller's
+    monotonic seconds.
+    """
 
     items: int
     arrived_s: float
@@ -54,11 +58,12 @@ class Batcher(Generic[T]):
         if self.waiting >= self.queue_requests:
             return "queue", wait_s
         queued = self._items % self.batch_items
-        # Spare for a batch that takes longer than those before: a request that is accepted and then late costs all others.
+        # Spare for a batch that takes longer than those before: a request that is accepted and then
+        # late costs all others.
         answer_s = SPARE * (wait_s + self.timing.seconds(queued + ticket.items))
         late_s = now + answer_s - ticket.deadline_s
-        # An idle device takes it whatever the estimate: otherwise one slow batch would close the server for ever, as no
-        # other batch could correct it.
+        # An idle device takes it whatever the estimate: otherwise one slow batch would close the
+        # server for ever, as no other batch could correct it.
         idle = not self._queue and not self.running
         return None if late_s <= 0 or idle else ("deadline", late_s)
 
@@ -76,11 +81,15 @@ class Batcher(Generic[T]):
 
     def late(self, now: float) -> list[T]:
         """Remove and return those that a batch begun now cannot answer in time."""
-        # With more waiting than a batch holds, a batch made small for its most urgent request makes all others late
-        # in their turn, until none is in time: then the urgent one is given up, and the batch is full.
+        # With more waiting than a batch holds, a batch made small for its most urgent request makes
+        # all others late in their turn, until none is in time: then the urgent one is given up, and
+        # the batch is full.
         crowded = self._items >= self.batch_items
         least_s = self.timing.seconds(self.batch_items) if crowded else 0.0
-        hopeless = [t for t in self._queue if t.deadline_s < now + (least_s or self.timing.seconds(t.items))]
+        hopeless = []
+        for t in self._queue:
+            if t.deadline_s < now + (least_s or self.timing.seconds(t.items)):
+                hopeless.append(t)
         if len(hopeless) == len(self._queue) and hopeless and hopeless[-1].deadline_s > now:
             hopeless.pop()  # the estimate may be wrong, and only another batch can show it
         for ticket in hopeless:
@@ -88,8 +97,12 @@ class Batcher(Generic[T]):
         return hopeless
 
     def take(self, now: float) -> list[T]:
-        """The next batch, from the front of the queue: as many as fit and as do not make one of them late."""
-        items, earliest, count = 0, float("inf"), 0
+        """The next batch, from the front of the queue: as many as fit and as do not make one of
+        them late.
+        """
+        items = 0
+        earliest = float("inf")
+        count = 0
         for ticket in self._queue:
             items += ticket.items
             earliest = min(earliest, ticket.deadline_s)
@@ -97,7 +110,8 @@ class Batcher(Generic[T]):
             if count and not fits:
                 break
             count += 1
-        batch, self._queue = self._queue[:count], self._queue[count:]
+        batch = self._queue[:count]
+        self._queue = self._queue[count:]
         self._items -= sum(ticket.items for ticket in batch)
         return batch
 
@@ -106,4 +120,5 @@ class Batcher(Generic[T]):
         self.free_at_s = now + self.timing.seconds(sum(ticket.items for ticket in batch))
 
     def end(self) -> None:
-        self.running, self.free_at_s = 0, 0.0
+        self.running = 0
+        self.free_at_s = 0.0

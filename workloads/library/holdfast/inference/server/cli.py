@@ -18,26 +18,39 @@ SETTINGS = {
 }
 """Of `serve run --set`; ServerSettings describes them."""
 
-app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
+app = typer.Typer(
+    help="Answer requests online.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+)
 
 
 @app.command(
     epilog=examples(
-        "python -m holdfast serve run --predictor gpt --checkpoints gs://my-bucket/checkpoints --run my-run"
+        "python -m holdfast serve run --predictor gpt --checkpoints gs://my-bucket/checkpoints"
+        " --run my-run"
     )
 )
 def run(
-    predictor: Annotated[str, typer.Option(help="gpt, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
+    predictor: Annotated[
+        str, typer.Option(help="gpt, entropy, or MODULE:FUNCTION of your own.")
+    ] = "gpt",
     model: Annotated[str, typer.Option(help="Folder of the model, for your FUNCTION.")] = "",
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
-    run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is served.")] = "",
+    run_name: Annotated[
+        str, typer.Option("--run", help="The training run whose newest commit is served.")
+    ] = "",
     name: Annotated[str, typer.Option(help="The model's name in URLs.")] = "model",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = PORT,
     window: Annotated[
-        float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.", envvar=ENV_WINDOW_S)
+        float,
+        typer.Option(
+            help="Grace period of the pool, in seconds after SIGTERM.", envvar=ENV_WINDOW_S
+        ),
     ] = float(DEFAULT_WINDOW.pod_s),
     longest_request: Annotated[
-        float, typer.Option(help="Maximum seconds of a request; 0: as long as the grace period allows.")
+        float,
+        typer.Option(help="Maximum seconds of a request; 0: as long as the grace period allows."),
     ] = 0.0,
     batch: Annotated[int, typer.Option(help="Maximum number of items per batch.")] = 32,
     queue: Annotated[int, typer.Option(help="Maximum number of waiting requests.")] = 1024,
@@ -60,23 +73,55 @@ def run(
         queue_requests=queue,
         **assigned(others or (), ServerSettings, SETTINGS),
     )
-    spec = PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name)
+    spec = PredictorSpec(
+        name=predictor,
+        model=model,
+        checkpoints=checkpoints,
+        run=run_name,
+    )
     # Past every thread: one may wait for a model that hangs.
     leave_now(serve(spec, settings))
 
 
-@app.command(epilog=examples("python -m holdfast serve sidecar --health http://127.0.0.1:8000/health --window 15"))
+@app.command(
+    epilog=examples(
+        "python -m holdfast serve sidecar --health http://127.0.0.1:8000/health --window 15"
+    )
+)
 def sidecar(
-    health: Annotated[str, typer.Option(help="Health URL of the server, which answers 200 while it serves.")],
+    health: Annotated[
+        str, typer.Option(help="Health URL of the server, which answers 200 while it serves.")
+    ],
     window: Annotated[
-        float, typer.Option(help="Grace period of the pool, in seconds after the notice.", envvar=ENV_WINDOW_S)
+        float,
+        typer.Option(
+            help="Grace period of the pool, in seconds after the notice.", envvar=ENV_WINDOW_S
+        ),
     ] = float(DEFAULT_WINDOW.pod_s),
     drain: Annotated[str, typer.Option(help="URL for a POST request when the drain begins.")] = "",
-    count: Annotated[str, typer.Option(help="URL whose last number is the number of open requests.")] = "",
-    port: Annotated[int, typer.Option(help="Port of the readiness probe.", max=65_535, min=0)] = SIDECAR_PORT,
-    hook_port: Annotated[int, typer.Option(help="Port of the preStop hook.", max=65_535, min=0)] = HOOK_PORT,
+    count: Annotated[
+        str, typer.Option(help="URL whose last number is the number of open requests.")
+    ] = "",
+    port: Annotated[
+        int,
+        typer.Option(
+            help="Port of the readiness probe.",
+            max=65_535,
+            min=0,
+        ),
+    ] = SIDECAR_PORT,
+    hook_port: Annotated[
+        int,
+        typer.Option(
+            help="Port of the preStop hook.",
+            max=65_535,
+            min=0,
+        ),
+    ] = HOOK_PORT,
 ) -> None:
-    """Add readiness and a preStop hook to a server that stops at once on SIGTERM. Runs until SIGTERM."""
+    """Add readiness and a preStop hook to a server that stops at once on SIGTERM. Runs until
+    SIGTERM.
+    """
     from holdfast.contract.serving import sidecar_budget
     from holdfast.contract.values import between
     from holdfast.inference.proxy.sidecar import Sidecar
@@ -85,23 +130,37 @@ def sidecar(
     between("the window is out of range", window, 1.0, 86_400.0)
     shutdown = of_process()
     hold_s, rest_s = sidecar_budget(window)
-    sidecar = Sidecar(health_url=health, hold_s=hold_s, most_s=rest_s, drain_url=drain, count_url=count)
+    sidecar = Sidecar(
+        health_url=health,
+        hold_s=hold_s,
+        most_s=rest_s,
+        drain_url=drain,
+        count_url=count,
+    )
     with sidecar.listening("0.0.0.0", port), sidecar.listening("0.0.0.0", hook_port, hook=True):
         shutdown.wait()
 
 
 @app.command(
     epilog=examples(
-        "python -m holdfast serve endpoints --service model --namespace team-research --out /endpoints/eds.json"
+        "python -m holdfast serve endpoints --service model --namespace team-research --out"
+        " /endpoints/eds.json"
     )
 )
 def endpoints(
     service: Annotated[str, typer.Option(help="Service whose ready pods get requests.")],
     namespace: Annotated[str, typer.Option(help="Its namespace.")],
-    out: Annotated[Path, typer.Option(help="File that the proxy reads; it is replaced atomically.")],
+    out: Annotated[
+        Path, typer.Option(help="File that the proxy reads; it is replaced atomically.")
+    ],
     cluster: Annotated[str, typer.Option(help="The proxy's name for these servers.")] = "servers",
     health_port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port of the pods' readiness check; 0: the port for requests.")
+        int,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port of the pods' readiness check; 0: the port for requests.",
+        ),
     ] = 0,
 ) -> None:
     """Update a proxy's endpoints from the EndpointSlices of a Service. Runs until SIGTERM."""
@@ -110,5 +169,11 @@ def endpoints(
 
     shutdown = of_process()
     # The watch may sit in a read: the process ends with the main thread, not with it.
-    Follower(namespace=namespace, service=service, cluster=cluster, out=out, health_port=health_port).start()
+    Follower(
+        namespace=namespace,
+        service=service,
+        cluster=cluster,
+        out=out,
+        health_port=health_port,
+    ).start()
     shutdown.wait()

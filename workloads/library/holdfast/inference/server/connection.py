@@ -1,7 +1,8 @@
-"""One HTTP connection: uvicorn's, with read timeouts of its own, a bound on headers, and no request cut at a drain.
+"""One HTTP connection: uvicorn's, with read timeouts of its own, a bound on headers, and no request
+cut at a drain.
 
-uvicorn takes a connection whose headers are not complete for an idle one and closes it, and waits for slow senders
-without end. Here a request counts from its first byte, and an answer leaves whole.
+uvicorn takes a connection whose headers are not complete for an idle one and closes it, and waits
+for slow senders without end. Here a request counts from its first byte, and an answer leaves whole.
 """
 
 import asyncio
@@ -23,13 +24,15 @@ BEGAN = "holdfast.began"
 
 
 class _Together:
-    """What is written in one turn of the loop leaves at once, and not first the headers and then the body.
+    """What is written in one turn of the loop leaves at once, and not first the headers and then
+    the body.
 
     A server that dies in between has begun an answer, which no proxy can ask for again.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
+        self._transport = transport
+        self._loop = loop
         self._held = list[bytes]()
 
     def write(self, data: bytes) -> None:
@@ -38,7 +41,8 @@ class _Together:
         self._held.append(data)
 
     def _flush(self) -> None:
-        data, self._held = b"".join(self._held), []
+        data = b"".join(self._held)
+        self._held = []
         if data and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -57,7 +61,14 @@ class Connection(HttpToolsProtocol):
     @classmethod
     def of(cls, drain: Drain, request_s: float) -> type["Connection"]:
         """A class for one server: uvicorn makes the instances itself."""
-        return type("ServerConnection", (cls,), {"drain": drain, "header_s": min(request_s, _HEADER_S)})
+        return type(
+            "ServerConnection",
+            (cls,),
+            {
+                "drain": drain,
+                "header_s": min(request_s, _HEADER_S),
+            },
+        )
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -84,8 +95,11 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._open += 1
         self.drain.began()
-        self._began_at, self._header_bytes = self.loop.time(), 0
-        self._header_timer = self.loop.call_later(self.header_s, self._refuse, b"408 Request Timeout")
+        self._began_at = self.loop.time()
+        self._header_bytes = 0
+        self._header_timer = self.loop.call_later(
+            self.header_s, self._refuse, b"408 Request Timeout"
+        )
 
     def on_headers_complete(self) -> None:
         self._headers_done()
@@ -103,7 +117,9 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Close when idle; a request that has begun, even with half of its headers, is answered first."""
+        """Close when idle; a request that has begun, even with half of its headers, is answered
+        first.
+        """
         if not self._open:
             self.transport.close()
         elif self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  None until the first headers
@@ -122,7 +138,9 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: bytes) -> None:
         self._headers_done()
-        self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.write(
+            b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        )
         self.transport.close()
 
 
@@ -138,7 +156,9 @@ class Deadline:
     at_s: float
     """On the loop's clock."""
     tries: int = 0
-    """Of a proxy that has time for another server after this: 1 for its first try, 2 for any other. Else 0."""
+    """Of a proxy that has time for another server after this: 1 for its first try, 2 for any other.
+    Else 0.
+    """
 
 
 def deadline(request: HttpRequest, longest_s: float) -> Deadline:
@@ -152,7 +172,8 @@ def deadline(request: HttpRequest, longest_s: float) -> Deadline:
 
 
 def _stated_s(request: HttpRequest, name: str) -> float:
-    if not (text := request.headers.get(name)):
+    text = request.headers.get(name)
+    if not text:
         return math.inf
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or not int(text):
         raise Refused(400, f"{name} must be a whole number of milliseconds above 0")

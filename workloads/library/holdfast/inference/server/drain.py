@@ -1,7 +1,8 @@
-"""From loading to gone, as a state machine: what the server answers probes, and when it may stop listening. Pure.
+"""From loading to gone, as a state machine: what the server answers probes, and when it may stop
+listening. Pure.
 
-LOADING, READY, ACCEPTING (not ready, and still serving: endpoints are moving away), FINISHING (no new connection,
-what has begun is answered), GONE. The clock is the caller's.
+LOADING, READY, ACCEPTING (not ready, and still serving: endpoints are moving away), FINISHING (no
+new connection, what has begun is answered), GONE. The clock is the caller's.
 """
 
 from dataclasses import dataclass
@@ -47,18 +48,23 @@ class Drain:
         self.in_flight += 1
 
     def predicting(self, now: float) -> None:
-        """A request is for a prediction: probes and scrapes never stop, and must not keep a server from being quiet."""
+        """A request is for a prediction: probes and scrapes never stop, and must not keep a server
+        from being quiet.
+        """
         self._last_request_s = now
 
     def ended(self) -> None:
         self.in_flight -= 1
 
     def notice(self, now: float) -> None:
-        """SIGTERM. A server that was never ready is in no endpoint list: it has nothing to wait for."""
+        """SIGTERM. A server that was never ready is in no endpoint list: it has nothing to wait
+        for.
+        """
         if self.phase is Phase.LOADING:
             self.phase = Phase.GONE if not self.in_flight else Phase.FINISHING
         elif self.phase is Phase.READY:
-            self.phase, self.noticed_s = Phase.ACCEPTING, now
+            self.phase = Phase.ACCEPTING
+            self.noticed_s = now
 
     def advance(self, now: float) -> Phase:
         """Time has passed, or a request has ended."""

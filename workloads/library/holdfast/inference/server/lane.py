@@ -1,7 +1,7 @@
 """The model of a server: its process, its queue, and the task that empties it.
 
-Guarantees: a request is answered by this model alone, once; what ends the predicting process, or makes it raise, is
-found by halving and costs its neighbours a second prediction, not their answer.
+Guarantees: a request is answered by this model alone, once; what ends the predicting process, or
+makes it raise, is found by halving and costs its neighbours a second prediction, not their answer.
 """
 
 import asyncio
@@ -29,9 +29,12 @@ from holdfast.runtime import logs
 Values = list[Value]
 _PREDICT_TIMEOUT_S = 30.0
 """A batch that takes longer is ended, and tried again in halves."""
-_OVERDUE_S, _OVERDUE_TIMES = 1.0, 5.0
-"""A batch is overdue after this many times what it should take, and after half a try of the proxy, or a second, at least:
-a slow batch now and then is no hang, and a waiting request can still go to another server in time."""
+_OVERDUE_S = 1.0
+_OVERDUE_TIMES = 5.0
+"""A batch is overdue after this many times what it should take, and after half a try of the proxy,
+or a second, at least: a slow batch now and then is no hang, and a waiting request can still go to
+another server in time.
+"""
 _WARM_UP = b"warm-up"
 """A body that is predicted before the server is ready."""
 R = TypeVar("R")
@@ -42,23 +45,31 @@ class Request(Ticket):
     bodies: Sequence[bytes]
     tries: int = 0
     """As `Deadline.tries`."""
-    answer: "asyncio.Future[Values]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answer: "asyncio.Future[Values]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
 
     def late(self, *, computing: bool = False) -> Refused:
-        """503 where a proxy has time for another server. What hung two servers may be what hangs them: no third."""
+        """503 where a proxy has time for another server. What hung two servers may be what hangs
+        them: no third.
+        """
         again = self.tries == 1 if computing else self.tries > 0
         return Refused(503 if again else 504, "the answer misses the deadline", reason="late")
 
 
 class Lane:
     def __init__(self, spec: PredictorSpec, settings: ServerSettings, metrics: Metrics) -> None:
-        self._settings, self._metrics = settings, metrics
-        self._predictor = ProcessPredictor(spec, timeout_s=_PREDICT_TIMEOUT_S, stopping=lambda: self._closed)
-        # A thread of its own that lasts as long as the lane: the kernel ends the child with the thread that made it.
+        self._settings = settings
+        self._metrics = metrics
+        self._predictor = ProcessPredictor(
+            spec, timeout_s=_PREDICT_TIMEOUT_S, stopping=lambda: self._closed
+        )
+        # A thread of its own that lasts as long as the lane: the kernel ends the child with the
+        # thread that made it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
         self.batcher = Batcher[Request](settings.batch_items, settings.queue_requests)
         self._wake = asyncio.Event()
@@ -68,19 +79,24 @@ class Lane:
         self.sample: Value | None = None
         """A value of this model; None where it refuses the warm-up."""
         self.hindered = ""
-        """Why no batch ends soon: one is `overdue`, or the process died and the model is `restarting`."""
+        """Why no batch ends soon: one is `overdue`, or the process died and the model is
+        `restarting`.
+        """
 
     @property
     def commit(self) -> str:
-        """What each answer names: run, step and attempt of a commit; of another model a digest of what decides a result."""
+        """What each answer names: run, step and attempt of a commit; of another model a digest of
+        what decides a result.
+        """
         found = self._predictor.configuration
         if {"run", "step", "attempt"} <= found.keys():
             return f"{found['run']}/step-{found['step']}/{found['attempt']}"
         return sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]
 
     async def load(self) -> None:
-        """InputError, LoaderFailed or PredictorBroken as the predictor raises them; then the least and the largest batch, which also
-        show what a batch takes."""
+        """InputError, LoaderFailed or PredictorBroken as the predictor raises them; then the least
+        and the largest batch, which also show what a batch takes.
+        """
         began = time.monotonic()
         await self._in_thread(self._predictor.load)
         self._load_s = time.monotonic() - began
@@ -90,7 +106,9 @@ class Lane:
     async def _warm_up(self) -> None:
         try:
             for items in (1, self._settings.batch_items):
-                [self.sample, *_] = await self._in_thread(self._predictor.predict, [_WARM_UP] * items)
+                [self.sample, *_] = await self._in_thread(
+                    self._predictor.predict, [_WARM_UP] * items
+                )
                 self.batcher.timing.observe(items, self._predictor.seconds)
         except ItemFault:
             return  # a model may refuse this body: it answers, which is enough
@@ -101,11 +119,21 @@ class Lane:
         found = self.batcher.refusal(request, now)
         if self.hindered and (found or now >= self.batcher.free_at_s):
             wait_s = found[1] if found else 1.0
-            return Refused(503, _SENTENCES[self.hindered], retry_after_s=wait_s, reason=self.hindered)
+            return Refused(
+                503,
+                _SENTENCES[self.hindered],
+                retry_after_s=wait_s,
+                reason=self.hindered,
+            )
         if found is None:
             return None
         reason, wait_s = found
-        return Refused(429, _SENTENCES[reason], retry_after_s=wait_s, reason=reason)
+        return Refused(
+            429,
+            _SENTENCES[reason],
+            retry_after_s=wait_s,
+            reason=reason,
+        )
 
     def add(self, request: Request) -> None:
         self.batcher.add(request)
@@ -119,7 +147,9 @@ class Lane:
         return found
 
     async def run(self) -> NoReturn:
-        """Until cancelled. PredictorBroken when the device or the model is lost; nothing waits any more then."""
+        """Until cancelled. PredictorBroken when the device or the model is lost; nothing waits any
+        more then.
+        """
         try:
             while True:
                 await self._next()
@@ -164,14 +194,20 @@ class Lane:
                 values = await self._in_thread(self._predictor.predict, bodies)
         except ProcessDied as died:
             await self._reload(died)
-            # Alone with a process that died it may still be innocent: the kernel, or a person, ended it.
+            # Alone with a process that died it may still be innocent: the kernel, or a person,
+            # ended it.
             if len(batch) == 1 and again:
                 batch[0].fail(Refused(500, f"this request crashes the model: {died}"))
             else:
                 await self._halves(batch, again=len(batch) == 1)
         except ItemFault as fault:
             if len(batch) == 1:
-                batch[0].fail(Refused(422, f"the model rejects this input: {fault.error_class}: {str(fault)[:300]}"))
+                batch[0].fail(
+                    Refused(
+                        422,
+                        f"the model rejects this input: {fault.error_class}: {str(fault)[:300]}",
+                    )
+                )
             else:
                 await self._halves(batch, again=False)
         else:
@@ -185,8 +221,11 @@ class Lane:
                 await self._predict(wanted, again=again)
 
     def _answer(self, batch: list[Request], values: Values) -> None:
-        # No more than makes it overdue: one that hung says little of the next, and a slower model is learned in steps.
-        self.batcher.timing.observe(len(values), min(self._predictor.seconds, self._overdue_s(len(values))))
+        # No more than makes it overdue: one that hung says little of the next, and a slower model
+        # is learned in steps.
+        self.batcher.timing.observe(
+            len(values), min(self._predictor.seconds, self._overdue_s(len(values)))
+        )
         self._metrics.batch_items.observe(len(values))
         self._metrics.predict_seconds.observe(self._predictor.seconds)
         first = 0
@@ -205,7 +244,9 @@ class Lane:
 
         def overdue() -> None:
             self.hindered = "overdue"
-            logs.warning("predictor", f"a batch of {items} is overdue: no answer in {most_s:g} s; not ready")
+            logs.warning(
+                "predictor", f"a batch of {items} is overdue: no answer in {most_s:g} s; not ready"
+            )
 
         timer = asyncio.get_running_loop().call_later(most_s, overdue)
         try:
@@ -229,7 +270,8 @@ class Lane:
     def close(self) -> None:
         """Kill the process, even in the middle of a prediction; its thread then ends."""
         self._closed = True
-        if pid := self._predictor.pid:
+        pid = self._predictor.pid
+        if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -252,4 +294,9 @@ _SENTENCES = {
 
 
 def _lost() -> Refused:
-    return Refused(503, "the model has crashed; this server exits", retry_after_s=1.0, reason="leaving")
+    return Refused(
+        503,
+        "the model has crashed; this server exits",
+        retry_after_s=1.0,
+        reason="leaving",
+    )

@@ -6,7 +6,24 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from holdfast.contract import serving
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 90.0)
+_SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    90.0,
+)
 _ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -29,7 +46,9 @@ class Metrics:
         self.batch_items = self._of(Histogram, serving.BATCH_ITEMS, buckets=_ITEMS)
 
     def answered(self) -> dict[str, int]:
-        """HTTP code -> requests: what a process that ends leaves in its log, since it is not scraped again."""
+        """HTTP code -> requests: what a process that ends leaves in its log, since it is not
+        scraped again.
+        """
         (family,) = self.requests.collect()
         return {s.labels["code"]: int(s.value) for s in family.samples if s.name.endswith("_total")}
 

@@ -1,4 +1,6 @@
-"""The server's process, from the first signal handler to its exit code, in the order in which it happens."""
+"""The server's process, from the first signal handler to its exit code, in the order in which it
+happens.
+"""
 
 import asyncio
 import contextlib
@@ -52,7 +54,8 @@ class _Server(uvicorn.Server):
 
 class _Process:
     def __init__(self, spec: PredictorSpec, settings: ServerSettings, shutdown: Shutdown) -> None:
-        self._settings, self._shutdown = settings, shutdown
+        self._settings = settings
+        self._shutdown = shutdown
         self._drain = Drain(budget=settings.budget, longest_request_s=settings.request_s)
         self._metrics = Metrics()
         self._lane = Lane(spec, settings, self._metrics)
@@ -62,7 +65,12 @@ class _Process:
 
     async def run(self, listener: socket.socket) -> int:
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._pass_notice, args=(loop,), name="notice", daemon=True).start()
+        threading.Thread(
+            target=self._pass_notice,
+            args=(loop,),
+            name="notice",
+            daemon=True,
+        ).start()
         serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         computing = asyncio.create_task(self._compute())
         leaving = asyncio.create_task(self._leave_in_order())
@@ -79,7 +87,11 @@ class _Process:
             loop.call_soon_threadsafe(self._notice)
 
     def _notice(self) -> None:
-        logs.info("drain", f"{self._shutdown.reason}: not ready, accepting for {self._settings.budget.accept_s:g} s")
+        logs.info(
+            "drain",
+            f"{self._shutdown.reason}: not ready, accepting for"
+            f" {self._settings.budget.accept_s:g} s",
+        )
         self._drain.notice(time.monotonic())
         self._metrics.draining.set(1)
 
@@ -100,7 +112,9 @@ class _Process:
             self._stop(EXIT_BUG, f"the model is lost: {type(error).__name__}: {error}")
 
     def _stop(self, code: int, why: str) -> None:
-        """Without a model there is nothing to accept for: what comes while endpoints move is answered with 503."""
+        """Without a model there is nothing to accept for: what comes while endpoints move is
+        answered with 503.
+        """
         if self._shutdown.requested:
             return  # killed together with us, by the same end of the machine
         logs.error("serve", why)
@@ -119,7 +133,12 @@ class _Process:
         if self._shutdown.received_at is not None:
             seconds = time.monotonic() - self._shutdown.received_at
             answered = self._metrics.answered()
-            logs.info("drain", f"gone after {seconds:.2f} s", seconds=round(seconds, 3), answered=answered)
+            logs.info(
+                "drain",
+                f"gone after {seconds:.2f} s",
+                seconds=round(seconds, 3),
+                answered=answered,
+            )
 
 
 def _configuration(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Config:
@@ -140,13 +159,16 @@ def _configuration(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.
 class _PassOn(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        (logs.error if error else logs.warning)("http", record.getMessage(), **({"cause": error} if error else {}))
+        (logs.error if error else logs.warning)(
+            "http", record.getMessage(), **({"cause": error} if error else {})
+        )
 
 
 def _pass_on_warnings() -> None:
     """uvicorn's own lines become ours: one form on standard output."""
     logger = logging.getLogger("uvicorn.error")
-    logger.handlers, logger.propagate = [_PassOn(logging.WARNING)], False
+    logger.handlers = [_PassOn(logging.WARNING)]
+    logger.propagate = False
 
 
 def _listening(host: str, port: int) -> socket.socket:

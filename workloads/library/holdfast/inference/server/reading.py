@@ -53,12 +53,19 @@ def declared_bytes(request: HttpRequest) -> int | None:
     return int(declared) if declared.isascii() and declared.isdecimal() else None
 
 
-async def read_body(request: HttpRequest, held: Held, *, most_bytes: int, until_s: float) -> bytes:
+async def read_body(
+    request: HttpRequest,
+    held: Held,
+    *,
+    most_bytes: int,
+    until_s: float,
+) -> bytes:
     """Refused with 413, 408, 415 or 429; with 499 when the client goes away."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "a compressed body is not supported; send it without content-encoding")
     declared = declared_bytes(request)
-    # An answer before the last byte would be a reset for a client that only writes: the rest is read, and forgotten.
+    # An answer before the last byte would be a reset for a client that only writes: the rest is
+    # read, and forgotten.
     keep = declared is None or declared <= most_bytes
     if not keep and request.headers.get("expect", "").lower() == "100-continue":
         raise _too_large(most_bytes)
@@ -75,7 +82,8 @@ async def read_body(request: HttpRequest, held: Held, *, most_bytes: int, until_
 
 
 async def _read(request: HttpRequest, held: Held, keep_bytes: int) -> tuple[bytes, int]:
-    body, size = bytearray(), 0
+    body = bytearray()
+    size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size <= keep_bytes:

@@ -20,7 +20,8 @@ class ServerSettings:
     window_s: float = float(DEFAULT_WINDOW.pod_s)
     """What the pool grants after the notice."""
     longest_request_s: float = 0.0
-    """From the first byte of a request to the last of its answer; 0: as long as the window allows."""
+    """From the first byte of a request to the last of its answer; 0: as long as the window allows.
+    """
     body_bytes: int = 8 * MIB
     batch_items: int = 32
     queue_requests: int = 1024

@@ -1,8 +1,8 @@
 """Open Inference Protocol v2: a request's tensors become items, items' values become tensors. Pure.
 
-Tensors come and go as JSON. An item is one row along the first dimension. Of a request with one input of BYTES and
-shape [n] the item is the text itself; of any other it is a JSON object {input: row}. Source: KServe, Open Inference
-Protocol, REST.
+Tensors come and go as JSON. An item is one row along the first dimension. Of a request with one
+input of BYTES and shape [n] the item is the text itself; of any other it is a JSON object {input:
+row}. Source: KServe, Open Inference Protocol, REST.
 """
 
 import json
@@ -46,7 +46,9 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "BYTES": lambda value: isinstance(value, str),
     "BOOL": lambda value: isinstance(value, bool),
     **{f"UINT{bits}": _integers(0, 2**bits - 1) for bits in (8, 16, 32, 64)},
-    **{f"INT{bits}": _integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{
+        f"INT{bits}": _integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)
+    },
     **{f"FP{bits}": _is_finite for bits in (16, 32, 64)},
 }
 
@@ -68,7 +70,11 @@ def parse(body: bytes, most_items: int) -> InferRequest:
     (count,) = counts
     if count > most_items:
         raise Refused(413, f"{count} items; the maximum per request is {most_items}")
-    return InferRequest(id=given, bodies=_bodies(inputs, count), outputs=_outputs(request))
+    return InferRequest(
+        id=given,
+        bodies=_bodies(inputs, count),
+        outputs=_outputs(request),
+    )
 
 
 def _require_known(found: Mapping[str, object]) -> None:
@@ -77,7 +83,10 @@ def _require_known(found: Mapping[str, object]) -> None:
     if not isinstance(given, dict):
         raise Refused(400, "parameters must be an object")
     for name in cast("dict[str, object]", given):
-        if name.startswith(("shared_memory", "sequence_")) or name in ("classification", "binary_data_size"):
+        if name.startswith(("shared_memory", "sequence_")) or name in (
+            "classification",
+            "binary_data_size",
+        ):
             raise Refused(400, f"the parameter {name} is not supported")
 
 
@@ -101,7 +110,9 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is not valid JSON (NaN and Infinity are not allowed)") from None
+        raise Refused(
+            400, "the body is not valid JSON (NaN and Infinity are not allowed)"
+        ) from None
     if not isinstance(value, dict):
         raise Refused(400, "the body must be a JSON object")
     return cast("dict[str, Any]", value)
@@ -126,12 +137,15 @@ class _Input:
     def of(cls, tensor: object) -> "_Input":
         match tensor:
             case {"name": str(name), "datatype": str(datatype), "shape": list(shape)}:
-                tensor, shape = cast("dict[str, object]", tensor), cast("list[object]", shape)
+                tensor = cast("dict[str, object]", tensor)
+                shape = cast("list[object]", shape)
             case _:
                 raise Refused(400, "an input must be an object with name, datatype, shape and data")
         if datatype not in _FITS:
             raise Refused(400, f"datatype must be one of {', '.join(_FITS)}")
-        if not 1 <= len(shape) <= MAX_DIMENSIONS or not all(type(n) is int and 0 < n <= 2**31 for n in shape):
+        if not 1 <= len(shape) <= MAX_DIMENSIONS or not all(
+            type(n) is int and 0 < n <= 2**31 for n in shape
+        ):
             raise Refused(400, f"shape must be 1 to {MAX_DIMENSIONS} positive whole numbers")
         sizes = cast("list[int]", shape)
         _require_known(tensor)
@@ -143,7 +157,9 @@ class _Input:
 
 
 def _flat(data: list[object], sizes: Sequence[int]) -> list[object]:
-    """Row-major. The protocol lets data be flat, or nested as its shape; anything else stays as it is and fits no type."""
+    """Row-major. The protocol lets data be flat, or nested as its shape; anything else stays as it
+    is and fits no type.
+    """
     flat = data
     for size, inner in pairwise(sizes):
         rows = [cast("list[object]", row) for row in flat if isinstance(row, list)]
@@ -171,14 +187,26 @@ def _row(tensor: _Input, n: int) -> object:
     return values if len(tensor.shape) > 1 else values[0]
 
 
-def answer(found: Sequence[Value], *, model: str, commit: str, request: InferRequest) -> dict[str, object]:
-    """One output for each key that all values have; else one output of JSON texts. Refused with 400 for an output that
-    there is not."""
+def answer(
+    found: Sequence[Value],
+    *,
+    model: str,
+    commit: str,
+    request: InferRequest,
+) -> dict[str, object]:
+    """One output for each key that all values have; else one output of JSON texts. Refused with 400
+    for an output that there is not.
+    """
     columns = _columns(found)
-    if missing := set(request.outputs) - columns.keys():
+    missing = set(request.outputs) - columns.keys()
+    if missing:
         raise Refused(400, f"no output {min(missing)[:80]!r}; there are {', '.join(columns)[:300]}")
     outputs = [_described(name, columns[name]) for name in request.outputs or columns]
-    content: dict[str, object] = {"model_name": model, "model_version": commit, "outputs": outputs}
+    content: dict[str, object] = {
+        "model_name": model,
+        "model_version": commit,
+        "outputs": outputs,
+    }
     return content | ({} if request.id is None else {"id": request.id})
 
 
@@ -190,12 +218,26 @@ def _columns(found: Sequence[Value]) -> dict[str, list[object]]:
 
 
 def _described(name: str, column: Sequence[object]) -> dict[str, object]:
-    datatype = next((kind for kind in ("BOOL", "INT64", "FP64", "BYTES") if all(map(_FITS[kind], column))), "")
+    datatype = next(
+        (kind for kind in ("BOOL", "INT64", "FP64", "BYTES") if all(map(_FITS[kind], column))), ""
+    )
     data = list(column) if datatype else [json.dumps(value) for value in column]
-    return {"name": name, "datatype": datatype or "BYTES", "shape": [len(column)], "data": data}
+    return {
+        "name": name,
+        "datatype": datatype or "BYTES",
+        "shape": [len(column)],
+        "data": data,
+    }
 
 
 def outputs_like(sample: Value) -> list[Mapping[str, object]]:
     """The metadata of outputs that one value shows."""
     described = (_described(name, column) for name, column in _columns([sample]).items())
-    return [{"name": each["name"], "datatype": each["datatype"], "shape": [-1]} for each in described]
+    return [
+        {
+            "name": each["name"],
+            "datatype": each["datatype"],
+            "shape": [-1],
+        }
+        for each in described
+    ]

@@ -3,8 +3,8 @@
 Guarantees: an item is acked only after its result is committed; a result is written once; what is
 held at a stop is given back at once; what is held at a kill comes back when its lease ends.
 
-Four threads: the feeder pulls and claims, the caller's own predicts (devices want the main thread), the
-writer commits and acks, the lease keeper extends what is held.
+Four threads: the feeder pulls and claims, the caller's own predicts (devices want the main thread),
+the writer commits and acks, the lease keeper extends what is held.
 """
 
 # Why it is so: infra/decisions/0044.
@@ -29,16 +29,23 @@ from holdfast.runtime.shutdown import leave_now
 
 class Worker:
     def __init__(self, parts: Parts, predictor: ProcessPredictor) -> None:
-        settings, telemetry = parts.settings, parts.telemetry
-        self._queue, self._results, self._shutdown = parts.queue, parts.results, parts.shutdown
-        self._settings, self._telemetry = settings, telemetry
+        settings = parts.settings
+        telemetry = parts.telemetry
+        self._queue = parts.queue
+        self._results = parts.results
+        self._shutdown = parts.shutdown
+        self._settings = settings
+        self._telemetry = telemetry
         self._sizer = BatchSizer(most=settings.micro_batch, longest_s=settings.longest_batch_s)
         self._triage = Triage(predictor, parts.shutdown, settings)
         self._predictor = predictor
         predictor.on_overdue = self._overdue
         self._retry = telemetry.retry(give_up=self._window_is_over)
         self._keeper = LeaseKeeper(
-            parts.queue, lease_s=settings.lease_s, heartbeat=parts.results.heartbeat, on_error=telemetry.retrying
+            parts.queue,
+            lease_s=settings.lease_s,
+            heartbeat=parts.results.heartbeat,
+            on_error=telemetry.retrying,
         )
         self._feeder = Feeder(parts, self._keeper, self._sizer)
         self._writer = Writer(parts, self._keeper, self._retry)
@@ -48,19 +55,27 @@ class Worker:
 
     def run(self) -> int:
         """Until the job is drained or a stop is requested; returns the exit code."""
-        # The interpreter's default lets the feeder and the writer keep the predictor waiting for 5 ms at a time.
+        # The interpreter's default lets the feeder and the writer keep the predictor waiting for 5
+        # ms at a time.
         sys.setswitchinterval(0.0005)
         self._retry(self._results.heartbeat)
-        threading.Thread(target=self._abandon_when_late, name="abandon", daemon=True).start()
+        threading.Thread(
+            target=self._abandon_when_late,
+            name="abandon",
+            daemon=True,
+        ).start()
         for thread in (self._keeper, self._feeder, self._writer):
             thread.start()
-        code, outcome = EXIT_COMPLETE, "complete"
+        code = EXIT_COMPLETE
+        outcome = "complete"
         try:
             while batch := self._next():
                 self._writer.put(self._predict(batch))
             preempted = self._shutdown.requested
         except PredictorBroken as broken:
-            code, outcome, preempted = EXIT_RETRY, "failed", self._shutdown.requested
+            code = EXIT_RETRY
+            outcome = "failed"
+            preempted = self._shutdown.requested
             why = redacted(str(broken))
             (logs.info if preempted else logs.error)("predict", f"the predictor is broken: {why}")
             self._telemetry.emit("stop", step=0, reason=why)
@@ -69,7 +84,8 @@ class Worker:
             self._release_leases()
             raise
         if preempted:
-            code, outcome = EXIT_PREEMPTED, "preempted"
+            code = EXIT_PREEMPTED
+            outcome = "preempted"
         self._drain(outcome)
         return code
 
@@ -109,8 +125,8 @@ class Worker:
         self._shutdown.wait()
         if self._left.wait(max(0.0, self._shutdown.seconds_left(self._settings.window_s))):
             return
-        # A micro-batch that is being committed right now may be released too: its commit is kept, and
-        # its next worker finds it done.
+        # A micro-batch that is being committed right now may be released too: its commit is kept,
+        # and its next worker finds it done.
         giving_back = threading.Thread(target=self._release_leases, daemon=True)
         giving_back.start()
         giving_back.join(timeout=1.0)
@@ -126,7 +142,8 @@ class Worker:
         """Empty when the job is drained or a stop is requested."""
         if self._shutdown.requested or not self._ahead:
             return self._feeder.take()
-        batch, self._ahead = self._ahead, []
+        batch = self._ahead
+        self._ahead = []
         return batch
 
     def _predict(self, batch: Sequence[ClaimedItem]) -> Outcome:
@@ -146,7 +163,9 @@ class Worker:
         """Called by the predictor: what else this worker holds need not wait for it."""
         most_s = self._predictor.timeout_s
         logs.warning(
-            "predict", f"a micro-batch of {items} is overdue: {seconds:.3g} s; it is ended after {most_s:.3g} s"
+            "predict",
+            f"a micro-batch of {items} is overdue: {seconds:.3g} s; it is ended after"
+            f" {most_s:.3g} s",
         )
         self._telemetry.emit("overdue", items=items, seconds=seconds)
         self._predictor.forget([work.item.body for work in self._ahead])

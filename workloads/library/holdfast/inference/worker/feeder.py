@@ -14,9 +14,13 @@ from holdfast.inference.worker.telemetry import Failpoint
 class Feeder(threading.Thread):
     def __init__(self, parts: Parts, keeper: LeaseKeeper, sizer: BatchSizer) -> None:
         super().__init__(name="feeder", daemon=True)
-        self._queue, self._results, self._settings = parts.queue, parts.results, parts.settings
-        self._shutdown, self._telemetry = parts.shutdown, parts.telemetry
-        self._keeper, self._sizer = keeper, sizer
+        self._queue = parts.queue
+        self._results = parts.results
+        self._settings = parts.settings
+        self._shutdown = parts.shutdown
+        self._telemetry = parts.telemetry
+        self._keeper = keeper
+        self._sizer = sizer
         self._retry = parts.telemetry.retry(give_up=lambda: parts.shutdown.requested)
         self._ready: deque[ClaimedItem] = deque()
         self._changed = threading.Condition()
@@ -31,7 +35,9 @@ class Feeder(threading.Thread):
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ready or self._ended)
             # Nothing more to wait for, or wait a moment so that the device gets a full batch.
-            self._changed.wait_for(lambda: len(self._ready) >= size or self._ended, self._settings.fill_s)
+            self._changed.wait_for(
+                lambda: len(self._ready) >= size or self._ended, self._settings.fill_s
+            )
             if self._shutdown.requested:
                 return []
             if self._fault is not None:
@@ -55,7 +61,9 @@ class Feeder(threading.Thread):
             self._ready.extendleft(reversed(batch))
 
     def rest(self, batch: Sequence[ClaimedItem]) -> None:
-        """Until the next `take`, nothing is pulled; what is ready, and `batch`, is for other workers."""
+        """Until the next `take`, nothing is pulled; what is ready, and `batch`, is for other
+        workers.
+        """
         self.put_back(batch)
         with self._changed:
             self._resting = True
@@ -85,8 +93,8 @@ class Feeder(threading.Thread):
             with self._changed:
                 self._changed.wait_for(lambda: not self._resting or self._shutdown.requested, 0.5)
             return True
-        # One micro-batch being predicted, one being committed, one handed over ahead, two waiting: the device does not
-        # wait when the database takes the time of two.
+        # One micro-batch being predicted, one being committed, one handed over ahead, two waiting:
+        # the device does not wait when the database takes the time of two.
         in_hand = 5 * self._sizer.size
         if not self._keeper.wait_for_room(in_hand - self._sizer.size + 1, 0.5):
             return True
@@ -104,7 +112,8 @@ class Feeder(threading.Thread):
         return True
 
     def _give_back(self) -> None:
-        if claims := self.untouched():
+        claims = self.untouched()
+        if claims:
             self._retry(lambda: self._results.release_claims(claims))
             leases = self._keeper.drop([claim.item for claim in claims])
             self._retry(lambda: self._queue.release(leases))
@@ -122,9 +131,12 @@ class Feeder(threading.Thread):
         # What cannot be claimed is done or dead already: its message is only acknowledged.
         finished = self._keeper.drop(fresh.keys() - claims.keys())
         with self._changed:
-            self._ready.extend(ClaimedItem(item=fresh[name], claim=claim) for name, claim in claims.items())
+            self._ready.extend(
+                ClaimedItem(item=fresh[name], claim=claim) for name, claim in claims.items()
+            )
             self._changed.notify_all()
-        if malformed := [lease for lease in leases if lease.item is None]:
+        malformed = [lease for lease in leases if lease.item is None]
+        if malformed:
             self._retry(lambda: self._results.reject(malformed))
             for lease in malformed:
                 self._telemetry.emit("dead_lettered", item=lease.digest, reason=lease.fault)

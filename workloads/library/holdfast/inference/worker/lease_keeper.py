@@ -1,6 +1,8 @@
-"""The deliveries that a worker holds, and the thread that extends their leases until they are dropped.
+"""The deliveries that a worker holds, and the thread that extends their leases until they are
+dropped.
 
-The thread must outlive the last ack of a drain, or another worker would be handed what is just being committed.
+The thread must outlive the last ack of a drain, or another worker would be handed what is just
+being committed.
 """
 
 import threading
@@ -11,13 +13,23 @@ from holdfast.inference.results.connect import TRANSIENT
 
 
 class LeaseKeeper(threading.Thread):
-    """Deliveries by item: a publisher's duplicate of an item in hand is acked with it, computed once."""
+    """Deliveries by item: a publisher's duplicate of an item in hand is acked with it, computed
+    once.
+    """
 
     def __init__(
-        self, queue: Queue, *, lease_s: float, heartbeat: Callable[[], None], on_error: Callable[[Exception], None]
+        self,
+        queue: Queue,
+        *,
+        lease_s: float,
+        heartbeat: Callable[[], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         super().__init__(name="leases", daemon=True)
-        self._queue, self._lease_s, self._heartbeat, self._on_error = queue, lease_s, heartbeat, on_error
+        self._queue = queue
+        self._lease_s = lease_s
+        self._heartbeat = heartbeat
+        self._on_error = on_error
         self._held: dict[str, list[Lease]] = {}
         self._changed = threading.Condition()
         self._ended = threading.Event()
@@ -36,7 +48,10 @@ class LeaseKeeper(threading.Thread):
     def drop(self, items: Iterable[str]) -> list[Lease]:
         """All deliveries of these items; they are no longer extended."""
         with self._changed:
-            leases = [lease for item in items for lease in self._held.pop(item, [])]
+            leases = []
+            for item in items:
+                for lease in self._held.pop(item, []):
+                    leases.append(lease)
             self._changed.notify_all()
         return leases
 
@@ -57,7 +72,10 @@ class LeaseKeeper(threading.Thread):
         # A third: one extension may fail and the next one still comes in time.
         while not self._ended.wait(self._lease_s / 3):
             with self._changed:
-                held = [lease for leases in self._held.values() for lease in leases]
+                held = []
+                for leases in self._held.values():
+                    for lease in leases:
+                        held.append(lease)
             try:
                 if held:
                     self._queue.extend(held, self._lease_s)

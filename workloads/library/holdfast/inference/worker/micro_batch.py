@@ -1,4 +1,6 @@
-"""What the worker's threads share, and what they hand to each other: claimed items, and what became of a micro-batch."""
+"""What the worker's threads share, and what they hand to each other: claimed items, and what became
+of a micro-batch.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,7 +46,8 @@ class BatchSizer:
     Starts small and doubles at most, so that a slow predictor is met with few items at stake."""
 
     def __init__(self, *, most: int, longest_s: float) -> None:
-        self._most, self._longest_s = most, longest_s
+        self._most = most
+        self._longest_s = longest_s
         self.size = min(4, most)
 
     def observe(self, items: int, seconds: float) -> None:

@@ -25,12 +25,17 @@ class WorkerSettings:
     max_failures: int = 3
     """Processing failures of one item before it is dead. Evictions never count."""
     predict_timeout_s: float = 0.0
-    """A micro-batch that takes longer is ended; its items are then tried alone, the guilty one counted. 0: learned from
-    those before, LONGEST_PREDICTION_S at most."""
+    """A micro-batch that takes longer is ended; its items are then tried alone, the guilty one
+    counted. 0: learned from those before, LONGEST_PREDICTION_S at most.
+    """
     settle_s: float = 1.0
-    """When the predicting process dies: a worker that is still here after this was not evicted with it."""
+    """When the predicting process dies: a worker that is still here after this was not evicted with
+    it.
+    """
     retry_delay_s: float = 1.0
-    """A failed item waits this long for each failure so far: what failed for a moment gets a chance."""
+    """A failed item waits this long for each failure so far: what failed for a moment gets a
+    chance.
+    """
 
     def __post_init__(self) -> None:
         between("the micro-batch is out of range", self.micro_batch, 1, 4096)
@@ -39,5 +44,7 @@ class WorkerSettings:
         between("the wait of a pull is out of range", self.pull_wait_s, 0.0, 20.0)
         between("the delay of a retry is out of range", self.retry_delay_s, 0.0, 60.0)
         between("the number of failures is out of range", self.max_failures, 1, 1_000_000)
-        between("the timeout of a prediction is out of range", self.predict_timeout_s, 0.0, 86_400.0)
+        between(
+            "the timeout of a prediction is out of range", self.predict_timeout_s, 0.0, 86_400.0
+        )
         between("the window is out of range", self.window_s, WINDOW_MARGIN_S + 0.1, 86_400.0)

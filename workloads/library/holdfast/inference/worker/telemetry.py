@@ -21,7 +21,9 @@ class Failpoint(StrEnum):
 
 
 class WorkerTelemetry:
-    def __init__(self, events: EventLog, failpoint: Callable[[Failpoint], None] = lambda _: None) -> None:
+    def __init__(
+        self, events: EventLog, failpoint: Callable[[Failpoint], None] = lambda _: None
+    ) -> None:
         self.failpoint = failpoint
         self.emit = events.emit
 
@@ -34,7 +36,8 @@ class WorkerTelemetry:
         """For calls to the database and the queue. InputError for a refusal that no retry cures."""
 
         def failed(error: Exception) -> None:
-            if refusal := permanent(error):
+            refusal = permanent(error)
+            if refusal:
                 raise refusal from None
             self.retrying(error)
 

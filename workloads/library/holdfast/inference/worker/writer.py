@@ -1,7 +1,7 @@
 """The thread that makes predictions durable: one transaction for a micro-batch, then its acks.
 
-It works while the next micro-batch is predicted. One is in its hands and none waits, so a kill costs
-at most the micro-batch being committed and the one being predicted.
+It works while the next micro-batch is predicted. One is in its hands and none waits, so a kill
+costs at most the micro-batch being committed and the one being predicted.
 """
 
 import queue as handoff
@@ -19,8 +19,12 @@ from holdfast.runtime.retry import Retry
 class Writer(threading.Thread):
     def __init__(self, parts: Parts, keeper: LeaseKeeper, retry: Retry) -> None:
         super().__init__(name="writer", daemon=True)
-        self._queue, self._results, self._settings = parts.queue, parts.results, parts.settings
-        self._telemetry, self._keeper, self._retry = parts.telemetry, keeper, retry
+        self._queue = parts.queue
+        self._results = parts.results
+        self._settings = parts.settings
+        self._telemetry = parts.telemetry
+        self._keeper = keeper
+        self._retry = retry
         self._handoff: handoff.Queue[Outcome | None] = handoff.Queue(maxsize=1)
         self._free = threading.Semaphore(1)
         self._fault: BaseException | None = None
@@ -74,17 +78,25 @@ class Writer(threading.Thread):
         retry, dead = self._retry(lambda: self._results.fail(failures, self._settings.max_failures))
         classes = {failure.claim.item: failure.error_class for failure in failures}
         for item, times in {**retry, **dead}.items():
-            self._telemetry.emit("item_failed", item=item, error_class=classes[item], failures=times)
+            self._telemetry.emit(
+                "item_failed",
+                item=item,
+                error_class=classes[item],
+                failures=times,
+            )
         delay_s = self._settings.retry_delay_s
         for item, times in retry.items():
             # Released one by one: the delay grows with the failures of each item.
             leases = self._keeper.drop([item])
-            self._retry(lambda leases=leases, times=times: self._queue.release(leases, delay_s * times))
+            self._retry(
+                lambda leases=leases, times=times: self._queue.release(leases, delay_s * times)
+            )
         for item in dead:
             self._telemetry.emit("dead_lettered", item=item, reason=classes[item])
         self._ack(dead)
 
     def _ack(self, items: Iterable[str]) -> None:
-        if leases := self._keeper.drop(items):
+        leases = self._keeper.drop(items)
+        if leases:
             self._retry(lambda: self._queue.ack(leases))
             self._telemetry.emit("acked", items=len(leases))

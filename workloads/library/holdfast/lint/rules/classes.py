@@ -18,8 +18,9 @@ MACHINES = "workloads/library/holdfast/contract/machines.py"
 def _class(*priorities: str) -> str:
     listed = "\n".join(f"  - {{{priority}}}" for priority in priorities)
     return (
-        "apiVersion: cloud.google.com/v1\nkind: ComputeClass\nmetadata: {name: gpu}\nspec:\n"
-        f"  nodePoolAutoCreation: {{enabled: true}}\n  whenUnsatisfiable: DoNotScaleUp\n  priorities:\n{listed}\n"
+        "apiVersion: cloud.google.com/v1\nkind: ComputeClass\nmetadata: {name: gpu}\nspec:\n "
+        " nodePoolAutoCreation: {enabled: true}\n  whenUnsatisfiable: DoNotScaleUp\n "
+        f" priorities:\n{listed}\n"
     )
 
 
@@ -34,41 +35,72 @@ def _priorities(obj: Object) -> list[tuple[Path, dict[str, Any]]]:
     return [(("spec", "priorities", i), as_map(priority)) for i, priority in listed]
 
 
-@rule("HF320", "machine-has-other-gpus", Severity.ERROR, on=Object,
+@rule(
+    "HF320",
+    "machine-has-other-gpus",
+    Severity.ERROR,
+    on=Object,
     what="A priority asks for a GPU count or type that its machine type does not have.",
     why="A machine type fixes its GPUs: g2-standard-8 has one L4, two L4 need g2-standard-24.",
-    source=MACHINES, fix="use a machine type that has them",
-    bad=_class(f"{_G2}, gpu: {{type: nvidia-l4, count: 2}}, spot: true", _ON_DEMAND), good=_CLEAN)  # fmt: skip
+    source=MACHINES,
+    fix="use a machine type that has them",
+    bad=_class(f"{_G2}, gpu: {{type: nvidia-l4, count: 2}}, spot: true", _ON_DEMAND),
+    good=_CLEAN,
+)
 def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
-        machine, count = MACHINE_TYPES.get(as_text(priority.get("machineType"))), dig(priority, "gpu", "count")
+        machine = MACHINE_TYPES.get(as_text(priority.get("machineType")))
+        count = dig(priority, "gpu", "count")
         kind = dig(priority, "gpu", "type")
         if machine is None or not isinstance(priority.get("gpu"), dict):
             continue
         if (as_int(count) or 1) != machine.gpus or kind not in (None, machine.accelerator):
-            fits = [m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == (kind, count)]
+            fits = []
+            for m in MACHINE_TYPES.values():
+                if (m.accelerator, m.gpus) == (kind, count):
+                    fits.append(m.name)
             has = f"{machine.name} has {machine.gpus} x {machine.accelerator or 'no GPU'}"
             fix = f"use {' or '.join(fits)}" if fits else ""
             yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", has, fix)
 
 
-@rule("HF323", "class-without-fallback", Severity.WARNING, on=Object,
+@rule(
+    "HF323",
+    "class-without-fallback",
+    Severity.WARNING,
+    on=Object,
     what="A ComputeClass has Spot as its only priority.",
     why="One machine type sells out long before all do. Without a next priority its pods wait.",
-    source=DOC_CLASS, fix="add machine types, then flex-start or on-demand", bad=_class(_SPOT), good=_CLEAN)  # fmt: skip
+    source=DOC_CLASS,
+    fix="add machine types, then flex-start or on-demand",
+    bad=_class(_SPOT),
+    good=_CLEAN,
+)
 def class_without_fallback(obj: Object, context: Context) -> Iterator[Hit]:
     priorities = _priorities(obj)
     if len(priorities) == 1 and priorities[0][1].get("spot") is True:
         yield Hit(("spec", "priorities"), "has no fallback")
 
 
-@rule("HF326", "class-leaves-driver-to-chance", Severity.WARNING, on=Object,
+@rule(
+    "HF326",
+    "class-leaves-driver-to-chance",
+    Severity.WARNING,
+    on=Object,
     what="A priority with GPUs does not state the newest driver.",
-    why="A priority inherits no driver, and Google's default branch ends at CUDA 12: a program built for CUDA 13 sees no"
-        " GPU on such a node and pays for one.",
-    source=API, fix=f"set gpu.driverVersion: {DRIVER_LATEST} on every priority",
-    bad=_class(_SPOT, f"{_G2}, gpu: {{type: nvidia-l4, count: 1}}"), good=_CLEAN)  # fmt: skip
+    why=(
+        "A priority inherits no driver, and Google's default branch ends at CUDA 12: a program"
+        " built for CUDA 13 sees no GPU on such a node and pays for one."
+    ),
+    source=API,
+    fix=f"set gpu.driverVersion: {DRIVER_LATEST} on every priority",
+    bad=_class(_SPOT, f"{_G2}, gpu: {{type: nvidia-l4, count: 1}}"),
+    good=_CLEAN,
+)
 def class_leaves_driver(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
-        if isinstance(priority.get("gpu"), dict) and dig(priority, "gpu", "driverVersion") != DRIVER_LATEST:
+        if (
+            isinstance(priority.get("gpu"), dict)
+            and dig(priority, "gpu", "driverVersion") != DRIVER_LATEST
+        ):
             yield Hit((*path, "gpu"), "installs the default driver")

@@ -27,23 +27,46 @@ spec: {{{least}, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {{matchLabel
 """
 
 
-@rule("HF133", "pdb-believed-to-stop-preemption", Severity.INFO, on=Object, kinds=("PodDisruptionBudget",),
+@rule(
+    "HF133",
+    "pdb-believed-to-stop-preemption",
+    Severity.INFO,
+    on=Object,
+    kinds=("PodDisruptionBudget",),
     what="All pods of a PodDisruptionBudget run on Spot.",
     why="Preemption does not ask a budget. There it only slows voluntary drains.",
-    source=DOC_PDB, fix="say in annotation holdfast.dev/reason which eviction it is for",
-    base="job", bad=_budget("minAvailable: 1"), good=_budget("minAvailable: 1", "drains of a gang"))  # fmt: skip
+    source=DOC_PDB,
+    fix="say in annotation holdfast.dev/reason which eviction it is for",
+    base="job",
+    bad=_budget("minAvailable: 1"),
+    good=_budget("minAvailable: 1", "drains of a gang"),
+)
 def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
     explained = "holdfast.dev/reason" in as_map(obj.metadata.get("annotations"))
     if pods and not explained and all(context.place(pod).on_spot for pod in pods):
-        yield Hit(("spec", "selector"), "its pods run on Spot, where preemption does not ask a budget")
+        yield Hit(
+            ("spec", "selector"), "its pods run on Spot, where preemption does not ask a budget"
+        )
 
 
-@rule("HF134", "pdb-needs-count-for-jobs", Severity.ERROR, on=Object, kinds=("PodDisruptionBudget",),
+@rule(
+    "HF134",
+    "pdb-needs-count-for-jobs",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PodDisruptionBudget",),
     what="A PodDisruptionBudget over pods of a Job has maxUnavailable or a percentage.",
-    why="Both need the controller's total, and a Job has none: the budget does not sync and blocks every eviction.",
-    source=DOC_PDB + "#arbitrary-controllers-and-selectors", fix="write minAvailable as a number",
-    base="job", bad=_budget("maxUnavailable: 1", "gang"), good=_budget("minAvailable: 1", "gang"))  # fmt: skip
+    why=(
+        "Both need the controller's total, and a Job has none: the budget does not sync and blocks"
+        " every eviction."
+    ),
+    source=DOC_PDB + "#arbitrary-controllers-and-selectors",
+    fix="write minAvailable as a number",
+    base="job",
+    bad=_budget("maxUnavailable: 1", "gang"),
+    good=_budget("minAvailable: 1", "gang"),
+)
 def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
     field = "minAvailable" if as_text(obj.spec.get("minAvailable")) else "maxUnavailable"
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
@@ -51,13 +74,26 @@ def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", field), "has no total to count from: its pods belong to a Job")
 
 
-@rule("HF137", "budget-stops-drains", Severity.ERROR, on=Object, kinds=("PodDisruptionBudget",),
+@rule(
+    "HF137",
+    "budget-stops-drains",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PodDisruptionBudget",),
     what="A PodDisruptionBudget lets no pod go.",
-    why="Each drain of a node waits for its timeout, an hour on an upgrade of GKE, and then ends the pods all the same.",
-    source=DOC_PDB, fix="let one pod go: maxUnavailable: 1, for a Job minAvailable below its pods",
-    base="job", bad=_budget("minAvailable: 100%", "gang"), good=_budget("minAvailable: 0", "gang"))  # fmt: skip
+    why=(
+        "Each drain of a node waits for its timeout, an hour on an upgrade of GKE, and then ends"
+        " the pods all the same."
+    ),
+    source=DOC_PDB,
+    fix="let one pod go: maxUnavailable: 1, for a Job minAvailable below its pods",
+    base="job",
+    bad=_budget("minAvailable: 100%", "gang"),
+    good=_budget("minAvailable: 0", "gang"),
+)
 def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
-    least, most = obj.spec.get("minAvailable"), obj.spec.get("maxUnavailable")
+    least = obj.spec.get("minAvailable")
+    most = obj.spec.get("maxUnavailable")
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
     # Of others an autoscaler may set the number.
     total = sum(pod.replicas for pod in pods) if pods and all(pod.job for pod in pods) else None
@@ -68,24 +104,42 @@ def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 def _class(name: str, value: int) -> str:
-    return f"apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: {value}\n"
+    return (
+        f"apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue:"
+        f" {value}\n"
+    )
 
 
-@rule("HF301", "priority-class-unknown", Severity.ERROR, on=Pod,
+@rule(
+    "HF301",
+    "priority-class-unknown",
+    Severity.ERROR,
+    on=Pod,
     what="The pod names a PriorityClass that neither the files nor the platform have.",
     why="The API server refuses every pod of it, and the Job waits without an error.",
-    source=DOC_PRIORITY, fix=f"use one of {', '.join(PLATFORM_PRIORITIES)}, or add the class", base="job-pod",
-    bad="priorityClassName: spot-low")  # fmt: skip
+    source=DOC_PRIORITY,
+    fix=f"use one of {', '.join(PLATFORM_PRIORITIES)}, or add the class",
+    base="job-pod",
+    bad="priorityClassName: spot-low",
+)
 def priority_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     name = as_text(pod.spec.get("priorityClassName"))
     if name and name not in PLATFORM_PRIORITIES | context.world.priorities:
         yield Hit((*pod.at, "priorityClassName"), f"no PriorityClass is named {name}")
 
 
-@rule("HF302", "priority-positive-on-spot", Severity.ERROR, on=Pod,
+@rule(
+    "HF302",
+    "priority-positive-on-spot",
+    Severity.ERROR,
+    on=Pod,
     what="A Spot pod has a priority above zero.",
     why="When Spot capacity shrinks, the pod pushes other pods out instead of waiting.",
-    source=DOC_PRIORITY, fix="use spot-workload-low", base="job-pod", bad="priorityClassName: serving")  # fmt: skip
+    source=DOC_PRIORITY,
+    fix="use spot-workload-low",
+    base="job-pod",
+    bad="priorityClassName: serving",
+)
 def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     name = as_text(pod.spec.get("priorityClassName"))
     value = (PLATFORM_PRIORITIES | context.world.priorities).get(name, 0)
@@ -94,21 +148,42 @@ def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit((*pod.at, "priorityClassName"), f"{name} is {value}, on Spot")
 
 
-@rule("HF303", "priority-missing-on-spot", Severity.WARNING, on=Pod,
+@rule(
+    "HF303",
+    "priority-missing-on-spot",
+    Severity.WARNING,
+    on=Pod,
     what="A Job on Spot or flex-start has no PriorityClass.",
-    why="Its priority is then 0 with preemption: it does not yield to pods without a class, and evicts those below.",
-    source=DOC_PRIORITY, fix="set priorityClassName: spot-workload-low, on flex-start flex-workload", base="job-pod",
-    bad="priorityClassName: null")  # fmt: skip
+    why=(
+        "Its priority is then 0 with preemption: it does not yield to pods without a class, and"
+        " evicts those below."
+    ),
+    source=DOC_PRIORITY,
+    fix="set priorityClassName: spot-workload-low, on flex-start flex-workload",
+    base="job-pod",
+    bad="priorityClassName: null",
+)
 def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.job and not pod.spec.get("priorityClassName") and context.place(pod).interruptible:
         yield Hit(pod.at, "has no priority class, and so does not yield")
 
 
-@rule("HF304", "priority-too-high", Severity.ERROR, on=Object, kinds=("PriorityClass",),
+@rule(
+    "HF304",
+    "priority-too-high",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PriorityClass",),
     what="A PriorityClass can push out the platform's own pods, or is the default for all pods.",
-    why="Controllers that work has pushed out cannot restart it. A global default changes pods without a review.",
-    source=DOC_PRIORITY, fix=f"use at most {MAX_USER_PRIORITY}, without globalDefault",
-    bad=_class("urgent", 900_000_000), good=_class("urgent", 100))  # fmt: skip
+    why=(
+        "Controllers that work has pushed out cannot restart it. A global default changes pods"
+        " without a review."
+    ),
+    source=DOC_PRIORITY,
+    fix=f"use at most {MAX_USER_PRIORITY}, without globalDefault",
+    bad=_class("urgent", 900_000_000),
+    good=_class("urgent", 100),
+)
 def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
     value = as_int(obj.body.get("value"))
     if value is not None and value > MAX_USER_PRIORITY:
@@ -117,10 +192,19 @@ def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("globalDefault",), "applies to every pod that names no class")
 
 
-@rule("HF305", "priority-of-spot-class-positive", Severity.ERROR, on=Object, kinds=("PriorityClass",),
+@rule(
+    "HF305",
+    "priority-of-spot-class-positive",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PriorityClass",),
     what="A PriorityClass has Spot in its name and a value that is not negative.",
     why="Pods without a class have 0. Spot work has to yield to them.",
-    source=DOC_PRIORITY, fix="give it a value below 0", bad=_class("spot-jobs", 50), good=_class("spot-jobs", -10))  # fmt: skip
+    source=DOC_PRIORITY,
+    fix="give it a value below 0",
+    bad=_class("spot-jobs", 50),
+    good=_class("spot-jobs", -10),
+)
 def priority_of_spot_class(obj: Object, context: Context) -> Iterator[Hit]:
     value = as_int(obj.body.get("value"))
     if "spot" in obj.name and value is not None and value >= 0:

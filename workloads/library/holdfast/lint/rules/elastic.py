@@ -1,4 +1,6 @@
-"""HF15x: elastic and sharded gangs: an Indexed Job whose other pods go on, or wait in place, when one is lost."""
+"""HF15x: elastic and sharded gangs: an Indexed Job whose other pods go on, or wait in place, when
+one is lost.
+"""
 
 # Why it is so: infra/decisions/0035, and 0115 of sharded gangs.
 
@@ -11,7 +13,9 @@ from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 
-DOC_INDEXED = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
+DOC_INDEXED = (
+    "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
+)
 DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
 DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
 _LABELS = "{app.kubernetes.io/name: train}"
@@ -68,7 +72,10 @@ SHARDED = (
 def member(pod: Pod | None) -> Container | None:
     """The container that is a member of an elastic gang."""
     listed = (each for each in pod.containers if "containers" in each.path) if pod else ()
-    return next((c for c in listed if ENV_GANG_NODES in c.env or c.runs("holdfast", "train", "elastic")), None)
+    return next(
+        (c for c in listed if ENV_GANG_NODES in c.env or c.runs("holdfast", "train", "elastic")),
+        None,
+    )
 
 
 def sharded(main: Container) -> bool:
@@ -76,12 +83,26 @@ def sharded(main: Container) -> bool:
     return main.runs("holdfast", "train", "ranks") and "--sharded" in main.words
 
 
-@rule("HF150", "elastic-not-by-index", Severity.ERROR, on=Job,
+@rule(
+    "HF150",
+    "elastic-not-by-index",
+    Severity.ERROR,
+    on=Job,
     what="The Job of an elastic gang does not replace a lost pod by itself.",
-    why="Without backoffLimitPerIndex the back-off or failure of one index applies to all. In a JobSet a lost pod restarts"
-        " the others; with fewer pods at once than indices some never start.",
-    source=DOC_INDEXED, fix="a plain Job: completionMode Indexed, backoffLimitPerIndex, completions and parallelism = nodes",
-    base="job", bad=but("  parallelism: 4\n", "  parallelism: 4\n  backoffLimitPerIndex: null\n"), good=GOOD)  # fmt: skip
+    why=(
+        "Without backoffLimitPerIndex the back-off or failure of one index applies to all. In a"
+        " JobSet a lost pod restarts the others; with fewer pods at once than indices some never"
+        " start."
+    ),
+    source=DOC_INDEXED,
+    fix=(
+        "a plain Job: completionMode Indexed, backoffLimitPerIndex, completions and parallelism ="
+        " nodes"
+    ),
+    base="job",
+    bad=but("  parallelism: 4\n", "  parallelism: 4\n  backoffLimitPerIndex: null\n"),
+    good=GOOD,
+)
 def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None:
@@ -95,24 +116,48 @@ def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
         yield Hit((*job.path, "parallelism"), f"{nodes} nodes, {job.parallelism} pods at once")
 
 
-@rule("HF151", "elastic-job-never-ends", Severity.ERROR, on=Job,
+@rule(
+    "HF151",
+    "elastic-job-never-ends",
+    Severity.ERROR,
+    on=Job,
     what="The Job of an elastic gang waits for every index to succeed.",
-    why="An index that got no new node never succeeds: the Job stays open after the work is done, and its pending pod"
-        " gets a node that has nothing to do.",
-    source=DOC_SUCCESS, fix="add successPolicy: {rules: [{succeededCount: 1}]}",
-    base="job", bad=but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD)  # fmt: skip
+    why=(
+        "An index that got no new node never succeeds: the Job stays open after the work is done,"
+        " and its pending pod gets a node that has nothing to do."
+    ),
+    source=DOC_SUCCESS,
+    fix="add successPolicy: {rules: [{succeededCount: 1}]}",
+    base="job",
+    bad=but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""),
+    good=GOOD,
+)
 def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
     rules = as_list(dig(job.spec, "successPolicy", "rules"))
-    if member(job.pod) and not job.in_jobset and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]:
+    if (
+        member(job.pod)
+        and not job.in_jobset
+        and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]
+    ):
         yield Hit(job.path, "is complete only when every index has succeeded")
 
 
-@rule("HF152", "elastic-budget-is-not-the-least", Severity.ERROR, on=Job,
+@rule(
+    "HF152",
+    "elastic-budget-is-not-the-least",
+    Severity.ERROR,
+    on=Job,
     what="An elastic gang has no PodDisruptionBudget of its least number of nodes.",
-    why="Without it a drain may leave fewer nodes than the gang needs. With a higher number a drain waits without need.",
+    why=(
+        "Without it a drain may leave fewer nodes than the gang needs. With a higher number a drain"
+        " waits without need."
+    ),
     source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
     fix="one PodDisruptionBudget over its pods, minAvailable = the gang's least number of nodes",
-    base="job", bad=but("minAvailable: 2", "minAvailable: 3"), good=GOOD)  # fmt: skip
+    base="job",
+    bad=but("minAvailable: 2", "minAvailable: 3"),
+    good=GOOD,
+)
 def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None or job.pod is None:
@@ -126,12 +171,23 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
         yield Hit(job.path, f"the gang works with {least} nodes; its pods have {stated}")
 
 
-@rule("HF154", "elastic-without-names", Severity.ERROR, on=Pod,
+@rule(
+    "HF154",
+    "elastic-without-names",
+    Severity.ERROR,
+    on=Pod,
     what="Members of an elastic gang cannot find each other by name before they are ready.",
-    why="A pod has a DNS name only with a headless Service of its subdomain, and before it is ready only with"
-        " publishNotReadyAddresses. Without it a new pod waits for the gang, and the gang for the pod.",
-    source=DOC_DNS, fix="set subdomain, and a Service of that name: clusterIP None, publishNotReadyAddresses true",
-    base="job", bad=but("publishNotReadyAddresses: true, ", ""), good=GOOD)  # fmt: skip
+    why=(
+        "A pod has a DNS name only with a headless Service of its subdomain, and before it is ready"
+        " only with publishNotReadyAddresses. Without it a new pod waits for the gang, and the gang"
+        " for the pod."
+    ),
+    source=DOC_DNS,
+    fix="set subdomain, and a Service of that name: clusterIP None, publishNotReadyAddresses true",
+    base="job",
+    bad=but("publishNotReadyAddresses: true, ", ""),
+    good=GOOD,
+)
 def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
     if member(pod) is None or pod.job is None:
         return
@@ -139,19 +195,37 @@ def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
     service = context.world.named("Service", name, pod.owner.namespace) if name else None
     if service is None:
         yield Hit(pod.at, f"no Service {name}" if name else "has no subdomain")
-    elif service.spec.get("clusterIP") != "None" or service.spec.get("publishNotReadyAddresses") is not True:
+    elif (
+        service.spec.get("clusterIP") != "None"
+        or service.spec.get("publishNotReadyAddresses") is not True
+    ):
         yield Hit((*pod.at, "subdomain"), f"Service {name} does not name pods that are not ready")
 
 
-_AGENTS = (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch"), ("accelerate", "launch"))
+_AGENTS = (
+    ("-m", "torch.distributed.run"),
+    ("-m", "torch.distributed.launch"),
+    ("accelerate", "launch"),
+)
 
 
-@rule("HF157", "gang-under-torchrun", Severity.ERROR, on=Pod,
+@rule(
+    "HF157",
+    "gang-under-torchrun",
+    Severity.ERROR,
+    on=Pod,
     what="A member of an elastic or sharded gang runs under torchrun.",
-    why="torchrun's agent ends with 1 when a node is lost, so that each eviction counts as a crash. Under a launcher that"
-        " torchrun starts, each process of a node would be a launcher of its own, on the same ports.",
-    source="infra/decisions/0115", fix="the job file starts the processes of a node: command: [python, train.py], processes: 8",
-    base="job", bad=SHARDED.replace("--, python, train.py", "--, torchrun, train.py"), good=SHARDED)  # fmt: skip
+    why=(
+        "torchrun's agent ends with 1 when a node is lost, so that each eviction counts as a crash."
+        " Under a launcher that torchrun starts, each process of a node would be a launcher of its"
+        " own, on the same ports."
+    ),
+    source="infra/decisions/0115",
+    fix="the job file starts the processes of a node: command: [python, train.py], processes: 8",
+    base="job",
+    bad=SHARDED.replace("--, python, train.py", "--, torchrun, train.py"),
+    good=SHARDED,
+)
 def gang_under_torchrun(pod: Pod, context: Context) -> Iterator[Hit]:
     main = member(pod)
     torchrun = main and any(word.rpartition("/")[2] == "torchrun" for word in main.words)
@@ -159,25 +233,41 @@ def gang_under_torchrun(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(main.command_at, "the processes of a node are started by torchrun")
 
 
-# Of a node's shards: staging memories of its own, one complete and one arriving copy of the neighbour's. Without copies
-# one staging memory.
-MEMORIES, ALONE = 5, 1
+# Of a node's shards: staging memories of its own, one complete and one arriving copy of the
+# neighbour's. Without copies one staging memory.
+MEMORIES = 5
+ALONE = 1
 
 
-@rule("HF158", "copies-do-not-fit", Severity.ERROR, on=Pod,
+@rule(
+    "HF158",
+    "copies-do-not-fit",
+    Severity.ERROR,
+    on=Pod,
     what="The memory limit of a sharded gang's pods has no room for the copies of shards.",
-    why="Each node stages its own shards and keeps those of another node. Without the room the copies are refused, and a lost"
-        " node costs an upload interval; a program that needs the memory too is killed.",
-    source="infra/decisions/0115", fix="more nodes, a machine with more memory, or copies: 0, which needs a fifth",
-    base="job", bad=SHARDED.replace("16Gi", "32Gi"), good=SHARDED)  # fmt: skip
+    why=(
+        "Each node stages its own shards and keeps those of another node. Without the room the"
+        " copies are refused, and a lost node costs an upload interval; a program that needs the"
+        " memory too is killed."
+    ),
+    source="infra/decisions/0115",
+    fix="more nodes, a machine with more memory, or copies: 0, which needs a fifth",
+    base="job",
+    bad=SHARDED.replace("16Gi", "32Gi"),
+    good=SHARDED,
+)
 def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
-    main, state = member(pod), quantity(pod.annotations.get(ANNOTATION_STATE))
+    main = member(pod)
+    state = quantity(pod.annotations.get(ANNOTATION_STATE))
     limit = quantity(main.limit("memory")) if main else None
     if main is None or not sharded(main) or state is None or limit is None:
         return
-    nodes, count = main.number("--nodes", ENV_GANG_NODES) or 1, ALONE if main.option("--copies") == "0" else MEMORIES
+    nodes = main.number("--nodes", ENV_GANG_NODES) or 1
+    count = ALONE if main.option("--copies") == "0" else MEMORIES
     shard = state / nodes
     if count * shard > limit:
         needed = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"
         has = f"the limit is {limit / GIB:.1f} GiB"
-        yield Hit(main.path, f"{state / GIB:.1f} GiB over {nodes} nodes need {needed} of memory, {has}")
+        yield Hit(
+            main.path, f"{state / GIB:.1f} GiB over {nodes} nodes need {needed} of memory, {has}"
+        )

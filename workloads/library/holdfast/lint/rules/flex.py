@@ -17,11 +17,21 @@ _GPU = "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSched
 _MODELS = {"standard", "spot", "flex-start", "preemptible"}
 
 
-@rule("HF011", "flex-value-wrong", Severity.ERROR, on=Pod,
+@rule(
+    "HF011",
+    "flex-value-wrong",
+    Severity.ERROR,
+    on=Pod,
     what="The flex-start selector has a value that the autoscaler does not read.",
-    why='Only gke-flex-start: "true" or gke-provisioning: flex-start asks for flex-start. Else the pod stays Pending.',
-    source=SOURCE_CA, fix='write cloud.google.com/gke-flex-start: "true"', base="flex-pod",
-    bad='nodeSelector: {cloud.google.com/gke-flex-start: "yes"}')  # fmt: skip
+    why=(
+        'Only gke-flex-start: "true" or gke-provisioning: flex-start asks for flex-start. Else the'
+        " pod stays Pending."
+    ),
+    source=SOURCE_CA,
+    fix='write cloud.google.com/gke-flex-start: "true"',
+    base="flex-pod",
+    bad='nodeSelector: {cloud.google.com/gke-flex-start: "yes"}',
+)
 def flex_value_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     for demand in place.demanded(contract.LABEL_FLEX_START):
@@ -33,13 +43,31 @@ def flex_value_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(demand.path, message, fix="write standard, spot or flex-start")
 
 
-@rule("HF012", "flex-toleration-wrong", Severity.ERROR, on=Pod,
-    what="A flex-start toleration does not have exactly the taint's value, or the selector is missing.",
-    why="The autoscaler taints the new pool for value true only, not for Exists. It refuses a toleration alone.",
-    source=SOURCE_CA, fix=f"write {FLEX_TAINT.toleration()} and the selector", base="flex-pod",
-    bad=f"tolerations:\n- {{key: cloud.google.com/gke-flex-start, operator: Exists, effect: NoSchedule}}\n{_GPU}",
-    good='tolerations:\n- {key: cloud.google.com/gke-flex-start, operator: Equal, value: "true", effect: NoSchedule}\n'
-         f"{_GPU}")  # fmt: skip
+@rule(
+    "HF012",
+    "flex-toleration-wrong",
+    Severity.ERROR,
+    on=Pod,
+    what=(
+        "A flex-start toleration does not have exactly the taint's value, or the selector is"
+        " missing."
+    ),
+    why=(
+        "The autoscaler taints the new pool for value true only, not for Exists. It refuses a"
+        " toleration alone."
+    ),
+    source=SOURCE_CA,
+    fix=f"write {FLEX_TAINT.toleration()} and the selector",
+    base="flex-pod",
+    bad=(
+        "tolerations:\n- {key: cloud.google.com/gke-flex-start, operator: Exists, effect:"
+        f" NoSchedule}}\n{_GPU}"
+    ),
+    good=(
+        'tolerations:\n- {key: cloud.google.com/gke-flex-start, operator: Equal, value: "true",'
+        f" effect: NoSchedule}}\n{_GPU}"
+    ),
+)
 def flex_toleration_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     for path, toleration in pod.tolerations:
@@ -52,34 +80,67 @@ def flex_toleration_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "key"), "tolerates flex-start without selecting it")
 
 
-@rule("HF013", "spot-and-flex", Severity.ERROR, on=Pod,
+@rule(
+    "HF013",
+    "spot-and-flex",
+    Severity.ERROR,
+    on=Pod,
     what="The pod selects Spot and flex-start together.",
     why="No machine is both. The autoscaler reports an error and adds nothing.",
-    source=SOURCE_CA, fix="choose one; a ComputeClass can fall back from one to the other", base="flex-pod",
-    bad='nodeSelector: {cloud.google.com/gke-spot: "true"}', good="nodeSelector: {cloud.google.com/gke-spot: null}")  # fmt: skip
+    source=SOURCE_CA,
+    fix="choose one; a ComputeClass can fall back from one to the other",
+    base="flex-pod",
+    bad='nodeSelector: {cloud.google.com/gke-spot: "true"}',
+    good="nodeSelector: {cloud.google.com/gke-spot: null}",
+)
 def spot_and_flex(pod: Pod, context: Context) -> Iterator[Hit]:
-    place, labels = context.place(pod), (contract.LABEL_SPOT, "cloud.google.com/gke-preemptible")
-    spot = [d for label in labels for d in place.demanded(label) if d.values == ("true",)]
+    place = context.place(pod)
+    labels = (contract.LABEL_SPOT, "cloud.google.com/gke-preemptible")
+    spot = []
+    for label in labels:
+        for d in place.demanded(label):
+            if d.values == ("true",):
+                spot.append(d)
     if spot and place.means_flex:
         yield Hit(spot[0].path, "selects Spot and flex-start")
 
 
-@rule("HF015", "flex-with-spot-toleration", Severity.WARNING, on=Pod,
+@rule(
+    "HF015",
+    "flex-with-spot-toleration",
+    Severity.WARNING,
+    on=Pod,
     what="A flex-start pod tolerates the Spot taint.",
     why="It has no effect there, and a reader cannot see which capacity is meant.",
-    source=SOURCE_CA, fix="remove the Spot toleration", base="flex-pod",
-    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}\n{_GPU}")  # fmt: skip
+    source=SOURCE_CA,
+    fix="remove the Spot toleration",
+    base="flex-pod",
+    bad=(
+        "tolerations:\n- {key: provisioning-tier, operator: Equal, value: preemptible, effect:"
+        f" NoSchedule}}\n{_GPU}"
+    ),
+)
 def flex_with_spot_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         if as_text(toleration.get("key")) == SPOT_TAINT.key and context.place(pod).means_flex:
             yield Hit((*path, "key"), "a Spot toleration on a flex-start pod has no effect")
 
 
-@rule("HF016", "max-run-out-of-range", Severity.ERROR, on=Pod,
-    what="The maximal run of a flex-start node is no number of seconds between 10 minutes and 7 days.",
+@rule(
+    "HF016",
+    "max-run-out-of-range",
+    Severity.ERROR,
+    on=Pod,
+    what=(
+        "The maximal run of a flex-start node is no number of seconds between 10 minutes and 7"
+        " days."
+    ),
     why="The autoscaler refuses the request.",
-    source=SOURCE_CA, fix=f"write whole seconds from {FLEX_MIN_RUN_S} to {FLEX_MAX_RUN_S}, quoted", base="flex-pod",
-    bad='nodeSelector: {cloud.google.com/gke-max-run-duration-seconds: "864000"}')  # fmt: skip
+    source=SOURCE_CA,
+    fix=f"write whole seconds from {FLEX_MIN_RUN_S} to {FLEX_MAX_RUN_S}, quoted",
+    base="flex-pod",
+    bad='nodeSelector: {cloud.google.com/gke-max-run-duration-seconds: "864000"}',
+)
 def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     for demand in place.demanded(contract.LABEL_MAX_RUN) if place.means_flex else []:
@@ -88,13 +149,25 @@ def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(demand.path, f"{text} s is out of range")
 
 
-@rule("HF017", "flex-job-outlives-node", Severity.WARNING, on=Job,
+@rule(
+    "HF017",
+    "flex-job-outlives-node",
+    Severity.WARNING,
+    on=Job,
     what="A flex-start Job may run longer than its node.",
-    why="The node ends at its maximal run, whatever the pod does. A deadline before it makes that end a planned one. So"
-        " does a process that stops in order, in a Job that ignores the exit code of such a stop.",
-    source=DOC_FLEX, base="flex",
-    fix=f"set activeDeadlineSeconds to at most the node's maximal run, or add Ignore on exit code {EXIT_PREEMPTED}",
-    bad="spec: {activeDeadlineSeconds: 700000}")  # fmt: skip
+    why=(
+        "The node ends at its maximal run, whatever the pod does. A deadline before it makes that"
+        " end a planned one. So does a process that stops in order, in a Job that ignores the exit"
+        " code of such a stop."
+    ),
+    source=DOC_FLEX,
+    base="flex",
+    fix=(
+        "set activeDeadlineSeconds to at most the node's maximal run, or add Ignore on exit code"
+        f" {EXIT_PREEMPTED}"
+    ),
+    bad="spec: {activeDeadlineSeconds: 700000}",
+)
 def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
     if job.pod is None or not context.place(job.pod).on_flex or _goes_on(job):
         return
@@ -104,25 +177,42 @@ def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
     deadline = as_int(job.spec.get("activeDeadlineSeconds"))
     if deadline is None or deadline > most:
         asks = "has no deadline" if deadline is None else f"may run {deadline} s"
-        yield Hit((*job.path, "activeDeadlineSeconds"), f"the Job {asks}", f"its node ends after {most} s")
+        yield Hit(
+            (*job.path, "activeDeadlineSeconds"), f"the Job {asks}", f"its node ends after {most} s"
+        )
 
 
 def _goes_on(job: Job) -> bool:
     """Whether an orderly stop is followed by a pod on the next node."""
     ignored = (as_map(r.get("onExitCodes")) for r in job.rules if r.get("action") == "Ignore")
-    return any(c.get("operator") == "In" and EXIT_PREEMPTED in as_list(c.get("values")) for c in ignored)
+    return any(
+        c.get("operator") == "In" and EXIT_PREEMPTED in as_list(c.get("values")) for c in ignored
+    )
 
 
-@rule("HF018", "parallelism-over-cap", Severity.ERROR, on=Pod,
+@rule(
+    "HF018",
+    "parallelism-over-cap",
+    Severity.ERROR,
+    on=Pod,
     what="All pods together ask for more GPUs than the environment can have.",
-    why="The last pods wait for ever, and a gang of them does not start. (A Job has no maxParallelism.)",
-    source="infra/environments", fix="lower parallelism, or raise the cap", base="flex",
-    bad="spec: {parallelism: 640, completions: 640}", good="spec: {parallelism: 8, completions: 640}")  # fmt: skip
+    why=(
+        "The last pods wait for ever, and a gang of them does not start. (A Job has no"
+        " maxParallelism.)"
+    ),
+    source="infra/environments",
+    fix="lower parallelism, or raise the cap",
+    base="flex",
+    bad="spec: {parallelism: 640, completions: 640}",
+    good="spec: {parallelism: 8, completions: 640}",
+)
 def parallelism_over_cap(pod: Pod, context: Context) -> Iterator[Hit]:
-    wanted, pools = pod.gpus * pod.replicas, [pool for pool in context.place(pod).pools if pool.accelerator]
+    wanted = pod.gpus * pod.replicas
+    pools = [pool for pool in context.place(pod).pools if pool.accelerator]
     if not wanted or not pools:
         return
-    kind, platform = pools[0].accelerator, context.platform
+    kind = pools[0].accelerator
+    platform = context.platform
     manual = [pool for pool in pools if pool in platform.pools]
     fixed = sum(pool.max_nodes * pool.gpus_per_node for pool in manual)
     automatic = platform.caps.get(kind, 0) if len(manual) < len(pools) else 0

@@ -10,7 +10,9 @@ from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, ne
 from holdfast.lint.registry import Context, rule
 
 DOC_IDENTITY = "https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity"
-_ACCOUNT = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: trainer, annotations: {{{}}}}}\n"
+_ACCOUNT = (
+    "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: trainer, annotations: {{{}}}}}\n"
+)
 _BINDING = """\
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -26,12 +28,18 @@ _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KE
 _SWITCH = {"0", "1", "true", "false", "yes", "no", "on", "off"}
 
 
-@rule("HF415", "remote-code", Severity.ERROR, on=Pod,
+@rule(
+    "HF415",
+    "remote-code",
+    Severity.ERROR,
+    on=Pod,
     what="A flag lets a downloaded model run its own code.",
     why="A person who can change the model can then run code with the pod's identity.",
     source="https://huggingface.co/docs/transformers/models#custom-models",
-    fix="remove the flag, or keep a copy of the code in the image", base="container",
-    bad="command: [python, -m, server, --trust-remote-code]")  # fmt: skip
+    fix="remove the flag, or keep a copy of the code in the image",
+    base="container",
+    bad="command: [python, -m, server, --trust-remote-code]",
+)
 def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for key in ("command", "args"):
@@ -40,38 +48,68 @@ def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
                     yield Hit((*container.path, key, index), "runs code that comes with a model")
 
 
-@rule("HF416", "secret-in-manifest", Severity.ERROR, on=Pod,
+@rule(
+    "HF416",
+    "secret-in-manifest",
+    Severity.ERROR,
+    on=Pod,
     what="An environment variable holds a secret as a literal value.",
     why="The secret is then in git, in etcd, and in the output of `kubectl describe`.",
     source="https://cloud.google.com/secret-manager/docs/secret-manager-managed-csi-component",
-    fix="read it from a Secret by secretKeyRef, or from Secret Manager", base="container",
+    fix="read it from a Secret by secretKeyRef, or from Secret Manager",
+    base="container",
     bad="env: [{name: HF_TOKEN, value: hf_abcdefgh}]",
-    good="env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]")  # fmt: skip
+    good="env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]",
+)
 def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for index, item in enumerate(as_list(container.body.get("env"))):
-            name, value = as_text(dig(item, "name")), as_text(dig(item, "value"))
-            literal = value and value.lower() not in _SWITCH and not value.startswith(("$(", "${", "<", "/"))
+            name = as_text(dig(item, "name"))
+            value = as_text(dig(item, "value"))
+            literal = (
+                value
+                and value.lower() not in _SWITCH
+                and not value.startswith(("$(", "${", "<", "/"))
+            )
             if literal and _SECRET_NAME.search(name):
                 yield Hit((*container.path, "env", index, "value"), f"{name} holds a literal value")
 
 
-@rule("HF418", "identity-annotation-wrong", Severity.ERROR, on=Object,
-    what="The Workload Identity annotation has a typo in its key, is on a pod, or names no Google service account.",
+@rule(
+    "HF418",
+    "identity-annotation-wrong",
+    Severity.ERROR,
+    on=Object,
+    what=(
+        "The Workload Identity annotation has a typo in its key, is on a pod, or names no Google"
+        " service account."
+    ),
     why="The pod then has no Google identity: buckets and queues refuse every call.",
-    source=DOC_IDENTITY, fix=f"write {ANNOTATION_GOOGLE_ACCOUNT}: NAME@PROJECT.iam.gserviceaccount.com",
-    bad=_ACCOUNT.format(_IDENTITY.replace("gcp-service", "gcp-sevice")), good=_ACCOUNT.format(_IDENTITY))  # fmt: skip
+    source=DOC_IDENTITY,
+    fix=f"write {ANNOTATION_GOOGLE_ACCOUNT}: NAME@PROJECT.iam.gserviceaccount.com",
+    bad=_ACCOUNT.format(_IDENTITY.replace("gcp-service", "gcp-sevice")),
+    good=_ACCOUNT.format(_IDENTITY),
+)
 def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
     for pod in obj.pods:
         if ANNOTATION_GOOGLE_ACCOUNT in pod.annotations:
             at = (*pod.path, "metadata", "annotations", ANNOTATION_GOOGLE_ACCOUNT)
             yield Hit(at, "GKE reads it on a ServiceAccount, not on a pod")
-    for key, value in as_map(obj.metadata.get("annotations")).items() if obj.kind == "ServiceAccount" else ():
-        at, text = ("metadata", "annotations", key), as_text(value)
+    for key, value in (
+        as_map(obj.metadata.get("annotations")).items() if obj.kind == "ServiceAccount" else ()
+    ):
+        at = ("metadata", "annotations", key)
+        text = as_text(value)
         if key != ANNOTATION_GOOGLE_ACCOUNT and near(key, [ANNOTATION_GOOGLE_ACCOUNT], cutoff=0.85):
-            yield Hit(at, f"GKE does not read {key}; it reads {ANNOTATION_GOOGLE_ACCOUNT}", on_key=True)
+            yield Hit(
+                at, f"GKE does not read {key}; it reads {ANNOTATION_GOOGLE_ACCOUNT}", on_key=True
+            )
         placeholder = any(char in "$<>{}" or char.isupper() for char in text)
-        if key == ANNOTATION_GOOGLE_ACCOUNT and not placeholder and not _GOOGLE_ACCOUNT.fullmatch(text):
+        if (
+            key == ANNOTATION_GOOGLE_ACCOUNT
+            and not placeholder
+            and not _GOOGLE_ACCOUNT.fullmatch(text)
+        ):
             yield Hit(at, f"{text} is no Google service account")
 
 
@@ -86,20 +124,42 @@ rules: [{{apiGroups: [""], resources: [{}], verbs: [get]}}]
 _WHOLE_ROLES = ("cluster-admin", "admin", "edit")
 
 
-@rule("HF420", "rights-beyond-the-job", Severity.ERROR, on=Object, kinds=("RoleBinding", "ClusterRoleBinding"),
-    what="A binding lets a job, or a pod of the platform, read all secrets, run commands in pods, or do everything.",
+@rule(
+    "HF420",
+    "rights-beyond-the-job",
+    Severity.ERROR,
+    on=Object,
+    kinds=("RoleBinding", "ClusterRoleBinding"),
+    what=(
+        "A binding lets a job, or a pod of the platform, read all secrets, run commands in pods, or"
+        " do everything."
+    ),
     why="Code that comes with a model or a dependency then has these rights too.",
-    source="https://kubernetes.io/docs/concepts/security/rbac-good-practices/", fix="name the secrets by resourceNames; give no exec",
-    base="job", bad=_ROLE.format("secrets", _BINDING), good=_ROLE.format("pods", _BINDING))  # fmt: skip
+    source="https://kubernetes.io/docs/concepts/security/rbac-good-practices/",
+    fix="name the secrets by resourceNames; give no exec",
+    base="job",
+    bad=_ROLE.format("secrets", _BINDING),
+    good=_ROLE.format("pods", _BINDING),
+)
 def rights_beyond_the_job(obj: Object, context: Context) -> Iterator[Hit]:
-    kind, name = as_text(dig(obj.body, "roleRef", "kind")), as_text(dig(obj.body, "roleRef", "name"))
+    kind = as_text(dig(obj.body, "roleRef", "kind"))
+    name = as_text(dig(obj.body, "roleRef", "name"))
     role = context.world.named(kind, name, obj.namespace if kind == "Role" else None)
     hazards = [_hazard(as_map(each)) for each in as_list(role.body.get("rules"))] if role else []
-    hazard = "do everything" if kind == "ClusterRole" and name in _WHOLE_ROLES else next(filter(None, hazards), "")
+    if kind == "ClusterRole" and name in _WHOLE_ROLES:
+        hazard = "do everything"
+    else:
+        hazard = next(filter(None, hazards), "")
     for index, subject in enumerate(as_list(obj.body.get("subjects")) if hazard else []):
         namespace = as_text(dig(subject, "namespace")) or obj.namespace
-        pods = context.world.selected(namespace, {}) if dig(subject, "kind") == "ServiceAccount" else []
-        if any(pod.spec.get("serviceAccountName") == dig(subject, "name") and _of_a_job(pod, context) for pod in pods):
+        if dig(subject, "kind") == "ServiceAccount":
+            pods = context.world.selected(namespace, {})
+        else:
+            pods = []
+        if any(
+            pod.spec.get("serviceAccountName") == dig(subject, "name") and _of_a_job(pod, context)
+            for pod in pods
+        ):
             yield Hit(("subjects", index), f"{dig(subject, 'name')} may {hazard}")
 
 
@@ -109,10 +169,16 @@ def _of_a_job(pod: Pod, context: Context) -> bool:
 
 
 def _hazard(rule_: dict[str, Any]) -> str:
-    groups, resources, verbs = (set(map(as_text, as_list(rule_.get(k)))) for k in ("apiGroups", "resources", "verbs"))
+    groups, resources, verbs = (
+        set(map(as_text, as_list(rule_.get(k)))) for k in ("apiGroups", "resources", "verbs")
+    )
     if not groups & {"", "*"} or rule_.get("resourceNames"):
         return ""
     if resources & {"secrets", "*"} and verbs & {"get", "list", "watch", "*"}:
         return "read all secrets"
-    runs = resources & {"pods/exec", "pods/attach", "pods/*", "*"} and verbs & {"create", "get", "*"}
+    runs = resources & {"pods/exec", "pods/attach", "pods/*", "*"} and verbs & {
+        "create",
+        "get",
+        "*",
+    }
     return "run commands in pods" if runs else ""

@@ -15,11 +15,18 @@ from holdfast.lint.world import QUEUED_RESOURCES
 
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
 _AT = ("metadata", "labels", LABEL_QUEUE)
-_SHOWN = {GPU_RESOURCE: "{:g} GPUs", "cpu": "{:g} CPUs", "memory": "{:g} GiB of memory"}
+_SHOWN = {
+    GPU_RESOURCE: "{:g} GPUs",
+    "cpu": "{:g} CPUs",
+    "memory": "{:g} GiB of memory",
+}
 
 
 def _kueue(kind: str, name: str, spec: str) -> str:
-    return f"apiVersion: kueue.x-k8s.io/v1beta2\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n"
+    return (
+        f"apiVersion: kueue.x-k8s.io/v1beta2\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:"
+        f" {{{spec}}}\n---\n"
+    )
 
 
 def _local(cluster_queue: str = "gpus") -> str:
@@ -27,31 +34,44 @@ def _local(cluster_queue: str = "gpus") -> str:
 
 
 def _flavor(pool_class: str = "spot-l4") -> str:
-    return _kueue("ResourceFlavor", "spot", f"nodeLabels: {{holdfast.dev/pool-class: {pool_class}}}")
+    return _kueue(
+        "ResourceFlavor", "spot", f"nodeLabels: {{holdfast.dev/pool-class: {pool_class}}}"
+    )
 
 
 def _cluster(flavor: str = "spot", gpus: int = 4) -> str:
     lent = f"{{name: {flavor}, resources: [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]}}"
     return _kueue(
-        "ClusterQueue", "gpus", f"resourceGroups: [{{coveredResources: [nvidia.com/gpu], flavors: [{lent}]}}]"
+        "ClusterQueue",
+        "gpus",
+        f"resourceGroups: [{{coveredResources: [nvidia.com/gpu], flavors: [{lent}]}}]",
     )
 
 
 def _job(queue: str = "spot") -> str:
     main = "{name: main, image: train, resources: {limits: {nvidia.com/gpu: 1}}}"
     return (
-        f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: train, namespace: training, labels: {{{LABEL_QUEUE}: {queue}}}}}\n"
-        f"spec: {{parallelism: 4, completions: 4, template: {{spec: {{containers: [{main}]}}}}}}\n"
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train, namespace: training, labels:"
+        f" {{{LABEL_QUEUE}: {queue}}}}}\nspec: {{parallelism: 4, completions: 4, template: {{spec:"
+        f" {{containers: [{main}]}}}}}}\n"
     )
 
 
 _SOUND = _cluster() + _flavor() + _local()
 
 
-@rule("HF306", "queue-unknown", Severity.ERROR, on=Object,
+@rule(
+    "HF306",
+    "queue-unknown",
+    Severity.ERROR,
+    on=Object,
     what="A job names a Kueue LocalQueue that its namespace does not have.",
     why="Kueue never admits it. It stays suspended, without an event on the pod.",
-    source=DOC_KUEUE, fix="name a LocalQueue of the namespace", bad=_local() + _job("spto"), good=_SOUND)  # fmt: skip
+    source=DOC_KUEUE,
+    fix="name a LocalQueue of the namespace",
+    bad=_local() + _job("spto"),
+    good=_SOUND,
+)
 def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(as_map(obj.metadata.get("labels")).get(LABEL_QUEUE))
     queues = context.world.within("LocalQueue", obj.namespace)
@@ -63,21 +83,39 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(_AT, f"LocalQueue {name} is in {elsewhere[0]}, not in {obj.namespace}")
 
 
-@rule("HF309", "cluster-queue-unknown", Severity.ERROR, on=Object, kinds=("LocalQueue",),
+@rule(
+    "HF309",
+    "cluster-queue-unknown",
+    Severity.ERROR,
+    on=Object,
+    kinds=("LocalQueue",),
     what="A LocalQueue points to a ClusterQueue that does not exist.",
     why="Kueue holds every job of the queue, and says so in a condition of the queue only.",
-    source=DOC_KUEUE, fix="name a ClusterQueue", bad=_cluster() + _local("gpu"), good=_SOUND)  # fmt: skip
+    source=DOC_KUEUE,
+    fix="name a ClusterQueue",
+    bad=_cluster() + _local("gpu"),
+    good=_SOUND,
+)
 def cluster_queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
-    name, known = as_text(obj.spec.get("clusterQueue")), context.world.by_kind.get("ClusterQueue", [])
+    name = as_text(obj.spec.get("clusterQueue"))
+    known = context.world.by_kind.get("ClusterQueue", [])
     if known and not context.world.named("ClusterQueue", name):
         there = ", ".join(sorted(queue.name for queue in known)[:5])
         yield Hit(("spec", "clusterQueue"), f"no ClusterQueue {name}; there are {there}")
 
 
-@rule("HF310", "flavor-unknown", Severity.ERROR, on=Object,
+@rule(
+    "HF310",
+    "flavor-unknown",
+    Severity.ERROR,
+    on=Object,
     what="A ClusterQueue lends from a ResourceFlavor that does not exist.",
     why="The queue is inactive until the flavor exists: it admits nothing, of any flavor.",
-    source=DOC_KUEUE, fix="name a ResourceFlavor", bad=_cluster("spto") + _flavor(), good=_SOUND)  # fmt: skip
+    source=DOC_KUEUE,
+    fix="name a ResourceFlavor",
+    bad=_cluster("spto") + _flavor(),
+    good=_SOUND,
+)
 def flavor_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     for path, flavor in _flavors(obj) if context.world.by_kind.get("ResourceFlavor") else ():
         name = as_text(flavor.get("name"))
@@ -87,19 +125,35 @@ def flavor_unknown(obj: Object, context: Context) -> Iterator[Hit]:
 
 def _flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Each flavor of a ClusterQueue, with its place."""
-    for g, group in enumerate(as_list(queue.spec.get("resourceGroups")) if queue.kind == "ClusterQueue" else []):
+    for g, group in enumerate(
+        as_list(queue.spec.get("resourceGroups")) if queue.kind == "ClusterQueue" else []
+    ):
         for f, flavor in enumerate(as_list(dig(group, "flavors"))):
             yield ("spec", "resourceGroups", g, "flavors", f), as_map(flavor)
 
 
-@rule("HF311", "quota-below-the-gang", Severity.ERROR, on=Object,
+@rule(
+    "HF311",
+    "quota-below-the-gang",
+    Severity.ERROR,
+    on=Object,
     what="A job asks for more GPUs, CPU or memory than any flavor of its queue lends.",
-    why="Kueue admits a job whole, on one flavor. This one stays suspended for ever, without an error.",
-    source=DOC_KUEUE, fix="raise nominalQuota, or ask for less", bad=_cluster(gpus=2) + _local() + _job(), good=_SOUND)  # fmt: skip
+    why=(
+        "Kueue admits a job whole, on one flavor. This one stays suspended for ever, without an"
+        " error."
+    ),
+    source=DOC_KUEUE,
+    fix="raise nominalQuota, or ask for less",
+    bad=_cluster(gpus=2) + _local() + _job(),
+    good=_SOUND,
+)
 def quota_below_the_gang(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(as_map(obj.metadata.get("labels")).get(LABEL_QUEUE))
     local = context.world.named("LocalQueue", name, obj.namespace) if name and obj.jobs else None
-    queues = context.world.all_named("ClusterQueue", as_text(local.spec.get("clusterQueue"))) if local else []
+    if local:
+        queues = context.world.all_named("ClusterQueue", as_text(local.spec.get("clusterQueue")))
+    else:
+        queues = []
     for resource in QUEUED_RESOURCES if queues else ():
         asked = max((_asked(job, resource) for job in obj.jobs), default=0.0)
         most = context.world.most_lent(queues, resource)
@@ -113,16 +167,26 @@ def quota_below_the_gang(obj: Object, context: Context) -> Iterator[Hit]:
 
 def _asked(job: Job, resource: str) -> float:
     """By all pods that have to start together."""
-    least = quantity(as_map(job.owner.metadata.get("annotations")).get("kueue.x-k8s.io/job-min-parallelism"))
+    least = quantity(
+        as_map(job.owner.metadata.get("annotations")).get("kueue.x-k8s.io/job-min-parallelism")
+    )
     containers = [c for c in job.pod.containers if "containers" in c.path] if job.pod else []
     each = sum(quantity(c.request(resource)) or 0.0 for c in containers)
     return max(0.0, each) * (min(least, job.parallelism) if least is not None else job.parallelism)
 
 
-@rule("HF307", "quota-over-capacity", Severity.WARNING, on=Object,
+@rule(
+    "HF307",
+    "quota-over-capacity",
+    Severity.WARNING,
+    on=Object,
     what="A ClusterQueue lends more GPUs than the environment can have.",
     why="Kueue then admits jobs whose pods stay Pending, and those hold quota.",
-    source=DOC_KUEUE, fix="lower nominalQuota, or raise the pools and caps", bad=_cluster(gpus=5000), good=_SOUND)  # fmt: skip
+    source=DOC_KUEUE,
+    fix="lower nominalQuota, or raise the pools and caps",
+    bad=_cluster(gpus=5000),
+    good=_SOUND,
+)
 def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
     platform = context.platform
     most = sum(p.max_nodes * p.gpus_per_node for p in platform.pools) + sum(platform.caps.values())
@@ -130,15 +194,27 @@ def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
         for r, resource in enumerate(as_list(flavor.get("resources"))):
             lent = quantity(dig(resource, "nominalQuota")) or 0
             if dig(resource, "name") == GPU_RESOURCE and lent > most:
-                basis = platform.basis(platform.pools[0], f"all pools and caps together have {most} GPUs")
+                basis = platform.basis(
+                    platform.pools[0], f"all pools and caps together have {most} GPUs"
+                )
                 yield Hit((*path, "resources", r, "nominalQuota"), f"lends {lent:g} GPUs", basis)
 
 
-@rule("HF312", "flavor-of-no-pool", Severity.ERROR, on=Object,
+@rule(
+    "HF312",
+    "flavor-of-no-pool",
+    Severity.ERROR,
+    on=Object,
     what="A ResourceFlavor selects nodes that no pool makes.",
-    why="Kueue admits jobs on it and adds its labels to their pods. Those stay Pending and hold the quota.",
-    source="https://kueue.sigs.k8s.io/docs/concepts/resource_flavor/", fix="use a pool class of the environment",
-    bad=_flavor("spot-l44"), good=_flavor())  # fmt: skip
+    why=(
+        "Kueue admits jobs on it and adds its labels to their pods. Those stay Pending and hold the"
+        " quota."
+    ),
+    source="https://kueue.sigs.k8s.io/docs/concepts/resource_flavor/",
+    fix="use a pool class of the environment",
+    bad=_flavor("spot-l44"),
+    good=_flavor(),
+)
 def flavor_of_no_pool(obj: Object, context: Context) -> Iterator[Hit]:
     """By the platform's own labels only: nodes of other pools have labels that are not known here."""
     for key in (LABEL_POOL_CLASS, LABEL_ROLE) if obj.kind == "ResourceFlavor" else ():
@@ -150,11 +226,25 @@ def flavor_of_no_pool(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("spec", "nodeLabels", key), f"no pool has {key}={value}{hint}")
 
 
-@rule("HF314", "work-without-queue", Severity.WARNING, on=Object, kinds=("Job", "JobSet"),
-    what="A Job or JobSet in a namespace with queues asks for GPUs, or is suspended, and names no LocalQueue.",
-    why="Suspended, it is never started. Else it takes GPUs that the queues have promised to others.",
-    source=DOC_KUEUE + "tasks/run/jobs/", fix=f"label it {LABEL_QUEUE}",
-    bad=_SOUND + _job().replace(f", labels: {{{LABEL_QUEUE}: spot}}", ""), good=_SOUND)  # fmt: skip
+@rule(
+    "HF314",
+    "work-without-queue",
+    Severity.WARNING,
+    on=Object,
+    kinds=("Job", "JobSet"),
+    what=(
+        "A Job or JobSet in a namespace with queues asks for GPUs, or is suspended, and names no"
+        " LocalQueue."
+    ),
+    why=(
+        "Suspended, it is never started. Else it takes GPUs that the queues have promised to"
+        " others."
+    ),
+    source=DOC_KUEUE + "tasks/run/jobs/",
+    fix=f"label it {LABEL_QUEUE}",
+    bad=_SOUND + _job().replace(f", labels: {{{LABEL_QUEUE}: spot}}", ""),
+    good=_SOUND,
+)
 def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
     named = as_map(obj.metadata.get("labels")) | as_map(obj.metadata.get("annotations"))
     queues = [queue.name for queue in context.world.within("LocalQueue", obj.namespace)]
@@ -167,26 +257,59 @@ def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("metadata",), f"takes GPUs past the queues {', '.join(sorted(queues))}")
 
 
-_CLASSES = (PROVISIONING_CLASS, "check-capacity.autoscaling.x-k8s.io", "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
-            "best-effort-atomic.autoscaling.x-k8s.io")  # fmt: skip
-_CLASS_ANNOTATION = ANNOTATION_CONSUMES.replace("consume-provisioning-request", "provisioning-class-name")
+_CLASSES = (
+    PROVISIONING_CLASS,
+    "check-capacity.autoscaling.x-k8s.io",
+    "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
+    "best-effort-atomic.autoscaling.x-k8s.io",
+)
+_CLASS_ANNOTATION = ANNOTATION_CONSUMES.replace(
+    "consume-provisioning-request", "provisioning-class-name"
+)
 
 
-@rule("HF315", "queued-without-class", Severity.ERROR, on=Object,
-    what="Work for queued nodes has no provisioning class, or its queue makes no request for nodes.",
-    why="No autoscaler reads such a request, and queued nodes exist only by request: the pods wait for ever.",
-    source=DOC_KUEUE + "concepts/admission_check/provisioning_request/", fix=f"provisioningClassName: {PROVISIONING_CLASS}",
+@rule(
+    "HF315",
+    "queued-without-class",
+    Severity.ERROR,
+    on=Object,
+    what=(
+        "Work for queued nodes has no provisioning class, or its queue makes no request for nodes."
+    ),
+    why=(
+        "No autoscaler reads such a request, and queued nodes exist only by request: the pods wait"
+        " for ever."
+    ),
+    source=DOC_KUEUE + "concepts/admission_check/provisioning_request/",
+    fix=f"provisioningClassName: {PROVISIONING_CLASS}",
     bad=_kueue("ProvisioningRequestConfig", "queued", "provisioningClassName: queued"),
-    good=_kueue("ProvisioningRequestConfig", "queued", f"provisioningClassName: {PROVISIONING_CLASS}"))  # fmt: skip
+    good=_kueue(
+        "ProvisioningRequestConfig", "queued", f"provisioningClassName: {PROVISIONING_CLASS}"
+    ),
+)
 def queued_without_class(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(obj.spec.get("provisioningClassName"))
     if obj.kind == "ProvisioningRequestConfig" and name not in _CLASSES:
-        yield Hit(("spec", "provisioningClassName"), f"{name or 'none'} is no class of an autoscaler")
+        yield Hit(
+            ("spec", "provisioningClassName"), f"{name or 'none'} is no class of an autoscaler"
+        )
     for pod in obj.pods:
         if ANNOTATION_CONSUMES in pod.annotations and _CLASS_ANNOTATION not in pod.annotations:
             yield Hit((*pod.path, "metadata", "annotations"), f"has no {_CLASS_ANNOTATION}")
-    local = context.world.named("LocalQueue", as_text(dig(obj.metadata, "labels", LABEL_QUEUE)), obj.namespace)
-    named = [t for pod in obj.pods for _, t in pod.tolerations if t.get("key") and tolerates(t, QUEUED_TAINT)]
-    queues = context.world.all_named("ClusterQueue", as_text(local.spec.get("clusterQueue"))) if local and named else []
-    if queues and not any(q.spec.get("admissionChecks") or q.spec.get("admissionChecksStrategy") for q in queues):
+    local = context.world.named(
+        "LocalQueue", as_text(dig(obj.metadata, "labels", LABEL_QUEUE)), obj.namespace
+    )
+    named = [
+        t
+        for pod in obj.pods
+        for _, t in pod.tolerations
+        if t.get("key") and tolerates(t, QUEUED_TAINT)
+    ]
+    if local and named:
+        queues = context.world.all_named("ClusterQueue", as_text(local.spec.get("clusterQueue")))
+    else:
+        queues = []
+    if queues and not any(
+        q.spec.get("admissionChecks") or q.spec.get("admissionChecksStrategy") for q in queues
+    ):
         yield Hit(_AT, f"ClusterQueue {queues[0].name} has no admission check that requests nodes")

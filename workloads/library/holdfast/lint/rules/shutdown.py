@@ -22,35 +22,69 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DRAINS = "lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.drain]}}}"
 
 
-@rule("HF101", "grace-exceeds-window", Severity.ERROR, on=Pod,
+@rule(
+    "HF101",
+    "grace-exceeds-window",
+    Severity.ERROR,
+    on=Pod,
     what="terminationGracePeriodSeconds is longer than what a Spot node gives a pod.",
-    why="The kubelet cuts the grace period to the node's window and kills a handler that needs more.",
-    source=DOC_SHUTDOWN, fix="set it to the pool's window, and finish within it", base="job-pod",
-    bad="terminationGracePeriodSeconds: 25")  # fmt: skip
+    why=(
+        "The kubelet cuts the grace period to the node's window and kills a handler that needs"
+        " more."
+    ),
+    source=DOC_SHUTDOWN,
+    fix="set it to the pool's window, and finish within it",
+    base="job-pod",
+    bad="terminationGracePeriodSeconds: 25",
+)
 def grace_exceeds_window(pod: Pod, context: Context) -> Iterator[Hit]:
-    pool, grace = context.place(pod).on_spot, as_int(pod.spec.get("terminationGracePeriodSeconds"))
+    pool = context.place(pod).on_spot
+    grace = as_int(pod.spec.get("terminationGracePeriodSeconds"))
     if pool and grace is not None and grace > pool.window.pod_s:
         message = f"grace period of {grace} s, but Spot gives {pool.window.pod_s} s"
-        basis, fix = context.platform.window_basis(pool), f"set it to {pool.window.pod_s}"
+        basis = context.platform.window_basis(pool)
+        fix = f"set it to {pool.window.pod_s}"
         yield Hit((*pod.at, "terminationGracePeriodSeconds"), message, basis, fix)
 
 
-@rule("HF102", "grace-unstated-on-spot", Severity.WARNING, on=Pod,
+@rule(
+    "HF102",
+    "grace-unstated-on-spot",
+    Severity.WARNING,
+    on=Pod,
     what="A Spot pod does not state its grace period.",
-    why="The default of 30 s is longer than the window: the node gives less than the manifest promises.",
-    source=DOC_SHUTDOWN, fix="set terminationGracePeriodSeconds to the pool's window", base="job-pod",
-    bad="terminationGracePeriodSeconds: null")  # fmt: skip
+    why=(
+        "The default of 30 s is longer than the window: the node gives less than the manifest"
+        " promises."
+    ),
+    source=DOC_SHUTDOWN,
+    fix="set terminationGracePeriodSeconds to the pool's window",
+    base="job-pod",
+    bad="terminationGracePeriodSeconds: null",
+)
 def grace_unstated_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     if pool and pod.spec.get("terminationGracePeriodSeconds") is None and pool.window.pod_s < 30:
-        yield Hit(pod.at, "the grace period is not stated: 30 s by default", context.platform.window_basis(pool))
+        yield Hit(
+            pod.at,
+            "the grace period is not stated: 30 s by default",
+            context.platform.window_basis(pool),
+        )
 
 
-@rule("HF103", "prestop-eats-window", Severity.ERROR, on=Pod,
+@rule(
+    "HF103",
+    "prestop-eats-window",
+    Severity.ERROR,
+    on=Pod,
     what="A preStop hook of a Spot pod sleeps through most of the window, or in a loop.",
     why="The hook runs inside the window. SIGTERM comes after it, with the time that is left.",
-    source=DOC_HOOKS, fix="remove the sleep, or sleep at most a third of the window, in one command", base="container",
-    bad="lifecycle: {preStop: {exec: {command: [sh, -c, sleep 12]}}}", good=_DRAINS)  # fmt: skip
+    source=DOC_HOOKS,
+    fix="remove the sleep, or sleep at most a third of the window, in one command",
+    base="container",
+    bad="lifecycle: {preStop: {exec: {command: [sh, -c, sleep 12]}}}",
+    good=_DRAINS,
+)
 def prestop_eats_window(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     for container in pod.containers if pool else []:
@@ -64,7 +98,9 @@ def prestop_eats_window(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def pre_stop_sleep(container: Container) -> tuple[float | None, Path]:
-    """Seconds that the hook sleeps, None where the script does not tell, and the place that says so."""
+    """Seconds that the hook sleeps, None where the script does not tell, and the place that says
+    so.
+    """
     hook = (*container.path, "lifecycle", "preStop")
     native = as_int(dig(container.body, "lifecycle", "preStop", "sleep", "seconds"))
     if native is not None:
@@ -77,91 +113,163 @@ def _pre_stop_script(container: Container) -> str:
     return "\n".join(str(word)[:MAX_SCRIPT] for word in command)[:MAX_SCRIPT]
 
 
-@rule("HF108", "prestop-saves", Severity.WARNING, on=Pod,
+@rule(
+    "HF108",
+    "prestop-saves",
+    Severity.WARNING,
+    on=Pod,
     what="A preStop hook saves a checkpoint while the node shuts down.",
-    why="The program still computes, and gets SIGTERM only after the hook. A large state is cut off: the file looks"
-        " whole and is not.",
-    source=DOC_HOOKS, base="container",
-    fix="save in the background on an interval; use holdfast.runtime.drain where the program cannot be changed",
-    bad="lifecycle: {preStop: {exec: {command: [/bin/sh, -c, python save_checkpoint.py]}}}", good=_DRAINS)  # fmt: skip
+    why=(
+        "The program still computes, and gets SIGTERM only after the hook. A large state is cut"
+        " off: the file looks whole and is not."
+    ),
+    source=DOC_HOOKS,
+    base="container",
+    fix=(
+        "save in the background on an interval; use holdfast.runtime.drain where the program cannot"
+        " be changed"
+    ),
+    bad="lifecycle: {preStop: {exec: {command: [/bin/sh, -c, python save_checkpoint.py]}}}",
+    good=_DRAINS,
+)
 def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if context.place(pod).interruptible else []:
         script = _pre_stop_script(container).replace("\n", " ")
         if _SAVES.search(script) and "holdfast.runtime.drain" not in script:
-            yield Hit((*container.path, "lifecycle", "preStop", "exec", "command"), "saves inside the window")
+            yield Hit(
+                (*container.path, "lifecycle", "preStop", "exec", "command"),
+                "saves inside the window",
+            )
 
 
-@rule("HF104", "safe-to-evict-on-spot", Severity.WARNING, on=Pod,
+@rule(
+    "HF104",
+    "safe-to-evict-on-spot",
+    Severity.WARNING,
+    on=Pod,
     what='A Spot pod has safe-to-evict: "false".',
     why="It only stops the autoscaler's scale-down. Google preempts Spot nodes all the same.",
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-autoscaler",
-    fix="remove it, and make the pod resumable", base="job-template",
-    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}')  # fmt: skip
+    fix="remove it, and make the pod resumable",
+    base="job-template",
+    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}',
+)
 def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get(SAFE_TO_EVICT)).lower() == "false" and context.place(pod).on_spot:
-        yield Hit((*pod.path, "metadata", "annotations", SAFE_TO_EVICT), "safe-to-evict does not stop Spot preemption")
+        yield Hit(
+            (*pod.path, "metadata", "annotations", SAFE_TO_EVICT),
+            "safe-to-evict does not stop Spot preemption",
+        )
 
 
-@rule("HF105", "exit-zero-on-sigterm", Severity.ERROR, on=Pod,
+@rule(
+    "HF105",
+    "exit-zero-on-sigterm",
+    Severity.ERROR,
+    on=Pod,
     what="A shell trap turns SIGTERM into exit 0.",
     why="Exit 0 marks a Job's index complete: unfinished work counts as done and is never resumed.",
-    source=EXIT_CODES, fix=f"exit {EXIT_PREEMPTED}", base="container",
+    source=EXIT_CODES,
+    fix=f"exit {EXIT_PREEMPTED}",
+    base="container",
     bad="command: [sh, -c, \"trap 'save; exit 0' TERM; exec python -m trainer\"]",
-    good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]")  # fmt: skip
+    good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]",
+)
 def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         if exits_zero_on_term(container.script):
             yield Hit(container.command_at, "exits 0 on SIGTERM")
 
 
-@rule("HF106", "shell-swallows-sigterm", Severity.WARNING, on=Pod,
+@rule(
+    "HF106",
+    "shell-swallows-sigterm",
+    Severity.WARNING,
+    on=Pod,
     what="A shell runs the program as its child, without exec and without a trap.",
     why="The shell gets SIGTERM and does not pass it on: SIGKILL ends the program, unsaved.",
     source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination",
-    fix="put exec before the last command, or run the program without a shell", base="container",
+    fix="put exec before the last command, or run the program without a shell",
+    base="container",
     bad='command: [bash, -c, "pip install -e . && python train.py"]',
-    good='command: [bash, -c, "pip install -e . && exec python train.py"]')  # fmt: skip
+    good='command: [bash, -c, "pip install -e . && exec python train.py"]',
+)
 def shell_swallows_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if context.place(pod).interruptible else []:
         script = _script(container)
         if "" in handlers(script):
             yield Hit(container.command_at, "SIGTERM is ignored: SIGKILL ends the program, unsaved")
-        if _SEVERAL.search(script.strip()) and "trap" not in script and not re.search(r"\bexec\b", script):
+        if (
+            _SEVERAL.search(script.strip())
+            and "trap" not in script
+            and not re.search(r"\bexec\b", script)
+        ):
             yield Hit(container.command_at, "the shell does not pass SIGTERM on to the program")
 
 
 def _script(container: Container) -> str:
     """What a shell gets by -c; empty where the program runs without one."""
     words = container.words
-    shell = len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash", "ash", "dash") and "c" in words[1]
+    shell = (
+        len(words) > 2
+        and words[0].rpartition("/")[2] in ("sh", "bash", "ash", "dash")
+        and "c" in words[1]
+    )
     return words[2][:MAX_SCRIPT] if shell else ""
 
 
-@rule("HF109", "exit-code-lost", Severity.ERROR, on=Pod,
+@rule(
+    "HF109",
+    "exit-code-lost",
+    Severity.ERROR,
+    on=Pod,
     what="The script of a Job succeeds however its program ended.",
     why="An evicted or crashed program then counts as done: its work is never resumed.",
-    source=EXIT_CODES, fix="make the program the last command, or pass its code on: exit $?", base="container",
-    bad='command: [sh, -c, "python train.py || true"]', good='command: [sh, -c, "exec python train.py"]')  # fmt: skip
+    source=EXIT_CODES,
+    fix="make the program the last command, or pass its code on: exit $?",
+    base="container",
+    bad='command: [sh, -c, "python train.py || true"]',
+    good='command: [sh, -c, "exec python train.py"]',
+)
 def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if pod.job and context.place(pod).interruptible else []:
         if "containers" in container.path and loses_exit_code(_script(container)):
             yield Hit(container.command_at, "hides how the program ended")
 
 
-@rule("HF107", "window-variable-wrong", Severity.ERROR, on=Pod,
-    what=f"{ENV_WINDOW_S} is not the window of the pool, or --window is longer than the window or the grace period.",
+@rule(
+    "HF107",
+    "window-variable-wrong",
+    Severity.ERROR,
+    on=Pod,
+    what=(
+        f"{ENV_WINDOW_S} is not the window of the pool, or --window is longer than the window or"
+        " the grace period."
+    ),
     why="The process plans its last save, a server its last answers, by this number.",
-    source="workloads/library/holdfast/contract/environment.py", fix="set it to the pool's window", base="container",
-    bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]', good=f'env: [{{name: {ENV_WINDOW_S}, value: "15"}}]')  # fmt: skip
+    source="workloads/library/holdfast/contract/environment.py",
+    fix="set it to the pool's window",
+    base="container",
+    bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]',
+    good=f'env: [{{name: {ENV_WINDOW_S}, value: "15"}}]',
+)
 def window_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
-    pool, grace_s = context.place(pod).on_spot, as_int(pod.spec.get("terminationGracePeriodSeconds"))
+    pool = context.place(pod).on_spot
+    grace_s = as_int(pod.spec.get("terminationGracePeriodSeconds"))
     most = min(30 if grace_s is None else grace_s, pool.window.pod_s if pool else inf)
     for container in pod.containers:
         asked = container.number("--window") if "holdfast" in container.words else None
         if asked and asked > most:
             yield Hit(container.command_at, f"--window {asked}, and the kubelet gives {most} s")
         for index, item in enumerate(as_list(container.body.get("env"))):
-            stated = quantity(dig(item, "value")) if as_text(dig(item, "name")) == ENV_WINDOW_S else None
+            if as_text(dig(item, "name")) == ENV_WINDOW_S:
+                stated = quantity(dig(item, "value"))
+            else:
+                stated = None
             if pool and stated is not None and stated != pool.window.pod_s:
                 message = f"says {item.get('value')} s, the pool gives {pool.window.pod_s} s"
-                yield Hit((*container.path, "env", index, "value"), message, context.platform.window_basis(pool))
+                yield Hit(
+                    (*container.path, "env", index, "value"),
+                    message,
+                    context.platform.window_basis(pool),
+                )

@@ -60,23 +60,46 @@ class CloudReader:
         losses = self.increases("spot_node_losses_total", begin_s, end_s)
         # No time at risk is no quiet time: a rate of 0 would be the most wrong answer.
         if sum(each.value for each in seconds) <= 0:
-            where = f"cluster {self.cluster} of project {self.project}" if self.cluster else f"project {self.project}"
-            when = " to ".join(f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M}" for t in (begin_s, end_s))
+            if self.cluster:
+                where = f"cluster {self.cluster} of project {self.project}"
+            else:
+                where = f"project {self.project}"
+            when = " to ".join(
+                f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M}" for t in (begin_s, end_s)
+            )
             raise Unjudged(f"no Spot node was watched in {where} from {when} UTC: no rate is known")
         groups, ages = _summed(seconds, losses)
-        return Measured(groups=groups, ages=ages, clusters=sorted({each.cluster for each in seconds}))
+        return Measured(
+            groups=groups,
+            ages=ages,
+            clusters=sorted({each.cluster for each in seconds}),
+        )
 
     def increases(self, metric: str, begin_s: int, end_s: int) -> list[Increase]:
-        """Of each series over the whole period; the cloud's aligner knows where a counter restarted."""
+        """Of each series over the whole period; the cloud's aligner knows where a counter
+        restarted.
+        """
         wanted = f'metric.type = "{METRIC_PREFIX}/{metric}" AND resource.type = "k8s_cluster"'
         if self.cluster:
             wanted += f' AND resource.labels.cluster_name = "{self.cluster}"'
         request = monitoring_v3.ListTimeSeriesRequest(
-            name=f"projects/{self.project}", filter=wanted,
-            interval={"start_time": {"seconds": begin_s}, "end_time": {"seconds": end_s}},
-            aggregation={"alignment_period": {"seconds": end_s - begin_s}, "per_series_aligner": monitoring_v3.Aggregation.Aligner.ALIGN_DELTA},
-        )  # fmt: skip
-        retry: Any = Retry(predicate=if_exception_type(*TRANSIENT), initial=0.2, maximum=5.0, timeout=self.patience_s)
+            name=f"projects/{self.project}",
+            filter=wanted,
+            interval={
+                "start_time": {"seconds": begin_s},
+                "end_time": {"seconds": end_s},
+            },
+            aggregation={
+                "alignment_period": {"seconds": end_s - begin_s},
+                "per_series_aligner": monitoring_v3.Aggregation.Aligner.ALIGN_DELTA,
+            },
+        )
+        retry: Any = Retry(
+            predicate=if_exception_type(*TRANSIENT),
+            initial=0.2,
+            maximum=5.0,
+            timeout=self.patience_s,
+        )
         try:
             pages = self.client.list_time_series(request, retry=retry, timeout=PAGE_S).pages
             return [each for page in pages for each in _increases(page, metric)]
@@ -88,11 +111,18 @@ class CloudReader:
         where = f"Cloud Monitoring of project {self.project}"
         match error:
             case exceptions.Forbidden() | exceptions.Unauthorized():
-                return Unjudged(f"{where} may not be read: {error}; the reader needs roles/monitoring.viewer")
+                return Unjudged(
+                    f"{where} may not be read: {error}; the reader needs roles/monitoring.viewer"
+                )
             case exceptions.ResourceExhausted():
-                return Unjudged(f"{where}: the read quota is used up, try again in a minute: {error}")
+                return Unjudged(
+                    f"{where}: the read quota is used up, try again in a minute: {error}"
+                )
             case exceptions.NotFound():
-                return Unjudged(f"{where} has no series {METRIC_PREFIX}/{metric}: the exporter has never written it")
+                return Unjudged(
+                    f"{where} has no series {METRIC_PREFIX}/{metric}: the exporter has never"
+                    " written it"
+                )
             case _:
                 return Unjudged(f"{where} did not answer for {metric}: {error}")
 
@@ -106,10 +136,14 @@ def _increases(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Itera
         cluster = f"{at['location']}/{at['cluster_name']}"
         for point in series.points:
             # A double of 0 and an unset one read the same, so the one that is set counts.
-            yield Increase(labels, float(point.value.double_value or point.value.int64_value), cluster)
+            yield Increase(
+                labels, float(point.value.double_value or point.value.int64_value), cluster
+            )
 
 
-def _summed(seconds: Sequence[Increase], losses: Sequence[Increase]) -> tuple[dict[Group, Exposure], Ages]:
+def _summed(
+    seconds: Sequence[Increase], losses: Sequence[Increase]
+) -> tuple[dict[Group, Exposure], Ages]:
     groups: dict[Group, Exposure] = defaultdict(Exposure)
     ages: dict[float, Exposure] = defaultdict(Exposure)
     found = [(each.labels, Exposure(hours=each.value / 3_600)) for each in seconds]
@@ -117,7 +151,9 @@ def _summed(seconds: Sequence[Increase], losses: Sequence[Increase]) -> tuple[di
     for labels, exposure in found:
         groups[Group.of(labels)] += exposure
         ages[_age_h(labels)] += exposure
-    return dict(sorted(groups.items())), [(low, high, ages[low]) for low, high in pairwise(AGE_BANDS_H)]
+    return dict(sorted(groups.items())), [
+        (low, high, ages[low]) for low, high in pairwise(AGE_BANDS_H)
+    ]
 
 
 def _age_h(labels: dict[str, str]) -> float:
@@ -135,11 +171,25 @@ def cloud_reader(project: str, cluster: str = "") -> CloudReader:
 
     if not re.fullmatch(r"[a-z][a-z0-9-]{4,28}[a-z0-9]", project):
         allowed = "6 to 30 letters, digits and dashes, as acme-ai-prod"
-        raise InputError("--project is no project id", got=project, allowed=allowed, fix="give the id, not the name")
+        raise InputError(
+            "--project is no project id",
+            got=project,
+            allowed=allowed,
+            fix="give the id, not the name",
+        )
     if cluster and not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", cluster):
         allowed = "up to 40 letters, digits and dashes, as holdfast-prod"
-        raise InputError("--cluster is no cluster name", got=cluster, allowed=allowed, fix="give its name alone")
+        raise InputError(
+            "--cluster is no cluster name",
+            got=cluster,
+            allowed=allowed,
+            fix="give its name alone",
+        )
     try:
-        return CloudReader(client=monitoring_v3.MetricServiceClient(), project=project, cluster=cluster)
+        return CloudReader(
+            client=monitoring_v3.MetricServiceClient(),
+            project=project,
+            cluster=cluster,
+        )
     except DefaultCredentialsError as error:
         raise Unjudged(f"no credentials for Cloud Monitoring: {error}") from error

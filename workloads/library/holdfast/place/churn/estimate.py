@@ -1,7 +1,7 @@
 """How often nodes are preempted: events over exposure, by what the node is and how old it was.
 
-Pure. A node that stops for another reason, or still runs, was at risk too: it adds exposure and no event (censored).
-Planned ends are no preemptions.
+Pure. A node that stops for another reason, or still runs, was at risk too: it adds exposure and no
+event (censored). Planned ends are no preemptions.
 """
 
 import math
@@ -69,7 +69,9 @@ class NodeLifetime:
     end_us: int
     preempted: bool
     begin_age_us: int = 0
-    """How old it was when the watch began: it was at risk before, but a loss would not have been seen."""
+    """How old it was when the watch began: it was at risk before, but a loss would not have been
+    seen.
+    """
 
 
 def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
@@ -81,12 +83,23 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
         if event.type == "node_up":
             up.setdefault(node, event)  # a watcher that starts again writes every node again
         elif event.type == "node_down":
-            # Without its node_up line, as with a watcher that was down, the age in this line gives the birth.
-            born, taken = up.pop(node, None), str(event.fields.get("reason", "")) in PREEMPTED
-            begin_us, age_us = (born.t_us, _age_us(born)) if born else (event.t_us - _age_us(event), 0)
-            found.append(NodeLifetime(Group.of((born or event).fields), begin_us, event.t_us, taken, age_us))
+            # Without its node_up line, as with a watcher that was down, the age in this line gives
+            # the birth.
+            born = up.pop(node, None)
+            taken = str(event.fields.get("reason", "")) in PREEMPTED
+            if born:
+                begin_us, age_us = (born.t_us, _age_us(born))
+            else:
+                begin_us, age_us = (event.t_us - _age_us(event), 0)
+            found.append(
+                NodeLifetime(Group.of((born or event).fields), begin_us, event.t_us, taken, age_us)
+            )
     for born in up.values():
-        found.append(NodeLifetime(Group.of(born.fields), born.t_us, max(now_us, born.t_us), False, _age_us(born)))
+        found.append(
+            NodeLifetime(
+                Group.of(born.fields), born.t_us, max(now_us, born.t_us), False, _age_us(born)
+            )
+        )
     return found
 
 
@@ -97,7 +110,9 @@ def _age_us(event: Event) -> int:
 def by_group(found: Sequence[NodeLifetime]) -> dict[Group, Exposure]:
     sums: dict[Group, Exposure] = defaultdict(Exposure)
     for life in found:
-        sums[life.group] += Exposure(events=float(life.preempted), hours=(life.end_us - life.begin_us) / HOUR_US)
+        sums[life.group] += Exposure(
+            events=float(life.preempted), hours=(life.end_us - life.begin_us) / HOUR_US
+        )
     return dict(sorted(sums.items()))
 
 
@@ -109,8 +124,11 @@ def by_age(found: Sequence[NodeLifetime]) -> Ages:
             young_h = life.begin_age_us / HOUR_US
             age_h = young_h + (life.end_us - life.begin_us) / HOUR_US
             died_here = life.preempted and low <= age_h < high
-            # Hours in the band before the watch began are no exposure: a loss there would not have been seen.
-            total += Exposure(events=float(died_here), hours=max(0.0, min(age_h, high) - max(young_h, low)))
+            # Hours in the band before the watch began are no exposure: a loss there would not have
+            # been seen.
+            total += Exposure(
+                events=float(died_here), hours=max(0.0, min(age_h, high) - max(young_h, low))
+            )
         rows.append((low, high, total))
     return rows
 
@@ -120,13 +138,21 @@ def span_seconds(text: str) -> float:
     seconds = duration_s(text, "mhd")
     if not seconds:
         allowed = "a number and d, h or m, as 7d, 12h or 30m"
-        raise InputError("--since is no span of time", got=text, allowed=allowed, fix="write --since 7d")
+        raise InputError(
+            "--since is no span of time",
+            got=text,
+            allowed=allowed,
+            fix="write --since 7d",
+        )
     return seconds
 
 
 def _gamma_quantile(p: float, shape: float) -> float:
-    """Inverse of the regularised lower incomplete gamma function, by bisection: exact enough, no dependency."""
-    low, high = 0.0, shape + 10 * math.sqrt(shape) + 20
+    """Inverse of the regularised lower incomplete gamma function, by bisection: exact enough, no
+    dependency.
+    """
+    low = 0.0
+    high = shape + 10 * math.sqrt(shape) + 20
     for _ in range(80):
         middle = (low + high) / 2
         if _gamma_share(shape, middle) < p:

@@ -1,11 +1,13 @@
-"""What gang members answer each other apart from the tensors: are you alive, I lost my group, take me in.
+"""What gang members answer each other apart from the tensors: are you alive, I lost my group, take
+me in.
 
-One small HTTP server for each member, so that every question has a time limit of its own; a store of torch has none
-for a peer that is stopped and not gone. Answers wait at most POLL_S, so a caller looks around again that often.
+One small HTTP server for each member, so that every question has a time limit of its own; a store
+of torch has none for a peer that is stopped and not gone. Answers wait at most POLL_S, so a caller
+looks around again that often.
 
-Who asks seals nonce, path and body with the run's key, and the answer is sealed with the same nonce: the key is never
-sent, an old question is not answered again, and an old answer answers nothing. What changes something is taken only
-from members of an epoch that this one knows.
+Who asks seals nonce, path and body with the run's key, and the answer is sealed with the same
+nonce: the key is never sent, an old question is not answered again, and an old answer answers
+nothing. What changes something is taken only from members of an epoch that this one knows.
 """
 
 import hmac
@@ -24,7 +26,8 @@ from holdfast.training.elastic.places import Address
 POLL_S = 1.0
 # Read before the seal is checked: a stranger must not make a member hold more than this.
 MAX_BODY = 1 << 12
-NONCE_HEADER, SEAL_HEADER = "Holdfast-Nonce", "Holdfast-Seal"
+NONCE_HEADER = "Holdfast-Nonce"
+SEAL_HEADER = "Holdfast-Seal"
 NONCES = 1 << 14
 """Of questions that were answered: each is answered once."""
 EPOCHS = 8
@@ -40,8 +43,11 @@ class Control:
     """This member's answers. `phase`: waiting (of no epoch), restoring, member, complete."""
 
     def __init__(self, me: Member, port: int, key: bytes) -> None:
-        """`key`: by which a question must be sealed; without it a stranger could have any place of the gang."""
-        self.me, self.key = me, key
+        """`key`: by which a question must be sealed; without it a stranger could have any place of
+        the gang.
+        """
+        self.me = me
+        self.key = key
         self._nonces: dict[str, None] = {}
         self._epochs: dict[int, Epoch] = {}
         """The newest that this member entered."""
@@ -54,15 +60,22 @@ class Control:
         self._unheard: dict[int, tuple[str, int]] = {}
         """Index -> incarnation that wanted to join and did not answer, and how often."""
         self.shown: dict[str, int | str | list[int]] = {"total": 0, "closed": []}
-        """What else its status says. `total`: steps of the whole training, 0: not known yet. `closed`: places that live
-        and have a port closed to this one."""
+        """What else its status says. `total`: steps of the whole training, 0: not known yet.
+        `closed`: places that live and have a port closed to this one.
+        """
         self._lost = 0
         """Newest epoch whose group this member has lost."""
-        # Never accepted from: a client that connects learns whether ports that the system chooses are open.
+        # Never accepted from: a client that connects learns whether ports that the system chooses
+        # are open.
         self._ear = socket.create_server(("", 0), backlog=1024)
         self.ear = int(self._ear.getsockname()[1])
         self._server = _Server(("", port), self)
-        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="gang-control", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever,
+            args=(0.1,),
+            name="gang-control",
+            daemon=True,
+        ).start()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -71,16 +84,19 @@ class Control:
 
     def enter(self, epoch: Epoch | None, phase: str) -> None:
         with self._changed:
-            self._epoch, self.phase = epoch, phase
+            self._epoch = epoch
+            self.phase = phase
             if epoch:
                 self._epochs[epoch.number] = epoch
-                # A report of an older epoch changes nothing any more, and a Job has more epochs than it should remember.
+                # A report of an older epoch changes nothing any more, and a Job has more epochs
+                # than it should remember.
                 for old in sorted(self._epochs)[:-EPOCHS]:
                     del self._epochs[old]
                     self._reports.pop(old, None)
                 for member in epoch.members:
                     known = self._joins.get(member.index)
-                    # A replacement may have come since: it is in no epoch yet, and must not be forgotten.
+                    # A replacement may have come since: it is in no epoch yet, and must not be
+                    # forgotten.
                     if known and known[0] == member:
                         del self._joins[member.index]
             self._changed.notify_all()
@@ -112,7 +128,9 @@ class Control:
                 name, times = self._unheard.get(member.index, ("", 0))
                 again = times if name == member.incarnation else 0
                 self._unheard[member.index] = member.incarnation, again + 1
-            self._joins = {index: join for index, join in self._joins.items() if join[0] not in gone}
+            self._joins = {
+                index: join for index, join in self._joins.items() if join[0] not in gone
+            }
 
     def wait(self, timeout_s: float) -> None:
         """Until a question has come."""
@@ -154,7 +172,8 @@ class Control:
     def _joined(self, asks: Member) -> dict[str, Any]:
         with self._changed:
             known = self._joins.get(asks.index)
-            # Askers repeat themselves each second: the time of the first question stays, or the wait would never end.
+            # Askers repeat themselves each second: the time of the first question stays, or the
+            # wait would never end.
             if not known or known[0] != asks:
                 self._joins[asks.index] = (asks, time.monotonic())
                 self._changed.notify_all()
@@ -166,13 +185,17 @@ class Control:
         return self._status()
 
     def _status(self) -> dict[str, Any]:
-        return asdict(self.me) | self.shown | {
-            "phase": self.phase,
-            "epoch": self._epoch.to_json() if self._epoch else None,
-            "ear": self.ear,
-            "lost": self._lost,
-            "unheard": dict(self._unheard.values()),
-        }  # fmt: skip
+        return (
+            asdict(self.me)
+            | self.shown
+            | {
+                "phase": self.phase,
+                "epoch": self._epoch.to_json() if self._epoch else None,
+                "ear": self.ear,
+                "lost": self._lost,
+                "unheard": dict(self._unheard.values()),
+            }
+        )
 
 
 class _Server(BoundedServer):
@@ -188,7 +211,8 @@ class _Handler(BoundedHandler):
 
     def do_POST(self) -> None:
         control = cast(_Server, self.server).control
-        nonce, body = self.headers.get(NONCE_HEADER, "")[:32], self.body or b""
+        nonce = self.headers.get(NONCE_HEADER, "")[:32]
+        body = self.body or b""
         wanted = seal(control.key, b"ask", nonce.encode(), self.path.encode(), body)
         genuine = hmac.compare_digest(self.headers.get(SEAL_HEADER, "").encode(), wanted.encode())
         # In this order: a stranger must not push genuine nonces out of the table.
@@ -197,7 +221,8 @@ class _Handler(BoundedHandler):
             return
         try:
             payload = json.dumps(control.answer(self.path, json.loads(body))).encode()
-        # Who has the key may still be of another version of this program: its question must not end the thread.
+        # Who has the key may still be of another version of this program: its question must not end
+        # the thread.
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.send_error(400)
             return

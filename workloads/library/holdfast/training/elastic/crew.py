@@ -1,7 +1,9 @@
-"""This process as a member: its epoch, the group of that epoch, and the state, which is the same on all members.
+"""This process as a member: its epoch, the group of that epoch, and the state, which is the same on
+all members.
 
-Who belongs is decided by Regroup; here the new members meet, and a member that is behind gets the state of one that is ahead.
-On each rank of a node that shares one state the same happens: one of them asks the others' nodes, and all go by that.
+Who belongs is decided by Regroup; here the new members meet, and a member that is behind gets the
+state of one that is ahead. On each rank of a node that shares one state the same happens: one of
+them asks the others' nodes, and all go by that.
 """
 
 import math
@@ -42,9 +44,16 @@ class Crew:
         window_s: float,
         members_per_node: int = 1,
     ) -> None:
-        self._regroup, self.group, self._saves, self._shutdown = regroup, group, saves, shutdown
-        self._control, self._peers, self._lag, self._node = regroup.control, regroup.peers, regroup.lag, saves.node
-        self._window_s, self._members_per_node = window_s, members_per_node
+        self._regroup = regroup
+        self.group = group
+        self._saves = saves
+        self._shutdown = shutdown
+        self._control = regroup.control
+        self._peers = regroup.peers
+        self._lag = regroup.lag
+        self._node = saves.node
+        self._window_s = window_s
+        self._members_per_node = members_per_node
         self.me = self._control.me
         self._watch = Watch(self.me, self._peers, group.abort, silent_s=silent_s)
         self._reach = Reach(self._control, self._peers)
@@ -66,14 +75,16 @@ class Crew:
         self._enter(self._decided(self._regroup.first), began=began)
 
     def check_total(self, total: int) -> None:
-        """Of two members with different numbers of steps the one that comes later is refused: the first to end would
-        end the Job. Raises InputError."""
+        """Of two members with different numbers of steps the one that comes later is refused: the
+        first to end would end the Job. Raises InputError.
+        """
         self._control.shown["total"] = total
         self._node.decided(lambda: self._compare_totals(total))
 
     def _compare_totals(self, total: int) -> None:
         for place, status in self._peers.look([*range(len(self._peers.addresses))]).items():
-            if (theirs := status.get("total")) not in (0, None, total):
+            theirs = status.get("total")
+            if theirs not in (0, None, total):
                 raise InputError(
                     "members of the gang have different numbers of steps",
                     got=f"{total} steps here, {theirs} at place {place}",
@@ -91,9 +102,12 @@ class Crew:
         return self._watch.over(self.epoch)
 
     def lost(self, error: Exception) -> None:
-        """A collective failed: go on with those who are left. Raises InputError where collectives fail again and again without a loss."""
+        """A collective failed: go on with those who are left. Raises InputError where collectives
+        fail again and again without a loss.
+        """
         logs.warning("gang", f"a sum of step {self.step} failed: {str(error)[:160]}")
-        began, before = time.monotonic(), self.epoch
+        began = time.monotonic()
+        before = self.epoch
         silent = self._watch.silent
         self._leave()
         epoch = self._after(before, silent)
@@ -103,8 +117,9 @@ class Crew:
         self._enter(epoch, began=began)
 
     def resize(self, leaving: frozenset[int]) -> None:
-        """At a step that all have done. The leavers' state is the others' as well, so nothing is lost. Raises Preempted
-        on those who leave."""
+        """At a step that all have done. The leavers' state is the others' as well, so nothing is
+        lost. Raises Preempted on those who leave.
+        """
         if leaving >= {member.index for member in self.epoch.members}:
             # The state goes to the storage, as much of it as the window allows.
             self._saves.try_last(self.step, self._seconds_left())
@@ -117,7 +132,9 @@ class Crew:
         self._enter(self._after(self.epoch, leaving), began=began)
 
     def finish(self, total: int, within_s: float) -> None:
-        """The last step is done on all: complete only once its checkpoint is committed, by whichever lead is left."""
+        """The last step is done on all: complete only once its checkpoint is committed, by
+        whichever lead is left.
+        """
         self.group.close()
         self._control.shown["finished"] = self.epoch.number
         if self._node.decided(self._others_commit):
@@ -131,7 +148,10 @@ class Crew:
         while True:
             answers = self._peers.answers([*self.epoch.members])
             # Who was left out of the gang and asks to come in ends nothing.
-            lead = next((member for member, found in answers.items() if found.get("phase") != "waiting"), self.me)
+            lead = next(
+                (member for member, found in answers.items() if found.get("phase") != "waiting"),
+                self.me,
+            )
             if lead == self.me:
                 return False
             status = self._peers.ask(lead.index, "/status", 1.0) or {}
@@ -152,7 +172,10 @@ class Crew:
             self._control.wait(0.1)
 
     def last_words(self, reason: str, *, ask: bool = False) -> None:
-        logs.error("gang", f"leaving at step {max(0, self.step)}: {reason}{self._saves.loss(self.step, ask=ask)}")
+        logs.error(
+            "gang",
+            f"leaving at step {max(0, self.step)}: {reason}{self._saves.loss(self.step, ask=ask)}",
+        )
 
     def close(self) -> None:
         self._watch.close()
@@ -161,8 +184,10 @@ class Crew:
         self._control.close()
 
     def _keep(self, save: Callable[[], None]) -> None:
-        """Again, where a member without a place in the gang took the right to commit. Raises CutOff where the gang has
-        gone on beyond a torn network; Superseded where another Job has the run: a new start would only take it back."""
+        """Again, where a member without a place in the gang took the right to commit. Raises CutOff
+        where the gang has gone on beyond a torn network; Superseded where another Job has the run:
+        a new start would only take it back.
+        """
         while True:
             try:
                 return save()
@@ -170,8 +195,11 @@ class Crew:
                 if not self._saves.fenced_by_own_gang():
                     raise
                 if self._node.decided(lambda: self._regroup.went_on_without(self.epoch)):
-                    raise CutOff(end.step, "the gang went on beyond a torn network, and commits there") from end
-                # The lead of an epoch before this one, frozen or slow, took the fence late. It commits nothing any more.
+                    raise CutOff(
+                        end.step, "the gang went on beyond a torn network, and commits there"
+                    ) from end
+                # The lead of an epoch before this one, frozen or slow, took the fence late. It
+                # commits nothing any more.
                 logs.warning("save", "taking the right to commit back from a former lead")
                 self._saves.follow()
                 self._saves.lead(self.step)
@@ -196,16 +224,21 @@ class Crew:
             raise type(end)(max(0, self.step), end.reason) from end
 
     def _enter(self, epoch: Epoch, *, began: float) -> None:
-        """Meet the members of `epoch`, or of the one after if a member is lost meanwhile, and hold what they hold."""
+        """Meet the members of `epoch`, or of the one after if a member is lost meanwhile, and hold
+        what they hold.
+        """
         while True:
-            self.epoch, self.rank = epoch, epoch.members.index(self.me)
+            self.epoch = epoch
+            self.rank = epoch.members.index(self.me)
             try:
                 with self._node.together():
                     self.group.open(epoch, self._lag.bound_s)
                 self._hold_what_others_hold()
                 break
             except (GroupLost, RuntimeError) as error:  # of the group, and of a collective
-                logs.warning("gang", f"epoch {epoch.number} was lost while it met: {str(error)[:160]}")
+                logs.warning(
+                    "gang", f"epoch {epoch.number} was lost while it met: {str(error)[:160]}"
+                )
                 self._leave()
             self._node.decided(partial(self._reach.lost, epoch, self.step))
             epoch = self._after(epoch)
@@ -213,36 +246,54 @@ class Crew:
         self._take_role(time.monotonic() - began)
         if epoch.ending:
             self._saves.try_last(self.step, self._seconds_left())
-            raise GangTooSmall(self.step, f"{len(epoch.members)} members are left, too few for too long")
+            raise GangTooSmall(
+                self.step, f"{len(epoch.members)} members are left, too few for too long"
+            )
 
     def _take_role(self, stalled_s: float) -> None:
         if not self.coordinator:
             self._saves.follow()
             return
         size = len(self.epoch.members) * self._node.size
-        if not self._led:  # once for each process that ever leads: the account of a run follows its lead
+        # once for each process that ever leads: the account of a run follows its lead
+        if not self._led:
             self._led = True
-            self._emit_as_lead("start", rank=0, world_size=size, attempt=attempt_of(os.environ))
+            self._emit_as_lead(
+                "start",
+                rank=0,
+                world_size=size,
+                attempt=attempt_of(os.environ),
+            )
         self._saves.lead(self.step)
         # A node that has lost one of its processes counts: it is there, and paid for.
         nodes = len({member.index // self._members_per_node for member in self.epoch.members})
         of = len(self._peers.addresses) // self._members_per_node
-        self._emit_as_lead("resized", step=self.step, nodes=nodes, of=of, seconds=round(stalled_s, 3))
+        self._emit_as_lead(
+            "resized",
+            step=self.step,
+            nodes=nodes,
+            of=of,
+            seconds=round(stalled_s, 3),
+        )
 
     def _hold_what_others_hold(self) -> None:
         failpoint("gang.synchronize")
         if self.coordinator and self.step == NO_STATE:
             self._control.enter(self.epoch, "restoring")
-        # A gang of newcomers has no one to ask: its lead takes up the newest checkpoint, and gives it to the others.
+        # A gang of newcomers has no one to ask: its lead takes up the newest checkpoint, and gives
+        # it to the others.
         with self.together(), self._node.together():
             steps = all_applied(self.step, self.group.handle)
         if max(steps) == NO_STATE:
             self._restore_on_lead()
         with self.together():
-            self.step = synchronize(self._saves.state, self.step, self.group.device, self.group.handle, self._node)
+            self.step = synchronize(
+                self._saves.state, self.step, self.group.device, self.group.handle, self._node
+            )
 
     def _restore_on_lead(self) -> None:
-        # Not in a collective: a restore may take minutes, and a silent peer counts as lost after seconds.
+        # Not in a collective: a restore may take minutes, and a silent peer counts as lost after
+        # seconds.
         if self.coordinator:
             self.step = self._saves.restore()
             self._control.enter(self.epoch, "member")
@@ -260,7 +311,8 @@ class Crew:
 
     def _seconds_left(self) -> float:
         left = self._shutdown.seconds_left(self._window_s)
-        # Without a notice the nodes are given back by choice, so there is as much time as a notice would give.
+        # Without a notice the nodes are given back by choice, so there is as much time as a notice
+        # would give.
         return self._window_s if math.isinf(left) else max(0.1, left)
 
     def _emit_as_lead(self, event: str, **fields: object) -> None:

@@ -1,7 +1,9 @@
-"""Ranks that are forked from a process which has imported torch, so that a start of the gang spares the imports.
+"""Ranks that are forked from a process which has imported torch, so that a start of the gang spares
+the imports.
 
-That process is forked from the launcher before it has threads of its own. It starts a rank for each order, reports how
-each has ended, and ends its ranks when the launcher is gone. A program that is not Python is executed.
+That process is forked from the launcher before it has threads of its own. It starts a rank for each
+order, reports how each has ended, and ends its ranks when the launcher is gone. A program that is
+not Python is executed.
 """
 
 # Why it is so: infra/decisions/0031.
@@ -45,14 +47,19 @@ KILL_MARGIN_S = 0.5
 
 
 class ForkedRanks:
-    def __init__(self, command: Sequence[str], inherited: Sequence[int] = (), *, client: str = "") -> None:
-        """`inherited`: descriptors that the ranks share. `client`: a package that they ask their store through.
-        Raises InputError for a program that is not there."""
+    def __init__(
+        self, command: Sequence[str], inherited: Sequence[int] = (), *, client: str = ""
+    ) -> None:
+        """`inherited`: descriptors that the ranks share. `client`: a package that they ask their
+        store through. Raises InputError for a program that is not there.
+        """
         if shutil.which(command[0]) is None:
             raise InputError(
-                "the program cannot be started", got=command[0], allowed="a program of the image",
+                "the program cannot be started",
+                got=command[0],
+                allowed="a program of the image",
                 fix="python -m holdfast train ranks --processes 4 -- python train.py",
-            )  # fmt: skip
+            )
         self._socket, theirs = socket.socketpair()
         for descriptor in inherited:
             os.set_inheritable(descriptor, True)  # for a program that is executed
@@ -65,12 +72,19 @@ class ForkedRanks:
         self.running: set[int] = set()
         self._reported = False
         self._ended: SimpleQueue[int | None] = SimpleQueue()
-        threading.Thread(target=self._listen, name="forked-ranks", daemon=True).start()
+        threading.Thread(
+            target=self._listen,
+            name="forked-ranks",
+            daemon=True,
+        ).start()
 
     def start(self, variables: Sequence[Mapping[str, str]], ended: SimpleQueue[int | None]) -> None:
-        """A rank for each of `variables`, which are added to its environment; `ended` gets their exit codes."""
+        """A rank for each of `variables`, which are added to its environment; `ended` gets their
+        exit codes.
+        """
         with self._changed:
-            self._ended, self._reported = ended, False
+            self._ended = ended
+            self._reported = False
             self._socket.sendall(json.dumps([dict(own) for own in variables]).encode() + b"\n")
             self._changed.wait_for(lambda: self._reported)
 
@@ -99,12 +113,14 @@ class ForkedRanks:
                 with self._changed:
                     for code in report.get("codes", ()):
                         self._ended.put(code)
-                    self.running, self._reported = {*report["running"]}, True
+                    self.running = {*report["running"]}
+                    self._reported = True
                     self._changed.notify_all()
         with self._changed:  # what forks is gone, and has taken its ranks along
             for _ in self.running or {0}:
                 self._ended.put(EXIT_RETRY)
-            self.running, self._reported = set(), True
+            self.running = set()
+            self._reported = True
             self._changed.notify_all()
 
 
@@ -115,15 +131,18 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
     python = bool(python_arguments(command))
     if python:
         _preload(*preloaded)
-        # A first start, of a replacement for which all others wait, compiles nothing before its first step.
+        # A first start, of a replacement for which all others wait, compiles nothing before its
+        # first step.
         defer_compiler(settings=True)
     # The end of a rank wakes this process: macOS has no descriptor for a process.
     woken, waker = socket.socketpair()
     woken.setblocking(False)
     waker.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # without a handler nothing is written to the waker
+    # without a handler nothing is written to the waker
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(waker.fileno())
-    running, orders = set[int](), connection.makefile("rb")
+    running = set[int]()
+    orders = connection.makefile("rb")
     while True:
         ready = select.select([connection, woken], [], [])[0]
         if connection in ready:
@@ -134,7 +153,8 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
             _report(connection, running, [])
         if woken in ready:
             woken.recv(1 << 16)
-        if codes := [*_codes(running)]:
+        codes = [*_codes(running)]
+        if codes:
             _report(connection, running, codes)
             if python and not running and any(codes):
                 _preload(COMPILER)  # until the replacement is there
@@ -162,13 +182,21 @@ def _preload(*modules: str) -> None:
 
 def _report(connection: socket.socket, running: set[int], codes: list[int]) -> None:
     with suppress(OSError):  # the launcher is gone: the next look finds it
-        connection.sendall(json.dumps({"running": [*running], "codes": codes}).encode() + b"\n")
+        connection.sendall(
+            json.dumps(
+                {
+                    "running": [*running],
+                    "codes": codes,
+                }
+            ).encode()
+            + b"\n"
+        )
 
 
 def _forked(own: Mapping[str, str], connection: socket.socket, command: Sequence[str]) -> int:
     pid = os.fork()
-    # A group of its own: a terminal's Ctrl-C would come to it twice, and twice means at once. Set on both sides, so that
-    # neither waits for the other.
+    # A group of its own: a terminal's Ctrl-C would come to it twice, and twice means at once. Set
+    # on both sides, so that neither waits for the other.
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(pid, pid)
     if not pid:
@@ -183,9 +211,18 @@ def _forked(own: Mapping[str, str], connection: socket.socket, command: Sequence
 
 
 def python_arguments(command: Sequence[str]) -> Sequence[str]:
-    """What follows the interpreter in a command that runs a module or a script by this one; else empty."""
-    ours = Path(command[0]).name in ("python", "python3", f"python3.{sys.version_info.minor}", sys.executable)
-    runs = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
+    """What follows the interpreter in a command that runs a module or a script by this one; else
+    empty.
+    """
+    ours = Path(command[0]).name in (
+        "python",
+        "python3",
+        f"python3.{sys.version_info.minor}",
+        sys.executable,
+    )
+    runs = len(command) > 1 and (
+        not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2)
+    )
     return command[1:] if ours and runs else ()
 
 
@@ -194,16 +231,18 @@ def _run(command: Sequence[str]) -> NoReturn:
     arguments = [*python_arguments(command)]
     if not arguments:
         os.execvp(command[0], [*command])
-    # In this thread, which is alone: torch makes its pool again after a fork, and two threads that both find the old one
-    # (backward starts its own) end the process.
+    # In this thread, which is alone: torch makes its pool again after a fork, and two threads that
+    # both find the old one (backward starts its own) end the process.
     torch.set_num_threads(torch.get_num_threads())
     code: object = 0
     try:
         if arguments[0] == "-m":
-            sys.argv, sys.path[0] = arguments[1:], str(Path.cwd())
+            sys.argv = arguments[1:]
+            sys.path[0] = str(Path.cwd())
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
-            sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
+            sys.argv = arguments
+            sys.path[0] = str(Path(arguments[0]).parent)
             runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as end:
         code = end.code

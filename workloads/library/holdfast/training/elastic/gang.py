@@ -1,4 +1,5 @@
-"""ElasticGang: data-parallel training that loses nodes, goes on with the others, and takes new ones in.
+"""ElasticGang: data-parallel training that loses nodes, goes on with the others, and takes new ones
+in.
 
     with ElasticGang(url, {"model": model, "optimizer": optimizer}, run="mine", shards=48) as gang:
         for step in gang.steps(1000):
@@ -8,18 +9,20 @@
             if gang.reduce():
                 optimizer.step()
 
-One process for each GPU: `holdfast train ranks --processes 4 -- python train.py` starts those of a node. Each holds
-the whole state, or those of a node share it (HSDP, tested with gloo only), by two lines before the optimizer is made:
+One process for each GPU: `holdfast train ranks --processes 4 -- python train.py` starts those of a
+node. Each holds the whole state, or those of a node share it (HSDP, tested with gloo only), by two
+lines before the optimizer is made:
 
     mesh = join_node("cuda")  # of holdfast.training.elastic.node
     fully_shard(model, mesh=mesh)
 
-A state sharded over nodes needs the rigid gang (`holdfast train run`). A step is the same V shards whatever the size,
-with the same draws (`shards()` seeds by step and shard); with exact=True the weights too are the same bits for every
-sequence of sizes, with HSDP for as many processes in each node.
+A state sharded over nodes needs the rigid gang (`holdfast train run`). A step is the same V shards
+whatever the size, with the same draws (`shards()` seeds by step and shard); with exact=True the
+weights too are the same bits for every sequence of sizes, with HSDP for as many processes in each
+node.
 
-A notice to one node costs the others one regrouping at the next step; a death costs the step in progress. A newcomer
-gets the state from a member. The checkpoint is for the case that all are lost.
+A notice to one node costs the others one regrouping at the next step; a death costs the step in
+progress. A newcomer gets the state from a member. The checkpoint is for the case that all are lost.
 """
 
 # Why it is so: infra/decisions/0035.
@@ -59,12 +62,14 @@ from holdfast.training.gate import join_key
 
 
 class ElasticGang:
-    """`places`: as the pod's environment states them if left out; without such a pod the gang is one process. A place also
-    uses the port above its own.
-    `shards`: cut of each step, 0 for six for each process. `every`: steps between checkpoints. `facts`: what must not
-    differ when a run is resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a start or
-    a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that does not answer counts as
-    lost; `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too short."""
+    """`places`: as the pod's environment states them if left out; without such a pod the gang is
+    one process. A place also uses the port above its own. `shards`: cut of each step, 0 for six for
+    each process. `every`: steps between checkpoints. `facts`: what must not differ when a run is
+    resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a start
+    or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that
+    does not answer counts as lost; `lag_s`: how long the others wait in a step for one that does
+    answer, doubled where that was too short.
+    """
 
     def __init__(
         self,
@@ -92,21 +97,42 @@ class ElasticGang:
         # What shares one state is one member: the node, or each process by itself.
         node = self._node = node_of(parameters, pod.ranks_per_node, pod.index)
         self._shards = sharing.checked_shards(shards, len(pod.nodes), node.size)
-        self._members, self._index, self._seed = len(pod.nodes) // node.size, pod.index // node.size, seed
-        # A flag for each member, for its notice, one by which the lead calls for a regrouping, and each one's pace.
-        self._gradients = (ExactGradientSum if exact else GradientSum)(parameters, flags=2 * self._members + 1)
+        self._members = len(pod.nodes) // node.size
+        self._index = pod.index // node.size
+        self._seed = seed
+        # A flag for each member, for its notice, one by which the lead calls for a regrouping, and
+        # each one's pace.
+        self._gradients = (ExactGradientSum if exact else GradientSum)(
+            parameters, flags=2 * self._members + 1
+        )
         self._pace = Pace(self._gradients.device, shards=self._shards)
-        self._gather_s, self._window_s = gather_s, window_s
-        self._shutdown, self._tuning = notices.of_process(), tuning or Tuning()
+        self._gather_s = gather_s
+        self._window_s = window_s
+        self._shutdown = notices.of_process()
+        self._tuning = tuning or Tuning()
         self._stop_asked = lambda: self._shutdown.requested
         key = join_key(checked_run(run))
         peers = Peers(pod.nodes, key, ranks=node.size)
         storage = open_store(url, self._tuning, peers, hold_s=hold_s)
-        progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
+        progress = GangProgress(
+            shards=self._shards,
+            seed=seed,
+            facts=facts,
+            gradients=self._gradients,
+        )
         saves = GangSaves(
-            url, storage, run, state | {"gang": progress}, gang=gang_id(pod.nodes), every=every, keep=keep,
-            tuning=self._tuning, events=events if node.speaks else None, stop_asked=self._stop_asked, node=node,
-        )  # fmt: skip
+            url,
+            storage,
+            run,
+            state | {"gang": progress},
+            gang=gang_id(pod.nodes),
+            every=every,
+            keep=keep,
+            tuning=self._tuning,
+            events=events if node.speaks else None,
+            stop_asked=self._stop_asked,
+            node=node,
+        )
         me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
         # Others reach only the rank that speaks for its node.
         port = peers.addresses[self._index][1] if node.speaks else 0
@@ -114,15 +140,36 @@ class ElasticGang:
             self._control = Control(me, port, key)
         per_node = pod.ranks_per_node // node.size
         regroup = Regroup(
-            storage, run, self._control, peers, Lag(lag_s), min_members=pod.min_nodes * per_node, gather_s=gather_s,
-            hold_s=hold_s, stop_asked=self._stop_asked,
-        )  # fmt: skip
-        added_up, device = pod.nodes[node.rank :: node.size], self._gradients.device
-        group = Group(added_up, me, device, key=key, beside_node=node.mesh is not None)
-        self._crew = Crew(
-            regroup, group, saves, self._shutdown, silent_s=silent_s, window_s=window_s, members_per_node=per_node
+            storage,
+            run,
+            self._control,
+            peers,
+            Lag(lag_s),
+            min_members=pod.min_nodes * per_node,
+            gather_s=gather_s,
+            hold_s=hold_s,
+            stop_asked=self._stop_asked,
         )
-        self._reduced, self._own = False, 0
+        added_up = pod.nodes[node.rank :: node.size]
+        device = self._gradients.device
+        group = Group(
+            added_up,
+            me,
+            device,
+            key=key,
+            beside_node=node.mesh is not None,
+        )
+        self._crew = Crew(
+            regroup,
+            group,
+            saves,
+            self._shutdown,
+            silent_s=silent_s,
+            window_s=window_s,
+            members_per_node=per_node,
+        )
+        self._reduced = False
+        self._own = 0
         self._called: frozenset[int] | None = None
         """Of the last reduction: who leaves; None: no member called for a regrouping."""
 
@@ -147,7 +194,8 @@ class ElasticGang:
 
     def __enter__(self) -> Self:
         self._shutdown.takes_s = self._window_s
-        # A collective whose peer is gone may hang beyond the window; SIGKILL would then take the event log along.
+        # A collective whose peer is gone may hang beyond the window; SIGKILL would then take the
+        # event log along.
         self._shutdown.leave_after(self._window_s)
         self._shutdown.last_words = lambda: self._crew.last_words("in the middle of it")
         try:
@@ -163,7 +211,8 @@ class ElasticGang:
         Raises Preempted, on the nodes that have a notice; GangTooSmall when too few are left."""
         self._crew.check_total(total)
         while self.step < total:
-            self._reduced, self._called = False, None
+            self._reduced = False
+            self._called = None
             self._gradients.begin()
             self._pace.start()
             yield self.step
@@ -174,15 +223,19 @@ class ElasticGang:
         self._crew.finish(total, self._tuning.commit_timeout_s)
 
     def slowest(self) -> dict[str, Any]:
-        """Since the last call, or in the newest five steps: `slowest_rank`, the place that takes longest for its share of
-        a step, and `slowest_by`, how many times as long as the others; empty where nothing can be said. Fields of a
-        `window` event."""
+        """Since the last call, or in the newest five steps: `slowest_rank`, the place that takes
+        longest for its share of a step, and `slowest_by`, how many times as long as the others;
+        empty where nothing can be said. Fields of a `window` event.
+        """
         return self._pace.slowest()
 
     def shards(self) -> Generator[int]:
         """This member's shards of the step, each with torch's random state seeded for it."""
-        # In sets of one for each rank of a node: FSDP2 adds up those in floats, the same ones whatever the size.
-        each, step, device = self._node.size, self._crew.step, self._gradients.device
+        # In sets of one for each rank of a node: FSDP2 adds up those in floats, the same ones
+        # whatever the size.
+        each = self._node.size
+        step = self._crew.step
+        device = self._gradients.device
         sets = sharing.share(self._shards // each, self._crew.rank, len(self._crew.epoch.members))
         mine = range(each * sets.start + self._node.rank, each * sets.stop + self._node.rank, each)
         self._own = len(mine)
@@ -199,13 +252,18 @@ class ElasticGang:
         self._gradients.add_shard()
 
     def reduce(self) -> bool:
-        """The gradient of the whole step into every `p.grad`. False: do not step the optimizer, the step comes again."""
+        """The gradient of the whole step into every `p.grad`. False: do not step the optimizer, the
+        step comes again.
+        """
         failpoint("gang.reduce")
-        crew, flags = self._crew, [0] * (2 * self._members + 1)
-        # A notice travels with the gradients: all members learn of it at the same step, for no message more.
+        crew = self._crew
+        flags = [0] * (2 * self._members + 1)
+        # A notice travels with the gradients: all members learn of it at the same step, for no
+        # message more.
         flags[self._index] = int(self._stop_asked() and self._node.speaks)
         flags[self._members] = int(self._newcomers_ready())
-        # Before the sum: in it a fast member waits for the slow ones, and all would look equally slow.
+        # Before the sum: in it a fast member waits for the slow ones, and all would look equally
+        # slow.
         units = self._pace.ended(self._own, step=crew.step, epoch=crew.epoch.number)
         flags[self._members + 1 + self._index] = units
         try:
@@ -219,8 +277,11 @@ class ElasticGang:
         if numbers is None:
             return False
         if any(numbers[self._members + 1 :]):
-            self._pace.took(numbers[self._members + 1 :], tuple(member.index for member in crew.epoch.members))
-        # Only now: a call that came while the sum was under way would be known to some members and not to others.
+            self._pace.took(
+                numbers[self._members + 1 :], tuple(member.index for member in crew.epoch.members)
+            )
+        # Only now: a call that came while the sum was under way would be known to some members and
+        # not to others.
         if any(numbers[: self._members + 1]):
             self._called = frozenset(member for member in range(self._members) if numbers[member])
         self._reduced = True
@@ -235,7 +296,9 @@ class ElasticGang:
         full = len(joining) + len(self._crew.epoch.members) >= self._members
         return bool(joining) and (full or self._control.joining_for_s() >= self._gather_s)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         self._shutdown.last_words = lambda: None
         if isinstance(error, CheckpointExit) and error.reason:
             self._crew.last_words(error.reason, ask=True)

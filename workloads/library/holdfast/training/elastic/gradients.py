@@ -1,14 +1,17 @@
-"""The sum of all shards' gradients over the gang: one collective a step, and every member's flags ride on it.
+"""The sum of all shards' gradients over the gang: one collective a step, and every member's flags
+ride on it.
 
-`p.grad` of each parameter is a view of one flat buffer for each dtype, so nothing is copied before or after. Flags
-(who leaves, who asks to come in) are a few more numbers of the same sum: all members learn them at the same step
-without a message of their own.
+`p.grad` of each parameter is a view of one flat buffer for each dtype, so nothing is copied before
+or after. Flags (who leaves, who asks to come in) are a few more numbers of the same sum: all
+members learn them at the same step without a message of their own.
 
-Exact: each shard's gradient is rounded to whole multiples of a power of two and added up as int64. Such a sum does not
-depend on who adds what, so the weights do not depend on the number of nodes either. Its price is 8 bytes for each
-parameter and twice the bytes on the wire. The power follows the largest gradient seen, the same on every member.
+Exact: each shard's gradient is rounded to whole multiples of a power of two and added up as int64.
+Such a sum does not depend on who adds what, so the weights do not depend on the number of nodes
+either. Its price is 8 bytes for each parameter and twice the bytes on the wire. The power follows
+the largest gradient seen, the same on every member.
 
-Of a sharded model each rank of a node adds up its own shard, with the ranks of its number on other nodes.
+Of a sharded model each rank of a node adds up its own shard, with the ranks of its number on other
+nodes.
 """
 
 from collections.abc import Iterable
@@ -21,21 +24,31 @@ from holdfast.checkpoint.parts import as_dtensor, local_of
 from holdfast.training.elastic.node import ALONE, Node
 from holdfast.training.errors import GroupLost
 
-# |gradient| * 2^-exponent < 1 is kept with this many bits; the sum of up to 2^16 shards then fits 63.
+# |gradient| * 2^-exponent < 1 is kept with this many bits; the sum of up to 2^16 shards then fits
+# 63.
 BITS = 46
-STEP_UP, HEADROOM, STEP_DOWN = 8, 12, 4
+STEP_UP = 8
+HEADROOM = 12
+STEP_DOWN = 4
 
 
 class GradientSum:
     def __init__(self, parameters: Iterable[nn.Parameter], *, flags: int) -> None:
         self._groups = _by_kind([p for p in parameters if p.requires_grad])
-        self._flags, self.device = flags, self._groups[0][0].device
+        self._flags = flags
+        self.device = self._groups[0][0].device
         self._flats = [
-            torch.zeros(sum(local_of(p).numel() for p in group) + flags, dtype=group[0].dtype, device=group[0].device)
+            torch.zeros(
+                sum(local_of(p).numel() for p in group) + flags,
+                dtype=group[0].dtype,
+                device=group[0].device,
+            )
             for group in self._groups
         ]
         self._flags_sum = self._flats[0][-flags:]
-        self._views = [_views(flat, group) for flat, group in zip(self._flats, self._groups, strict=True)]
+        self._views = [
+            _views(flat, group) for flat, group in zip(self._flats, self._groups, strict=True)
+        ]
         self._grads = [
             [_like(parameter, view) for parameter, view in zip(group, views, strict=True)]
             for group, views in zip(self._groups, self._views, strict=True)
@@ -51,10 +64,14 @@ class GradientSum:
     def add_shard(self) -> None:
         """After each shard's backward."""
 
-    def reduce(self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE) -> list[int] | None:
-        """The sum over the gang in every `p.grad`; the flags of all members added up. None: do the step again.
+    def reduce(
+        self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE
+    ) -> list[int] | None:
+        """The sum over the gang in every `p.grad`; the flags of all members added up. None: do the
+        step again.
 
-        Raises GroupLost or RuntimeError, on all ranks of a node."""
+        Raises GroupLost or RuntimeError, on all ranks of a node.
+        """
         self._collect()
         _write(flags, self._flags_sum)
         with node.together(self._flags) as agreed:
@@ -79,9 +96,13 @@ class ExactGradientSum(GradientSum):
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, flags: int) -> None:
         super().__init__(parameters, flags=flags)
-        self.exponent, self._raised = 0, 0
+        self.exponent = 0
+        self._raised = 0
         """Gradients of 2^exponent and more do not fit: the step is done again with a larger one."""
-        self._sums = [torch.zeros(flat.numel() + 3, dtype=torch.int64, device=flat.device) for flat in self._flats]
+        self._sums = [
+            torch.zeros(flat.numel() + 3, dtype=torch.int64, device=flat.device)
+            for flat in self._flats
+        ]
         self._flags_sum = self._sums[0][-flags - 3 : -3]
 
     def begin(self) -> None:
@@ -103,7 +124,9 @@ class ExactGradientSum(GradientSum):
                 total[: len(values)] += values.mul_(2.0 ** (BITS - self.exponent)).round_().long()
             flat.zero_()
 
-    def reduce(self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE) -> list[int] | None:
+    def reduce(
+        self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE
+    ) -> list[int] | None:
         _write(flags, self._flags_sum)
         try:
             with node.together(self._flags + 3 * len(self._sums)) as agreed:
@@ -112,14 +135,21 @@ class ExactGradientSum(GradientSum):
                 for total in self._sums:
                     agreed += total[-3:].tolist()
         except (GroupLost, RuntimeError):
-            # Of this step's tries the others may have had one less, and would go on with the exponent before it.
-            self.exponent, self._raised = self.exponent - self._raised, 0
+            # Of this step's tries the others may have had one less, and would go on with the
+            # exponent before it.
+            self.exponent = self.exponent - self._raised
+            self._raised = 0
             raise
-        # The counts were summed with the gradients, so that every member decides the same, and every rank of a node.
-        flags, ends = agreed[: self._flags], agreed[self._flags :]
-        not_finite, too_large, near = any(ends[0::3]), any(ends[1::3]), any(ends[2::3])
+        # The counts were summed with the gradients, so that every member decides the same, and
+        # every rank of a node.
+        flags = agreed[: self._flags]
+        ends = agreed[self._flags :]
+        not_finite = any(ends[0::3])
+        too_large = any(ends[1::3])
+        near = any(ends[2::3])
         if too_large:
-            self.exponent, self._raised = self.exponent + STEP_UP, self._raised + STEP_UP
+            self.exponent = self.exponent + STEP_UP
+            self._raised = self._raised + STEP_UP
             return None
         self._raised = 0
         for flat, total in zip(self._flats, self._sums, strict=True):
@@ -167,5 +197,10 @@ def _like(parameter: nn.Parameter, view: Tensor) -> Tensor:
     if sharded is None:
         return view
     return type(sharded).from_local(
-        view, sharded.device_mesh, sharded.placements, run_check=False, shape=sharded.shape, stride=sharded.stride()
+        view,
+        sharded.device_mesh,
+        sharded.placements,
+        run_check=False,
+        shape=sharded.shape,
+        stride=sharded.stride(),
     )

@@ -1,8 +1,10 @@
-"""A node of a sharded gang: `holdfast train ranks --sharded` keeps the node's memory while its ranks end and start again.
+"""A node of a sharded gang: `holdfast train ranks --sharded` keeps the node's memory while its
+ranks end and start again.
 
-A state that is sharded over nodes needs every node. When one is lost the others' launchers end their ranks and keep
-what the ranks have staged, wait in the next epoch for the replacement, and all start their ranks again. Those restore
-each shard from their own node's memory or from the neighbour's, and from the bucket where memory has no whole step.
+A state that is sharded over nodes needs every node. When one is lost the others' launchers end
+their ranks and keep what the ranks have staged, wait in the next epoch for the replacement, and all
+start their ranks again. Those restore each shard from their own node's memory or from the
+neighbour's, and from the bucket where memory has no whole step.
 """
 
 # Why it is so: infra/decisions/0115.
@@ -23,7 +25,12 @@ from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.parts import Keeper, PeerPlaces
 from holdfast.checkpoint.stores import client_of
 from holdfast.contract import exit_codes
-from holdfast.contract.environment import ENV_GANG_DOMAIN, ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_PEERS
+from holdfast.contract.environment import (
+    ENV_GANG_DOMAIN,
+    ENV_LOCAL_RANK,
+    ENV_LOCAL_WORLD_SIZE,
+    ENV_PEERS,
+)
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.values import between
@@ -76,7 +83,9 @@ class ShardedNode:
 
 
 def run_sharded(node: ShardedNode, shutdown: Shutdown) -> int:
-    """The exit code of the pod. Raises InputError where a port is taken or the program cannot be started."""
+    """The exit code of the pod. Raises InputError where a port is taken or the program cannot be
+    started.
+    """
     launcher = _Launcher(node, shutdown)
     try:
         return launcher.work()
@@ -89,12 +98,20 @@ def run_sharded(node: ShardedNode, shutdown: Shutdown) -> int:
 
 class _Launcher:
     def __init__(self, node: ShardedNode, shutdown: Shutdown) -> None:
-        self._node, self._shutdown = node, shutdown
-        self._memories = [[os.memfd_create("holdfast-staging") for _ in range(MEMORIES)] for _ in range(node.processes)]
+        self._node = node
+        self._shutdown = shutdown
+        self._memories = [
+            [os.memfd_create("holdfast-staging") for _ in range(MEMORIES)]
+            for _ in range(node.processes)
+        ]
         # First, before this process has threads.
-        memories = [memory for own in self._memories for memory in own]
+        memories = []
+        for own in self._memories:
+            for memory in own:
+                memories.append(memory)
         self._ranks = ForkedRanks(node.command, memories, client=client_of(node.checkpoints))
-        me, key = Member(index=node.place, incarnation=secrets.token_hex(8)), join_key(node.run)
+        me = Member(index=node.place, incarnation=secrets.token_hex(8))
+        key = join_key(node.run)
         port = node.nodes[node.place][1]
         with opening(port):
             self._control = Control(me, port, key)
@@ -103,35 +120,58 @@ class _Launcher:
         domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
         shape = f"{len(node.nodes)} nodes of {node.processes} processes"
         self._keeper = Keeper(node.run, self._memories)
-        self._control.shown |= {"keeper": self._keeper.port, "domain": domain, "shape": shape}
+        self._control.shown |= {
+            "keeper": self._keeper.port,
+            "domain": domain,
+            "shape": shape,
+        }
         self._peers = Peers(node.nodes, key)
         storage = open_store(node.checkpoints, Tuning(), self._peers, hold_s=node.wait_s)
         self._lag = Lag(120.0)
         # A notice to this node ends this node: the others' memory is needed.
         self._regroup = Regroup(
-            storage, node.run, self._control, self._peers, self._lag, min_members=len(node.nodes), gather_s=20.0,
-            hold_s=node.wait_s, stop_asked=lambda: False,
-        )  # fmt: skip
+            storage,
+            node.run,
+            self._control,
+            self._peers,
+            self._lag,
+            min_members=len(node.nodes),
+            gather_s=20.0,
+            hold_s=node.wait_s,
+            stop_asked=lambda: False,
+        )
         self._ended: SimpleQueue[int | None] = SimpleQueue()
         """Exit codes of ranks; None: another node is lost."""
-        self._watch = Watch(me, self._peers, lambda: self._ended.put(None), silent_s=SILENT_S, only_lead_asks_all=True)
+        self._watch = Watch(
+            me,
+            self._peers,
+            lambda: self._ended.put(None),
+            silent_s=SILENT_S,
+            only_lead_asks_all=True,
+        )
 
     def work(self) -> int:
         threading.Thread(target=self._pass_on, daemon=True).start()
-        # Before it joins: those who are at work must not wait for one that they can never start with.
+        # Before it joins: those who are at work must not wait for one that they can never start
+        # with.
         self._check_alike(self._peers.look([*range(len(self._node.nodes))]).values())
         epoch = self._regroup.first()
         while True:
             # No epoch is complete with fewer: then the gang has waited long enough.
             if epoch.ending:
-                logs.error("gang", f"{len(epoch.members)} of {len(self._node.nodes)} nodes are left, for too long")
+                logs.error(
+                    "gang",
+                    f"{len(epoch.members)} of {len(self._node.nodes)} nodes are left, for too long",
+                )
                 return exit_codes.EXIT_RETRY
             began = time.monotonic()
             with self._watch.over(epoch):
                 code = self._in_epoch(epoch, began)
             if code is not None:
                 return code
-            logs.warning("gang", f"epoch {epoch.number} has lost a node: this one keeps its memory and waits")
+            logs.warning(
+                "gang", f"epoch {epoch.number} has lost a node: this one keeps its memory and waits"
+            )
             self._ranks.end()
             self._keeper.end_uploaders()
             self._control.lose(epoch)
@@ -148,12 +188,16 @@ class _Launcher:
 
     def _check_alike(self, others: Iterable[Mapping[str, Any]]) -> None:
         own = self._control.shown["shape"]
-        if differs := next((other["shape"] for other in others if other.get("shape", own) != own), ""):
+        differs = next((other["shape"] for other in others if other.get("shape", own) != own), "")
+        if differs:
             raise InputError(
                 "nodes of the sharded gang were started with other numbers",
                 got=f"{own} here, {differs} at another node",
                 allowed="the same --nodes and --processes on all nodes",
-                fix="start this node as the others; for another size end all of them first: the state then comes from the bucket",
+                fix=(
+                    "start this node as the others; for another size end all of them first: the"
+                    " state then comes from the bucket"
+                ),
             )
 
     def _in_epoch(self, epoch: Epoch, began: float) -> int | None:
@@ -167,15 +211,21 @@ class _Launcher:
         statuses = self._statuses(epoch)
         if statuses is None:
             return None
-        tunnel, port = None, self._gate.store.port
+        tunnel = None
+        port = self._gate.store.port
         if epoch.lead != self._control.me:
             host, above = self._node.nodes[epoch.lead.index]
             tunnel = Tunnel((host, above + 1), join_key(self._node.run))
             port = tunnel.port
         try:
-            variables = [self._variables(epoch, rank, port, statuses) for rank in range(self._node.processes)]
+            variables = []
+            for rank in range(self._node.processes):
+                variables.append(self._variables(epoch, rank, port, statuses))
             self._ranks.start(variables, ended)
-            logs.info("gang", f"epoch {epoch.number}: ranks started after {time.monotonic() - began:.2f} s")
+            logs.info(
+                "gang",
+                f"epoch {epoch.number}: ranks started after {time.monotonic() - began:.2f} s",
+            )
             return self._code(epoch, ended)
         finally:
             if tunnel:
@@ -196,7 +246,9 @@ class _Launcher:
         return exit_codes.EXIT_COMPLETE
 
     def _after_failure(self, codes: list[int], ended: SimpleQueue[int | None]) -> int | None:
-        """A rank fails with its peers: whether a node is lost shows in a moment. If none is, this node has failed."""
+        """A rank fails with its peers: whether a node is lost shows in a moment. If none is, this
+        node has failed.
+        """
         if exit_codes.EXIT_BAD_INPUT not in codes:  # to a program a lost peer may look like a bug
             # One that stops for another node's notice is ahead of that node's end.
             noticed = exit_codes.EXIT_PREEMPTED in codes
@@ -212,7 +264,9 @@ class _Launcher:
         """One that went now would look lost to those whose ranks are still ending."""
         self._control.enter(epoch, "complete")
         others = [member for member in epoch.members if member != self._control.me]
-        while any(found.get("phase") != "complete" for found in self._peers.answers(others).values()):
+        while any(
+            found.get("phase") != "complete" for found in self._peers.answers(others).values()
+        ):
             self._control.wait(0.1)
 
     def _statuses(self, epoch: Epoch) -> list[dict[str, Any]] | None:
@@ -221,7 +275,11 @@ class _Launcher:
         while time.monotonic() < ends:
             found = self._peers.answers([*epoch.members])
             self._check_alike(found[member] for member in found if member == epoch.lead)
-            ready = {member.index: status for member, status in found.items() if status.get("ready") == epoch.number}
+            ready = {
+                member.index: status
+                for member, status in found.items()
+                if status.get("ready") == epoch.number
+            }
             if len(ready) == len(self._node.nodes):
                 return [ready[place] for place in range(len(ready))]
             with contextlib.suppress(Empty):
@@ -229,9 +287,16 @@ class _Launcher:
                     return None
         return None
 
-    def _variables(self, epoch: Epoch, rank: int, port: int, statuses: list[dict[str, Any]]) -> dict[str, str]:
+    def _variables(
+        self,
+        epoch: Epoch,
+        rank: int,
+        port: int,
+        statuses: list[dict[str, Any]],
+    ) -> dict[str, str]:
         """As torchrun's agent sets them, so that init_process_group() needs no arguments."""
-        node, size = self._node, self._node.processes
+        node = self._node
+        size = self._node.processes
         found = {
             "RANK": str(node.place * size + rank),
             ENV_LOCAL_RANK: str(rank),
@@ -250,7 +315,8 @@ class _Launcher:
                 epoch=epoch.number,
                 place=node.place,
                 keepers=tuple(
-                    (host, int(each["keeper"])) for (host, _), each in zip(node.nodes, statuses, strict=True)
+                    (host, int(each["keeper"]))
+                    for (host, _), each in zip(node.nodes, statuses, strict=True)
                 ),
                 ranks_per_node=size,
                 memories=tuple(self._memories[rank]),

@@ -1,7 +1,8 @@
-"""Who belongs to the gang: epochs, each an object in the checkpoint storage that is created once and never changed.
+"""Who belongs to the gang: epochs, each an object in the checkpoint storage that is created once
+and never changed.
 
-Two halves of a torn network both propose the next number; the store takes one, and the other half reads that it is
-out. So there is no split brain, and no service apart from the bucket.
+Two halves of a torn network both propose the next number; the store takes one, and the other half
+reads that it is out. So there is no split brain, and no service apart from the bucket.
 """
 
 # Why it is so: infra/decisions/0035.
@@ -47,11 +48,18 @@ class Epoch:
     @classmethod
     def from_json(cls, body: Any) -> "Epoch":
         """Raises ValueError, KeyError, TypeError or OverflowError for anything that is no epoch."""
-        members = tuple(Member(index=int(m["index"]), incarnation=str(m["incarnation"])) for m in body["members"])
+        members = tuple(
+            Member(index=int(m["index"]), incarnation=str(m["incarnation"]))
+            for m in body["members"]
+        )
         # A rank is a position in this list: in another order two members would take each other's.
         if not members or [m.index for m in members] != sorted({m.index for m in members}):
             raise ValueError("members are not in the order of their index")
-        return cls(number=int(body["number"]), members=members, ending=bool(body["ending"]))
+        return cls(
+            number=int(body["number"]),
+            members=members,
+            ending=bool(body["ending"]),
+        )
 
 
 def newest_number(storage: Storage, run: str) -> int:
@@ -61,11 +69,16 @@ def newest_number(storage: Storage, run: str) -> int:
 def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
     """The epoch of that number: this one, or the one that another proposer was faster with."""
     try:
-        put_new(storage, object_names.gang_object(run, epoch.number), json.dumps(epoch.to_json()).encode())
+        put_new(
+            storage,
+            object_names.gang_object(run, epoch.number),
+            json.dumps(epoch.to_json()).encode(),
+        )
     # Also where an earlier try of this proposer was stored and its answer was lost.
     except AlreadyExists:
         return read_epoch(storage, run, epoch.number)
-    # The epoch is committed already: a storage that refuses to tidy up must not cost the gang a try.
+    # The epoch is committed already: a storage that refuses to tidy up must not cost the gang a
+    # try.
     with suppress(StorageError):
         for old in numbers_below(storage, object_names.gang_prefix(run))[:-KEPT]:
             storage.delete(object_names.gang_object(run, old))
@@ -79,7 +92,15 @@ def read_epoch(storage: Storage, run: str, number: int) -> Epoch:
         epoch = Epoch.from_json(json.loads(read_object(storage, name, limit=MAX_EPOCH_BYTES)))
         if epoch.number != number:
             raise ValueError(f"it says number {epoch.number}")
-    except (ValueError, KeyError, TypeError, OverflowError, EOFError, NotFound, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        EOFError,
+        NotFound,
+        RecursionError,
+    ) as error:
         raise InputError(
             "the gang's newest epoch cannot be read",
             got=f"{name}: {error}",

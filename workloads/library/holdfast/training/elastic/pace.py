@@ -1,4 +1,6 @@
-"""Who holds an elastic gang up: each member's time for a shard rides on the gradients' sum, as its flags do."""
+"""Who holds an elastic gang up: each member's time for a shard rides on the gradients' sum, as its
+flags do.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +29,16 @@ class Pace(Stopwatch):
         self._slowest: dict[str, Any] = {}
 
     def ended(self, mine: int, *, step: int, epoch: int) -> int:
-        """This member has computed this number of shards. Units for one of those since the last exchange, at every fifth
-        step, else 0. Without these: a GPU may still be busy with them, and the sum must not wait for it twice."""
+        """This member has computed this number of shards. Units for one of those since the last
+        exchange, at every fifth step, else 0. Without these: a GPU may still be busy with them, and
+        the sum must not wait for it twice.
+        """
         if epoch != self._epoch:
             # Not this step: who comes begins with a slow one, and shares change.
-            self._epoch, self._mine, self._totals, self._slowest = epoch, 0, {}, {}
+            self._epoch = epoch
+            self._mine = 0
+            self._totals = {}
+            self._slowest = {}
             self.taken_s()
             return 0
         units = 0
@@ -46,12 +53,16 @@ class Pace(Stopwatch):
         """`units`: of every place, as they were added up. `members`: places that took part."""
         # A member that has measured no step yet would look infinitely fast.
         if all(units[member] for member in members):
-            self._totals = {m: self._totals.get(m, 0.0) + EVERY * units[m] * _UNIT_S for m in members}
+            self._totals = {
+                m: self._totals.get(m, 0.0) + EVERY * units[m] * _UNIT_S for m in members
+            }
 
     def slowest(self) -> dict[str, Any]:
-        """Of the exchanges since the last call, else of the newest one, as fields of a `window` event: which place took
-        longest for its share, and how many times as long as the others."""
-        totals, self._totals = self._totals, {}
+        """Of the exchanges since the last call, else of the newest one, as fields of a `window`
+        event: which place took longest for its share, and how many times as long as the others.
+        """
+        totals = self._totals
+        self._totals = {}
         if len(totals) > 1:
             share = self._shards / len(totals)
             self._slowest = slowest_of({member: share * total for member, total in totals.items()})

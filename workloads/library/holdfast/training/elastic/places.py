@@ -1,4 +1,5 @@
-"""Where the places of a gang are reached, and which of them this process has: as a pod's environment states it.
+"""Where the places of a gang are reached, and which of them this process has: as a pod's
+environment states it.
 
 A place is one process. Those of one node have neighbouring places, and ports of their own.
 """
@@ -43,12 +44,21 @@ class Places:
         # A node with fewer processes would shift the places of all nodes after it.
         if self.ranks_per_node < 1 or len(self.nodes) % self.ranks_per_node:
             raise InputError(
-                "processes of a node", got=f"{self.ranks_per_node} with {len(self.nodes)} addresses",
+                "processes of a node",
+                got=f"{self.ranks_per_node} with {len(self.nodes)} addresses",
                 allowed="a number that divides the addresses: every node has the same number",
                 fix="an address for each process, node by node",
-            )  # fmt: skip
-        between("place is out of range", self.index, 0, len(self.nodes) - 1, fix="JOB_COMPLETION_INDEX of the pod")
-        between("min_nodes is out of range", self.min_nodes, 1, len(self.nodes) // self.ranks_per_node)
+            )
+        between(
+            "place is out of range",
+            self.index,
+            0,
+            len(self.nodes) - 1,
+            fix="JOB_COMPLETION_INDEX of the pod",
+        )
+        between(
+            "min_nodes is out of range", self.min_nodes, 1, len(self.nodes) // self.ranks_per_node
+        )
 
 
 def gang_id(nodes: tuple[Address, ...]) -> str:
@@ -58,7 +68,8 @@ def gang_id(nodes: tuple[Address, ...]) -> str:
 
 def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
     """Without the variables of an elastic job: the only place of a gang of one. Raises InputError."""
-    nodes, ranks = _number(variables, ENV_GANG_NODES, 1), _number(variables, ENV_LOCAL_WORLD_SIZE, 1)
+    nodes = _number(variables, ENV_GANG_NODES, 1)
+    ranks = _number(variables, ENV_LOCAL_WORLD_SIZE, 1)
     # Every Indexed Job sets the index: without a gang it is no place.
     node = _number(variables, ENV_COMPLETION_INDEX, 0) if nodes > 1 else 0
     port = _number(variables, ENV_GANG_PORT, DEFAULT_PORT)
@@ -71,11 +82,18 @@ def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
 
 
 def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address, ...]:
-    """Of every place, node by node. {place} in `host` is replaced by the node; without it all are on one machine. Places
-    on one machine are two ports apart. Raises InputError for numbers out of range."""
+    """Of every place, node by node. {place} in `host` is replaced by the node; without it all are
+    on one machine. Places on one machine are two ports apart. Raises InputError for numbers out of
+    range.
+    """
     together = PLACE not in host
     most = nodes * ranks if together else ranks
-    if not (1 <= nodes <= MAX_NODES and 1 <= ranks <= MAX_RANKS and port >= 1 and port + 2 * most - 1 <= 65535):
+    if not (
+        1 <= nodes <= MAX_NODES
+        and 1 <= ranks <= MAX_RANKS
+        and port >= 1
+        and port + 2 * most - 1 <= 65535
+    ):
         raise InputError(
             "addresses of the gang",
             got=f"{nodes} nodes of {ranks} processes from port {port}",
@@ -85,7 +103,11 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
     if together:
         # The port above each is where the groups of an epoch meet.
         return tuple((host, port + 2 * place) for place in range(nodes * ranks))
-    return tuple((host.replace(PLACE, str(node)), port + 2 * rank) for node in range(nodes) for rank in range(ranks))
+    return tuple(
+        (host.replace(PLACE, str(node)), port + 2 * rank)
+        for node in range(nodes)
+        for rank in range(ranks)
+    )
 
 
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:
@@ -93,7 +115,9 @@ def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     # int() takes digits of every script and numbers of thousands of digits, signs and spaces.
     if not (given.isascii() and given.isdecimal() and len(given) < 9):
         raise InputError(
-            f"environment variable {name}", got=repr(given)[:120], allowed="a whole number",
+            f"environment variable {name}",
+            got=repr(given)[:120],
+            allowed="a whole number",
             fix="let the platform set it with `nodes: 4..8` in the job file",
-        )  # fmt: skip
+        )
     return int(given)

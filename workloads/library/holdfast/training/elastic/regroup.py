@@ -1,8 +1,9 @@
-"""Finding the next epoch: at the start, after a loss, and at a boundary where a member leaves or comes.
+"""Finding the next epoch: at the start, after a loss, and at a boundary where a member leaves or
+comes.
 
-The lead is the member with the lowest place in the Job among those that answer. It waits until all who live have lost the
-old group as well, and proposes; the storage decides. Every loop here looks around again, so a lead that dies in the
-middle of anything is followed by the next.
+The lead is the member with the lowest place in the Job among those that answer. It waits until all
+who live have lost the old group as well, and proposes; the storage decides. Every loop here looks
+around again, so a lead that dies in the middle of anything is followed by the next.
 """
 
 import time
@@ -38,18 +39,28 @@ class Regroup:
         hold_s: float,
         stop_asked: Callable[[], bool],
     ) -> None:
-        """`gather_s`: how long a start waits for more than the least; `hold_s`: how long too few wait."""
-        self._storage, self._run, self.control, self.peers = storage, run, control, peers
-        self._places, self.lag, self._stop_asked = len(peers.addresses), lag, stop_asked
-        self._min_members, self._gather_s, self._hold_s = min_members, gather_s, hold_s
+        """`gather_s`: how long a start waits for more than the least; `hold_s`: how long too few
+        wait.
+        """
+        self._storage = storage
+        self._run = run
+        self.control = control
+        self.peers = peers
+        self._places = len(peers.addresses)
+        self.lag = lag
+        self._stop_asked = stop_asked
+        self._min_members = min_members
+        self._gather_s = gather_s
+        self._hold_s = hold_s
         self._me = control.me
         self._reported_late = 0
         self._left_out_by: Epoch | None = None
         """The newest that went on without this member."""
 
     def first(self) -> Epoch:
-        """Join the gang that is there, or found one. Raises Preempted, GangTooSmall, and CutOff where the lead cannot reach
-        this member."""
+        """Join the gang that is there, or found one. Raises Preempted, GangTooSmall, and CutOff
+        where the lead cannot reach this member.
+        """
         # Who asks in turn learns from it that their old epoch is over.
         self.control.enter(self._left_out_by, "waiting")
         began = time.monotonic()
@@ -65,34 +76,51 @@ class Regroup:
                 if _times_unheard(answer, self._me) >= TRIES:
                     raise CutOff(0, str(unreachable(self.peers, self._me.index, {})))
                 if found and self._me in found.members:
-                    # A member that has not heard yet still offers the epoch that is over for this one: both would wait
-                    # there for ever.
+                    # A member that has not heard yet still offers the epoch that is over for this
+                    # one: both would wait there for ever.
                     if self._left_out_by is None or found.number > self._left_out_by.number:
                         return self._entered(found)
                     self.control.wait(_LOOK_S)  # that answer came at once
             elif epoch := self._found(began):
                 return epoch
-            # Where a gang is at work its lead decides; before that, waiting costs what waiting nodes cost.
+            # Where a gang is at work its lead decides; before that, waiting costs what waiting
+            # nodes cost.
             elif time.monotonic() - began > self._gather_s + self._hold_s:
                 raise GangTooSmall(0, self._too_few())
 
     def after(self, epoch: Epoch, *, without: frozenset[int] = frozenset()) -> Epoch:
-        """The epoch that follows: those who live, less those who leave or are silent, and those who want to join.
+        """The epoch that follows: those who live, less those who leave or are silent, and those who
+        want to join.
 
-        Raises Expelled. The state is not this function's business."""
+        Raises Expelled. The state is not this function's business.
+        """
         stayers = [member for member in epoch.members if member.index not in without]
         began = time.monotonic()
         while True:
             answers = self.peers.answers(stayers)
-            # Who has done the last step reports nothing more. A lower place commits, and is gone soon.
+            # Who has done the last step reports nothing more. A lower place commits, and is gone
+            # soon.
             done = [
-                m for m, found in answers.items() if m.index > self._me.index and found.get("finished") == epoch.number
+                m
+                for m, found in answers.items()
+                if m.index > self._me.index and found.get("finished") == epoch.number
             ]
             living = [member for member in answers if member not in done]
             if not living or living[0] == self._me:
-                # Others have met without this member, that was frozen: what it proposes is decided already.
-                ahead = any(found and found.number > epoch.number for found in map(epoch_of, answers.values()))
-                if proposed := self._lead(epoch, living, began, ahead=ahead, done=len(done)):
+                # Others have met without this member, that was frozen: what it proposes is decided
+                # already.
+                ahead = any(
+                    found and found.number > epoch.number
+                    for found in map(epoch_of, answers.values())
+                )
+                proposed = self._lead(
+                    epoch,
+                    living,
+                    began,
+                    ahead=ahead,
+                    done=len(done),
+                )
+                if proposed:
                     return proposed
             else:
                 failpoint("gang.report")
@@ -103,9 +131,9 @@ class Regroup:
     def _too_few(self) -> str:
         host, port = self.peers.addresses[self._me.index]
         return (
-            f"fewer than {self._min_members} members came within "
-            f"{self._gather_s + self._hold_s:g} s; if more are running, open TCP {port} and 1024 to 65535 "
-            f"between the Job's pods (this is {host}): rule HF155 of `holdfast lint` finds the policy that closes them"
+            f"fewer than {self._min_members} members came within {self._gather_s + self._hold_s:g}"
+            f" s; if more are running, open TCP {port} and 1024 to 65535 between the Job's pods"
+            f" (this is {host}): rule HF155 of `holdfast lint` finds the policy that closes them"
         )
 
     def went_on_without(self, epoch: Epoch) -> bool:
@@ -123,7 +151,8 @@ class Regroup:
                 # A former gang of the run has left its epochs, and a number is never given twice.
                 number = newest_number(self._storage, self._run) + 1
                 return self._propose(Epoch(number=number, members=members), began)
-            # Another founded the gang at the same moment: the next look finds it, and asks to come in.
+            # Another founded the gang at the same moment: the next look finds it, and asks to come
+            # in.
             except Expelled:
                 return None
             except StorageError as error:
@@ -131,11 +160,22 @@ class Regroup:
         self.control.wait(_LOOK_S)
         return None
 
-    def _lead(self, epoch: Epoch, living: list[Member], began: float, *, ahead: bool, done: int) -> Epoch | None:
+    def _lead(
+        self,
+        epoch: Epoch,
+        living: list[Member],
+        began: float,
+        *,
+        ahead: bool,
+        done: int,
+    ) -> Epoch | None:
         """On the lowest that lives: None while others have to be waited for."""
         waited = time.monotonic() - began
         reported = self.control.reported(epoch.number)
-        late = [member.index for member in living if member != self._me and member.index not in reported]
+        late = []
+        for member in living:
+            if member != self._me and member.index not in reported:
+                late.append(member.index)
         if not ahead:
             self._report_late(epoch, late, waited)
         proposal = successor(
@@ -148,7 +188,8 @@ class Regroup:
             patient=waited < self.lag.bound_s and not ahead,
             # A member with a notice has no time to hold for others.
             holding=waited < self._hold_s and not self._stop_asked(),
-            # Those that have done the last step are there: it is for them that this member does it too.
+            # Those that have done the last step are there: it is for them that this member does it
+            # too.
             min_members=self._min_members - done,
         )
         if proposal is None:
@@ -162,7 +203,9 @@ class Regroup:
             self._reported_late = epoch.number
             places = ", ".join(map(str, late))
             logs.warning(
-                "gang", f"waiting for place {places}, which answers and is still in its step: {self.lag.bound_s:g} s"
+                "gang",
+                f"waiting for place {places}, which answers and is still in its step:"
+                f" {self.lag.bound_s:g} s",
             )
 
     def _joiners(self) -> list[Member]:
@@ -182,7 +225,9 @@ class Regroup:
         return self._entered(decided)
 
     def _refused(self, error: StorageError, began: float) -> None:
-        """Without the storage nothing says who belongs to the gang, and no checkpoint can be kept either."""
+        """Without the storage nothing says who belongs to the gang, and no checkpoint can be kept
+        either.
+        """
         reason = f"the gang's next epoch cannot be stored: {error}"
         if time.monotonic() - began >= self._hold_s or self._stop_asked():
             raise GangTooSmall(0, reason) from error
@@ -197,7 +242,10 @@ class Regroup:
         self.control.enter(epoch, "member")
         places = ", ".join(str(member.index) for member in epoch.members)
         if epoch.lead == self._me:
-            logs.info("gang", f"epoch {epoch.number}: {len(epoch.members)} of {self._places} members ({places})")
+            logs.info(
+                "gang",
+                f"epoch {epoch.number}: {len(epoch.members)} of {self._places} members ({places})",
+            )
         return epoch
 
     def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
@@ -216,18 +264,25 @@ def successor(
     holding: bool,
     min_members: int,
 ) -> Epoch | None:
-    """What the lowest living member proposes after `epoch`; None while others have to be waited for.
+    """What the lowest living member proposes after `epoch`; None while others have to be waited
+    for.
 
-    `reported`: places that have lost the group of `epoch` as well. `patient`: whether to wait for those that have not;
-    `holding`: whether too few wait for more."""
+    `reported`: places that have lost the group of `epoch` as well. `patient`: whether to wait for
+    those that have not; `holding`: whether too few wait for more.
+    """
     missing = [member for member in living if member != me and member.index not in reported]
     if missing and patient:
         return None
-    # A place that restarted asks again while its dead self may still count as living: the later entry wins.
+    # A place that restarted asks again while its dead self may still count as living: the later
+    # entry wins.
     members = _by_place([*joiners, me, *(member for member in living if member not in missing)])
     if len(members) < min_members and holding:
         return None
-    return Epoch(number=epoch.number + 1, members=members, ending=len(members) < min_members)
+    return Epoch(
+        number=epoch.number + 1,
+        members=members,
+        ending=len(members) < min_members,
+    )
 
 
 def _times_unheard(answer: Mapping[str, Any] | None, me: Member) -> int:
@@ -244,7 +299,9 @@ def _by_place(members: list[Member]) -> tuple[Member, ...]:
 
 
 def _lead_to_ask(status: dict[int, dict[str, object]], me: int) -> int:
-    """The lowest member of the newest epoch that anybody works in; else the lowest of those who wait."""
+    """The lowest member of the newest epoch that anybody works in; else the lowest of those who
+    wait.
+    """
     at_work: list[tuple[int, int]] = []
     for index, found in status.items():
         epoch = epoch_of(found)

@@ -1,5 +1,5 @@
-"""The checkpoints of a gang: its lead writes them, since every member holds the same state. All ranks of a node that
-shares one state write and read together, and call each method equally often.
+"""The checkpoints of a gang: its lead writes them, since every member holds the same state. All
+ranks of a node that shares one state write and read together, and call each method equally often.
 
 A member that becomes the lead takes the run's fence, so a former lead that wakes up from a long
 sleep can commit nothing. Without the fence nothing is saved: each save requests it again.
@@ -47,9 +47,17 @@ class GangSaves:
         stop_asked: Callable[[], bool],
         node: Node = ALONE,
     ) -> None:
-        self._url, self._storage, self._run, self.state = url, storage, run, state
-        self._every, self._keep, self._tuning, self._events = every, keep, tuning, events
-        self._stop_asked, self._gang, self.node = stop_asked, gang, node
+        self._url = url
+        self._storage = storage
+        self._run = run
+        self.state = state
+        self._every = every
+        self._keep = keep
+        self._tuning = tuning
+        self._events = events
+        self._stop_asked = stop_asked
+        self._gang = gang
+        self.node = node
         self._leads = False
         self._writer: CheckpointWriter | None = None
         """None without the fence."""
@@ -62,7 +70,12 @@ class GangSaves:
         self._damaged = found.damaged
         for step, reason in found.skipped:
             logs.warning("restore", f"skipped step {step}: {reason}")
-        self.emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
+        self.emit(
+            "restore",
+            step=found.step,
+            seconds=round(found.seconds, 3),
+            skipped=found.skipped,
+        )
         return found.step
 
     def lead(self, step: int) -> None:
@@ -78,10 +91,12 @@ class GangSaves:
         if self._writer:
             return
         epoch, durable, stale = self.node.decided(self._fence)
-        # A new one for each: the uploads of one that has ended have left their marks in the store of its ranks.
+        # A new one for each: the uploads of one that has ended have left their marks in the store
+        # of its ranks.
         self._ranks = self.node.ranks(timeout_s=self._tuning.agree_timeout_s)
         restored = Restored(
-            # A commit that is further than this gang belongs to one that was lost with it; it must not count as ours.
+            # A commit that is further than this gang belongs to one that was lost with it; it must
+            # not count as ours.
             step=max([0, *(s for s in durable if s <= step)]),
             skipped=[],
             damaged=self._damaged,
@@ -93,14 +108,20 @@ class GangSaves:
             self._ranks,
             keep=self._keep,
             tuning=self._tuning,
-            began=Start(restored=restored, epoch=epoch, stale=tuple(stale)),
+            began=Start(
+                restored=restored,
+                epoch=epoch,
+                stale=tuple(stale),
+            ),
             on_report=self._on_report,
             stop_asked=self._stop_asked,
             hazard=Hazard(),
         )
 
     def _fence(self) -> tuple[int, list[int], list[str]]:
-        return fence.take(self._storage, self._run, gang=self._gang), *behind_fence(self._storage, self._run)
+        return fence.take(self._storage, self._run, gang=self._gang), *behind_fence(
+            self._storage, self._run
+        )
 
     def follow(self) -> None:
         """Another member leads: what is still in flight here has lost its right to commit."""
@@ -117,7 +138,8 @@ class GangSaves:
         self._poll()
         if not self._leads or step % self._every:
             return
-        # The storage may have been silent when this member became the lead: the fence is requested again.
+        # The storage may have been silent when this member became the lead: the fence is requested
+        # again.
         self.lead(step)
         if self._writer and step > max(self._writer.last_step, self._writer.durable_step):
             self._writer.save(step, self.state)
@@ -134,13 +156,15 @@ class GangSaves:
             raise NotDurable(step, f"the last state is not stored: {error}") from error
         assert self._writer
         if step > max(self._writer.last_step, self._writer.durable_step):
-            # It waits for the upload before it, where a save on the way would be dropped: no later one comes.
+            # It waits for the upload before it, where a save on the way would be dropped: no later
+            # one comes.
             self._writer.save(step, self.state, in_any_case=True)
         self._writer.wait(within_s)
         try:
             self._writer.check_durable(step)
         finally:
-            # Before any rank acts on it: the one that the others hear the end from may leave next, with what they hear by.
+            # Before any rank acts on it: the one that the others hear the end from may leave next,
+            # with what they hear by.
             with self.node.together():
                 pass
 
@@ -154,18 +178,25 @@ class GangSaves:
             logs.warning("stop", f"no last checkpoint: {end.reason}")
 
     def loss(self, step: int, *, ask: bool) -> str:
-        """For a line: what leaving at `step` loses, as far as this member has written it. `ask`: from the main thread, for
-        the newest commit."""
+        """For a line: what leaving at `step` loses, as far as this member has written it. `ask`:
+        from the main thread, for the newest commit.
+        """
         with suppress(CheckpointExit):  # it is leaving already
             if ask:
                 self._poll()
         lost = step - self._writer.durable_step if self._writer else 0
-        return f"; the newest checkpoint is of step {step - lost}: {lost} steps are lost" if lost > 0 else ""
+        if lost > 0:
+            return f"; the newest checkpoint is of step {step - lost}: {lost} steps are lost"
+        return ""
 
     def _on_report(self, report: Report) -> None:
         if report.done in ("failed", "fenced"):
-            logs.warning("save", f"checkpoint of step {report.step} failed: {report.reason}; training goes on")
-        if event := report.event():
+            logs.warning(
+                "save",
+                f"checkpoint of step {report.step} failed: {report.reason}; training goes on",
+            )
+        event = report.event()
+        if event:
             self.emit(event[0], **event[1])
 
     def emit(self, event: str, **fields: object) -> None:
@@ -174,10 +205,13 @@ class GangSaves:
 
 
 def open_store(url: str, tuning: Tuning, peers: Peers, *, hold_s: float) -> Storage:
-    """Raises InputError where it cannot be used; CheckpointExit where it cannot be used now and could be before: it would
-    be wrong to end the Job for it, as bad input does."""
+    """Raises InputError where it cannot be used; CheckpointExit where it cannot be used now and
+    could be before: it would be wrong to end the Job for it, as bad input does.
+    """
     try:
-        return Retrying(open_storage(url, request_s=tuning.request_s), budget_s=min(hold_s, tuning.retry_s))
+        return Retrying(
+            open_storage(url, request_s=tuning.request_s), budget_s=min(hold_s, tuning.retry_s)
+        )
     except InputError as error:
         if not (attempt_of(os.environ) or peers.look([*range(len(peers.addresses))])):
             raise

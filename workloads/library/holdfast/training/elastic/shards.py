@@ -1,8 +1,9 @@
-"""Logical shards: a fixed cut of every global batch, shared out again whenever the gang changes its size.
+"""Logical shards: a fixed cut of every global batch, shared out again whenever the gang changes its
+size.
 
-The global batch of a step is always the same V shards; a rank of W takes a contiguous range and accumulates. So the
-samples, their order and the learning rate do not depend on how many nodes there are. A gang's checkpoint says how the
-batch was cut, and a resumed gang compares.
+The global batch of a step is always the same V shards; a rank of W takes a contiguous range and
+accumulates. So the samples, their order and the learning rate do not depend on how many nodes there
+are. A gang's checkpoint says how the batch was cut, and a resumed gang compares.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from holdfast.contract.errors import InputError
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.progress import check_facts
 
-# With V = 6 N the slowest rank does at most 4 % more than its share at any size down to N / 2 (N = 8).
+# With V = 6 N the slowest rank does at most 4 % more than its share at any size down to N / 2 (N =
+# 8).
 SHARDS_PER_RANK = 6
 MAX_SHARDS = 1 << 16
 
@@ -26,28 +28,46 @@ def share(shards: int, rank: int, world_size: int) -> range:
 
 
 def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
-    """`shards`, or the default where it is 0. `ranks_of_state`: that many share one, and take shards at the same time.
+    """`shards`, or the default where it is 0. `ranks_of_state`: that many share one, and take
+    shards at the same time.
 
-    Raises InputError for a number that leaves a process without work."""
+    Raises InputError for a number that leaves a process without work.
+    """
     if not shards:
         return SHARDS_PER_RANK * ranks
     if shards % ranks_of_state or not ranks <= shards <= MAX_SHARDS:
         raise InputError(
             "number of logical shards does not fit the gang",
             got=f"{shards} shards for {ranks} processes, of which {ranks_of_state} share one state",
-            allowed=f"{ranks} to {MAX_SHARDS}, a multiple of {ranks_of_state}: processes that share a state get equally many",
+            allowed=(
+                f"{ranks} to {MAX_SHARDS}, a multiple of {ranks_of_state}: processes that share a"
+                " state get equally many"
+            ),
             fix=f"shards={SHARDS_PER_RANK * ranks}",
         )
     return shards
 
 
 class GangProgress:
-    def __init__(self, *, shards: int, seed: int, facts: Mapping[str, str | int], gradients: GradientSum) -> None:
+    def __init__(
+        self,
+        *,
+        shards: int,
+        seed: int,
+        facts: Mapping[str, str | int],
+        gradients: GradientSum,
+    ) -> None:
         exact = isinstance(gradients, ExactGradientSum)
-        self._facts: dict[str, Any] = {"shards": shards, "seed": seed, "exact": exact, **facts}
+        self._facts: dict[str, Any] = {
+            "shards": shards,
+            "seed": seed,
+            "exact": exact,
+            **facts,
+        }
         self._gradients = gradients
         if exact:
-            # Kernels of another type round differently, so the bits would depend on who has which shard.
+            # Kernels of another type round differently, so the bits would depend on who has which
+            # shard.
             self._facts["gpu"] = _gpu_of(gradients.device)
 
     def state_dict(self) -> dict[str, Any]:

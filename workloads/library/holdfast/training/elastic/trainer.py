@@ -1,4 +1,6 @@
-"""The reference model on an elastic gang: `holdfast train elastic`. The loop is what a user's own looks like."""
+"""The reference model on an elastic gang: `holdfast train elastic`. The loop is what a user's own
+looks like.
+"""
 
 from dataclasses import dataclass
 
@@ -45,10 +47,17 @@ class ElasticConfig(Training):
 def train_elastic(config: ElasticConfig) -> int:
     """The process's exit code."""
     defer_compiler()
-    device = chosen_device(config.device, local_rank=config.places.index % config.places.ranks_per_node)
+    device = chosen_device(
+        config.device, local_rank=config.places.index % config.places.ranks_per_node
+    )
     corpus = Corpus.read(config.data)
-    samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
-    # For the parameters that a first lead begins with; the draws of each step are seeded by gang.shards().
+    samples = Samples(
+        text=corpus.text,
+        context=config.model.context,
+        seed=config.seed,
+    )
+    # For the parameters that a first lead begins with; the draws of each step are seeded by
+    # gang.shards().
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
@@ -68,20 +77,28 @@ def train_elastic(config: ElasticConfig) -> int:
             for step in gang.steps(config.steps):
                 loss = torch.zeros(())
                 for shard in gang.shards():
-                    # By the logical shard, not by the rank: a step has the same samples whatever the number of nodes.
+                    # By the logical shard, not by the rank: a step has the same samples whatever
+                    # the number of nodes.
                     first = (step * gang.shard_count + shard) * config.shard_samples
                     inputs, following = samples.batch(first, config.shard_samples)
                     loss = next_byte_loss(model(inputs.to(device)), following.to(device))
                     gang.backward(loss)
-                # False: a peer was lost. No node may apply this step, and the loop gets its number again.
+                # False: a peer was lost. No node may apply this step, and the loop gets its number
+                # again.
                 if gang.reduce():
                     optimizer.step()
                     meter.follow(lead=gang.coordinator)
-                    # Of this node's last shard: a mean over the gang would be one more collective in every step.
+                    # Of this node's last shard: a mean over the gang would be one more collective
+                    # in every step.
                     meter.step(step + 1, loss.detach())
             meter.flush()
     except CheckpointExit as end:
         events.emit("exit", code=end.CODE, step=end.step)
         return end.CODE
-    events.emit("exit", code=exit_codes.EXIT_COMPLETE, step=config.steps, digest=digest(model, optimizer))
+    events.emit(
+        "exit",
+        code=exit_codes.EXIT_COMPLETE,
+        step=config.steps,
+        digest=digest(model, optimizer),
+    )
     return exit_codes.EXIT_COMPLETE

@@ -1,8 +1,9 @@
 # pyright: basic, reportMissingImports=false
-"""A loop over what `accelerator.prepare` gave: `python -m holdfast.training.examples.accelerate_loop URL [EPOCHS]`.
+"""A loop over what `accelerator.prepare` gave: `python -m
+holdfast.training.examples.accelerate_loop URL [EPOCHS]`.
 
-Started again after any end it goes on at the batch that comes next, in the middle of an epoch too. Needs
-holdfast[accelerate].
+Started again after any end it goes on at the batch that comes next, in the middle of an epoch too.
+Needs holdfast[accelerate].
 """
 
 import os
@@ -22,7 +23,9 @@ def main(url: str, epochs: int = 3) -> None:
     net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
     adam = torch.optim.AdamW(net.parameters(), lr=1e-2)
     inputs = torch.randn(160, 32)
-    data = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+    data = DataLoader(
+        TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8, shuffle=True
+    )
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, epochs * len(data))
     model, optimizer, loader, schedule = accelerator.prepare(net, adam, data, decay)
     run = os.environ.get("HOLDFAST_RUN", "accelerate-loop")

@@ -1,8 +1,10 @@
-"""FSDP2 inside a node and an elastic gang of such nodes: `python -m holdfast.training.examples.elastic_hsdp URL [STEPS]`.
+"""FSDP2 inside a node and an elastic gang of such nodes: `python -m
+holdfast.training.examples.elastic_hsdp URL [STEPS]`.
 
-Each node holds the whole state, sharded over its processes, so that a lost node takes no shard along that no other has.
-A job file with `nodes: 2..4` and four GPUs of each starts the program four times in each pod; by itself it is a node of
-one process. With exact=True the weights are the same bits for any number of such nodes.
+Each node holds the whole state, sharded over its processes, so that a lost node takes no shard
+along that no other has. A job file with `nodes: 2..4` and four GPUs of each starts the program four
+times in each pod; by itself it is a node of one process. With exact=True the weights are the same
+bits for any number of such nodes.
 """
 
 import os
@@ -22,7 +24,10 @@ SAMPLES = 2  # of a shard
 
 def main(url: str, steps: int = 200) -> None:
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
+    if kind == "cuda":
+        device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
+    else:
+        device = torch.device(kind)
     if kind == "cuda":
         torch.cuda.set_device(device)
     mesh = join_node(kind)
@@ -31,21 +36,34 @@ def main(url: str, steps: int = 200) -> None:
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after fully_shard, which replaces the parameters
+    # after fully_shard, which replaces the parameters
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     samples = Samples(text=Corpus.read(None).text, context=32, seed=0)
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "elastic-hsdp")
-    with ElasticGang(url, state, run=run, shards=16, exact=True, every=10) as gang:
+    with ElasticGang(
+        url,
+        state,
+        run=run,
+        shards=16,
+        exact=True,
+        every=10,
+    ) as gang:
         for step in gang.steps(steps):
             loss = torch.zeros(())
             for shard in gang.shards():  # the processes of a node have one each at the same time
-                inputs, following = samples.batch((step * gang.shard_count + shard) * SAMPLES, SAMPLES)
+                inputs, following = samples.batch(
+                    (step * gang.shard_count + shard) * SAMPLES, SAMPLES
+                )
                 loss = model.loss(inputs.to(device), following.to(device))
                 gang.backward(loss)
             if gang.reduce():  # False: a node was lost, and the step comes again
                 optimizer.step()
                 if gang.coordinator:
-                    print(f"step {step + 1} of {gang.world_size} processes, loss {loss.item():.6f}", flush=True)
+                    print(
+                        f"step {step + 1} of {gang.world_size} processes, loss {loss.item():.6f}",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""A plain loop that goes on without lost nodes: `python -m holdfast.training.examples.elastic_loop URL [STEPS]`.
+"""A plain loop that goes on without lost nodes: `python -m holdfast.training.examples.elastic_loop
+URL [STEPS]`.
 
-A job file with `nodes: 4..8` starts it in each pod and states the gang's places in the environment; by itself it is a
-gang of one. On 8, 7 or 4 nodes each step is the same 48 shards, so batch, samples and learning rate stay; with
-exact=True the weights are the same bits too.
+A job file with `nodes: 4..8` starts it in each pod and states the gang's places in the environment;
+by itself it is a gang of one. On 8, 7 or 4 nodes each step is the same 48 shards, so batch, samples
+and learning rate stay; with exact=True the weights are the same bits too.
 """
 
 import os
@@ -22,8 +23,16 @@ def main(url: str, steps: int = 200) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "elastic-loop")
-    # Raises where this node has a notice (exit 143), or too few are left (75): the Job starts the place again.
-    with ElasticGang(url, state, run=run, shards=48, exact=True, every=20) as gang:
+    # Raises where this node has a notice (exit 143), or too few are left (75): the Job starts the
+    # place again.
+    with ElasticGang(
+        url,
+        state,
+        run=run,
+        shards=48,
+        exact=True,
+        every=20,
+    ) as gang:
         for step in gang.steps(steps):
             loss = torch.zeros(())
             for shard in gang.shards():
@@ -34,7 +43,10 @@ def main(url: str, steps: int = 200) -> None:
                 gang.backward(loss)
             if gang.reduce():  # False: a node was lost, and the step comes again
                 optimizer.step()
-                print(f"step {step + 1} of {gang.world_size} nodes, loss {loss.item():.9f}", flush=True)
+                print(
+                    f"step {step + 1} of {gang.world_size} nodes, loss {loss.item():.9f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

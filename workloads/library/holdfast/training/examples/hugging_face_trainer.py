@@ -1,7 +1,9 @@
 # pyright: basic, reportMissingImports=false
-"""Hugging Face Trainer with one more callback: `python -m holdfast.training.examples.hugging_face_trainer URL`.
+"""Hugging Face Trainer with one more callback: `python -m
+holdfast.training.examples.hugging_face_trainer URL`.
 
-Started again after any end it goes on behind the last batch that was used. Needs holdfast[transformers].
+Started again after any end it goes on behind the last batch that was used. Needs
+holdfast[transformers].
 """
 
 import os
@@ -35,7 +37,16 @@ class Windows(Dataset):
 def main(url: str, steps: int = 60) -> None:
     set_seed(0)
     ends = {"bos_token_id": 0, "eos_token_id": 0}
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4, **ends))
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=256,
+            n_positions=CONTEXT,
+            n_embd=64,
+            n_layer=2,
+            n_head=4,
+            **ends,
+        )
+    )
     options = TrainingArguments(
         output_dir=tempfile.gettempdir(),
         max_steps=steps,
@@ -45,8 +56,15 @@ def main(url: str, steps: int = 60) -> None:
         save_strategy="no",  # the callback saves
         report_to=[],
     )
-    callback = HoldfastCallback(url, run=os.environ.get("HOLDFAST_RUN", "hugging-face-trainer"), every=10)
-    Trainer(model=model, args=options, train_dataset=Windows(), callbacks=[callback]).train()
+    callback = HoldfastCallback(
+        url, run=os.environ.get("HOLDFAST_RUN", "hugging-face-trainer"), every=10
+    )
+    Trainer(
+        model=model,
+        args=options,
+        train_dataset=Windows(),
+        callbacks=[callback],
+    ).train()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # pyright: basic, reportMissingImports=false
-"""Lightning with one more callback: `python -m holdfast.training.examples.lightning_trainer URL [STEPS]`.
+"""Lightning with one more callback: `python -m holdfast.training.examples.lightning_trainer URL
+[STEPS]`.
 
-Started again after any end it goes on at the batch that comes next, in the middle of an epoch too. Needs
-holdfast[lightning].
+Started again after any end it goes on at the batch that comes next, in the middle of an epoch too.
+Needs holdfast[lightning].
 """
 
 import os
@@ -29,13 +30,18 @@ class Regression(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, object]:
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
 
 def main(url: str, steps: int = 60) -> None:
     pl.seed_everything(0)
     inputs = torch.randn(160, 32)
-    loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+    loader = DataLoader(
+        TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8, shuffle=True
+    )
     trainer = pl.Trainer(
         max_steps=steps,
         devices=1,
@@ -43,7 +49,9 @@ def main(url: str, steps: int = 60) -> None:
         enable_checkpointing=False,  # the callback saves
         enable_progress_bar=False,
         default_root_dir=tempfile.gettempdir(),
-        callbacks=[HoldfastCallback(url, run=os.environ.get("HOLDFAST_RUN", "lightning-trainer"), every=10)],
+        callbacks=[
+            HoldfastCallback(url, run=os.environ.get("HOLDFAST_RUN", "lightning-trainer"), every=10)
+        ],
     )
     trainer.fit(Regression(), loader)
 

@@ -1,7 +1,8 @@
 """A loop in the manner of nanoGPT: `python -m holdfast.training.examples.nanogpt URL [STEPS]`.
 
-Gradients of several batches are summed up and clipped, the rate warms up and decays, the next batch is drawn while the
-device computes, and the best evaluation is remembered. All of it comes back after a kill, bit by bit.
+Gradients of several batches are summed up and clipped, the rate warms up and decays, the next batch
+is drawn while the device computes, and the best evaluation is remembered. All of it comes back
+after a kill, bit by bit.
 """
 
 import math
@@ -15,7 +16,10 @@ from holdfast.checkpoint import Checkpointer, track
 from holdfast.training.data import Corpus
 from holdfast.training.model import ByteGPT, ModelConfig
 
-CONTEXT, BATCH, BATCHES_A_STEP, WARM_UP = 64, 8, 2, 10
+CONTEXT = 64
+BATCH = 8
+BATCHES_A_STEP = 2
+WARM_UP = 10
 
 
 def main(url: str, steps: int = 60) -> None:
@@ -25,17 +29,31 @@ def main(url: str, steps: int = 60) -> None:
     model = ByteGPT(ModelConfig(context=CONTEXT, width=64, layers=2)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     rates = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / WARM_UP, 0.55 + 0.45 * math.cos(math.pi * step / steps))
+        optimizer,
+        lambda step: min((step + 1) / WARM_UP, 0.55 + 0.45 * math.cos(math.pi * step / steps)),
     )
     progress = {"best": 9.0}
 
     def draw() -> tuple[Tensor, Tensor]:
-        cut = torch.stack([data[at : at + CONTEXT + 1] for at in torch.randint(len(data) - CONTEXT, (BATCH,))])
+        cut = torch.stack(
+            [data[at : at + CONTEXT + 1] for at in torch.randint(len(data) - CONTEXT, (BATCH,))]
+        )
         return cut[:, :-1].to(device), cut[:, 1:].to(device)
 
     get_batch = track(draw, ahead=1)  # one batch is drawn and not yet used when a step ends
-    state = {"model": model, "optimizer": optimizer, "rates": rates, "batches": get_batch, "progress": progress}
-    with Checkpointer(url, state, run=os.environ.get("HOLDFAST_RUN", "nanogpt"), every=10) as ckpt:
+    state = {
+        "model": model,
+        "optimizer": optimizer,
+        "rates": rates,
+        "batches": get_batch,
+        "progress": progress,
+    }
+    with Checkpointer(
+        url,
+        state,
+        run=os.environ.get("HOLDFAST_RUN", "nanogpt"),
+        every=10,
+    ) as ckpt:
         batch = get_batch()
         for step in range(ckpt.step, steps):
             total = 0.0

@@ -1,7 +1,9 @@
-"""A loop of your own: `torchrun --nproc-per-node 2 -m holdfast.training.examples.plain_loop URL [STEPS]`.
+"""A loop of your own: `torchrun --nproc-per-node 2 -m holdfast.training.examples.plain_loop URL
+[STEPS]`.
 
-Start it again after any end: it continues. torchrun's own exit code is 1 after SIGTERM; a Job that has to
-distinguish evictions from bugs runs `python -m holdfast train run`, or maps codes as workloads/library/holdfast/training/launch.py does.
+Start it again after any end: it continues. torchrun's own exit code is 1 after SIGTERM; a Job that
+has to distinguish evictions from bugs runs `python -m holdfast train run`, or maps codes as
+workloads/library/holdfast/training/launch.py does.
 """
 
 import os
@@ -22,10 +24,17 @@ def main(url: str, steps: int = 200) -> None:
     replicas = replicate(model)  # DDP
     run = os.environ.get("HOLDFAST_RUN", "plain-loop")
     # The model and not its replica: DDP's keys begin with `module.`, and fit no other layout.
-    with Checkpointer(url, {"model": model, "optimizer": optimizer}, run=run, every=20) as ckpt:
+    with Checkpointer(
+        url,
+        {"model": model, "optimizer": optimizer},
+        run=run,
+        every=20,
+    ) as ckpt:
         for step in range(ckpt.step, steps):
             # By step and rank: a resumed run draws what the interrupted one would have drawn.
-            generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
+            generator = torch.Generator().manual_seed(
+                step * dist.get_world_size() + dist.get_rank()
+            )
             inputs = torch.randn(8, 32, generator=generator)
             loss = (replicas(inputs).squeeze(1) - inputs.sum(1)).square().mean()
             optimizer.zero_grad()

@@ -1,8 +1,10 @@
-"""FSDP2 over nodes that keep each other's shards in memory: a lost node is replaced, and the others keep their pods.
+"""FSDP2 over nodes that keep each other's shards in memory: a lost node is replaced, and the others
+keep their pods.
 
-A job file with `sharded: true` starts it on each node; by hand, node 0 of 2 is
-`holdfast train ranks --processes 1 --sharded --nodes 2 --place 0 -- python -m holdfast.training.examples.sharded_fsdp2 URL`.
-The program is the same as under torchrun: the launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and starts it again.
+A job file with `sharded: true` starts it on each node; by hand, node 0 of 2 is `holdfast train
+ranks --processes 1 --sharded --nodes 2 --place 0 -- python -m
+holdfast.training.examples.sharded_fsdp2 URL`. The program is the same as under torchrun: the
+launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and starts it again.
 """
 
 import os
@@ -19,7 +21,12 @@ from holdfast.training.model import ByteGPT, ModelConfig
 BATCH = 4  # of a rank
 
 
-def main(url: str, steps: int = 200, every: int = 10, copy_every: int = 0) -> None:
+def main(
+    url: str,
+    steps: int = 200,
+    every: int = 10,
+    copy_every: int = 0,
+) -> None:
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
@@ -30,12 +37,19 @@ def main(url: str, steps: int = 200, every: int = 10, copy_every: int = 0) -> No
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after fully_shard, which replaces the parameters
+    # after fully_shard, which replaces the parameters
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     samples = Samples(text=Corpus.read(None).text, context=32, seed=0)
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "sharded-fsdp2")
     # Copies to the next node's memory come by themselves, with 0 as often as they cost little.
-    with Checkpointer(url, state, run=run, every=every, tuning=Tuning(peer_steps=copy_every)) as ckpt:
+    with Checkpointer(
+        url,
+        state,
+        run=run,
+        every=every,
+        tuning=Tuning(peer_steps=copy_every),
+    ) as ckpt:
         for step in range(ckpt.step, steps):
             first = (step * dist.get_world_size() + dist.get_rank()) * BATCH
             inputs, following = samples.batch(first, BATCH)

@@ -1,1 +1,3 @@
-"""Callbacks that bring the checkpoint library into trainers of others. Neither framework is a dependency."""
+"""Callbacks that bring the checkpoint library into trainers of others. Neither framework is a
+dependency.
+"""

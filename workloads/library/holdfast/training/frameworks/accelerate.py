@@ -7,8 +7,9 @@
                 train_step(batch)
                 ckpt.tick()
 
-Takes up models, optimizers, schedulers, the scaler and registered objects; begins at the batch that comes next, and
-exits with 143 when preempted. DDP and one process; one loader, whose dataset draws nothing at random by itself.
+Takes up models, optimizers, schedulers, the scaler and registered objects; begins at the batch that
+comes next, and exits with 143 when preempted. DDP and one process; one loader, whose dataset draws
+nothing at random by itself.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointe
 class AccelerateCheckpointer:
     def __init__(self, accelerator: Any, url: str, **options: Any) -> None:
         refuse_deepspeed(str(accelerator.distributed_type))
-        self._accelerator, self._checkpoints = accelerator, ManagedCheckpointer(url, **options)
+        self._accelerator = accelerator
+        self._checkpoints = ManagedCheckpointer(url, **options)
 
     def __enter__(self) -> Self:
         found = self._accelerator
@@ -65,7 +67,9 @@ class AccelerateCheckpointer:
 
 
 class _Order:
-    """What an epoch's shuffle is drawn from: a generator that accelerate keeps for all ranks, or torch's stream."""
+    """What an epoch's shuffle is drawn from: a generator that accelerate keeps for all ranks, or
+    torch's stream.
+    """
 
     def __init__(self, generators: list[Any]) -> None:
         self._own = Generators(generators)
@@ -74,17 +78,23 @@ class _Order:
         """Whether the epoch that comes was begun before."""
 
     def begin(self) -> Any:
-        """Where the streams were, if they were taken back to the beginning of an epoch that goes on."""
+        """Where the streams were, if they were taken back to the beginning of an epoch that goes
+        on.
+        """
         if not self.within:
             self._began = packed_streams() | {"own": self._own.packed()}
             return None
-        self.within, now = False, packed_streams()
+        self.within = False
+        now = packed_streams()
         set_streams(self._began)
         self._own.set(self._began["own"])
         return now
 
     def state_dict(self) -> dict[str, Any]:
-        return {"began": self._began, "own": self._own.packed()}
+        return {
+            "began": self._began,
+            "own": self._own.packed(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._began = state["began"]

@@ -1,5 +1,6 @@
 # pyright: basic, reportMissingImports=false
-"""Hugging Face Trainer: `Trainer(..., callbacks=[HoldfastCallback("gs://bucket/runs", run="run-7")])`.
+"""Hugging Face Trainer: `Trainer(..., callbacks=[HoldfastCallback("gs://bucket/runs",
+run="run-7")])`.
 
 Resumes by itself, at the batch that comes next; exits with 143 when preempted. DDP and one process.
 """
@@ -23,17 +24,27 @@ class HoldfastCallback(TrainerCallback):
         if args.enable_jit_checkpoint or args.save_strategy != "no":
             raise InputError(
                 "both the Trainer and Holdfast would write checkpoints",
-                got=f"enable_jit_checkpoint={args.enable_jit_checkpoint}, save_strategy={args.save_strategy}",
+                got=(
+                    f"enable_jit_checkpoint={args.enable_jit_checkpoint},"
+                    f" save_strategy={args.save_strategy}"
+                ),
                 allowed='enable_jit_checkpoint=False and save_strategy="no"',
                 fix="leave saving to HoldfastCallback",
             )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])  # out of accelerate's wrapper
-        kept = {"model": parts["model"], "optimizer": optimizer, "scheduler": parts["lr_scheduler"]}
+        # out of accelerate's wrapper
+        optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])
+        kept = {
+            "model": parts["model"],
+            "optimizer": optimizer,
+            "scheduler": parts["lr_scheduler"],
+        }
         state.global_step = self._checkpoints.begin(kept)
         # Batches and not steps: a loader knows nothing of accumulated gradients.
-        self._position = Position(parts["train_dataloader"], state.global_step * args.gradient_accumulation_steps)
+        self._position = Position(
+            parts["train_dataloader"], state.global_step * args.gradient_accumulation_steps
+        )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._position.first_batch_drawn()

@@ -1,8 +1,9 @@
 # pyright: basic, reportMissingImports=false
-"""Lightning: `Trainer(..., enable_checkpointing=False, callbacks=[HoldfastCallback("gs://bucket/runs", run="run-7")])`.
+"""Lightning: `Trainer(..., enable_checkpointing=False,
+callbacks=[HoldfastCallback("gs://bucket/runs", run="run-7")])`.
 
-Resumes by itself; a notice on any rank stops all, where Lightning itself asks rank 0 alone. Automatic
-optimization, one loader, DDP and one device.
+Resumes by itself; a notice on any rank stops all, where Lightning itself asks rank 0 alone.
+Automatic optimization, one loader, DDP and one device.
 """
 
 from typing import Any
@@ -20,20 +21,30 @@ class HoldfastCallback(Callback):
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         refuse_deepspeed(type(trainer.strategy).__name__)
-        shield_forked_workers()  # before the sanity check: its workers live on until the first validation
+        # before the sanity check: its workers live on until the first validation
+        shield_forked_workers()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         (loader,) = trainer.fit_loop._combined_loader.flattened
         self._order = EpochOrder(loader)
-        # The order too: a shuffle that is drawn again in the middle of an epoch repeats samples. infra/decisions/0032.
-        kept = {"model": pl_module, "loops": trainer.fit_loop, "order": self._order}
+        # The order too: a shuffle that is drawn again in the middle of an epoch repeats samples.
+        # infra/decisions/0032.
+        kept = {
+            "model": pl_module,
+            "loops": trainer.fit_loop,
+            "order": self._order,
+        }
         kept |= {f"optimizer-{n}": optimizer for n, optimizer in enumerate(trainer.optimizers)}
-        kept |= {f"scheduler-{n}": found.scheduler for n, found in enumerate(trainer.lr_scheduler_configs)}
+        kept |= {
+            f"scheduler-{n}": found.scheduler
+            for n, found in enumerate(trainer.lr_scheduler_configs)
+        }
         stream = torch.get_rng_state()
         if self._checkpoints.begin(kept):
             trainer.fit_loop.reset()  # again, now that it knows where it restarts
             stream = self._order.resume(trainer.fit_loop.epoch_loop.batch_progress.total.ready)
-        iter(trainer.fit_loop._data_fetcher)  # the workers that it has are neither shielded nor in the right place
+        # the workers that it has are neither shielded nor in the right place
+        iter(trainer.fit_loop._data_fetcher)
         self._checkpoints.begin_at(stream)
 
     def on_train_batch_start(self, *_: Any) -> None:

@@ -1,4 +1,6 @@
-"""Loaders of the frameworks, set to begin at a batch of the run, with workers that leave SIGTERM to the trainer."""
+"""Loaders of the frameworks, set to begin at a batch of the run, with workers that leave SIGTERM to
+the trainer.
+"""
 
 # Why it is so: infra/decisions/0032.
 
@@ -14,13 +16,15 @@ from holdfast.checkpoint.parts import Shielded, obey_only
 
 
 class Position:
-    """accelerate's loader. Epoch and batch follow from a count alone; the shuffle of an epoch is seeded by its number."""
+    """accelerate's loader. Epoch and batch follow from a count alone; the shuffle of an epoch is
+    seeded by its number.
+    """
 
     def __init__(self, loader: Any, batch: int) -> None:
         self._loader = loader
         self._epoch, within = divmod(batch, len(loader))
-        # Making an iterator draws a seed from torch's random stream, which the run that was interrupted in
-        # the middle of this epoch had drawn long before.
+        # Making an iterator draws a seed from torch's random stream, which the run that was
+        # interrupted in the middle of this epoch had drawn long before.
         self._stream = torch.get_rng_state() if within else None
         loader.skip_batches = within
         # The trainer and the loader both set the epoch, each from a count that began at 0.
@@ -44,14 +48,17 @@ class Position:
 
 
 class EpochOrder:
-    """The sampler of a plain DataLoader, whose order of an epoch can be drawn again after a restart.
+    """The sampler of a plain DataLoader, whose order of an epoch can be drawn again after a
+    restart.
 
-    A shuffling sampler seeds itself from torch's stream when an epoch begins; a run that resumes in its middle has
-    a later stream, and would shuffle again. So the stream at the draw is state of the checkpoint.
+    A shuffling sampler seeds itself from torch's stream when an epoch begins; a run that resumes in
+    its middle has a later stream, and would shuffle again. So the stream at the draw is state of
+    the checkpoint.
     """
 
     def __init__(self, loader: Any) -> None:
-        self._loader, self._sampler = loader, loader.batch_sampler.sampler
+        self._loader = loader
+        self._sampler = loader.batch_sampler.sampler
         self._drawn_at = torch.get_rng_state()
         self._replay: tuple[torch.Tensor, int, torch.Tensor] | None = None
         loader.batch_sampler.sampler = self
@@ -72,7 +79,8 @@ class EpochOrder:
             self._sampler.set_epoch(epoch)
         stream = torch.get_rng_state()
         if not within:
-            torch.empty((), dtype=torch.int64).random_()  # as DataLoader draws its workers' seed, before the order
+            # as DataLoader draws its workers' seed, before the order
+            torch.empty((), dtype=torch.int64).random_()
             self._drawn_at = torch.get_rng_state()
             list(islice(iter(self._sampler), 1))
             stream = torch.get_rng_state()
@@ -82,7 +90,8 @@ class EpochOrder:
     def reached(self) -> None:
         """The first batch is there: iterations from now on are those of later epochs."""
         if self._replay is not None and self._loader.num_workers:
-            torch.set_rng_state(self._replay[2])  # a resumed trainer may have evaluated again, behind the workers
+            # a resumed trainer may have evaluated again, behind the workers
+            torch.set_rng_state(self._replay[2])
         self._replay = None
 
     def __len__(self) -> int:
@@ -96,8 +105,8 @@ class EpochOrder:
             self._drawn_at = torch.get_rng_state()
             yield from self._sampler
             return
-        # A trainer may make an iterator more than once before the first batch: each gives the same order, and
-        # leaves the same stream behind.
+        # A trainer may make an iterator more than once before the first batch: each gives the same
+        # order, and leaves the same stream behind.
         self._drawn_at, skipped, stream = self._replay
         torch.set_rng_state(self._drawn_at)
         order = iter(self._sampler)

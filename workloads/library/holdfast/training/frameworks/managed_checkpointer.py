@@ -1,7 +1,8 @@
-"""What the callbacks share: one training's checkpointer, and keep evaluations out of its random stream.
+"""What the callbacks share: one training's checkpointer, and keep evaluations out of its random
+stream.
 
-An evaluation draws the seed of its loader's workers. A run that resumes behind it has not drawn, so the draw is
-undone: before anything is saved inside the evaluation, and when it is over.
+An evaluation draws the seed of its loader's workers. A run that resumes behind it has not drawn, so
+the draw is undone: before anything is saved inside the evaluation, and when it is over.
 """
 
 from typing import Any
@@ -17,7 +18,8 @@ from holdfast.training.frameworks.loaders import shield_forked_workers
 
 class ManagedCheckpointer:
     def __init__(self, url: str, *, window_s: float = DEFAULT_WINDOW.pod_s, **options: Any) -> None:
-        self._url, self._window_s = url, window_s
+        self._url = url
+        self._window_s = window_s
         self._options: dict[str, Any] = {"window_s": window_s, **options}
         self._ckpt: Checkpointer | None = None
         self._stream = torch.get_rng_state()
@@ -25,8 +27,10 @@ class ManagedCheckpointer:
     def begin(self, state: dict[str, Any]) -> int:
         """Restore; the number of steps done."""
         self._ckpt = Checkpointer(self._url, state, **self._options).__enter__()
-        notices.of_process().take_signals()  # back from a framework whose handler would raise on this rank alone
-        self._ckpt.stop.shutdown.leave_after(self._window_s)  # also out of a compile that never ends
+        # back from a framework whose handler would raise on this rank alone
+        notices.of_process().take_signals()
+        # also out of a compile that never ends
+        self._ckpt.stop.shutdown.leave_after(self._window_s)
         shield_forked_workers()
         self._stream = torch.get_rng_state()
         return self._ckpt.step
@@ -38,7 +42,8 @@ class ManagedCheckpointer:
 
     def tick(self, step: int) -> None:
         if self._ckpt:
-            # Frameworks report each batch of an accumulated gradient under the number of the step before.
+            # Frameworks report each batch of an accumulated gradient under the number of the step
+            # before.
             self._ckpt.tick(step) if step > self._ckpt.step else self._ckpt.poll()
             self._stream = torch.get_rng_state()
 
@@ -66,8 +71,11 @@ def refuse_deepspeed(strategy: object) -> None:
     """Raises InputError where `strategy`, of whatever framework, is DeepSpeed's."""
     if "deepspeed" in str(strategy).lower():
         raise InputError(
-            "DeepSpeed partitions parameters and optimizer state itself, so they would be saved as per-rank state",
+            "DeepSpeed partitions parameters and optimizer state itself, so they would be saved as"
+            " per-rank state",
             got=str(strategy)[:200],
-            allowed="DDP, or FSDP2 (torch.distributed.fsdp.fully_shard), which shards the same state",
+            allowed=(
+                "DDP, or FSDP2 (torch.distributed.fsdp.fully_shard), which shards the same state"
+            ),
             fix="train with FSDP2, or keep DeepSpeed's own save_checkpoint()",
         )

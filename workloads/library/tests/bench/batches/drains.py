@@ -1,5 +1,6 @@
-"""SIGTERM at a worker process, in each phase from its first import to an idle queue, and anywhere in its work: seconds
-until it is gone."""
+"""SIGTERM at a worker process, in each phase from its first import to an idle queue, and anywhere
+in its work: seconds until it is gone.
+"""
 
 import signal
 import time
@@ -28,7 +29,9 @@ ALTER TABLE holdfast.result DISABLE TRIGGER lingering;
 
 def drains(bench: Bench, times: int) -> dict[str, Any]:
     with ThreadPoolExecutor(LANES) as pool:
-        seconds = sorted(pool.map(lambda number: _drain(bench, ANYWHERE, number, times), range(times)))
+        seconds = sorted(
+            pool.map(lambda number: _drain(bench, ANYWHERE, number, times), range(times))
+        )
     jobs = [_job(ANYWHERE, number) for number in range(times)]
     committed = sum(event["items"] for job in jobs for event in bench.events(job, "stored"))
     return {
@@ -64,7 +67,8 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
         bench.rows("ALTER TABLE holdfast.result ENABLE ALWAYS TRIGGER lingering")
     worker = bench.worker(job, Marking, folder, phase)
     try:
-        signal_at = time.monotonic() + 0.1 + 1.5 * number / times  # of `starting`: spread over imports
+        # of `starting`: spread over imports
+        signal_at = time.monotonic() + 0.1 + 1.5 * number / times
         until(lambda: _reached(bench, phase, job, folder, signal_at), within_s=60)
         if phase == ANYWHERE:
             time.sleep(number * 0.618 % 1)  # spread over a micro-batch
@@ -77,12 +81,21 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
         worker.wait()
         if phase == "committing":
             bench.rows("ALTER TABLE holdfast.result DISABLE TRIGGER lingering")
-    # Before its handlers stand a process ends by the signal itself, which Kubernetes shows as the same 143.
-    assert code in ((EXIT_PREEMPTED, -signal.SIGTERM) if phase == "starting" else (EXIT_PREEMPTED,)), (phase, code)
+    # Before its handlers stand a process ends by the signal itself, which Kubernetes shows as the
+    # same 143.
+    assert code in (
+        (EXIT_PREEMPTED, -signal.SIGTERM) if phase == "starting" else (EXIT_PREEMPTED,)
+    ), (phase, code)
     return seconds
 
 
-def _reached(bench: Bench, phase: str, job: str, folder: Path, signal_at: float) -> bool:
+def _reached(
+    bench: Bench,
+    phase: str,
+    job: str,
+    folder: Path,
+    signal_at: float,
+) -> bool:
     known = "SELECT 1 FROM holdfast.worker WHERE job = %s"  # its start is over
     match phase:
         case "starting":

@@ -33,10 +33,26 @@ class Bench:
 
     def start(self, verb: str, job: str, *options: str) -> subprocess.Popen[bytes]:
         """`holdfast batch VERB`."""
-        command = [sys.executable, "-m", "holdfast", "batch", verb, job, *options, "--database", self.uri]
+        command = [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "batch",
+            verb,
+            job,
+            *options,
+            "--database",
+            self.uri,
+        ]
         return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
-    def worker(self, job: str, predictor: type[Any], model: object, run: str = "") -> subprocess.Popen[bytes]:
+    def worker(
+        self,
+        job: str,
+        predictor: type[Any],
+        model: object,
+        run: str = "",
+    ) -> subprocess.Popen[bytes]:
         given = (
             "--predictor",
             f"{batch_predictors.__name__}:{predictor.__name__}",
@@ -52,8 +68,12 @@ class Bench:
         return [event for event in map(json.loads, lines) if event["event"] == word]
 
     def rate(self, job: str, count: int) -> float:
-        """Items a second from the first claim to the last commit: a start costs once, a job runs for hours."""
-        claimed, stored = ([event["t"] for event in self.events(job, word)] for word in ("claimed", "stored"))
+        """Items a second from the first claim to the last commit: a start costs once, a job runs
+        for hours.
+        """
+        claimed, stored = (
+            [event["t"] for event in self.events(job, word)] for word in ("claimed", "stored")
+        )
         return count / (max(stored) - min(claimed))
 
     def rows(self, query: Any, *parameters: object) -> list[Any]:
@@ -62,7 +82,9 @@ class Bench:
             return found.fetchall() if found.description else []
 
     def done(self, job: str) -> int:
-        return len(self.rows("SELECT item FROM holdfast.result WHERE job = %s AND status = 'done'", job))
+        return len(
+            self.rows("SELECT item FROM holdfast.result WHERE job = %s AND status = 'done'", job)
+        )
 
     def _log(self, job: str) -> Path:
         return self.folder / f"{job}.jsonl"

@@ -1,9 +1,11 @@
-"""Kill batch workers at random and at each named step; nothing may be lost, doubled or dead-lettered.
+"""Kill batch workers at random and at each named step; nothing may be lost, doubled or
+dead-lettered.
 
     python -m workloads.library.tests.bench.batches.kills --kills 500
 
-Workers are forked from this process, which holds no thread, so that a kill costs no import of the library. A trigger in
-the database notes every commit of a result: "stored once" is counted there, not believed.
+Workers are forked from this process, which holds no thread, so that a kill costs no import of the
+library. A trigger in the database notes every commit of a result: "stored once" is counted there,
+not believed.
 """
 
 import os
@@ -33,7 +35,12 @@ RECORDING = f"{Recording.__module__}:{Recording.__name__}"
 ITEMS = 400
 WORKERS = 3
 KILLS_PER_JOB = 50
-SETTINGS = WorkerSettings(micro_batch=MICRO_BATCH, lease_s=1.0, fill_s=0.002, pull_wait_s=0.1)
+SETTINGS = WorkerSettings(
+    micro_batch=MICRO_BATCH,
+    lease_s=1.0,
+    fill_s=0.002,
+    pull_wait_s=0.1,
+)
 _AUDIT = """
 CREATE TABLE audit (job text, item text, worker text);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
@@ -66,7 +73,8 @@ class Plan:
 
 def main() -> None:
     o = result.options(__doc__, kills=500, seed=1)
-    outcome, dice = Outcome(), random.Random(o.seed)
+    outcome = Outcome()
+    dice = random.Random(o.seed)
     with database("fsync=off") as bench:
         bench.rows(_AUDIT)
         while outcome.kills < o.kills:
@@ -74,7 +82,12 @@ def main() -> None:
     result.ended(vars(outcome), verdict(outcome, o.kills))
 
 
-def _one_job(bench: Bench, dice: random.Random, kills: int, outcome: Outcome) -> None:
+def _one_job(
+    bench: Bench,
+    dice: random.Random,
+    kills: int,
+    outcome: Outcome,
+) -> None:
     job = f"killed-{outcome.kills}"
     bench.fill(job, ITEMS)
     waiting: list[Plan | None] = [_plan(dice, outcome.kills + number) for number in range(kills)]
@@ -102,7 +115,9 @@ def _plan(dice: random.Random, n: int) -> Plan:
     if n % 2:
         return Plan(step=None, delay_s=dice.uniform(0.02, 0.15))
     steps = list(Failpoint)
-    return Plan(step=steps[n // 2 % len(steps)], times=1 if n < 2 * len(steps) else dice.randint(1, 3))
+    return Plan(
+        step=steps[n // 2 % len(steps)], times=1 if n < 2 * len(steps) else dice.randint(1, 3)
+    )
 
 
 def _kill_me(*_: object) -> None:
@@ -117,7 +132,11 @@ def _work(bench: Bench, job: str, plan: Plan | None) -> None:
         if plan and (step, reached[step]) == (plan.step, plan.times):
             _kill_me()
 
-    spec = PredictorSpec(name=RECORDING, model=str(bench.folder / f"{job}.computed"), run=str(os.getpid()))
+    spec = PredictorSpec(
+        name=RECORDING,
+        model=str(bench.folder / f"{job}.computed"),
+        run=str(os.getpid()),
+    )
     with (
         closing(ProcessPredictor(spec, timeout_s=60.0)) as predictor,
         connect(bench.uri) as connection,
@@ -129,7 +148,13 @@ def _work(bench: Bench, job: str, plan: Plan | None) -> None:
             signal.signal(signal.SIGALRM, _kill_me)
             signal.setitimer(signal.ITIMER_REAL, plan.delay_s)
         events = bench.folder / f"{job}.jsonl"
-        harness = Harness(pool=pool, connection=connection, job=job, events=events, settings=SETTINGS)
+        harness = Harness(
+            pool=pool,
+            connection=connection,
+            job=job,
+            events=events,
+            settings=SETTINGS,
+        )
         assert harness.worker(predictor, at=at).run() == EXIT_COMPLETE
 
 
@@ -150,17 +175,27 @@ GOALS = (*verdict(Outcome(), 0),)
 
 
 def _judge(bench: Bench, job: str, killed: set[int], outcome: Outcome) -> None:
-    values = dict(bench.rows("SELECT item, value FROM holdfast.result WHERE job = %s AND status = 'done'", job))
+    values = dict(
+        bench.rows(
+            "SELECT item, value FROM holdfast.result WHERE job = %s AND status = 'done'", job
+        )
+    )
     commits = bench.rows("SELECT item, worker FROM audit WHERE job = %s", job)
     wanted = {item: value for item, (_, value) in expected(items(job, ITEMS)).items()}
     outcome.lost += ITEMS - len(values)
     outcome.duplicated += len(commits) - len({item for item, _ in commits})
-    outcome.dead_lettered += len(bench.rows("SELECT item FROM holdfast.dead_letter WHERE job = %s", job))
+    outcome.dead_lettered += len(
+        bench.rows("SELECT item FROM holdfast.dead_letter WHERE job = %s", job)
+    )
     outcome.different += sum(values.get(item) != value for item, value in wanted.items())
     # A worker is named JOB-wPID-NUMBER.
     stored = Counter(int(worker.rpartition("-w")[2].partition("-")[0]) for _, worker in commits)
-    predicted = Counter(int(line) for line in (bench.folder / f"{job}.computed").read_text().splitlines())
-    outcome.worst_kill = max(outcome.worst_kill, *(predicted[pid] - stored[pid] for pid in killed), 0)
+    predicted = Counter(
+        int(line) for line in (bench.folder / f"{job}.computed").read_text().splitlines()
+    )
+    outcome.worst_kill = max(
+        outcome.worst_kill, *(predicted[pid] - stored[pid] for pid in killed), 0
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Predictors of the batch benchmarks. Light to import: each kill of the kill matrix starts a process with one."""
+"""Predictors of the batch benchmarks. Light to import: each kill of the kill matrix starts a
+process with one.
+"""
 
 import os
 import time
@@ -33,7 +35,8 @@ class Marking:
     configuration: Mapping[str, object] = {"predictor": "marking"}
 
     def __init__(self, spec: PredictorSpec) -> None:
-        self._folder, self._phase = Path(spec.model), spec.run
+        self._folder = Path(spec.model)
+        self._phase = spec.run
 
     def load(self) -> None:
         loads = len(list(self._folder.glob("load-*")))
@@ -55,10 +58,13 @@ class Marking:
 
 
 class Recording(ByteEntropy):
-    """Records in the file `model` for whom it predicted, `run`: the memory of a killed worker dies with it."""
+    """Records in the file `model` for whom it predicted, `run`: the memory of a killed worker dies
+    with it.
+    """
 
     def __init__(self, spec: PredictorSpec) -> None:
-        self._file, self._worker = os.open(spec.model, os.O_WRONLY | os.O_CREAT | os.O_APPEND), spec.run
+        self._file = os.open(spec.model, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._worker = spec.run
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         os.write(self._file, f"{self._worker}\n".encode() * len(bodies))

@@ -1,4 +1,5 @@
-"""A save without a library: the state is copied into shared memory, and a process on a spare core writes it down.
+"""A save without a library: the state is copied into shared memory, and a process on a spare core
+writes it down.
 
 Nothing is encoded or committed. What this costs the training, no library can avoid.
 """
@@ -32,7 +33,9 @@ for _ in sys.stdin:
 
 def fresh(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Shared memory for a copy of them, of which no page was touched."""
-    return torch.frombuffer(mmap.mmap(-1, sum(tensor.nbytes for tensor in tensors)), dtype=torch.float32)
+    return torch.frombuffer(
+        mmap.mmap(-1, sum(tensor.nbytes for tensor in tensors)), dtype=torch.float32
+    )
 
 
 def copy_all(tensors: Iterable[torch.Tensor], to: torch.Tensor) -> None:
@@ -45,16 +48,30 @@ def copy_all(tensors: Iterable[torch.Tensor], to: torch.Tensor) -> None:
 class BareCopy:
     name = "bare copy"
 
-    def __init__(self, folder: Path, tensors: Iterable[torch.Tensor], *, training_threads: int) -> None:
+    def __init__(
+        self, folder: Path, tensors: Iterable[torch.Tensor], *, training_threads: int
+    ) -> None:
         self._tensors = list(tensors)
         length = sum(tensor.nbytes for tensor in self._tensors)
         descriptor = os.memfd_create("bare-copy")
         os.ftruncate(descriptor, length)
         self._copy = torch.frombuffer(mmap.mmap(descriptor, length), dtype=torch.float32).fill_(1)
         spare = ",".join(map(str, sorted(os.sched_getaffinity(0))[training_threads:]))
-        command = [sys.executable, "-c", WRITER, str(descriptor), str(length), str(folder / "bare"), spare]
+        command = [
+            sys.executable,
+            "-c",
+            WRITER,
+            str(descriptor),
+            str(length),
+            str(folder / "bare"),
+            spare,
+        ]
         self._writer = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[descriptor], bufsize=0
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[descriptor],
+            bufsize=0,
         )
         os.close(descriptor)
         self.begin(0)

@@ -30,7 +30,15 @@ def state(step: int) -> dict[str, torch.Tensor]:
 
 def write_both(folder: Path) -> None:
     tensors = state(0)
-    with redirect_stderr(StringIO()), Checkpointer(str(folder / "ours"), {"t": tensors}, run=RUN, every=1) as ckpt:
+    with (
+        redirect_stderr(StringIO()),
+        Checkpointer(
+            str(folder / "ours"),
+            {"t": tensors},
+            run=RUN,
+            every=1,
+        ) as ckpt,
+    ):
         for step in (1, 2):
             for key, value in state(step).items():
                 tensors[key].copy_(value)
@@ -78,11 +86,24 @@ def count_undetected(folder: Path) -> dict[str, dict[str, int]]:
 
     # What was saved, the newer and the older checkpoint in it, and how it is loaded.
     subjects = {
-        "holdfast": (folder / "ours", f"{RUN}/step-0000000002", f"{RUN}/step-0000000001", ours_loads),
+        "holdfast": (
+            folder / "ours",
+            f"{RUN}/step-0000000002",
+            f"{RUN}/step-0000000001",
+            ours_loads,
+        ),
         "dcp": (folder / "dcp", "2", "1", dcp_loads),
         MESH: (mesh_checkpoints.write(Jobs(), mesh), new, old, mesh_loads),
     }
-    counts = {name: {"injected": 0, "undetected": 0, "restored": 0, "detected": 0} for name in subjects}
+    counts = {
+        name: {
+            "injected": 0,
+            "undetected": 0,
+            "restored": 0,
+            "detected": 0,
+        }
+        for name in subjects
+    }
     for kind, damage in DAMAGES.items():
         for number in range(PER_KIND):
             for name, (sound, newer, older, loads) in subjects.items():

@@ -1,7 +1,8 @@
 """What PyTorch offers today, for comparison: torchrun and dcp.async_save, with no code for signals.
 
-Run as `torchrun --standalone --nproc-per-node 2 -m workloads.library.tests.bench.checkpoints.dcp_twin FOLDER EVENTS STEPS
-EVERY REPORT_EVERY`. Model, data and batch are the trainer's; the position in the data follows from the step.
+Run as `torchrun --standalone --nproc-per-node 2 -m
+workloads.library.tests.bench.checkpoints.dcp_twin FOLDER EVENTS STEPS EVERY REPORT_EVERY`. Model,
+data and batch are the trainer's; the position in the data follows from the step.
 """
 
 import os
@@ -24,13 +25,31 @@ from holdfast.training.trainer import share
 from workloads.library.tests.fork_server import die_with
 
 
-def main(folder: Path, events_path: Path, steps: int, every: int, report_every: int) -> None:
+def main(
+    folder: Path,
+    events_path: Path,
+    steps: int,
+    every: int,
+    report_every: int,
+) -> None:
     die_with(os.getppid())  # torchrun puts it into a session of its own and does not take it along
-    config = TrainConfig(checkpoints=str(folder), steps=steps, every=every, device="cpu", report_every=report_every)
+    config = TrainConfig(
+        checkpoints=str(folder),
+        steps=steps,
+        every=every,
+        device="cpu",
+        report_every=report_every,
+    )
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, group = dist.get_rank(), dist.new_group(backend="gloo")  # on the training's own group async_save hangs
-    samples = Samples(text=Corpus.read(None).text, context=config.model.context, seed=config.seed)
+    # on the training's own group async_save hangs
+    rank = dist.get_rank()
+    group = dist.new_group(backend="gloo")
+    samples = Samples(
+        text=Corpus.read(None).text,
+        context=config.model.context,
+        seed=config.seed,
+    )
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
@@ -39,7 +58,12 @@ def main(folder: Path, events_path: Path, steps: int, every: int, report_every: 
     if first:
         weights, moments = get_state_dict(model, optimizer)
         dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder / str(first))
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=weights,
+            optim_state_dict=moments,
+        )
     replicas = DistributedDataParallel(model)
     meter = Meter(events, every=config.report_every)
     meter.begin(first, lead=rank == 0)
@@ -57,7 +81,9 @@ def main(folder: Path, events_path: Path, steps: int, every: int, report_every: 
                 saving.result()
             weights, moments = get_state_dict(model, optimizer)
             state = {"model": weights, "optimizer": moments}
-            saving = dcp.async_save(state, checkpoint_id=folder / str(step + 1), process_group=group)
+            saving = dcp.async_save(
+                state, checkpoint_id=folder / str(step + 1), process_group=group
+            )
     if saving:
         saving.result()
     dist.destroy_process_group()  # else an exit now and then aborts: a thread of gloo still runs

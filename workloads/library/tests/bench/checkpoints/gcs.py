@@ -1,4 +1,6 @@
-"""One rank of the upload comparison: our writer against DCP's FsspecWriter through gcsfs, to one emulator."""
+"""One rank of the upload comparison: our writer against DCP's FsspecWriter through gcsfs, to one
+emulator.
+"""
 
 import os
 import time
@@ -14,9 +16,16 @@ ROUNDS = 3
 
 
 def measured(_: Path, given: Given) -> dict[str, list[float]]:
-    bucket, tensors = given["bucket"], make_state(given["mib"])
+    bucket = given["bucket"]
+    tensors = make_state(given["mib"])
     figures: dict[str, list[float]] = {"holdfast": [], "fsspec": []}
-    with Checkpointer(f"gs://{bucket}/ours", {"t": PerRank(tensors)}, run="bench", every=10**9, keep=1) as ckpt:
+    with Checkpointer(
+        f"gs://{bucket}/ours",
+        {"t": PerRank(tensors)},
+        run="bench",
+        every=10**9,
+        keep=1,
+    ) as ckpt:
         ckpt.tick(1)
         for number in range(2, 2 + ROUNDS):
             for name in figures:
@@ -30,7 +39,10 @@ def measured(_: Path, given: Given) -> dict[str, list[float]]:
 
                     address = os.environ["STORAGE_EMULATOR_HOST"]
                     writer = FsspecWriter(
-                        f"gs://{bucket}/dcp/{number}", sync_files=False, endpoint_url=address, token="anon"
+                        f"gs://{bucket}/dcp/{number}",
+                        sync_files=False,
+                        endpoint_url=address,
+                        token="anon",
                     )
                     dcp.save(tensors, storage_writer=writer)
                 figures[name].append(slowest(time.perf_counter() - began))
@@ -38,6 +50,7 @@ def measured(_: Path, given: Given) -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
-    # Before gcsfs is imported: it would ask for the kind of bucket by gRPC, which the emulator does not speak.
+    # Before gcsfs is imported: it would ask for the kind of bucket by gRPC, which the emulator does
+    # not speak.
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
     run(measured)

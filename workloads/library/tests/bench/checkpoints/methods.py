@@ -16,12 +16,15 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Method:
-    """As a synchronous save into a fresh folder has it; the folder before is removed, so that disks do not fill."""
+    """As a synchronous save into a fresh folder has it; the folder before is removed, so that disks
+    do not fill.
+    """
 
     name = ""
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
-        self._folder, self._tensors = folder / self.name, tensors
+        self._folder = folder / self.name
+        self._tensors = tensors
         self._last: Path | None = None
 
     def target(self, number: int) -> Path:
@@ -54,7 +57,13 @@ class Holdfast(Method):
         self.open(folder, {"t": PerRank(tensors)})
 
     def open(self, folder: Path, state: dict[str, Any]) -> None:
-        self._ckpt = Checkpointer(str(folder / self.name), state, run="bench", every=10**9, keep=1)
+        self._ckpt = Checkpointer(
+            str(folder / self.name),
+            state,
+            run="bench",
+            every=10**9,
+            keep=1,
+        )
         self._ckpt.__enter__()
         self._ckpt.tick(1)
 
@@ -92,7 +101,8 @@ class _DcpAsync(Method):
             use_non_blocking_copy=self.overlaps,
         )
         self._stager = DefaultStager(options) if self.shared else None
-        if self._stager is not None and torch.__version__ < "2.15":  # it gives its memory back after the first save
+        # it gives its memory back after the first save
+        if self._stager is not None and torch.__version__ < "2.15":
             self._stager._state_dict_stager.close = lambda: None
         self._future: Any = None
         # Collectives of a save in the background must not meet those of the training loop.
@@ -136,6 +146,8 @@ class DcpShared(_DcpAsync):
     shared = True
 
 
-METHODS: dict[str, type[Any]] = {m.name: m for m in (Holdfast, DcpSave, DcpThread, DcpProcess, DcpShared)}
+METHODS: dict[str, type[Any]] = {
+    m.name: m for m in (Holdfast, DcpSave, DcpThread, DcpProcess, DcpShared)
+}
 ASYNC = [DcpThread.name, DcpProcess.name, DcpShared.name]
 DCP = [DcpSave.name, *ASYNC]

@@ -1,4 +1,6 @@
-"""One rank of `make bench-gpu`, and the ways of saving that only a GPU has. Settings and figures as in rank."""
+"""One rank of `make bench-gpu`, and the ways of saving that only a GPU has. Settings and figures as
+in rank.
+"""
 
 import importlib.util
 import time
@@ -11,17 +13,35 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from workloads.library.tests.bench.checkpoints.methods import METHODS, DcpShared, Holdfast, Method, Tensors
-from workloads.library.tests.bench.checkpoints.rank import COPY, Figures, Given, make_state, run, settle, slowed
+from workloads.library.tests.bench.checkpoints.methods import (
+    METHODS,
+    DcpShared,
+    Holdfast,
+    Method,
+    Tensors,
+)
+from workloads.library.tests.bench.checkpoints.rank import (
+    COPY,
+    Figures,
+    Given,
+    make_state,
+    run,
+    settle,
+    slowed,
+)
 
 
 class HoldfastLock(Holdfast):
-    """With `lock()` around the optimizer's step: the GPU copies while it computes the gradients of the next one."""
+    """With `lock()` around the optimizer's step: the GPU copies while it computes the gradients of
+    the next one.
+    """
 
     name = "holdfast lock()"
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
-        self.open(folder, {"model": torch.nn.ParameterList(map(torch.nn.Parameter, tensors.values()))})
+        self.open(
+            folder, {"model": torch.nn.ParameterList(map(torch.nn.Parameter, tensors.values()))}
+        )
         self.staged()
 
     def staged(self) -> None:
@@ -30,7 +50,9 @@ class HoldfastLock(Holdfast):
 
 
 class DcpOverlap(DcpShared):
-    """As torchtitan's async_with_pinned_mem: staged by a thread, which is awaited before the optimizer's step."""
+    """As torchtitan's async_with_pinned_mem: staged by a thread, which is awaited before the
+    optimizer's step.
+    """
 
     name = "dcp.async PROCESS shm, overlapped"
     overlaps = True
@@ -41,14 +63,20 @@ class DcpOverlap(DcpShared):
 
 
 class Nvrx(Method):
-    """Local checkpointing of nvidia-resiliency-ext, without replication. It does not sync the file to the disk."""
+    """Local checkpointing of nvidia-resiliency-ext, without replication. It does not sync the file
+    to the disk.
+    """
 
     name = "nvrx local"
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
         from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue
-        from nvidia_resiliency_ext.checkpointing.local.basic_state_dict import BasicTensorAwareStateDict
-        from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
+        from nvidia_resiliency_ext.checkpointing.local.basic_state_dict import (
+            BasicTensorAwareStateDict,
+        )
+        from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.local_manager import (
+            LocalCheckpointManager,
+        )
 
         super().__init__(folder, tensors)
         self._state: Any = BasicTensorAwareStateDict
@@ -74,7 +102,9 @@ ON_GPU: dict[str, type[Any]] = {each.name: each for each in (HoldfastLock, DcpOv
 
 
 def caught_up() -> None:
-    """Until the GPU has done what it was asked for: what it copies there is time that it does not compute."""
+    """Until the GPU has done what it was asked for: what it copies there is time that it does not
+    compute.
+    """
     torch.cuda.current_stream().synchronize()
 
 
@@ -118,9 +148,15 @@ def copy_seconds(tensors: Tensors, pinned: list[torch.Tensor]) -> float:
     return time.perf_counter() - began
 
 
-def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figures:
+def saves(
+    folder: Path,
+    tensors: Tensors,
+    names: list[str],
+    rounds: int,
+) -> Figures:
     figures: Figures = defaultdict(lambda: defaultdict(list))
-    step, pinned = Step(), [torch.ones_like(tensor, device="cpu").pin_memory() for tensor in tensors.values()]
+    step = Step()
+    pinned = [torch.ones_like(tensor, device="cpu").pin_memory() for tensor in tensors.values()]
     methods: list[Any] = [(METHODS | ON_GPU)[name](folder, tensors) for name in names]
     for method in methods:  # its own start would slow the others
         one_save(method, 1, step)

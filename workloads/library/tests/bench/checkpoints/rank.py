@@ -1,7 +1,8 @@
-"""One rank of the checkpoint benchmark: every method in turn, round after round, so that noise hits all alike.
+"""One rank of the checkpoint benchmark: every method in turn, round after round, so that noise hits
+all alike.
 
-Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as JSON; writes its
-figures as JSON to `out`.
+Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as
+JSON; writes its figures as JSON to `out`.
 """
 
 import json
@@ -25,14 +26,21 @@ from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import PerRank
 from holdfast.checkpoint.stores.opening import open_storage
 from workloads.library.tests.bench.checkpoints.bare import copy_all, fresh
-from workloads.library.tests.bench.checkpoints.methods import METHODS, DcpSave, Holdfast, Method, Tensors
+from workloads.library.tests.bench.checkpoints.methods import (
+    METHODS,
+    DcpSave,
+    Holdfast,
+    Method,
+    Tensors,
+)
 from workloads.library.tests.bench.checkpoints.rivals import RIVALS
 from workloads.library.tests.processes import MIB
 
 TENSOR_MIB = 16
 WARM_UP_S = 10.0
 
-COPY, FRESH_COPY = "plain copy", "plain copy to fresh memory"
+COPY = "plain copy"
+FRESH_COPY = "plain copy to fresh memory"
 
 Figures = dict[str, dict[str, list[float]]]
 Given = dict[str, Any]
@@ -43,7 +51,8 @@ def make_state(mib: int) -> Tensors:
     generator = torch.Generator().manual_seed(dist.get_rank())
     size = TENSOR_MIB * MIB // 4
     return {
-        f"rank{dist.get_rank()}.{i}": torch.empty(size).uniform_(generator=generator) for i in range(mib // TENSOR_MIB)
+        f"rank{dist.get_rank()}.{i}": torch.empty(size).uniform_(generator=generator)
+        for i in range(mib // TENSOR_MIB)
     }
 
 
@@ -88,7 +97,10 @@ def one_save(method: Method, number: int) -> dict[str, float]:
     blocking = time.perf_counter() - began
     method.finish()
     total = time.perf_counter() - began
-    return {"blocking": slowest(blocking), "total": slowest(total)}
+    return {
+        "blocking": slowest(blocking),
+        "total": slowest(total),
+    }
 
 
 def steps_beside_one(method: Method, number: int, step: Step) -> dict[str, float]:
@@ -106,7 +118,9 @@ def steps_beside_one(method: Method, number: int, step: Step) -> dict[str, float
 def slowed(beside: list[float], normal: float) -> dict[str, float]:
     """What a save costs the steps beside it; nothing where it was through before the first."""
     extra = sum(beside) - normal * len(beside)
-    return {"factor": sum(beside) / len(beside) / normal, "extra": extra} if beside else {}
+    if beside:
+        return {"factor": sum(beside) / len(beside) / normal, "extra": extra}
+    return {}
 
 
 def settle() -> None:
@@ -123,25 +137,40 @@ def copy_seconds(tensors: Tensors, to: torch.Tensor) -> float:
     return slowest(time.perf_counter() - began)
 
 
-def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int, *, controls: bool) -> Figures:
-    """`controls`: before each of our saves a plain copy to memory that was touched before, and one to memory that was not."""
+def saves(
+    folder: Path,
+    tensors: Tensors,
+    names: list[str],
+    rounds: int,
+    *,
+    controls: bool,
+) -> Figures:
+    """`controls`: before each of our saves a plain copy to memory that was touched before, and one
+    to memory that was not.
+    """
     figures: Figures = defaultdict(lambda: defaultdict(list))
     step = Step()
     touched = fresh(tensors.values()).fill_(1) if controls else None
     methods: list[Any] = [(METHODS | RIVALS)[name](folder, tensors) for name in names]
     for method in methods:
-        if method.name in RIVALS:  # their own start slows whoever saves beside them; ours is measured from its first
+        # their own start slows whoever saves beside them; ours is measured from its first
+        if method.name in RIVALS:
             one_save(method, 1)
     warm_up(step)
     for number in range(2, 2 + 2 * rounds):
         for method in methods:
             if number % 2:
                 # dcp.save holds training until it is durable: there are no steps beside it.
-                found = {} if method.name == DcpSave.name else steps_beside_one(method, number, step)
+                if method.name == DcpSave.name:
+                    found = {}
+                else:
+                    found = steps_beside_one(method, number, step)
             else:
                 if touched is not None and method.name == Holdfast.name:
                     figures[COPY]["blocking"].append(copy_seconds(tensors, touched))
-                    figures[FRESH_COPY]["blocking"].append(copy_seconds(tensors, fresh(tensors.values())))
+                    figures[FRESH_COPY]["blocking"].append(
+                        copy_seconds(tensors, fresh(tensors.values()))
+                    )
                 found = one_save(method, number)
             for kind, value in found.items():
                 figures[method.name][kind].append(value)
@@ -192,7 +221,9 @@ def measured(folder: Path, given: Given) -> dict[str, Any]:
         (folder / "state-is-there").touch()
         time.sleep(1)
     controls = not given.get("announce")  # whoever measures memory counts no copies of ours
-    found: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], given["rounds"], controls=controls)}
+    found: dict[str, Any] = {
+        "saves": saves(folder, tensors, given["methods"], given["rounds"], controls=controls)
+    }
     if given.get("restore"):
         found["restores"] = restores(folder, tensors, given["rounds"])
     return found

@@ -1,6 +1,8 @@
-"""Libraries of others that the checkpoint benchmark measures ours beside, from an environment of their own.
+"""Libraries of others that the checkpoint benchmark measures ours beside, from an environment of
+their own.
 
-Each is imported only where it is used: what cannot be installed or imported here is named with the reason.
+Each is imported only where it is used: what cannot be installed or imported here is named with the
+reason.
 """
 
 import os
@@ -42,8 +44,9 @@ class TorchSnapshot(Method):
 
 
 class Orbax(Method):
-    """Of JAX arrays that exist: these never change in place, so a save on a CPU need not copy them, as it must
-    copy tensors. That is in its favour."""
+    """Of JAX arrays that exist: these never change in place, so a save on a CPU need not copy them,
+    as it must copy tensors. That is in its favour.
+    """
 
     name = "orbax"
 
@@ -55,7 +58,9 @@ class Orbax(Method):
         super().__init__(folder, tensors)
         self._jax: Any = jax
         jax.distributed.initialize(_coordinator(), dist.get_world_size(), dist.get_rank())
-        self._state = {str(i): _of_all_ranks(jax, tensor) for i, tensor in enumerate(tensors.values())}
+        self._state = {
+            str(i): _of_all_ranks(jax, tensor) for i, tensor in enumerate(tensors.values())
+        }
         self._arguments: Any = ocp.args.PyTreeSave
         self._saver: Any = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
         self._waiter = ThreadPoolExecutor(1)
@@ -93,7 +98,9 @@ def _of_all_ranks(jax: Any, tensor: torch.Tensor) -> Any:
     mesh = jax.sharding.Mesh(devices, ("rank",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rank"))
     piece = jax.device_put(tensor.numpy(), jax.local_devices()[0])
-    return jax.make_array_from_single_device_arrays((tensor.numel() * len(devices),), sharding, [piece])
+    return jax.make_array_from_single_device_arrays(
+        (tensor.numel() * len(devices),), sharding, [piece]
+    )
 
 
 RIVALS: dict[str, type[Any]] = {m.name: m for m in (TorchSnapshot, Orbax)}
@@ -105,12 +112,28 @@ def environment() -> tuple[dict[str, str], dict[str, str]]:
         site = frameworks.install(frameworks.RIVALS)
     except (OSError, subprocess.SubprocessError) as error:
         return {}, {name: f"cannot be installed: {error}" for name in MODULES}
-    variables = {"PYTHONPATH": os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))}
+    variables = {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
+    }
     tried = {name: _tried(module, variables) for name, module in MODULES.items()}
     return variables, {name: reason for name, reason in tried.items() if reason}
 
 
 def _tried(module: str, variables: dict[str, str]) -> str:
-    command = [sys.executable, "-W", "ignore", "-c", f"import torch, {module}"]
-    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        f"import torch, {module}",
+    ]
+    done = subprocess.run(
+        command,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]

@@ -1,9 +1,11 @@
-"""Steps of one rank beside an upload, where another core is idle, with controls that tell what the machine adds.
+"""Steps of one rank beside an upload, where another core is idle, with controls that tell what the
+machine adds.
 
-Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as JSON. `nothing`
-repeats the quiet steps, so its ratio is the noise; `spin` runs a loop that touches no memory on the other
-core, so its ratio is what any neighbour costs here: sibling threads of one core share its units and clock.
-`copy` saves the same bytes without a library: its ratio is what the copy, the memory and the disk cost.
+Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as
+JSON. `nothing` repeats the quiet steps, so its ratio is the noise; `spin` runs a loop that touches
+no memory on the other core, so its ratio is what any neighbour costs here: sibling threads of one
+core share its units and clock. `copy` saves the same bytes without a library: its ratio is what the
+copy, the memory and the disk cost.
 """
 
 import random
@@ -51,7 +53,8 @@ def beside(save: Method, number: int, step: Step) -> Round:
 
 
 def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
-    step, state = Step(), make_state(mib)
+    step = Step()
+    state = make_state(mib)
     method = Holdfast(folder, state)
     bare = BareCopy(folder, state.values(), training_threads=torch.get_num_threads())
 
@@ -82,7 +85,8 @@ def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def ratio(ours: Sequence[Round], others: Sequence[Round]) -> dict[str, Any]:
-    """Of the 95th percentiles, with what 95 of 100 such benches would show, by resampling whole rounds.
+    """Of the 95th percentiles, with what 95 of 100 such benches would show, by resampling whole
+    rounds.
 
     A round of both at a time: one followed the other, so a noisy minute met both.
     """

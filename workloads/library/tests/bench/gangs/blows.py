@@ -1,4 +1,6 @@
-"""What a node of a sharded gang may meet: a loss, alone or with others, at a point, frozen, or with a memory that is wrong."""
+"""What a node of a sharded gang may meet: a loss, alone or with others, at a point, frozen, or with
+a memory that is wrong.
+"""
 
 import signal
 import time
@@ -10,14 +12,25 @@ import psutil
 
 from holdfast.checkpoint.peers.storage import whole_offers
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
-from workloads.library.tests.bench.gangs.kinds import COPY, DAMAGED, IN_AN_EPOCH_CHANGE, NODES, SPOILT, TOGETHER, Blow
+from workloads.library.tests.bench.gangs.kinds import (
+    COPY,
+    DAMAGED,
+    IN_AN_EPOCH_CHANGE,
+    NODES,
+    SPOILT,
+    TOGETHER,
+    Blow,
+)
 from workloads.library.tests.processes import alive, each, family
 from workloads.library.tests.training.elastic import sharded_gangs
 from workloads.library.tests.training.elastic.gangs import Commits
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
-SILENT_S, STUCK_S = 300.0, 1800.0
-"""A gang is stuck that writes nothing for so long, or goes on for so long without coming to what is awaited."""
+SILENT_S = 300.0
+STUCK_S = 1800.0
+"""A gang is stuck that writes nothing for so long, or goes on for so long without coming to what is
+awaited.
+"""
 LATER_STEPS = 6
 """After so many no point is reached any more that was not."""
 ZOMBIE_S = 5.0
@@ -45,8 +58,11 @@ class Blows:
         self.unreached = 0
         self.spoilt = 0
         """Step of the version that was spoilt last."""
-        self._restores, self._start = 0, 0
-        """When a node was lost last: how many there had been, and the newest start of which a version was in memory."""
+        self._restores = 0
+        self._start = 0
+        """When a node was lost last: how many there had been, and the newest start of which a
+        version was in memory.
+        """
         self._orphans: list[psutil.Process] = []
         self._came_back: set[int] = set()
         """Places that had ended by themselves since a blow began."""
@@ -62,8 +78,11 @@ class Blows:
         return getattr(self, f"_{name}")(blow)
 
     def _point(self, blow: Blow) -> int:
-        """Two are lost, and the replacement of one dies at the point, or at that of the epoch that the second begins."""
-        place, changes = blow.place, blow.kind in IN_AN_EPOCH_CHANGE
+        """Two are lost, and the replacement of one dies at the point, or at that of the epoch that
+        the second begins.
+        """
+        place = blow.place
+        changes = blow.kind in IN_AN_EPOCH_CHANGE
         other = (place + 2) % NODES
         self._lose([place] if changes else [place, other])
         self._gang.start(place, kill_at=f"{blow.kind}:{blow.count}")
@@ -133,10 +152,14 @@ class Blows:
         while not spoilt:
             self.wait(lambda: len(self.copied()) > 1)
             launchers = [process.pid for process in self._gang.processes.values()]
-            ranks = [one for launcher in launchers for one in family(launcher)[1:]]
+            ranks = []
+            for launcher in launchers:
+                for one in family(launcher)[1:]:
+                    ranks.append(one)
             each(ranks, psutil.Process.suspend)
             try:
-                if spoilt := len(self.copied()) > 1:
+                spoilt = len(self.copied()) > 1
+                if spoilt:
                     self.spoilt = max(self.copied())
                     spoil()
                     self._lose([lost])
@@ -174,8 +197,14 @@ class Blows:
         return 1
 
     def _spoilt_memory(self, place: int, launcher: int) -> Path:
-        own = [one for one in self._gang.held()[place] if one["memory"] >= 0 and one["step"] == self.spoilt]
-        return sharded_gangs.staging_memories(launcher)[max(own, key=lambda one: one["start"])["memory"]]
+        own = [
+            one
+            for one in self._gang.held()[place]
+            if one["memory"] >= 0 and one["step"] == self.spoilt
+        ]
+        return sharded_gangs.staging_memories(launcher)[
+            max(own, key=lambda one: one["start"])["memory"]
+        ]
 
     def _uploading(self) -> bool:
         steps = self._gang.checkpoints.glob("*/step-*")
@@ -188,13 +217,16 @@ class Blows:
         def lost() -> bool:
             found: dict[str, Any] | None = peers.look([place]).get(place)
             # Without an epoch: on a slow machine the others went on without it meanwhile.
-            return found is not None and (not found["epoch"] or found["lost"] == found["epoch"]["number"])
+            return found is not None and (
+                not found["epoch"] or found["lost"] == found["epoch"]["number"]
+            )
 
         self.wait(lost, spare=spare)
 
     def _dies(self, place: int) -> bool:
         """Whether a process of that node ends by itself before the gang is well past any point."""
-        known, gone = set[psutil.Process](), False
+        known = set[psutil.Process]()
+        gone = False
 
         def ended() -> bool:
             nonlocal gone
@@ -207,12 +239,19 @@ class Blows:
         return gone
 
     def copied(self) -> list[int]:
-        """Steps of the versions by the newest start of which every rank's shard is on the next node."""
+        """Steps of the versions by the newest start of which every rank's shard is on the next
+        node.
+        """
         held = self._gang.held()
-        versions = [
-            {(one["start"], one["step"], one["attempt"]) for one in held[(place + 1) % NODES] if one["rank"] == place}
-            for place in range(NODES)
-        ]
+        versions = []
+        for place in range(NODES):
+            versions.append(
+                {
+                    (one["start"], one["step"], one["attempt"])
+                    for one in held[(place + 1) % NODES]
+                    if one["rank"] == place
+                }
+            )
         return [step for start, step, _ in set.intersection(*versions) if start > self._start]
 
     def settled(self) -> None:
@@ -224,20 +263,34 @@ class Blows:
         if len(found) <= self._restores:
             return False
         above = found[-1]["step"] + steps
-        return bool(whole_offers(self._gang.places(), NODES, above=above, start=self._start + 1))
+        return bool(
+            whole_offers(
+                self._gang.places(),
+                NODES,
+                above=above,
+                start=self._start + 1,
+            )
+        )
 
     def _mark(self) -> None:
         self._restores = len(self._gang.of("restore"))
-        self._start = max((one["start"] for held in self._gang.held().values() for one in held), default=0)
+        self._start = max(
+            (one["start"] for held in self._gang.held().values() for one in held), default=0
+        )
 
     def wait(self, condition: Callable[[], bool], *, spare: int = -1, pause_s: float = 0.1) -> None:
         """Keeps the gang's places filled meanwhile. Raises Over, Stuck."""
         began = time.monotonic()
         while not condition():
             self.commits.note()
-            ended = {place: code for place, p in self._gang.processes.items() if (code := p.poll()) is not None}
+            ended = {
+                place: code
+                for place, p in self._gang.processes.items()
+                if (code := p.poll()) is not None
+            }
             lost = any(code != EXIT_COMPLETE for code in ended.values())
-            if self._gang.of("exit") and (len(ended) == NODES or lost):  # which has nothing to come back to
+            # which has nothing to come back to
+            if self._gang.of("exit") and (len(ended) == NODES or lost):
                 raise Over
             for place, code in ended.items():
                 if code not in (*COMES_BACK, EXIT_COMPLETE):

@@ -1,10 +1,12 @@
-"""Three members of which one is killed, under torchft and as a rigid gang of this project: seconds to the next step.
+"""Three members of which one is killed, under torchft and as a rigid gang of this project: seconds
+to the next step.
 
-Torchft's lighthouse is a process of its own, as an operator would keep it, so that no loss takes it along. A step is one
-all-reduce of one number.
+Torchft's lighthouse is a process of its own, as an operator would keep it, so that no loss takes it
+along. A step is one all-reduce of one number.
 
-The rigid gang starts again whole from the last save. What a JobSet does is done here: the first pod that failed ends the
-others, and all are made anew. On a cluster a JobSet takes some 2 s for that, and here nothing.
+The rigid gang starts again whole from the last save. What a JobSet does is done here: the first pod
+that failed ends the others, and all are made anew. On a cluster a JobSet takes some 2 s for that,
+and here nothing.
 """
 
 import subprocess
@@ -36,10 +38,24 @@ ENDLESS = 10_000_000
 
 def torchft_killed(folder: Path, options: Sequence[str] = ()) -> float:
     folder.mkdir(parents=True)
-    steps, binaries = folder / "steps", home(TORCHFT) / "bin"
+    steps = folder / "steps"
+    binaries = home(TORCHFT) / "bin"
     address = f"127.0.0.1:{free_port()}"
-    lighthouse = [str(binaries / "torchft_lighthouse"), "--bind", address, "--min_replicas", "1", *options]
-    member = [str(binaries / "python"), str(FT_MEMBER), f"http://{address}", str(steps), COLLECTIVE_S]
+    lighthouse = [
+        str(binaries / "torchft_lighthouse"),
+        "--bind",
+        address,
+        "--min_replicas",
+        "1",
+        *options,
+    ]
+    member = [
+        str(binaries / "python"),
+        str(FT_MEMBER),
+        f"http://{address}",
+        str(steps),
+        COLLECTIVE_S,
+    ]
     server = _started(lighthouse, folder)
     members = [_started(member, folder) for _ in range(MEMBERS)]
 
@@ -61,10 +77,16 @@ def torchft_killed(folder: Path, options: Sequence[str] = ()) -> float:
         _end(members[1])
         began = time.monotonic()
         return (
-            until(lambda: stepped(MEMBERS - 1, began), "a step of the others", within_s=LIMIT_S, pause_s=0.05)[0]
+            until(
+                lambda: stepped(MEMBERS - 1, began),
+                "a step of the others",
+                within_s=LIMIT_S,
+                pause_s=0.05,
+            )[0]
             - began
         )
-    except (TimeoutError, ChildProcessError) as error:  # what a member that cannot says is the reason
+    # what a member that cannot says is the reason
+    except (TimeoutError, ChildProcessError) as error:
         said = [line for line in (folder / "log").read_text().splitlines() if line.strip()]
         raise CannotRun(f"{error}; {said[-1][:200] if said else 'nothing was said'}") from None
     finally:
@@ -90,13 +112,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def rigid_killed(folder: Path) -> float:
     nodes = Nodes(folder, "--set", f"batch={6 * MEMBERS}", count=MEMBERS)
     for run in nodes.runs:
-        run.steps, run.every = ENDLESS, EVERY
+        run.steps = ENDLESS
+        run.every = EVERY
     with nodes.started() as pods:
         nodes.wait_for_step(pods, LOST_AT)
         began = time.time()
         power_loss(pods[1])
         _end_pods(pods)
-        reached, before = nodes.furthest, len(_steps(nodes))
+        reached = nodes.furthest
+        before = len(_steps(nodes))
     with nodes.started() as pods:
         nodes.wait_for_step(pods, reached + 1)
     return _steps(nodes)[before]["t"] - began
@@ -112,4 +136,6 @@ def _end_pods(pods: list[Popen[str]]) -> None:
 
 def _steps(nodes: Nodes) -> list[Event]:
     """In the order of the steps' ends; one rank leads and reports."""
-    return sorted((event for run in nodes.runs for event in run.of("window")), key=lambda event: event["t"])
+    return sorted(
+        (event for run in nodes.runs for event in run.of("window")), key=lambda event: event["t"]
+    )

@@ -1,9 +1,9 @@
 """What an undisturbed step of an elastic gang costs beyond one all-reduce of its gradients.
 
-Two members of a gang, by the library's own loop. A step of it and a bare one, with one flat buffer, the same backward
-passes and one all-reduce of the same group, take turns in the same processes, each first as often as the other, so that
-a busy moment of the machine meets both. By the clock, where ranks that share cores wait for each other, and by rank 0's
-own CPU time.
+Two members of a gang, by the library's own loop. A step of it and a bare one, with one flat buffer,
+the same backward passes and one all-reduce of the same group, take turns in the same processes,
+each first as often as the other, so that a busy moment of the machine meets both. By the clock,
+where ranks that share cores wait for each other, and by rank 0's own CPU time.
 """
 
 import json
@@ -21,7 +21,10 @@ from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
 from workloads.library.tests.bench.kill_lane import side_by_side
 from workloads.library.tests.training.elastic.gangs import free_ports
 
-RANKS, SHARDS, ROUNDS, WARM = 2, 3, 300, 6
+RANKS = 2
+SHARDS = 3
+ROUNDS = 300
+WARM = 6
 RESAMPLES = 2_000
 NEVER = 10**6
 MODEL = ModelConfig(context=64, width=96, layers=2, heads=2)
@@ -32,8 +35,9 @@ Step = Callable[[], None]
 
 
 def step_costs(home: Path) -> dict[str, dict[str, float]]:
-    """By clock the cost over a bare step: the median of the ratios of neighbours, less 1, and between what 95 of 100
-    such benches would show it."""
+    """By clock the cost over a bare step: the median of the ratios of neighbours, less 1, and
+    between what 95 of 100 such benches would show it.
+    """
     home.mkdir(parents=True)
     nodes = tuple(("127.0.0.1", port) for port in free_ports(RANKS))
     side_by_side(RANKS, lambda rank: _member(rank, nodes, home))
@@ -42,8 +46,11 @@ def step_costs(home: Path) -> dict[str, dict[str, float]]:
 
 
 def no_more_than(cost: float, costs: dict[str, dict[str, float]]) -> bool:
-    """By the clock; by CPU time where the clock cannot tell, and then only if it does not speak against it."""
-    clock, cpu = costs["plain"], costs["plain_cpu"]
+    """By the clock; by CPU time where the clock cannot tell, and then only if it does not speak
+    against it.
+    """
+    clock = costs["plain"]
+    cpu = costs["plain_cpu"]
     return clock["cost"] <= cost or (clock["at_least"] <= cost and cpu["cost"] <= cost)
 
 
@@ -51,7 +58,11 @@ def _over(ours: np.ndarray, others: np.ndarray) -> dict[str, float]:
     ratios = ours / others - 1
     drawn = np.random.default_rng(0).choice(ratios, (RESAMPLES, len(ratios)))
     lowest, highest = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    figures = {"cost": np.median(ratios), "at_least": lowest, "at_most": highest}
+    figures = {
+        "cost": np.median(ratios),
+        "at_least": lowest,
+        "at_most": highest,
+    }
     return {name: round(float(value), 4) for name, value in figures.items()}
 
 
@@ -66,9 +77,13 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path) -> None:
         return next_byte_loss(model(text[:, :-1]), text[:, 1:])
 
     gang = ElasticGang(
-        str(home / "checkpoints"), {"model": model, "optimizer": optimizer}, run="cost",
-        places=Places(nodes=nodes, index=rank, min_nodes=RANKS), shards=RANKS * SHARDS, every=NEVER,
-    )  # fmt: skip
+        str(home / "checkpoints"),
+        {"model": model, "optimizer": optimizer},
+        run="cost",
+        places=Places(nodes=nodes, index=rank, min_nodes=RANKS),
+        shards=RANKS * SHARDS,
+        every=NEVER,
+    )
     with gang:
         steps = gang.steps(NEVER)
         bare = _bare(model, optimizer, loss)
@@ -85,11 +100,14 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path) -> None:
         (home / "times").write_text(json.dumps(rounds))
 
 
-def _bare(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> Step:
+def _bare(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]
+) -> Step:
     parameters = list(model.parameters())
     flat = torch.zeros(sum(p.numel() for p in parameters))
     views = [
-        view.view(p.shape) for view, p in zip(flat.split([p.numel() for p in parameters]), parameters, strict=True)
+        view.view(p.shape)
+        for view, p in zip(flat.split([p.numel() for p in parameters]), parameters, strict=True)
     ]
 
     def step() -> None:
@@ -112,6 +130,7 @@ def _round(steps: list[Step], number: int) -> list[Times]:
 
 def _timed(step: Step) -> Times:
     dist.barrier()
-    began, used = time.monotonic(), time.process_time()
+    began = time.monotonic()
+    used = time.process_time()
     step()
     return time.monotonic() - began, time.process_time() - used

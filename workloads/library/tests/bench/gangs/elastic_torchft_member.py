@@ -1,4 +1,6 @@
-"""A replica group of torchft, of one rank: `python elastic_torchft_member.py LIGHTHOUSE LOG SECONDS`, in an environment with torchft."""
+"""A replica group of torchft, of one rank: `python elastic_torchft_member.py LIGHTHOUSE LOG
+SECONDS`, in an environment with torchft.
+"""
 
 import sys
 import time
@@ -10,8 +12,15 @@ from torch.distributed import TCPStore
 from torchft import Manager
 from torchft.process_group import ProcessGroupGloo
 
-lighthouse, log, limit = sys.argv[1], Path(sys.argv[2]), timedelta(seconds=float(sys.argv[3]))
-store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+lighthouse = sys.argv[1]
+log = Path(sys.argv[2])
+limit = timedelta(seconds=float(sys.argv[3]))
+store = TCPStore(
+    "127.0.0.1",
+    0,
+    is_master=True,
+    wait_for_workers=False,
+)
 state = {"weight": torch.zeros(1)}
 manager = Manager(
     pg=ProcessGroupGloo(timeout=limit),
@@ -29,8 +38,14 @@ manager = Manager(
 while True:
     manager.start_quorum()
     manager.allreduce(torch.ones(1)).wait()
-    applied, now = manager.should_commit(), time.monotonic()
+    applied = manager.should_commit()
+    now = time.monotonic()
     if applied:
         with log.open("a") as file:
-            print(now, manager.num_participants(), file=file, flush=True)
+            print(
+                now,
+                manager.num_participants(),
+                file=file,
+                flush=True,
+            )
     time.sleep(0.02)

@@ -1,4 +1,6 @@
-"""`python -m workloads.library.tests.bench.gangs.full_node ARGUMENTS`: holdfast on a node whose memory is full."""
+"""`python -m workloads.library.tests.bench.gangs.full_node ARGUMENTS`: holdfast on a node whose
+memory is full.
+"""
 
 import holdfast.checkpoint.peers.keeper as keeping
 from holdfast.cli import main

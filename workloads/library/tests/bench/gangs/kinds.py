@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 NODES = 4
-TOGETHER = {"one": (0,), "neighbours": (0, 1), "two others": (0, 2), "all": (0, 1, 2, 3)}
+TOGETHER = {
+    "one": (0,),
+    "neighbours": (0, 1),
+    "two others": (0, 2),
+    "all": (0, 1, 2, 3),
+}
 """Who is lost at one moment, by the distance to the place of the blow."""
 POINTS = (
     "stage.begin",
@@ -22,13 +27,31 @@ POINTS = (
 )
 IN_AN_EPOCH_CHANGE = ("gang.report", "gang.propose", "gang.proposed")
 """Of a survivor, so another node is lost first."""
-STAGED, OLDER, STORE, FULL, LIAR = "staged damaged", "newest damaged", "all damaged", "full", "liar"
-UNCOMMITTED, COPY = "uncommitted damaged", "copy damaged"
-DAMAGED = {STAGED: 2, STORE: 1, UNCOMMITTED: 1, COPY: -1}
+STAGED = "staged damaged"
+OLDER = "newest damaged"
+STORE = "all damaged"
+FULL = "full"
+LIAR = "liar"
+UNCOMMITTED = "uncommitted damaged"
+COPY = "copy damaged"
+DAMAGED = {
+    STAGED: 2,
+    STORE: 1,
+    UNCOMMITTED: 1,
+    COPY: -1,
+}
 """The distance to the node that is lost when the memory of one is damaged."""
 SPOILT = ("stopped", "zombie", STAGED, OLDER, STORE, COPY, FULL, LIAR, UNCOMMITTED)
 KINDS = (*TOGETHER, *POINTS, *IN_AN_EPOCH_CHANGE, *SPOILT)
-TIMES = {"neighbours": 2, STORE: 2, LIAR: 3, OLDER: 4, STAGED: 3, FULL: 3, UNCOMMITTED: 3}
+TIMES = {
+    "neighbours": 2,
+    STORE: 2,
+    LIAR: 3,
+    OLDER: 4,
+    STAGED: 3,
+    FULL: 3,
+    UNCOMMITTED: 3,
+}
 """In a round, where not once: of 300 kills each fall-back must come ten times."""
 
 
@@ -47,9 +70,15 @@ def endless(seed: int) -> Iterator[Blow]:
     kinds = [kind for kind in KINDS for _ in range(TIMES.get(kind, 1))]
     rounds = chain.from_iterable(rng.sample(kinds, len(kinds)) for _ in count())
     for kind in rounds:
-        place = 0 if kind.startswith("gang.propose") else rng.randrange(kind == "gang.report", NODES)
+        if kind.startswith("gang.propose"):
+            place = 0
+        else:
+            place = rng.randrange(kind == "gang.report", NODES)
         if kind == "zombie":  # its rank 0 commits
             place = rng.choice((0, 0, place))
-        times = rng.randint(1, 2) if kind == "peer.send" else rng.randint(1, 3) if kind in POINTS[:7] else 1
+        if kind == "peer.send":
+            times = rng.randint(1, 2)
+        else:
+            times = rng.randint(1, 3) if kind in POINTS[:7] else 1
         delay_s = 0.0 if kind == UNCOMMITTED else rng.uniform(0, 0.3)
         yield Blow(kind=kind, place=place, delay_s=delay_s, count=times)

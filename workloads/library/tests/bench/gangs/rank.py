@@ -1,7 +1,9 @@
-"""A rank of `make bench-peers`: state of its own, and steps of some products, one all-reduce and a pause.
+"""A rank of `make bench-peers`: state of its own, and steps of some products, one all-reduce and a
+pause.
 
-Which tensors a step has changed follows from its number, so what was restored is known to be right or wrong. Started by
-`holdfast train ranks` and by torchrun; with "dcp" it saves by PyTorch's own means.
+Which tensors a step has changed follows from its number, so what was restored is known to be right
+or wrong. Started by `holdfast train ranks` and by torchrun; with "dcp" it saves by PyTorch's own
+means.
 """
 
 import json
@@ -26,10 +28,14 @@ PAUSE_S = 0.6
 
 class Work:
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings, self._lead = settings, dist.get_rank() == 0
-        self._square, self._one = torch.randn(SIDE, SIDE), torch.ones(1)
+        self._settings = settings
+        self._lead = dist.get_rank() == 0
+        self._square = torch.randn(SIDE, SIDE)
+        self._one = torch.ones(1)
         each = settings["mib"] * MIB // 4 // TENSORS
-        self.tensors = {f"{dist.get_rank()}.{n}": torch.full((each,), float(n)) for n in range(TENSORS)}
+        self.tensors = {
+            f"{dist.get_rank()}.{n}": torch.full((each,), float(n)) for n in range(TENSORS)
+        }
         self._checked = False
 
     def step(self, step: int) -> None:
@@ -50,26 +56,45 @@ class Work:
 
 def write(path: str, **fields: object) -> None:
     with Path(path).open("a") as log:
-        log.write(json.dumps({"t": time.time(), **fields}) + "\n")
+        log.write(
+            json.dumps(
+                {
+                    "t": time.time(),
+                    **fields,
+                }
+            )
+            + "\n"
+        )
 
 
 class Turns:
     """Steps with copies and without in turn, in the same processes, and a save after each turn."""
 
     def __init__(self, settings: dict[str, Any], ckpt: Any) -> None:
-        self._settings, self._ckpt, self._writer, self._copies = settings, ckpt, ckpt._writer, ckpt._writer._copies
-        self._made, self._newest, self._every = 0, -1, 0
+        self._settings = settings
+        self._ckpt = ckpt
+        self._writer = ckpt._writer
+        self._copies = ckpt._writer._copies
+        self._made = 0
+        self._newest = -1
+        self._every = 0
 
     def stepped(self, step: int) -> None:
         if self._writer._copies and self._copies.newest_step != self._newest:
-            self._newest, self._made = self._copies.newest_step, self._made + 1
+            self._newest = self._copies.newest_step
+            self._made = self._made + 1
             self._every = self._copies._due_at - step
         if step % self._settings["turns"] == 0:
             which = "with" if self._writer._copies else "without"
-            self._pause(which=which, copies=self._made, every=self._every)
+            self._pause(
+                which=which,
+                copies=self._made,
+                every=self._every,
+            )
             self._ckpt.save(step)
             self._pause(which="save")
-            self._made, self._newest = 0, step
+            self._made = 0
+            self._newest = step
             self._writer._copies = None if self._writer._copies else self._copies
             self._copies._due_at = step + 1
             self._ckpt._ticked_at = 0.0  # the pause is no part of a step
@@ -87,7 +112,10 @@ class Turns:
 
 
 def ours(settings: dict[str, Any]) -> None:
-    mark = {"rank": dist.get_rank(), "what": "group"}
+    mark = {
+        "rank": dist.get_rank(),
+        "what": "group",
+    }
     write(settings["marks"], **mark)
     work = Work(settings)
     write(settings["marks"], **mark | {"what": "state"})
@@ -95,7 +123,13 @@ def ours(settings: dict[str, Any]) -> None:
     state = {"tensors": PerRank(work.tensors)}
     tuning = Tuning(peer_steps=settings["peer_steps"])
     with Checkpointer(
-        settings["checkpoints"], state, run="sharded", every=settings["every"], keep=1, tuning=tuning, events=events
+        settings["checkpoints"],
+        state,
+        run="sharded",
+        every=settings["every"],
+        keep=1,
+        tuning=tuning,
+        events=events,
     ) as ckpt:
         write(settings["marks"], **mark | {"what": "restored"})
         turns = Turns(settings, ckpt) if settings["turns"] else None
@@ -112,13 +146,20 @@ def pytorch(settings: dict[str, Any]) -> None:
 
     from workloads.library.tests.bench.checkpoints.dcp_twin import newest
 
-    work, folder = Work(settings), Path(settings["checkpoints"])
+    work = Work(settings)
+    folder = Path(settings["checkpoints"])
     group = dist.new_group(backend="gloo")  # on the training's own group async_save hangs
-    if first := newest(folder):
+    first = newest(folder)
+    if first:
         began = time.monotonic()
         dcp.load(work.tensors, checkpoint_id=folder / str(first))
         if dist.get_rank() == 0:
-            write(settings["events"], event="restore", step=first, seconds=round(time.monotonic() - began, 3))
+            write(
+                settings["events"],
+                event="restore",
+                step=first,
+                seconds=round(time.monotonic() - began, 3),
+            )
     saving = None
     for step in range(first, settings["steps"]):
         work.step(step)
@@ -126,8 +167,12 @@ def pytorch(settings: dict[str, Any]) -> None:
             if saving:
                 saving.result()
                 if dist.get_rank() == 0:
-                    shutil.rmtree(folder / str(step + 1 - 2 * settings["every"]), ignore_errors=True)
-            saving = dcp.async_save(work.tensors, checkpoint_id=folder / str(step + 1), process_group=group)
+                    shutil.rmtree(
+                        folder / str(step + 1 - 2 * settings["every"]), ignore_errors=True
+                    )
+            saving = dcp.async_save(
+                work.tensors, checkpoint_id=folder / str(step + 1), process_group=group
+            )
 
 
 def main() -> None:

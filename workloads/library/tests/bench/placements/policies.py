@@ -1,4 +1,6 @@
-"""The policies side by side on made-up recordings of one zone: availability of Spot machines, with a seed, as paths."""
+"""The policies side by side on made-up recordings of one zone: availability of Spot machines, with
+a seed, as paths.
+"""
 
 import math
 from dataclasses import dataclass
@@ -10,12 +12,16 @@ from holdfast.place.policies import Lines, Policy, lines_of, net
 from holdfast.place.runs import Bools, Floats, Paths, Runs, runs_of
 from holdfast.place.simulate import simulate
 
-WORK_H, RESTART_H, RATIO = 48.0, 0.2, 3.145
+WORK_H = 48.0
+RESTART_H = 0.2
+RATIO = 3.145
 DEADLINES_H = (52.0, 70.0, 92.0)
 NOISE_POINTS = 0.5
 
 TILES = 4
-"""A run that outlasts the recording goes on at its beginning; a job this many recordings long never ends."""
+"""A run that outlasts the recording goes on at its beginning; a job this many recordings long never
+ends.
+"""
 # Mean and median hours of spells with Spot and without, as published of five zones.
 SPELLS = {
     "us-east-1a": ((0.72, 0.33), (3.55, 0.54)),
@@ -27,21 +33,42 @@ SPELLS = {
 
 
 def _greedy(runs: Runs) -> Lines:
-    # Two restarts, as published: the second one covers an eviction during the first. Once on on-demand it stays there.
-    return lines_of(runs, wait=net(runs, 2), back=np.inf, enter=net(runs, 2), leave=net(runs, 2))
+    # Two restarts, as published: the second one covers an eviction during the first. Once on
+    # on-demand it stays there.
+    return lines_of(
+        runs,
+        wait=net(runs, 2),
+        back=np.inf,
+        enter=net(runs, 2),
+        leave=net(runs, 2),
+    )
 
 
 def _uniform(runs: Runs) -> Lines:
-    """Work done advances evenly with time: on the line, slack shrinks in proportion to the work left."""
+    """Work done advances evenly with time: on the line, slack shrinks in proportion to the work
+    left.
+    """
     slope = (runs.deadline_h - runs.work_h) / runs.work_h
     return lines_of(
-        runs, wait=0.0, wait_slope=slope, back=2 * runs.restart_h, back_slope=slope, enter=net(runs, 2),
+        runs,
+        wait=0.0,
+        wait_slope=slope,
+        back=2 * runs.restart_h,
+        back_slope=slope,
+        enter=net(runs, 2),
         leave=net(runs, 2),
-    )  # fmt: skip
+    )
 
 
 ON_DEMAND_ONLY = Policy(
-    name="on-demand only", lines=lambda runs: lines_of(runs, wait=np.inf, back=np.inf, enter=np.inf, leave=np.inf)
+    name="on-demand only",
+    lines=lambda runs: lines_of(
+        runs,
+        wait=np.inf,
+        back=np.inf,
+        enter=np.inf,
+        leave=np.inf,
+    ),
 )
 GREEDY = Policy(name="greedy", lines=_greedy)
 UNIFORM = Policy(name="uniform progress", lines=_uniform)
@@ -74,20 +101,35 @@ def paths_of(traces: list[Trace]) -> Paths:
 
 
 def made_up(hours: float = 1092.0, gap_h: float = 195.0 / 3600.0) -> list[Trace]:
-    """Recordings with spells of the given (mean, median), lognormal: means far above medians, as in real ones."""
+    """Recordings with spells of the given (mean, median), lognormal: means far above medians, as in
+    real ones.
+    """
     traces: list[Trace] = []
     for seed, (name, (up_h, down_h)) in enumerate(SPELLS.items()):
         rng = np.random.default_rng(seed)
         # Three times what the means need: with tails like these the first draws may fall far short.
         count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
-        spells = np.stack([_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1).ravel()
+        spells = np.stack(
+            [_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1
+        ).ravel()
         edges = np.cumsum(spells)
         ticks = np.arange(0.0, min(hours, float(edges[-1])), gap_h)
-        traces.append(Trace(name=name, gap_h=gap_h, up=np.searchsorted(edges, ticks, side="right") % 2 == 1))
+        traces.append(
+            Trace(
+                name=name,
+                gap_h=gap_h,
+                up=np.searchsorted(edges, ticks, side="right") % 2 == 1,
+            )
+        )
     return traces
 
 
-def _lognormal(rng: np.random.Generator, mean: float, median: float, count: int) -> Floats:
+def _lognormal(
+    rng: np.random.Generator,
+    mean: float,
+    median: float,
+    count: int,
+) -> Floats:
     # Of a lognormal, mean over median is exp(sigma^2 / 2).
     sigma = math.sqrt(2.0 * math.log(max(mean / median, 1.0 + 1e-9)))
     return rng.lognormal(math.log(median), sigma, count)
@@ -102,22 +144,39 @@ def side_by_side(traces: list[Trace], starts: int) -> Costs:
     for trace in traces:
         offset = np.random.default_rng(1).uniform(0, trace.hours, starts)
         costs[trace.name] = {
-            f"{hours:g} h": {policy.name: share(trace, policy, hours, offset) for policy in COMPARED}
+            f"{hours:g} h": {
+                policy.name: share(trace, policy, hours, offset) for policy in COMPARED
+            }
             for hours in DEADLINES_H
         }
     return costs
 
 
-def share(trace: Trace, policy: Policy, deadline_h: float, offset_h: Floats) -> float:
+def share(
+    trace: Trace,
+    policy: Policy,
+    deadline_h: float,
+    offset_h: Floats,
+) -> float:
     """The mean cost over starts, % of pure on-demand."""
-    return float(simulate(job(offset_h, deadline_h), paths_of([trace]), policy).usd.mean()) / WORK_H * 100
+    return (
+        float(simulate(job(offset_h, deadline_h), paths_of([trace]), policy).usd.mean())
+        / WORK_H
+        * 100
+    )
 
 
 def job(offset_h: Floats, deadline_h: float) -> Runs:
     return runs_of(
-        len(offset_h), work_h=WORK_H, restart_h=RESTART_H, deadline_h=deadline_h, spot_usd=1 / RATIO,
-        on_demand_usd=1.0, path=np.zeros(len(offset_h), np.int64), offset_h=offset_h,
-    )  # fmt: skip
+        len(offset_h),
+        work_h=WORK_H,
+        restart_h=RESTART_H,
+        deadline_h=deadline_h,
+        spot_usd=1 / RATIO,
+        on_demand_usd=1.0,
+        path=np.zeros(len(offset_h), np.int64),
+        offset_h=offset_h,
+    )
 
 
 def dominates(costs: Costs) -> bool:
@@ -125,5 +184,8 @@ def dominates(costs: Costs) -> bool:
     pairs = [(by_policy[policies.PATIENT.name], by_policy[UNIFORM.name]) for by_policy in each]
     worst = max(our - their for our, their in pairs)
     gain = sum(their - our for our, their in pairs) / len(pairs)
-    print(f"patient against uniform progress: {gain:.1f} points cheaper on average, worst case {worst:+.2f} points")
+    print(
+        f"patient against uniform progress: {gain:.1f} points cheaper on average, worst case"
+        f" {worst:+.2f} points"
+    )
     return worst <= NOISE_POINTS

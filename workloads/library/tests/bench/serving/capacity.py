@@ -1,7 +1,8 @@
-"""What batching brings, what overload does, and the same predictor behind LitServe: one server, no proxy.
+"""What batching brings, what overload does, and the same predictor behind LitServe: one server, no
+proxy.
 
-LitServe has an environment of its own, made when it is first asked for. Both servers take turns, so that both meet the
-same machine; the median of the turns counts.
+LitServe has an environment of its own, made when it is first asked for. Both servers take turns, so
+that both meet the same machine; the median of the turns counts.
 """
 
 import http.client
@@ -23,13 +24,17 @@ from workloads.library.tests.processes import kill_family, rss_mib, sampled, unt
 ROOT = Path(__file__).parents[5]
 BATCH = 32
 USERS = 4 * BATCH
-"""Of the batching: with two batches of users the next batch is only full where the client comes back within one, and
-then the client's speed is measured."""
+"""Of the batching: with two batches of users the next batch is only full where the client comes
+back within one, and then the client's speed is measured.
+"""
 OVERLOAD = 3.0
 DEADLINE_S = 4.0
 SCALE = 32.0
-"""Of the predictor's time in the overload, so that the model is the limit and not this machine's cores."""
-OURS, LITSERVE = "holdfast", "litserve"
+"""Of the predictor's time in the overload, so that the model is the limit and not this machine's
+cores.
+"""
+OURS = "holdfast"
+LITSERVE = "litserve"
 STEADY_PER_S = 300.0
 """Of the open loop: a rate that ours and LitServe bear, at which only the waiting differs."""
 TURNS = 3
@@ -58,8 +63,17 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
     batch_s = SCALE * (BATCH_S + ITEM_S * BATCH)
     capacity = BATCH / batch_s
     options = ("--model", str(SCALE), "--longest-request", str(DEADLINE_S), "--batch", str(BATCH))
-    with served(folder, *options) as server, sampled(lambda: rss_mib(server.process.pid), 0.5) as seen:
-        counted = k6(url(server), rate=OVERLOAD * capacity, seconds=seconds, users=1000, folder=folder)
+    with (
+        served(folder, *options) as server,
+        sampled(lambda: rss_mib(server.process.pid), 0.5) as seen,
+    ):
+        counted = k6(
+            url(server),
+            rate=OVERLOAD * capacity,
+            seconds=seconds,
+            users=1000,
+            folder=folder,
+        )
     return {
         "overload_answered_share": round(counted.ok / seconds / capacity, 3),
         "overload_bound_ms": round(1000 * (DEADLINE_S + batch_s)),
@@ -75,26 +89,50 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
 
 
 def rivals(folder: Path, *, seconds: float) -> dict[str, Any]:
-    """`seconds` for each turn of each server, half with a fixed number of users and half at a fixed rate."""
+    """`seconds` for each turn of each server, half with a fixed number of users and half at a fixed
+    rate.
+    """
     turns: dict[str, list[dict[str, float]]] = {OURS: [], LITSERVE: []}
     try:
         for _ in range(TURNS):
             with served(folder, "--batch", str(BATCH)) as server:
                 turns[OURS].append(_measured(url(server), BODY, folder, seconds))
             with _started(folder) as port:
-                turns[LITSERVE].append(_measured(f"http://{HOST}:{port}/predict", ONE, folder, seconds))
+                turns[LITSERVE].append(
+                    _measured(f"http://{HOST}:{port}/predict", ONE, folder, seconds)
+                )
     except CannotRun as error:  # without LitServe there is nothing to be judged by
         return {"rivals_not_run": str(error)}
     return {
-        f"{name}_{key}": round(median(each[key] for each in seen), 1) for name, seen in turns.items() for key in seen[0]
+        f"{name}_{key}": round(median(each[key] for each in seen), 1)
+        for name, seen in turns.items()
+        for key in seen[0]
     }
 
 
 def _measured(at: str, body: str, folder: Path, seconds: float) -> dict[str, float]:
     half_s = seconds / 2
-    k6(at, body=body, seconds=WARM_S, users=USERS, folder=folder)
-    full = k6(at, body=body, seconds=half_s, users=USERS, folder=folder)
-    steady = k6(at, body=body, seconds=half_s, rate=STEADY_PER_S, folder=folder)
+    k6(
+        at,
+        body=body,
+        seconds=WARM_S,
+        users=USERS,
+        folder=folder,
+    )
+    full = k6(
+        at,
+        body=body,
+        seconds=half_s,
+        users=USERS,
+        folder=folder,
+    )
+    steady = k6(
+        at,
+        body=body,
+        seconds=half_s,
+        rate=STEADY_PER_S,
+        folder=folder,
+    )
     return {
         "per_s": full.ok / half_s,
         "p99_ms": full.answered_ms.get("p(99)", float("inf")),
@@ -105,14 +143,29 @@ def _measured(at: str, body: str, folder: Path, seconds: float) -> dict[str, flo
 @contextmanager
 def _started(folder: Path) -> Generator[int]:
     """Its port, once it has answered a request."""
-    python, port = home(LITSERVE) / "bin" / "python", free_port()
+    python = home(LITSERVE) / "bin" / "python"
+    port = free_port()
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "workloads" / "library")))
-    env = os.environ | {"PYTHONPATH": paths, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-    command = [str(python), "-m", "workloads.library.tests.bench.serving.rival_litserve", str(BATCH), str(port)]
+    env = os.environ | {
+        "PYTHONPATH": paths,
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = [
+        str(python),
+        "-m",
+        "workloads.library.tests.bench.serving.rival_litserve",
+        str(BATCH),
+        str(port),
+    ]
     log = folder / f"{LITSERVE}.log"
     with log.open("wb") as out, running(command, out, env) as process:
         try:
-            until(lambda: _answers(port), alive=lambda: process.poll() is None, within_s=_START_S, pause_s=0.1)
+            until(
+                lambda: _answers(port),
+                alive=lambda: process.poll() is None,
+                within_s=_START_S,
+                pause_s=0.1,
+            )
             yield port
         except (TimeoutError, ChildProcessError):
             raise CannotRun(f"did not answer: {log.read_text(errors='replace')[-1000:]}") from None
@@ -123,7 +176,10 @@ def _started(folder: Path) -> Generator[int]:
 def _answers(port: int) -> bool:
     try:
         return (
-            Client(port).request("POST", "/predict", ONE.encode(), {"Content-Type": "application/json"}).status == 200
+            Client(port)
+            .request("POST", "/predict", ONE.encode(), {"Content-Type": "application/json"})
+            .status
+            == 200
         )
     except (OSError, http.client.HTTPException):
         return False

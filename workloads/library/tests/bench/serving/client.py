@@ -13,7 +13,16 @@ TRENDS = ("answered_ms", "refused_ms")
 SCRIPT = Path(__file__).with_name("load.js")
 INFER = "/v2/models/model/infer"
 BODY = json.dumps(
-    {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a request of a few bytes"]}]}
+    {
+        "inputs": [
+            {
+                "name": "text",
+                "datatype": "BYTES",
+                "shape": [1],
+                "data": ["a request of a few bytes"],
+            }
+        ]
+    }
 )
 
 
@@ -51,10 +60,26 @@ def k6(
     """`meanwhile` runs beside the load, which may outlast it."""
     summary = folder / "k6.json"
     summary.unlink(missing_ok=True)
-    given = {"URL": url, "BODY": body, "RATE": str(round(rate)), "SECONDS": f"{seconds:g}", "USERS": str(users)}
-    quiet = ["--quiet", "--no-usage-report", "--log-output", f"file={folder / 'k6.log'}"]
+    given = {
+        "URL": url,
+        "BODY": body,
+        "RATE": str(round(rate)),
+        "SECONDS": f"{seconds:g}",
+        "USERS": str(users),
+    }
+    quiet = [
+        "--quiet",
+        "--no-usage-report",
+        "--log-output",
+        f"file={folder / 'k6.log'}",
+    ]
     process = subprocess.Popen(
-        [build(TOOLS["k6"]), "run", *quiet, str(SCRIPT)],
+        [
+            build(TOOLS["k6"]),
+            "run",
+            *quiet,
+            str(SCRIPT),
+        ],
         env=os.environ | given | {"SUMMARY": str(summary)},
         stdout=subprocess.DEVNULL,
     )
@@ -65,9 +90,15 @@ def k6(
         process.kill()
         process.wait()
     values = {name: metric["values"] for name, metric in json.loads(summary.read_text()).items()}
-    codes = {name.removeprefix("code_"): int(each["count"]) for name, each in values.items() if "code_" in name}
+    codes = {
+        name.removeprefix("code_"): int(each["count"])
+        for name, each in values.items()
+        if "code_" in name
+    }
     return Counted(
         codes={code: count for code, count in codes.items() if count},
         dropped=int(values.get("dropped_iterations", {}).get("count", 0)),
-        **{name: {key: round(ms, 1) for key, ms in values.get(name, {}).items()} for name in TRENDS},
+        **{
+            name: {key: round(ms, 1) for key, ms in values.get(name, {}).items()} for name in TRENDS
+        },
     )

@@ -1,4 +1,6 @@
-"""Evictions, roll-outs, kills and freezes under load, and the layouts of the field that must fail at the same."""
+"""Evictions, roll-outs, kills and freezes under load, and the layouts of the field that must fail
+at the same.
+"""
 
 import random
 import sys
@@ -14,7 +16,8 @@ from workloads.library.tests.drill.field_fleet import FieldFleet as Fleet
 
 PREDICTOR = "workloads.library.tests.inference.server.playing_predictors:gpu_like"
 OURS = holdfast_server(PREDICTOR)
-REPLICAS, LEAST_READY = 4, 2
+REPLICAS = 4
+LEAST_READY = 2
 FREEZE_S = 5.0
 HANG_S = 20.0
 DEATH_S = 4.5
@@ -24,8 +27,17 @@ COUNTING = "drains"
 Action = Callable[[Fleet, Replica], None]
 
 
-def under_load(fleet: Fleet, actions: Sequence[Action], name: str, *, rate: float, seconds: float) -> dict[str, Any]:
-    """The actions spread over the load, each on a ready replica, and never below LEAST_READY of them."""
+def under_load(
+    fleet: Fleet,
+    actions: Sequence[Action],
+    name: str,
+    *,
+    rate: float,
+    seconds: float,
+) -> dict[str, Any]:
+    """The actions spread over the load, each on a ready replica, and never below LEAST_READY of
+    them.
+    """
     done = 0
 
     def act() -> None:
@@ -43,7 +55,13 @@ def under_load(fleet: Fleet, actions: Sequence[Action], name: str, *, rate: floa
 
     with fleet.running(REPLICAS):
         url = f"http://{HOST}:{fleet.port}{INFER}"
-        counted = k6(url, rate=rate, seconds=seconds, folder=fleet.folder, meanwhile=act)
+        counted = k6(
+            url,
+            rate=rate,
+            seconds=seconds,
+            folder=fleet.folder,
+            meanwhile=act,
+        )
         found = {
             "posts": counted.asked,
             "failed": counted.failed,
@@ -59,47 +77,113 @@ def under_load(fleet: Fleet, actions: Sequence[Action], name: str, *, rate: floa
 
 
 def fleet_of(folder: Path, name: str, command: Command = OURS, **more: Any) -> Fleet:
-    return Fleet(folder=folder / name, owner="bench-server", command=command, **more)
+    return Fleet(
+        folder=folder / name,
+        owner="bench-server",
+        command=command,
+        **more,
+    )
 
 
 def shuffled(seed: int, *actions: Action) -> list[Action]:
     return random.Random(seed).sample(actions, len(actions))
 
 
-def drains(folder: Path, *, posts: int, rate: float, evictions: int, rollouts: int) -> dict[str, Any]:
+def drains(
+    folder: Path,
+    *,
+    posts: int,
+    rate: float,
+    evictions: int,
+    rollouts: int,
+) -> dict[str, Any]:
     actions = shuffled(7, *[Fleet.evict] * evictions, *[Fleet.roll_out] * rollouts)
     fleet = fleet_of(folder, "drains")
-    found = under_load(fleet, actions, COUNTING, rate=rate, seconds=posts / rate)
+    found = under_load(
+        fleet,
+        actions,
+        COUNTING,
+        rate=rate,
+        seconds=posts / rate,
+    )
     return found | {"drains_exit_codes": sorted(set(fleet.exits))}
 
 
-def late(folder: Path, *, rate: float, seconds: float, delays_s: Sequence[int]) -> dict[str, Any]:
+def late(
+    folder: Path,
+    *,
+    rate: float,
+    seconds: float,
+    delays_s: Sequence[int],
+) -> dict[str, Any]:
     """Both ways out, with endpoints that follow sooner and later than the contract assumes."""
     figures: dict[str, Any] = {}
     for delay_s in delays_s:
         fleet = fleet_of(folder, f"late-{delay_s}", endpoint_delay_s=float(delay_s))
         actions = [Fleet.evict, Fleet.roll_out, Fleet.evict]
-        figures |= under_load(fleet, actions, f"late_{delay_s}s", rate=rate, seconds=seconds)
+        figures |= under_load(
+            fleet,
+            actions,
+            f"late_{delay_s}s",
+            rate=rate,
+            seconds=seconds,
+        )
     return figures
 
 
 def deaths(folder: Path, *, rate: float, kills: int, freezes: int) -> dict[str, Any]:
-    actions = shuffled(8, *[Fleet.kill] * kills, *[lambda fleet, replica: fleet.freeze(replica, FREEZE_S)] * freezes)
-    return under_load(fleet_of(folder, "deaths"), actions, "deaths", rate=rate, seconds=len(actions) * DEATH_S)
+    actions = shuffled(
+        8,
+        *[Fleet.kill] * kills,
+        *[lambda fleet, replica: fleet.freeze(replica, FREEZE_S)] * freezes,
+    )
+    return under_load(
+        fleet_of(folder, "deaths"),
+        actions,
+        "deaths",
+        rate=rate,
+        seconds=len(actions) * DEATH_S,
+    )
 
 
-def models(folder: Path, *, posts: int, rate: float, hangs: int, kills: int) -> dict[str, Any]:
+def models(
+    folder: Path,
+    *,
+    posts: int,
+    rate: float,
+    hangs: int,
+    kills: int,
+) -> dict[str, Any]:
     """Predicting processes that hang or are killed, in servers that live."""
     actions = shuffled(
-        9, *[lambda fleet, replica: fleet.freeze_model(replica, HANG_S)] * hangs, *[Fleet.kill_model] * kills
+        9,
+        *[lambda fleet, replica: fleet.freeze_model(replica, HANG_S)] * hangs,
+        *[Fleet.kill_model] * kills,
     )
-    return under_load(fleet_of(folder, "models"), actions, "models", rate=rate, seconds=posts / rate)
+    return under_load(
+        fleet_of(folder, "models"),
+        actions,
+        "models",
+        rate=rate,
+        seconds=posts / rate,
+    )
 
 
 def stock(port: int) -> list[str]:
     """The same predictor's time behind uvicorn as it comes."""
     app = "workloads.library.tests.bench.serving.twins:app"
-    return [sys.executable, "-m", "uvicorn", app, "--host", HOST, "--port", str(port), "--log-level", "warning"]
+    return [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        app,
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+    ]
 
 
 def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
@@ -116,5 +200,11 @@ def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
     }
     figures: dict[str, Any] = {}
     for name, (fleet, action) in layouts.items():
-        figures |= under_load(fleet, [action] * 3, f"control_{name}", rate=rate, seconds=seconds)
+        figures |= under_load(
+            fleet,
+            [action] * 3,
+            f"control_{name}",
+            rate=rate,
+            seconds=seconds,
+        )
     return figures

@@ -29,8 +29,19 @@ class Api(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    batch_items, port = int(sys.argv[1]), int(sys.argv[2])
+    batch_items = int(sys.argv[1])
+    port = int(sys.argv[2])
     # Of both queues with a wait of 0 and of 5 ms the setting with the highest throughput.
     api = Api(max_batch_size=batch_items, batch_timeout=0.005)
-    server = litserve.LitServer(api, accelerator="cpu", fast_queue=True, timeout=60)
-    server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="warning")
+    server = litserve.LitServer(
+        api,
+        accelerator="cpu",
+        fast_queue=True,
+        timeout=60,
+    )
+    server.run(
+        host="127.0.0.1",
+        port=port,
+        generate_client_file=False,
+        log_level="warning",
+    )

@@ -1,4 +1,6 @@
-"""Servers as tutorials write them, for comparison: the same time for a prediction, no drain of their own."""
+"""Servers as tutorials write them, for comparison: the same time for a prediction, no drain of
+their own.
+"""
 
 import asyncio
 
@@ -20,4 +22,9 @@ async def infer(request: Request) -> JSONResponse:
     return JSONResponse({"outputs": []})
 
 
-app = Starlette(routes=[Route("/v2/health/ready", ready), Route("/v2/models/model/infer", infer, methods=["POST"])])
+app = Starlette(
+    routes=[
+        Route("/v2/health/ready", ready),
+        Route("/v2/models/model/infer", infer, methods=["POST"]),
+    ]
+)

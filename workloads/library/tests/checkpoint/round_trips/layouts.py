@@ -22,7 +22,8 @@ from workloads.library.tests.checkpoint.process_groups import same, step, whole
 State = dict[str, Any]
 WORLDS = (2, 1)
 STEPS_PER_START = 2
-_EVEN, _UNEVEN = 12, 10  # 10 divides by 2 and not by 4
+_EVEN = 12  # 10 divides by 2 and not by 4
+_UNEVEN = 10
 
 
 def layers(width: int = _EVEN) -> nn.Sequential:
@@ -31,7 +32,10 @@ def layers(width: int = _EVEN) -> nn.Sequential:
 
 
 def adamw(model: nn.Module) -> State:
-    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2),
+    }
 
 
 def mesh(world: int, *names: str) -> DeviceMesh:
@@ -40,7 +44,11 @@ def mesh(world: int, *names: str) -> DeviceMesh:
 
 
 def fsdp2_on_the_second_axis(world: int) -> State:
-    return adamw(fully_shard(layers(8), mesh=mesh(world, "dp"), shard_placement_fn=lambda p: Shard(p.ndim - 1)))
+    return adamw(
+        fully_shard(
+            layers(8), mesh=mesh(world, "dp"), shard_placement_fn=lambda p: Shard(p.ndim - 1)
+        )
+    )
 
 
 def hsdp(world: int) -> State:
@@ -49,7 +57,8 @@ def hsdp(world: int) -> State:
 
 def expert_parallel(world: int) -> State:
     """Eight experts as one tensor that is shared out by its first axis, beside layers of FSDP2."""
-    model, one = layers(), mesh(world, "ep")
+    model = layers()
+    one = mesh(world, "ep")
     experts = nn.Parameter(distribute_tensor(torch.randn(8, 4, 3), one, [Shard(0)]))
     fully_shard(model, mesh=one)
     model.register_parameter("experts", experts)
@@ -80,16 +89,30 @@ LAYOUTS: dict[str, tuple[Callable[[int], State], Callable[[State, int], None]]] 
 
 def saved(name: str, state: State) -> State:
     """Its part of the checkpoint: of FSDP1 the module only."""
-    return {f"{name}.{key}": value for key, value in state.items() if key == "model" or not name.startswith("FSDP1")}
+    return {
+        f"{name}.{key}": value
+        for key, value in state.items()
+        if key == "model" or not name.startswith("FSDP1")
+    }
 
 
 def come_back(world: int, url: str, start: int) -> None:
-    """What a start restores, against what the start before had in memory when it saved; then some steps more."""
+    """What a start restores, against what the start before had in memory when it saved; then some
+    steps more.
+    """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     built = {name: build(world) for name, (build, _) in LAYOUTS.items()}
-    entries = {key: value for name, state in built.items() for key, value in saved(name, state).items()}
-    with Checkpointer(f"{url}/store", entries, run="exact", every=10**9, tuning=TUNING) as ckpt:
+    entries = {
+        key: value for name, state in built.items() for key, value in saved(name, state).items()
+    }
+    with Checkpointer(
+        f"{url}/store",
+        entries,
+        run="exact",
+        every=10**9,
+        tuning=TUNING,
+    ) as ckpt:
         assert ckpt.step == start * STEPS_PER_START
         for name, state in built.items() if start else ():
             truth = torch.load(f"{url}/{name}-{start}", weights_only=True)
@@ -118,7 +141,9 @@ def of_each_rank(world: int, url: str) -> None:
 
 def stage(world: int) -> nn.Module:
     torch.manual_seed(3)
-    return nn.ModuleDict({f"stage {dist.get_rank()}": nn.Sequential(*(nn.Linear(8, 8) for _ in range(4 // world)))})
+    return nn.ModuleDict(
+        {f"stage {dist.get_rank()}": nn.Sequential(*(nn.Linear(8, 8) for _ in range(4 // world)))}
+    )
 
 
 def zero(world: int) -> State:
@@ -131,8 +156,12 @@ def partial_sum(world: int) -> State:
 
 # On the real classes: what is refused by the name of a class must be what bears that name.
 REFUSED: dict[str, Callable[[int], State]] = {
-    "a ShardedTensor of FSDP1": lambda world: {"model": fsdp1(world, StateDictType.SHARDED_STATE_DICT)["model"]},
-    "holds the moments of this rank's shards only": lambda world: fsdp1(world, device_mesh=mesh(world, "dp")),
+    "a ShardedTensor of FSDP1": lambda world: {
+        "model": fsdp1(world, StateDictType.SHARDED_STATE_DICT)["model"]
+    },
+    "holds the moments of this rank's shards only": lambda world: fsdp1(
+        world, device_mesh=mesh(world, "dp")
+    ),
     "holds the moments of this rank's parameters only": zero,
     "state differs between ranks": lambda world: {"stage": stage(world)},
     "is a partial sum": partial_sum,

@@ -1,4 +1,6 @@
-"""What one process may hold: each is built, changed step by step, saved, built again, restored and changed on."""
+"""What one process may hold: each is built, changed step by step, saved, built again, restored and
+changed on.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -18,7 +20,8 @@ def objects() -> dict[str, Object]:
 
 
 def grown(entries: Entries, number: int) -> None:
-    model, optimizer = entries["model"], entries["optimizer"]
+    model = entries["model"]
+    optimizer = entries["optimizer"]
     rows = torch.randint(0, 5, (4,), generator=torch.Generator().manual_seed(number))
 
     def loss() -> torch.Tensor:
@@ -35,29 +38,41 @@ def network(dtype: torch.dtype = torch.float32, *, sparse: bool = False) -> nn.M
     if sparse:
         return nn.Embedding(5, 4, sparse=True)
     # Without biases: Muon takes matrices only.
-    return nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)).to(dtype)
+    return nn.Sequential(
+        nn.Embedding(5, 4), nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)
+    ).to(dtype)
 
 
 def optimizers() -> dict[str, Object]:
-    kinds = {
-        name: optimizer(kind)
-        for name, kind in vars(torch.optim).items()
-        if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
-    }
+    kinds = {}
+    for name, kind in vars(torch.optim).items():
+        if (
+            inspect.isclass(kind)
+            and issubclass(kind, torch.optim.Optimizer)
+            and kind is not torch.optim.Optimizer
+        ):
+            kinds[name] = optimizer(kind)
     return kinds | {
         "AdamW, amsgrad": optimizer(torch.optim.AdamW, amsgrad=True),
-        "AdamW, a tensor as rate": optimizer(torch.optim.AdamW, lr=torch.tensor(1e-2), foreach=False),
+        "AdamW, a tensor as rate": optimizer(
+            torch.optim.AdamW, lr=torch.tensor(1e-2), foreach=False
+        ),
         "AdamW, fused": optimizer(torch.optim.AdamW, fused=True),
         "AdamW of bfloat16 parameters": optimizer(torch.optim.AdamW, torch.bfloat16),
         "SGD, momentum and Nesterov": optimizer(torch.optim.SGD, momentum=0.9, nesterov=True),
-        "RMSprop, centered with momentum": optimizer(torch.optim.RMSprop, centered=True, momentum=0.9),
+        "RMSprop, centered with momentum": optimizer(
+            torch.optim.RMSprop, centered=True, momentum=0.9
+        ),
     }
 
 
 def optimizer(kind: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Object:
     def build() -> Entries:
         model = network(dtype, sparse=kind is torch.optim.SparseAdam)
-        return {"model": model, "optimizer": kind(model.parameters(), **{"lr": 1e-2} | options)}
+        return {
+            "model": model,
+            "optimizer": kind(model.parameters(), **{"lr": 1e-2} | options),
+        }
 
     return build, grown
 
@@ -85,7 +100,9 @@ def schedulers() -> dict[str, Object]:
         ),
         "SWALR": lambda o: swa_utils.SWALR(o, 1e-3, anneal_epochs=4),
     }
-    return {name: (lambda make=make: scheduled(make), scheduled_step) for name, make in made.items()}
+    return {
+        name: (lambda make=make: scheduled(make), scheduled_step) for name, make in made.items()
+    }
 
 
 def scheduled(make: Callable[[Any], Any]) -> Entries:
@@ -108,15 +125,22 @@ def helpers() -> dict[str, Object]:
 
 
 def scaled(*, enabled: bool) -> Entries:
-    scaler = torch.amp.GradScaler("cpu", enabled=enabled, init_scale=1024.0, growth_interval=2)
+    scaler = torch.amp.GradScaler(
+        "cpu",
+        enabled=enabled,
+        init_scale=1024.0,
+        growth_interval=2,
+    )
     return optimizer(torch.optim.AdamW)[0]() | {"scaler": scaler}
 
 
 def scaled_step(entries: Entries, number: int) -> None:
-    model, scaler = entries["model"], entries["scaler"]
+    model = entries["model"]
+    scaler = entries["scaler"]
     entries["optimizer"].zero_grad()
     loss = model(torch.tensor([number % 5])).square().mean()
-    # An overflow, which is skipped and halves the scale: so the scale is not what it was built with.
+    # An overflow, which is skipped and halves the scale: so the scale is not what it was built
+    # with.
     scaler.scale(loss * (float("inf") if number == 1 and scaler.is_enabled() else 1.0)).backward()
     scaler.step(entries["optimizer"])
     scaler.update()
@@ -124,7 +148,9 @@ def scaled_step(entries: Entries, number: int) -> None:
 
 def averaged() -> Entries:
     entries = optimizer(torch.optim.AdamW)[0]()
-    mean = swa_utils.AveragedModel(entries["model"], multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+    mean = swa_utils.AveragedModel(
+        entries["model"], multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9)
+    )
     return entries | {"mean": mean}
 
 
@@ -134,7 +160,11 @@ def averaged_step(entries: Entries, number: int) -> None:
 
 
 def dtypes() -> dict[str, Object]:
-    kinds = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+    kinds = {
+        str(kind).removeprefix("torch."): kind
+        for kind in vars(torch).values()
+        if isinstance(kind, torch.dtype)
+    }
     return {name: (lambda kind=kind: bits_of(kind), other_bits) for name, kind in kinds.items()}
 
 
@@ -149,14 +179,22 @@ def other_bits(entries: Entries, number: int) -> None:
     tensor = entries["entry"]["tensor"]
     # Every bit pattern, and so every NaN; a bool has two.
     ceiling = 2 if tensor.dtype is torch.bool else 256
-    found = torch.randint(0, ceiling, (64,), generator=torch.Generator().manual_seed(number), dtype=torch.uint8)
+    found = torch.randint(
+        0,
+        ceiling,
+        (64,),
+        generator=torch.Generator().manual_seed(number),
+        dtype=torch.uint8,
+    )
     tensor.view(torch.uint8).copy_(found)
 
 
 def storages() -> dict[str, Object]:
     made: dict[str, Callable[[], Any]] = {
         "views of one storage that do not overlap": lambda: [*torch.zeros(6).split(3)],
-        "views of one storage that overlap": lambda: (lambda base: [base[:4], base[2:]])(torch.zeros(6)),
+        "views of one storage that overlap": lambda: (lambda base: [base[:4], base[2:]])(
+            torch.zeros(6)
+        ),
         "one tensor twice": lambda: [torch.zeros(3)] * 2,
         "every second element": lambda: [torch.zeros(8)[::2]],
         "channels last": lambda: [torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)],
@@ -164,17 +202,22 @@ def storages() -> dict[str, Object]:
         "no elements": lambda: [torch.zeros(0, 3)],
     }
     found: dict[str, Object] = {
-        name: (lambda make=make: {"entry": {"tensors": make()}}, counted_up) for name, make in made.items()
+        name: (lambda make=make: {"entry": {"tensors": make()}}, counted_up)
+        for name, make in made.items()
     }
     return found | {"parameter that two modules tie": (tied, grown)}
 
 
 def tied() -> Entries:
     torch.manual_seed(3)
-    embedding, head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+    embedding = nn.Embedding(5, 4)
+    head = nn.Linear(4, 5, bias=False)
     head.weight = embedding.weight
     model = nn.Sequential(embedding, head)
-    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2),
+    }
 
 
 def counted_up(entries: Entries, number: int) -> None:

@@ -27,7 +27,9 @@ class Job(NamedTuple):
 
 class Node(NamedTuple):
     phase: str = "idle"
-    """Of its rank: idle, asked, staging, staged or done; ended: the launcher waits for the next epoch; dead."""
+    """Of its rank: idle, asked, staging, staged or done; ended: the launcher waits for the next
+    epoch; dead.
+    """
     step: int = 0
     turn: int = 0
     kept: Version = NONE
@@ -59,14 +61,21 @@ class State(NamedTuple):
 
     def pruned(self) -> "State":
         """And with agreements counted from the oldest that a rank is in."""
-        turns = [node.turn - (node.phase in ("asked", "staged")) for node in self.nodes if node.phase not in GONE]
+        turns = []
+        for node in self.nodes:
+            if node.phase not in GONE:
+                turns.append(node.turn - (node.phase in ("asked", "staged")))
         past = min(turns, default=0)
         if not past:
             return self
         return self._replace(
-            nodes=tuple(n if n.phase in GONE else n._replace(turn=n.turn - past) for n in self.nodes),
+            nodes=tuple(
+                n if n.phase in GONE else n._replace(turn=n.turn - past) for n in self.nodes
+            ),
             posted=frozenset((turn - past, *rest) for turn, *rest in self.posted if turn > past),
-            verdicts=frozenset((turn - past, *rest) for turn, *rest in self.verdicts if turn > past),
+            verdicts=frozenset(
+                (turn - past, *rest) for turn, *rest in self.verdicts if turn > past
+            ),
         )
 
     def with_node(self, place: int, **changes: Any) -> "State":
@@ -79,8 +88,18 @@ def held(state: State) -> dict[int, list[dict[str, Any]]]:
     count = len(state.nodes)
 
     def head(rank: int, version: Version) -> dict[str, Any]:
-        about = {"length": 1, "sha256": "0" * 64, "bytes": 1, "start": 0, "world_size": count}
-        return about | {"rank": rank, "step": version[0], "attempt": version[1]}
+        about = {
+            "length": 1,
+            "sha256": "0" * 64,
+            "bytes": 1,
+            "start": 0,
+            "world_size": count,
+        }
+        return about | {
+            "rank": rank,
+            "step": version[0],
+            "attempt": version[1],
+        }
 
     return {
         place: [
@@ -100,14 +119,15 @@ def has(node: Node, own: bool, version: Version) -> bool:
 
 def best(state: State) -> Version:
     count = len(state.nodes)
-    there = [
-        version
-        for version in {(one["step"], one["attempt"]) for found in held(state).values() for one in found}
+    there = []
+    for version in {
+        (one["step"], one["attempt"]) for found in held(state).values() for one in found
+    }:
         if all(
             has(node, True, version) or has(state.nodes[(place + 1) % count], False, version)
             for place, node in enumerate(state.nodes)
-        )
-    ]
+        ):
+            there.append(version)
     return max(there, default=NONE)
 
 

@@ -1,4 +1,6 @@
-"""An HTTP proxy before the storage emulator that fails as networks and stores fail, by a rule of the test."""
+"""An HTTP proxy before the storage emulator that fails as networks and stores fail, by a rule of
+the test.
+"""
 
 import http.client
 import json
@@ -37,7 +39,8 @@ Rule = Callable[[str, str], str]
 
 def storm(seed: int, share: float, *kinds: str) -> Rule:
     """That share of requests, each with one of these faults."""
-    rng, lock = random.Random(seed), threading.Lock()
+    rng = random.Random(seed)
+    lock = threading.Lock()
 
     def rule(method: str, path: str) -> str:
         with lock:
@@ -106,7 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = handle_any
 
     def body(self, pause_s: float) -> bytes:
-        length, found = int(self.headers.get("content-length") or 0), bytearray()
+        length = int(self.headers.get("content-length") or 0)
+        found = bytearray()
         while len(found) < length:
             time.sleep(pause_s)
             part = self.rfile.read(min(1 << 20, length - len(found)))
@@ -116,10 +120,18 @@ class _Handler(BaseHTTPRequestHandler):
         return bytes(found)
 
     def reply(
-        self, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({}), *, half: bool = False
+        self,
+        status: int,
+        body: bytes,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        half: bool = False,
     ) -> None:
         self.send_response_only(status)
-        for name, value in {**headers, "content-length": str(len(body))}.items():
+        for name, value in {
+            **headers,
+            "content-length": str(len(body)),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if half else body)
@@ -129,11 +141,21 @@ class _Handler(BaseHTTPRequestHandler):
 _OF_A_HOP = ("host", "connection", "content-length", "expect", "transfer-encoding", "keep-alive")
 
 
-def forward(target: str, method: str, path: str, body: bytes, headers: Any) -> tuple[int, bytes, dict[str, str]]:
+def forward(
+    target: str,
+    method: str,
+    path: str,
+    body: bytes,
+    headers: Any,
+) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection(target, timeout=60)
     passed = {k: v for k, v in headers.items() if k.lower() not in _OF_A_HOP}
     connection.request(method, path, body=body, headers=passed)
     response = connection.getresponse()
     answer = response.read()
     connection.close()
-    return response.status, answer, {k: v for k, v in response.getheaders() if k.lower() not in _OF_A_HOP}
+    return (
+        response.status,
+        answer,
+        {k: v for k, v in response.getheaders() if k.lower() not in _OF_A_HOP},
+    )

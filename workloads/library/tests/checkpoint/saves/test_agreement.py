@@ -1,4 +1,6 @@
-"""What one rank finds is what all ranks act on: a damaged shard on one of them, or an error that a user mends."""
+"""What one rank finds is what all ranks act on: a damaged shard on one of them, or an error that a
+user mends.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +39,9 @@ def test_damage_on_one_rank_is_damage_on_every_rank(victim: int) -> None:
     assert found == [{"damaged": f"rank {victim}: shard 1 has other bytes"}] * 3
 
 
-@pytest.mark.parametrize(("error", "kind"), [(Transient("503"), Later), (Denied("403"), InputError)])
+@pytest.mark.parametrize(
+    ("error", "kind"), [(Transient("503"), Later), (Denied("403"), InputError)]
+)
 def test_a_store_that_does_not_answer_is_an_error_on_every_rank_and_no_damage(
     error: Exception, kind: type[InputError]
 ) -> None:

@@ -19,7 +19,9 @@ class Overridden(nn.Linear):
     """As frameworks do that clean names or move to the CPU, by this or by a hook."""
 
     def state_dict(self, *args: Any, **more: Any) -> Any:
-        return {name: tensor.cpu().clone() for name, tensor in super().state_dict(*args, **more).items()}
+        return {
+            name: tensor.cpu().clone() for name, tensor in super().state_dict(*args, **more).items()
+        }
 
 
 class Extra(nn.Linear):
@@ -44,13 +46,18 @@ class Average:
     """Of the loop's own: its state is a copy, and so are numbers in it."""
 
     def __init__(self, *_: int) -> None:
-        self.value, self.count = torch.zeros(3), 0
+        self.value = torch.zeros(3)
+        self.count = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value.clone(), "count": self.count}
+        return {
+            "value": self.value.clone(),
+            "count": self.count,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value, self.count = state["value"], state["count"]
+        self.value = state["value"]
+        self.count = state["count"]
 
 
 class Unloaded(Average):
@@ -66,7 +73,8 @@ class Shifted(Average):
     """What it keeps is right in its own way, which a comparison cannot know."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value, self.count = state["value"] + 1, state["count"]
+        self.value = state["value"] + 1
+        self.count = state["count"]
 
 
 class Lazy(Average):
@@ -87,7 +95,8 @@ def saved(url: Path, entry: Any) -> Any:
             nn.init.constant_(entry.weight, 7.0)
             entry.scale = torch.full((3,), 7.0)
         else:
-            entry.value, entry.count = torch.ones(3), 5
+            entry.value = torch.ones(3)
+            entry.count = 5
         ckpt.tick(1)
     return copy.deepcopy(entry)
 
@@ -110,7 +119,10 @@ def test_what_loads_nothing_is_refused_by_its_name(tmp_path: Path, make: type[An
 
 @pytest.mark.parametrize(("make", "named"), [(Average, False), (Shifted, True), (Lazy, True)])
 def test_an_object_that_cannot_be_compared_is_restored_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: type[Average], named: bool
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    make: type[Average],
+    named: bool,
 ) -> None:
     saved(tmp_path, make(4, 4))
     with Checkpointer(tmp_path, {"entry": (again := make(4, 4))}, run="r"):

@@ -1,4 +1,6 @@
-"""When a rank's copies are made and which of them is kept: by what every rank has, and by what they cost."""
+"""When a rank's copies are made and which of them is kept: by what every rank has, and by what they
+cost.
+"""
 
 import os
 
@@ -15,12 +17,28 @@ from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.state.tensors import pieces_of
 from workloads.library.tests.checkpoint.made import alone
 
-PLACES = PeerPlaces(run="job", epoch=1, place=0, keepers=(("", 1), ("", 2)), ranks_per_node=1, memories=(0, 1, 2))
+PLACES = PeerPlaces(
+    run="job",
+    epoch=1,
+    place=0,
+    keepers=(("", 1), ("", 2)),
+    ranks_per_node=1,
+    memories=(0, 1, 2),
+)
 """No copy is handed over, so no keeper is asked."""
 
 
 def copies(**settings: int) -> Copies:
-    return Copies(PLACES, Tuning(**settings), Restored(step=4, skipped=[], damaged={}), 0)
+    return Copies(
+        PLACES,
+        Tuning(**settings),
+        Restored(
+            step=4,
+            skipped=[],
+            damaged={},
+        ),
+        0,
+    )
 
 
 def test_a_copy_that_failed_is_tried_more_rarely() -> None:
@@ -43,7 +61,9 @@ def test_copies_keep_below_two_percent_of_the_steps_time() -> None:
     assert not own.due(23) and own.due(24), "0.1 s in 17 steps of 0.5 s, of which 1.2 % are 0.102 s"
 
 
-def test_copies_take_at_most_two_percent_of_the_nodes_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_take_at_most_two_percent_of_the_nodes_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     own = copies()
     assert own.agree(alone(), 5, 0.5)
@@ -54,7 +74,8 @@ def test_copies_take_at_most_two_percent_of_the_nodes_processors(monkeypatch: py
 
 
 def test_a_memory_that_outlives_a_start_keeps_what_it_held_when_the_state_has_grown() -> None:
-    size, held = 1 << 20, b"a copy that a restore may need"
+    size = 1 << 20
+    held = b"a copy that a restore may need"
     outliving = os.memfd_create("outliving")
     os.ftruncate(outliving, size)
     os.pwrite(outliving, held, 4321)

@@ -20,7 +20,15 @@ from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
-from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, committed, finish, newest, steps_on
+from workloads.library.tests.checkpoint.jobs import (
+    STEPS,
+    TUNING,
+    Jobs,
+    committed,
+    finish,
+    newest,
+    steps_on,
+)
 from workloads.library.tests.checkpoint.saves import faulty_proxy as faults
 from workloads.library.tests.checkpoint.saves.faulty_proxy import FaultyProxy
 from workloads.library.tests.processes import children, until
@@ -32,9 +40,12 @@ def trainer(url: Path, tensor: torch.Tensor, **options: Any) -> Checkpointer:
     return Checkpointer(str(url), {"w": tensor}, run="r", **{"every": 10**9, **options})
 
 
-def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(tmp_path: Path) -> None:
+def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(
+    tmp_path: Path,
+) -> None:
     """One process each in reality; here the frozen one and the one that replaced it."""
-    older, newer = torch.zeros(4), torch.zeros(4)
+    older = torch.zeros(4)
+    newer = torch.zeros(4)
     with pytest.raises(Superseded) as ended, trainer(tmp_path, older) as first:
         older += 1
         first.save(1)
@@ -51,11 +62,28 @@ def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(t
     assert torch.equal(load_tensors(str(tmp_path), "r")[1]["w"], torch.full((4,), 2.0))
 
 
-def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(jobs: Jobs, tmp_path: Path) -> None:
-    url, log = tmp_path / "url", tmp_path / "log"
-    older = jobs.start(url, tmp_path, world=2, every=20, steps=10**6, log=str(log))
+def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    url = tmp_path / "url"
+    log = tmp_path / "log"
+    older = jobs.start(
+        url,
+        tmp_path,
+        world=2,
+        every=20,
+        steps=10**6,
+        log=str(log),
+    )
     until(lambda: bool(committed(url)))
-    newer = jobs.run(url, tmp_path, world=2, every=1, steps=10**6, kill_at="stage.begin:1")
+    newer = jobs.run(
+        url,
+        tmp_path,
+        world=2,
+        every=1,
+        steps=10**6,
+        kill_at="stage.begin:1",
+    )
     assert -signal.SIGKILL in newer, "it was killed in its first save, and has committed nothing"
     assert finish(older) == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], log.read_text()
     assert "another trainer writes run" in log.read_text()
@@ -67,11 +95,18 @@ def test_starts_leave_few_objects_behind(tmp_path: Path) -> None:
     assert len(list((tmp_path / "r" / "epochs").iterdir())) <= 5
 
 
-def test_a_number_that_does_not_grow_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_does_not_grow_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with trainer(tmp_path, torch.zeros(4)) as ckpt:
         ckpt.tick(5)
         ckpt.save(5)
-        for call in (lambda: ckpt.tick(5), lambda: ckpt.tick(4), lambda: ckpt.save(5), lambda: ckpt.save(3)):
+        for call in (
+            lambda: ckpt.tick(5),
+            lambda: ckpt.tick(4),
+            lambda: ckpt.save(5),
+            lambda: ckpt.save(3),
+        ):
             with pytest.raises(InputError, match=r"ckpt\.step"):
                 call()
         with pytest.raises(InputError, match="another model"), trainer(tmp_path, torch.zeros(5)):
@@ -88,11 +123,22 @@ def test_a_save_that_one_rank_cannot_store_is_known_on_both_and_a_last_one_is_no
     jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
     """The saves between are committed, and the next start does the work that is missing."""
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+    url = f"gs://{bucket}/runs"
+    log = tmp_path / "log"
     steps = (f"step-{step:010d}" for step in (3, STEPS))
     refused = re.compile(f"({'|'.join(steps)}).*rank-00001")
-    proxy.rule = lambda method, path: faults.REFUSE_403 if method == "POST" and refused.search(path) else faults.PASS
-    run = partial(jobs.run, url, tmp_path, world=2, env=proxy.env, wait=True, log=str(log))
+    proxy.rule = lambda method, path: (
+        faults.REFUSE_403 if method == "POST" and refused.search(path) else faults.PASS
+    )
+    run = partial(
+        jobs.run,
+        url,
+        tmp_path,
+        world=2,
+        env=proxy.env,
+        wait=True,
+        log=str(log),
+    )
     assert run() == [EXIT_RETRY, EXIT_RETRY], log.read_text()
     logged = log.read_text()
     assert all(part in logged for part in ("step 3 failed", "rank 0 knows: ", "rank 1 knows: "))
@@ -120,8 +166,16 @@ def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> 
 def test_a_trainer_whose_uploader_has_stopped_leaves_in_its_window_and_says_what_it_loses(
     jobs: Jobs, tmp_path: Path, every: int
 ) -> None:
-    url, log = tmp_path / "url", tmp_path / "log"
-    (job,) = jobs.start(url, tmp_path, every=every, steps=10**9, window_s=3.5, log=str(log))
+    url = tmp_path / "url"
+    log = tmp_path / "log"
+    (job,) = jobs.start(
+        url,
+        tmp_path,
+        every=every,
+        steps=10**9,
+        window_s=3.5,
+        log=str(log),
+    )
     until(lambda: bool(committed(url)))
     (uploader,) = children(job.pid or 0)
     os.kill(uploader, signal.SIGSTOP)
@@ -137,12 +191,26 @@ def test_a_trainer_whose_uploader_has_stopped_leaves_in_its_window_and_says_what
 
 
 @pytest.mark.parametrize("sums", [True, False])
-def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs, tmp_path: Path, sums: bool) -> None:
-    """The first rank has the store of the process group. Its death is seen in a sum, or while they agree on a stop."""
+def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(
+    jobs: Jobs, tmp_path: Path, sums: bool
+) -> None:
+    """The first rank has the store of the process group. Its death is seen in a sum, or while they
+    agree on a stop.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         meet = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    url, log = tmp_path / "url", tmp_path / "log"
-    first, other = jobs.start(url, tmp_path, world=2, every=20, steps=10**9, log=str(log), meet=meet, sums=sums)
+    url = tmp_path / "url"
+    log = tmp_path / "log"
+    first, other = jobs.start(
+        url,
+        tmp_path,
+        world=2,
+        every=20,
+        steps=10**9,
+        log=str(log),
+        meet=meet,
+        sums=sums,
+    )
     until(lambda: bool(committed(url)))
     steps_on(other)
     for rank in (first, other):
@@ -154,12 +222,27 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs
 
 
 def test_a_last_save_is_tried_when_no_upload_time_is_known_yet(jobs: Jobs, tmp_path: Path) -> None:
-    url, events = tmp_path / "url", tmp_path / "events"
-    env = {ENV_JOB: "job", ENV_EVENTS: str(events)}
-    (job,) = jobs.start(url, tmp_path, every=10**9, steps=10**9, window_s=60.0, env=env)
+    url = tmp_path / "url"
+    events = tmp_path / "events"
+    env = {
+        ENV_JOB: "job",
+        ENV_EVENTS: str(events),
+    }
+    (job,) = jobs.start(
+        url,
+        tmp_path,
+        every=10**9,
+        steps=10**9,
+        window_s=60.0,
+        env=env,
+    )
     until(lambda: events.exists() and '"restore"' in events.read_text())
     steps_on(job)
     os.kill(job.pid or 0, signal.SIGTERM)
     assert finish([job]) == [EXIT_PREEMPTED]
-    (stop,) = (event for event in map(json.loads, events.read_text().splitlines()) if event["event"] == "stop")
+    (stop,) = (
+        event
+        for event in map(json.loads, events.read_text().splitlines())
+        if event["event"] == "stop"
+    )
     assert committed(url) == [stop["step"]]

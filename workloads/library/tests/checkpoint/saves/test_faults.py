@@ -28,11 +28,26 @@ pytestmark = pytest.mark.process
 def test_a_storm_of_faults_delays_checkpoints_and_spoils_none(
     jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    kinds = (faults.REFUSE_503, faults.REFUSE_429, faults.BREAK_BEFORE, faults.BREAK_AFTER, faults.BREAK_MIDWAY)
+    url = f"gs://{bucket}/runs"
+    log = tmp_path / "log"
+    kinds = (
+        faults.REFUSE_503,
+        faults.REFUSE_429,
+        faults.BREAK_BEFORE,
+        faults.BREAK_AFTER,
+        faults.BREAK_MIDWAY,
+    )
     proxy.rule = storm(7, 0.3, *kinds)
     for steps in (STEPS // 2, STEPS):  # the second start restores in the storm
-        codes = jobs.run(url, tmp_path, world=2, env=proxy.env, wait=True, steps=steps, log=str(log))
+        codes = jobs.run(
+            url,
+            tmp_path,
+            world=2,
+            env=proxy.env,
+            wait=True,
+            steps=steps,
+            log=str(log),
+        )
         assert codes == [0, 0], log.read_text()
     assert all(proxy.counts[kind] for kind in kinds), proxy.counts
     assert newest(url) == STEPS, log.read_text()
@@ -53,10 +68,23 @@ def test_connections_that_fall_silent_are_given_up_and_their_requests_made_again
             seen.add(kind)
         return faults.SILENT if first else faults.PASS
 
-    url, log, proxy.rule = f"gs://{bucket}/runs", tmp_path / "log", rule
-    more: dict[str, Any] = {"tuning": replace(TUNING, request_s=1.0, retry_s=60.0), "keep": 1, "log": str(log)}
+    url = f"gs://{bucket}/runs"
+    log = tmp_path / "log"
+    proxy.rule = rule
+    more: dict[str, Any] = {
+        "tuning": replace(TUNING, request_s=1.0, retry_s=60.0),
+        "keep": 1,
+        "log": str(log),
+    }
     for steps in (3, 6):
-        assert jobs.run(url, tmp_path, world=2, env=proxy.env, steps=steps, **more) == [0, 0], log.read_text()
+        assert jobs.run(
+            url,
+            tmp_path,
+            world=2,
+            env=proxy.env,
+            steps=steps,
+            **more,
+        ) == [0, 0], log.read_text()
     until(lambda: proxy.counts[faults.SILENT] == len(seen) == 5)
     assert "failed" not in log.read_text() and "restored step 3" in log.read_text()
     assert newest(url) == 6
@@ -69,14 +97,17 @@ def test_a_slow_upload_is_not_taken_for_a_silent_one(
     data = memoryview(bytearray(os.urandom(10 << 20)))
     proxy.rule = lambda method, path: faults.SLOW_INTAKE if method == "POST" else faults.PASS
     monkeypatch.setenv(*proxy.env.popitem())
-    Retrying(open_storage(f"gs://{bucket}/runs", request_s=2.0), budget_s=60).put("slow", data, crc32c(data))
+    Retrying(open_storage(f"gs://{bucket}/runs", request_s=2.0), budget_s=60).put(
+        "slow", data, crc32c(data)
+    )
     assert proxy.taken == len(data)
 
 
 def test_a_store_that_spoils_what_it_takes_is_found_by_the_first_save_and_costs_no_checkpoint(
     jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+    url = f"gs://{bucket}/runs"
+    log = tmp_path / "log"
 
     def rule(method: str, path: str) -> str:
         spoils = method == "GET" and ".bin" in path and "step-0000000003" not in path
@@ -84,7 +115,12 @@ def test_a_store_that_spoils_what_it_takes_is_found_by_the_first_save_and_costs_
 
     proxy.rule = rule
     for steps, code in ((3, 0), (9, EXIT_RETRY)):
-        more: dict[str, Any] = {"steps": steps, "keep": 1, "wait": True, "log": str(log)}
+        more: dict[str, Any] = {
+            "steps": steps,
+            "keep": 1,
+            "wait": True,
+            "log": str(log),
+        }
         assert jobs.run(url, tmp_path, env=proxy.env, **more) == [code], log.read_text()
     assert "gives back other bytes than it was sent" in log.read_text()
     assert committed(url) == [3], "retention would have replaced it, at step 6 or 9"
@@ -94,7 +130,15 @@ def test_a_store_that_spoils_what_it_takes_is_found_by_the_first_save_and_costs_
 def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    mount = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        "size=4m",
+        "tmpfs",
+        str(folder),
+    ]
     possible = os.geteuid() == 0 and shutil.which("mount")
     mounted = possible and subprocess.run(mount, check=False, capture_output=True).returncode == 0
     require(mounted, "mounting a small tmpfs needs root and mount (util-linux)")
@@ -102,8 +146,12 @@ def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterat
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(tmp_path: Path, small_disk: Path) -> None:
-    """Neither the shards of failed saves nor those of a start that was killed may keep the room that they took."""
+def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """Neither the shards of failed saves nor those of a start that was killed may keep the room
+    that they took.
+    """
     state = {"w": torch.ones(3 * 2**18)}  # 3 of 4 MiB, in three shards
     tuning = replace(TUNING, shard_bytes=2**20)
     filler = small_disk / "filler"
@@ -112,7 +160,13 @@ def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(tmp_path
     left.parent.mkdir(parents=True)
     left.write_bytes(bytes(2**18))  # of a trainer that was killed in its save
     filler.write_bytes(bytes(2**20 + 2**19))
-    with Checkpointer(str(url), state, run=RUN, every=10**9, tuning=tuning) as ckpt:
+    with Checkpointer(
+        str(url),
+        state,
+        run=RUN,
+        every=10**9,
+        tuning=tuning,
+    ) as ckpt:
         for step in (2, 3):
             ckpt.save(step)
             assert not ckpt.wait()

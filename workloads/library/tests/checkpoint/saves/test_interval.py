@@ -11,14 +11,21 @@ def test_the_estimate_finds_the_rate_of_censored_lifetimes() -> None:
     rng = random.Random(3)
     hazard = Hazard()
     for _ in range(3000):
-        lifetime, watched = rng.expovariate(1 / (2 * HOUR_S)), rng.uniform(0, HOUR_S)
+        lifetime = rng.expovariate(1 / (2 * HOUR_S))
+        watched = rng.uniform(0, HOUR_S)
         hazard.exposure_s += min(lifetime, watched)
         hazard.events += lifetime < watched
     assert 1 / hazard.rate == pytest.approx(2 * HOUR_S, rel=0.08)
 
 
 def test_a_hazard_survives_its_journey_through_a_checkpoint() -> None:
-    of_an_older_release = {"hazard": {"events": [1.0, 0.0], "exposure_s": [HOUR_S, 3 * HOUR_S]}, "ended": True}
+    of_an_older_release = {
+        "hazard": {
+            "events": [1.0, 0.0],
+            "exposure_s": [HOUR_S, 3 * HOUR_S],
+        },
+        "ended": True,
+    }
     for notes in (Hazard(events=1, exposure_s=4 * HOUR_S).notes(ended=True), of_an_older_release):
         found = Hazard.resumed(notes)
         assert (found.events, found.exposure_s) == (1, pytest.approx(4 * HOUR_S, abs=1))
@@ -36,19 +43,30 @@ def test_slower_steps_beside_an_upload_are_part_of_the_cost() -> None:
 
 @pytest.mark.parametrize(
     ("blocking_s", "persist_s", "interval_s"),
-    [(0.0, 0.0, 30), (0.0, 120.0, 120), (10_000.0, 120.0, 1800), (0.2, 40.0, 40), (2.0, 40.0, 2.0 / 0.02)],
+    [
+        (0.0, 0.0, 30),
+        (0.0, 120.0, 120),
+        (10_000.0, 120.0, 1800),
+        (0.2, 40.0, 40),
+        (2.0, 40.0, 2.0 / 0.02),
+    ],
     ids=["floor", "an upload's time", "ceiling", "when the last is durable", "2 % of the time"],
 )
-def test_the_interval_before_an_eviction_is_seen(blocking_s: float, persist_s: float, interval_s: float) -> None:
+def test_the_interval_before_an_eviction_is_seen(
+    blocking_s: float, persist_s: float, interval_s: float
+) -> None:
     model = SaveCostModel(Hazard(), floor_s=30, ceiling_s=1800)
-    model.blocking_s, model.persist_s = blocking_s, persist_s
+    model.blocking_s = blocking_s
+    model.persist_s = persist_s
     assert model.interval_s() == interval_s
     model.hazard.exposure_s += 20 * HOUR_S
     assert blocking_s != 2.0 or model.interval_s() > 200, "a quiet run saves less often"
 
 
 @pytest.mark.parametrize(("ended", "evictions"), [(False, 1), (True, 0)])
-def test_a_resume_is_an_eviction_unless_the_loop_had_ended_in_order(ended: bool, evictions: int) -> None:
+def test_a_resume_is_an_eviction_unless_the_loop_had_ended_in_order(
+    ended: bool, evictions: int
+) -> None:
     first = Hazard.resumed({})
     assert first.events == 0
     assert Hazard.resumed(first.notes(ended=ended)).events == evictions

@@ -1,4 +1,6 @@
-"""Killed at any moment, the newest commit restores bit-exact and the job ends with the bits of a quiet run."""
+"""Killed at any moment, the newest commit restores bit-exact and the job ends with the bits of a
+quiet run.
+"""
 
 import os
 import random
@@ -22,7 +24,9 @@ REACHED_WHEN_DURABLE = ("upload.end", "retention.begin", "retention.uncommitted"
 
 
 def sound(url: Path) -> int:
-    """Step of the newest checkpoint; 0 where nothing is committed yet, which is right before the first commit only."""
+    """Step of the newest checkpoint; 0 where nothing is committed yet, which is right before the
+    first commit only.
+    """
     return newest(url) if commits(url) else 0
 
 
@@ -33,7 +37,11 @@ def completes(jobs: Jobs, url: Path, folder: Path, *, world: int = 1) -> None:
 
 
 # A start reaches each point of its restore once.
-TIMES = [(point, nth) for point in TRAINER_POINTS for nth in ((1,) if point.startswith("restore") else (1, 3))]
+TIMES = [
+    (point, nth)
+    for point in TRAINER_POINTS
+    for nth in ((1,) if point.startswith("restore") else (1, 3))
+]
 
 
 @pytest.mark.parametrize(("point", "nth"), TIMES)
@@ -53,9 +61,17 @@ def test_a_trainer_killed_at_a_named_point_loses_nothing_committed(
 def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
     jobs: Jobs, tmp_path: Path, point: str, nth: int
 ) -> None:
-    url, log = tmp_path / "url", tmp_path / "log"
-    codes = jobs.run(url, tmp_path, kill_at=f"{point}:{nth}", wait=True, log=str(log))
-    # Complete only if its last state is known to be there: it died at that very point in the last save as well.
+    url = tmp_path / "url"
+    log = tmp_path / "log"
+    codes = jobs.run(
+        url,
+        tmp_path,
+        kill_at=f"{point}:{nth}",
+        wait=True,
+        log=str(log),
+    )
+    # Complete only if its last state is known to be there: it died at that very point in the last
+    # save as well.
     known = sound(url) == STEPS and point != "commit.written"
     assert codes == ([0] if known else [EXIT_RETRY]), log.read_text()
     if nth == 1 and point not in REACHED_WHEN_DURABLE:
@@ -66,13 +82,21 @@ def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
     completes(jobs, url, tmp_path)
 
 
-def test_all_processes_killed_at_seeded_random_moments_never_lose_a_commit(jobs: Jobs, tmp_path: Path) -> None:
+def test_all_processes_killed_at_seeded_random_moments_never_lose_a_commit(
+    jobs: Jobs, tmp_path: Path
+) -> None:
     rng = random.Random(20261121)
     url = tmp_path / "url"
-    kills, rounds = 0, 0
+    kills = 0
+    rounds = 0
     while kills < 30:
         rounds += 1
-        ranks = jobs.start(url / str(rounds // 8), tmp_path, every=1, steps=STEPS)
+        ranks = jobs.start(
+            url / str(rounds // 8),
+            tmp_path,
+            every=1,
+            steps=STEPS,
+        )
         ranks[0].join(rng.uniform(0.0, 0.5))
         kills += ranks[0].is_alive()
         victims = rng.choice(("trainer", "uploader", "all"))
@@ -88,9 +112,18 @@ def test_all_processes_killed_at_seeded_random_moments_never_lose_a_commit(jobs:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(jobs: Jobs, tmp_path: Path, victim: int) -> None:
+def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(
+    jobs: Jobs, tmp_path: Path, victim: int
+) -> None:
     url = tmp_path / "url"
-    ranks = jobs.start(url, tmp_path, world=2, kill_at="stage.end:3", kill_rank=victim, wait=True)
+    ranks = jobs.start(
+        url,
+        tmp_path,
+        world=2,
+        kill_at="stage.end:3",
+        kill_rank=victim,
+        wait=True,
+    )
     ranks[victim].join(120)
     assert ranks[victim].exitcode == -signal.SIGKILL
     ranks[1 - victim].kill()
@@ -99,8 +132,20 @@ def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(jobs: Jobs
     completes(jobs, url, tmp_path, world=2)
 
 
-def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(jobs: Jobs, tmp_path: Path) -> None:
-    url, log = tmp_path / "url", tmp_path / "log"
-    codes = jobs.run(url, tmp_path, world=2, steps=60, every="0.05s", keep=10**6, wait=True, log=str(log))
+def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    url = tmp_path / "url"
+    log = tmp_path / "log"
+    codes = jobs.run(
+        url,
+        tmp_path,
+        world=2,
+        steps=60,
+        every="0.05s",
+        keep=10**6,
+        wait=True,
+        log=str(log),
+    )
     assert codes == [0, 0] and len(committed(url)) > 2, log.read_text()
     assert "failed" not in log.read_text(), "each commit needs both ranks"

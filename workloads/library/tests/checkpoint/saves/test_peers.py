@@ -23,7 +23,8 @@ from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.environment import ENV_KEY_FILE
 
-RUN, START = "job", 3
+RUN = "job"
+START = 3
 NONE = (-1, "")
 
 
@@ -35,7 +36,14 @@ class Pair:
         self.keepers = [Keeper(RUN, [own]) for own in self.descriptors]
         at = tuple(("127.0.0.1", keeper.port) for keeper in self.keepers)
         self.places = [
-            PeerPlaces(run=RUN, epoch=1, place=place, keepers=at, ranks_per_node=1, memories=tuple(own))
+            PeerPlaces(
+                run=RUN,
+                epoch=1,
+                place=place,
+                keepers=at,
+                ranks_per_node=1,
+                memories=tuple(own),
+            )
             for place, own in enumerate(self.descriptors)
         ]
         for keeper in self.keepers:
@@ -57,10 +65,22 @@ def pair() -> Pair:
     return Pair()
 
 
-def shard(rank: int, step: int, data: bytes = b"abcd" * 4, attempt: str = "a1b2c3d4e5f6") -> tuple[Manifest, bytes]:
+def shard(
+    rank: int,
+    step: int,
+    data: bytes = b"abcd" * 4,
+    attempt: str = "a1b2c3d4e5f6",
+) -> tuple[Manifest, bytes]:
     described = Shard(bytes=len(data), crc32c=crc32c(memoryview(bytearray(data))))
     manifest = Manifest(
-        run=RUN, step=step, attempt=attempt, rank=rank, world_size=2, shards=(described,), tensors=(), values={}
+        run=RUN,
+        step=step,
+        attempt=attempt,
+        rank=rank,
+        world_size=2,
+        shards=(described,),
+        tensors=(),
+        values={},
     )
     return manifest, data
 
@@ -91,7 +111,11 @@ def test_a_rank_reads_its_own_memory_without_its_keeper(
     offer = pair.offer()
     assert offer
     asked: list[object] = []
-    monkeypatch.setattr(storage_room, "ask", lambda *about, into: asked.append(about[2]) or wire.ask(*about, into=into))
+    monkeypatch.setattr(
+        storage_room,
+        "ask",
+        lambda *about, into: asked.append(about[2]) or wire.ask(*about, into=into),
+    )
     storage = PeerStorage(pair.places[1], [offer], 1, copies_first=copies_first)
     opened = open_step(storage, RUN, 5)
     asked.clear()
@@ -137,10 +161,14 @@ def test_one_complete_copy_stays_while_another_arrives(pair: Pair) -> None:
 def test_a_former_neighbours_copies_stay_until_the_next_version_is_whole(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replacement in another zone changes whose copies a node keeps: memory for both would be too much."""
+    """A replacement in another zone changes whose copies a node keeps: memory for both would be too
+    much.
+    """
     room: list[int] = []
     monkeypatch.setattr(keeping, "check_room", lambda rank, length, count: room.append(count))
-    former, keeper, attempt = pair.places[0], replace(pair.places[1], place=0), shard(0, 5)[0].attempt
+    former = pair.places[0]
+    keeper = replace(pair.places[1], place=0)
+    attempt = shard(0, 5)[0].attempt
     pair.copy(*shard(0, 5))
     pair.copy(*shard(0, 6), keep=(5, attempt))
     held = lambda: sorted((one["rank"], one["step"]) for one in former.held()[1])  # noqa: E731
@@ -151,7 +179,9 @@ def test_a_former_neighbours_copies_stay_until_the_next_version_is_whole(
     assert room == [2, 1, 1, 1], "never more than two shards at a time"
 
 
-def test_a_keeper_refuses_a_copy_with_the_reason(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_refuses_a_copy_with_the_reason(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest, data = shard(0, 5)
     monkeypatch.setattr(keeping, "free_bytes", lambda: 20)
     with pytest.raises(NotFound, match=r"rank 0 needs 2 copies of 0 MB, 0 MB, and 0 MB are free"):
@@ -180,9 +210,21 @@ def test_a_stranger_reads_nothing_and_a_cut_off_copy_counts_for_nothing(
     manifest, data = shard(0, 5)
     payload = manifest.encode()
     with socket.create_connection(pair.places[0].keepers[1], 5) as half:
-        about = {"rank": 0, "length": len(payload), "sha256": hex_digest(payload), "bytes": manifest.length}
+        about = {
+            "rank": 0,
+            "length": len(payload),
+            "sha256": hex_digest(payload),
+            "bytes": manifest.length,
+        }
         about |= {"step": 5, "attempt": manifest.attempt}
-        head = {"op": "copy", "keep": list(NONE), "start": START, "epoch": 1, "nonce": "00", **about}
+        head = {
+            "op": "copy",
+            "keep": list(NONE),
+            "start": START,
+            "epoch": 1,
+            "nonce": "00",
+            **about,
+        }
         wire.send_head(half, pair.places[0].key, b"ask", wire.receive(half, 32), head)
         assert wire.receive_head(half, pair.places[0].key, b"answer", b"\0") == {}
         half.sendall(payload + data[:-1])
@@ -192,9 +234,15 @@ def test_a_stranger_reads_nothing_and_a_cut_off_copy_counts_for_nothing(
 
 def test_only_its_own_node_names_processes_to_end_and_memory_to_offer(pair: Pair) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        address, key = pair.places[0].keepers[1], pair.places[0].key
+        address = pair.places[0].keepers[1]
+        key = pair.places[0].key
         with socket.create_connection(address, 5, source_address=("127.0.0.2", 0)) as other:
-            head = {"op": "hello", "pid": process.pid, "epoch": 1, "nonce": "00"}
+            head = {
+                "op": "hello",
+                "pid": process.pid,
+                "epoch": 1,
+                "nonce": "00",
+            }
             wire.send_head(other, key, b"ask", wire.receive(other, 32), head)
             assert not other.recv(1)
         pair.keepers[1].end_uploaders()
@@ -215,18 +263,24 @@ def test_an_uploader_of_ranks_that_were_ended_comes_too_late(pair: Pair) -> None
     replace(pair.places[1], epoch=2).hello(os.getpid())
 
 
-def test_the_answer_to_a_copy_is_how_long_the_processors_of_the_neighbour_took_it(pair: Pair) -> None:
+def test_the_answer_to_a_copy_is_how_long_the_processors_of_the_neighbour_took_it(
+    pair: Pair,
+) -> None:
     manifest, data = shard(0, 5, b"x" * (32 << 20))
     assert 0 < pair.places[0].copy(manifest, memoryview(bytearray(data)), NONE, START) < 30
 
 
 @given(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=2, max_size=12))
-def test_each_place_keeps_the_copies_of_one_other_in_another_zone_where_possible(zones: list[str]) -> None:
+def test_each_place_keeps_the_copies_of_one_other_in_another_zone_where_possible(
+    zones: list[str],
+) -> None:
     places = range(len(zones))
     found = [neighbour_of(place, zones) for place in places]
     assert sorted(found) == [*places] and all(found[place] != place for place in places)
     alike = sum(zones[place] == zones[found[place]] for place in places)
-    assert alike == max(0, 2 * max(map(zones.count, zones)) - len(zones)), "no other choice has fewer"
+    assert alike == max(0, 2 * max(map(zones.count, zones)) - len(zones)), (
+        "no other choice has fewer"
+    )
 
 
 def test_the_largest_level_decides_in_which_domains_differ_and_else_the_place() -> None:

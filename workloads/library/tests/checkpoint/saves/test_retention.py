@@ -1,4 +1,6 @@
-"""Retention keeps verified checkpoints, never counts what nobody committed, and may be killed anywhere."""
+"""Retention keeps verified checkpoints, never counts what nobody committed, and may be killed
+anywhere.
+"""
 
 import os
 from pathlib import Path
@@ -19,11 +21,27 @@ class Stored(LocalStorage):
     def attempt(self, step: int, letter: str = "a", *, committed: bool = True) -> None:
         token = letter * 12
         put_new(self, object_names.shard_object(RUN, step, token, 0, 0), b"shard")
-        head = {"run": RUN, "step": step, "attempt": token, "world_size": 1}
-        manifest = Manifest(**head, rank=0, shards=(), tensors=(), values={}).encode()
+        head = {
+            "run": RUN,
+            "step": step,
+            "attempt": token,
+            "world_size": 1,
+        }
+        manifest = Manifest(
+            **head,
+            rank=0,
+            shards=(),
+            tensors=(),
+            values={},
+        ).encode()
         put_new(self, object_names.manifest_object(RUN, step, token, 0), manifest)
         if committed:
-            commit = Commit(**head, total_bytes=5, created=0, manifests=(digest_of(manifest),))
+            commit = Commit(
+                **head,
+                total_bytes=5,
+                created=0,
+                manifests=(digest_of(manifest),),
+            )
             put_new(self, object_names.commit_object(RUN, step), commit.encode())
 
     def age(self, pattern: str) -> None:
@@ -48,7 +66,9 @@ def test_the_newest_are_kept_and_every_nth(storage: Stored) -> None:
     assert storage.steps() == {40, 80, 90}
 
 
-def test_attempts_without_a_commit_push_out_no_checkpoint_and_go_when_they_are_old(storage: Stored) -> None:
+def test_attempts_without_a_commit_push_out_no_checkpoint_and_go_when_they_are_old(
+    storage: Stored,
+) -> None:
     storage.attempt(10)
     storage.attempt(10, "b", committed=False)
     for step in range(20, 100, 10):
@@ -60,10 +80,16 @@ def test_attempts_without_a_commit_push_out_no_checkpoint_and_go_when_they_are_o
     storage.age("b" * 12 + "/*")
     retain(storage, RUN, Policy(keep=3))
     assert storage.steps() == {10, *range(30, 100, 10)}
-    assert {found.name.split("/")[2] for found in storage.list(RUN)} == {"a" * 12, "c" * 12, "COMMIT.json"}
+    assert {found.name.split("/")[2] for found in storage.list(RUN)} == {
+        "a" * 12,
+        "c" * 12,
+        "COMMIT.json",
+    }
 
 
-def test_a_commit_that_cannot_be_read_is_no_reason_to_delete(storage: Stored, tmp_path: Path) -> None:
+def test_a_commit_that_cannot_be_read_is_no_reason_to_delete(
+    storage: Stored, tmp_path: Path
+) -> None:
     for step in (10, 20):
         storage.attempt(step)
     (tmp_path / object_names.commit_object(RUN, 20)).write_text("{")
@@ -72,7 +98,9 @@ def test_a_commit_that_cannot_be_read_is_no_reason_to_delete(storage: Stored, tm
     assert len(list(storage.list(RUN))) == 6
 
 
-def test_what_restore_found_damaged_pushes_out_no_checkpoint_and_goes_when_it_is_old(storage: Stored) -> None:
+def test_what_restore_found_damaged_pushes_out_no_checkpoint_and_goes_when_it_is_old(
+    storage: Stored,
+) -> None:
     for step, letter in ((10, "a"), (20, "b"), (30, "c")):
         storage.attempt(step, letter)
     policy = Policy(keep=1, damaged=frozenset({"b" * 12, "c" * 12}))
@@ -85,8 +113,12 @@ def test_what_restore_found_damaged_pushes_out_no_checkpoint_and_goes_when_it_is
 
 def test_no_commit_is_read_twice(storage: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many checkpoints are kept, a save does not read them again."""
-    read, read_into, known = list[str](), storage.read_into, Known()
-    monkeypatch.setattr(storage, "read_into", lambda name, *into: read.append(name) or read_into(name, *into))
+    read = list[str]()
+    read_into = storage.read_into
+    known = Known()
+    monkeypatch.setattr(
+        storage, "read_into", lambda name, *into: read.append(name) or read_into(name, *into)
+    )
     for step in (10, 20, 30):
         storage.attempt(step)
         retain(storage, RUN, Policy(keep=9), known=known)

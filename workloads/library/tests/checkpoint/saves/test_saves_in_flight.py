@@ -32,7 +32,14 @@ def training(url: Path, **tuned: Any) -> Iterator[tuple[Checkpointer, torch.Tens
     """A checkpointer, its state, and the process id of its uploader."""
     before = set(children(os.getpid()))
     tensor = torch.zeros(STATE_BYTES // 4)
-    with Checkpointer(str(url), {"w": tensor}, run="r", every=10**9, keep=9, tuning=Tuning(**tuned)) as ckpt:
+    with Checkpointer(
+        str(url),
+        {"w": tensor},
+        run="r",
+        every=10**9,
+        keep=9,
+        tuning=Tuning(**tuned),
+    ) as ckpt:
         (uploader,) = set(children(os.getpid())) - before
         yield ckpt, tensor, uploader
 
@@ -73,9 +80,12 @@ def test_a_save_does_not_wait_and_the_next_one_does_in_the_same_memory(tmp_path:
         assert torch.equal(found, torch.full_like(found, step))
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores"
+)
 def test_an_uploader_keeps_to_the_cores_that_training_leaves(tmp_path: Path) -> None:
-    cores, before = sorted(os.sched_getaffinity(0)), torch.get_num_threads()
+    cores = sorted(os.sched_getaffinity(0))
+    before = torch.get_num_threads()
     try:
         for threads in (1, len(cores)):
             torch.set_num_threads(threads)
@@ -116,7 +126,15 @@ def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
 
 def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_path: Path) -> None:
     url = tmp_path / "url"
-    trainer = subprocess.Popen([sys.executable, "-c", FORKING, str(url), str(tmp_path / "pids")])
+    trainer = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            FORKING,
+            str(url),
+            str(tmp_path / "pids"),
+        ]
+    )
     until(lambda: (tmp_path / "pids").exists())
     uploader, child = (int(number) for number in (tmp_path / "pids").read_text().split())
     try:

@@ -1,4 +1,6 @@
-"""Every place where the product reads what somebody else wrote, each with inputs made from what the product writes."""
+"""Every place where the product reads what somebody else wrote, each with inputs made from what the
+product writes.
+"""
 
 from workloads.library.tests.fuzz.borders import checkpoints, files, gangs, inference, monitoring
 from workloads.library.tests.fuzz.campaign import Border

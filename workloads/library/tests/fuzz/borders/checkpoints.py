@@ -22,7 +22,8 @@ from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import hostile, seeded
 
-RUN, STEP = "r", 3
+RUN = "r"
+STEP = 3
 COMMIT = object_names.commit_object(RUN, STEP)
 MANIFEST = object_names.manifest_object(RUN, STEP, f"{STEP:012x}", 0)
 
@@ -37,9 +38,22 @@ def _saved() -> dict[str, bytes]:
     from workloads.library.tests.checkpoint.made import job
 
     stored = Memory({})
-    one, stream = job({"model": torch.nn.Linear(8, 8), "at": 3, "seen": (1, 2.5, {"a": float("inf")})}, STEP)
+    one, stream = job(
+        {
+            "model": torch.nn.Linear(8, 8),
+            "at": 3,
+            "seen": (1, 2.5, {"a": float("inf")}),
+        },
+        STEP,
+    )
     own = upload(stored, stream, one, parallel=1)
-    commit(stored, own, state=CommitState(), timeout_s=10, abandoned=lambda _: False)
+    commit(
+        stored,
+        own,
+        state=CommitState(),
+        timeout_s=10,
+        abandoned=lambda _: False,
+    )
     return stored.objects
 
 
@@ -50,7 +64,9 @@ def _commit_body() -> dict[str, Any]:
 def _make_commit(draw: random.Random) -> bytes:
     body = _commit_body()
     # Half of them with a digest that matches, or nothing behind the digest would ever be reached.
-    return envelope(hostile((body,), draw)) if draw.random() < 0.7 else hostile((envelope(encoded(body)),), draw)
+    if draw.random() < 0.7:
+        return envelope(hostile((body,), draw))
+    return hostile((envelope(encoded(body)),), draw)
 
 
 def _make_manifest(draw: random.Random) -> bytes:
@@ -62,7 +78,9 @@ def _enter_manifest(data: bytes) -> None:
 
 
 def _enter_checkpoint(data: bytes) -> None:
-    """A manifest that a commit names rightly: all that stands between it and memory is its own soundness."""
+    """A manifest that a commit names rightly: all that stands between it and memory is its own
+    soundness.
+    """
     stored = _stored(data)
     read_whole(stored, open_step(stored, RUN, STEP), None)
 
@@ -77,19 +95,43 @@ def _enter_listing(data: bytes) -> None:
 def _stored(data: bytes) -> Memory:
     digest = digest_of(data)
     body = _commit_body() | {"manifests": [{"length": digest.length, "sha256": digest.sha256}]}
-    return Memory(_saved() | {MANIFEST: data, COMMIT: envelope(encoded(body))})
+    return Memory(
+        _saved()
+        | {
+            MANIFEST: data,
+            COMMIT: envelope(encoded(body)),
+        }
+    )
 
 
 def _enter_epoch(data: bytes) -> None:
-    """Of another trainer that began after this one: what it is called in the message comes from the object."""
+    """Of another trainer that began after this one: what it is called in the message comes from the
+    object.
+    """
     fence.check(Memory({object_names.epoch_object(RUN, 2): data}), RUN, 1)
 
 
 REFUSALS = (Damaged, InputError)
 BORDERS = {
-    "commits": Border(make=_make_commit, enter=lambda data: decode_commit(data, run=RUN, step=STEP), refusals=REFUSALS),
-    "manifests": Border(make=_make_manifest, enter=_enter_manifest, refusals=REFUSALS),
-    "checkpoints": Border(make=_make_manifest, enter=_enter_checkpoint, refusals=REFUSALS),
+    "commits": Border(
+        make=_make_commit,
+        enter=lambda data: decode_commit(data, run=RUN, step=STEP),
+        refusals=REFUSALS,
+    ),
+    "manifests": Border(
+        make=_make_manifest,
+        enter=_enter_manifest,
+        refusals=REFUSALS,
+    ),
+    "checkpoints": Border(
+        make=_make_manifest,
+        enter=_enter_checkpoint,
+        refusals=REFUSALS,
+    ),
     "lists of checkpoints": Border(make=_make_manifest, enter=_enter_listing),
-    "epochs": Border(make=seeded({"pid": 7, "host": "a-host"}), enter=_enter_epoch, refusals=(Fenced,)),
+    "epochs": Border(
+        make=seeded({"pid": 7, "host": "a-host"}),
+        enter=_enter_epoch,
+        refusals=(Fenced,),
+    ),
 }

@@ -26,7 +26,9 @@ from workloads.manifests import rendering
 @cache
 def _rendered() -> tuple[bytes, ...]:
     return tuple(
-        text.encode() for name, text in rendering.texts(platforms.load("example")).items() if name.startswith("samples")
+        text.encode()
+        for name, text in rendering.texts(platforms.load("example")).items()
+        if name.startswith("samples")
     )
 
 
@@ -38,25 +40,60 @@ def _make_yaml(draw: random.Random) -> bytes:
     return hostile((document,), draw)
 
 
-AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-    {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]},
-]}}}  # fmt: skip
+AFFINITY = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {
+                    "matchExpressions": [
+                        {
+                            "key": "a",
+                            "operator": "In",
+                            "values": ["b"],
+                        }
+                    ]
+                },
+            ]
+        }
+    }
+}
 
 
 @cache
 def _examples() -> list[Any]:
     """What each rule of the linter finds, and a pod with a required affinity, which no rule shows."""
-    found = [body for rule in all_rules().values() if rule.check for body in examples.whole(rule.base, rule.bad)]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
-    return [*found, pod | {"spec": {"affinity": AFFINITY, "containers": [{"name": "m", "image": "a"}]}}]
+    found = []
+    for rule in all_rules().values():
+        if rule.check:
+            for body in examples.whole(rule.base, rule.bad):
+                found.append(body)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+    }
+    return [
+        *found,
+        pod
+        | {
+            "spec": {
+                "affinity": AFFINITY,
+                "containers": [{"name": "m", "image": "a"}],
+            }
+        },
+    ]
 
 
 def _make_lint(draw: random.Random) -> bytes:
-    return hostile((draw.choice(_examples()),), draw) if draw.random() < 0.5 else _make_yaml(draw)
+    if draw.random() < 0.5:
+        return hostile((draw.choice(_examples()),), draw)
+    return _make_yaml(draw)
 
 
 def _enter_lint(data: bytes) -> None:
-    report = lint_texts({"a.yaml": data.decode("utf-8", "replace")}, Options(platforms=[platforms.load("example")]))
+    report = lint_texts(
+        {"a.yaml": data.decode("utf-8", "replace")}, Options(platforms=[platforms.load("example")])
+    )
     for render in (formats.text, formats.as_json, formats.github):
         render(report).encode()
 
@@ -65,12 +102,18 @@ def _enter_submit(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.yaml"
         path.write_bytes(data)
-        submit.plan(submit.checked(path, submit.documents_of(path)), platforms.load("example"), prices.load(), 1.0)
+        submit.plan(
+            submit.checked(path, submit.documents_of(path)),
+            platforms.load("example"),
+            prices.load(),
+            1.0,
+        )
 
 
 def _make_field(draw: random.Random) -> bytes:
     """A path of field names, and the odd value to put there."""
-    path, node = [], environments.load(draw.choice(environments.names()))
+    path = []
+    node = environments.load(draw.choice(environments.names()))
     while is_dataclass(node):
         name = draw.choice([field.name for field in fields(node)])
         path.append(name)
@@ -86,28 +129,57 @@ def _enter_environment(data: bytes) -> None:
 
 
 def _put(node: Any, path: list[str], value: Any) -> Any:
-    inner = (
-        _put(getattr(node, path[0]), path[1:], value) if path[1:] and is_dataclass(getattr(node, path[0])) else value
-    )
+    if path[1:] and is_dataclass(getattr(node, path[0])):
+        inner = _put(getattr(node, path[0]), path[1:], value)
+    else:
+        inner = value
     return replace(node, **{path[0]: inner})
 
 
 PLAN = {
-    "policy": "patient", "work_h": 20.0, "deadline_h": 40.0, "restart_h": 0.1, "interval_h": 0.5, "checkpoint_h": 0.01,
-    "spot_usd": 10.0, "on_demand_usd": 30.0,
-}  # fmt: skip
+    "policy": "patient",
+    "work_h": 20.0,
+    "deadline_h": 40.0,
+    "restart_h": 0.1,
+    "interval_h": 0.5,
+    "checkpoint_h": 0.01,
+    "spot_usd": 10.0,
+    "on_demand_usd": 30.0,
+}
 
 
 def _enter_plan(data: bytes) -> None:
     """Of a job's annotation, as the exporter reads and uses it."""
     found = placement.read(data.decode("utf-8", "replace"))
     for standing in placement.Standing:
-        found.move(standing, now_h=3.0, done_h=1.0, up=True, up_for_h=0.5)
+        found.move(
+            standing,
+            now_h=3.0,
+            done_h=1.0,
+            up=True,
+            up_for_h=0.5,
+        )
 
 
 BORDERS = {
-    "placement plans": Border(make=seeded(PLAN), enter=_enter_plan, refusals=(InputError,)),
-    "linted files": Border(make=_make_lint, enter=_enter_lint, refusals=(InputError,)),
-    "job files": Border(make=_make_yaml, enter=_enter_submit, refusals=(InputError, Unjudged)),
-    "environments": Border(make=_make_field, enter=_enter_environment, refusals=(InputError,)),
+    "placement plans": Border(
+        make=seeded(PLAN),
+        enter=_enter_plan,
+        refusals=(InputError,),
+    ),
+    "linted files": Border(
+        make=_make_lint,
+        enter=_enter_lint,
+        refusals=(InputError,),
+    ),
+    "job files": Border(
+        make=_make_yaml,
+        enter=_enter_submit,
+        refusals=(InputError, Unjudged),
+    ),
+    "environments": Border(
+        make=_make_field,
+        enter=_enter_environment,
+        refusals=(InputError,),
+    ),
 }

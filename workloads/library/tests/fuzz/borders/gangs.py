@@ -12,7 +12,12 @@ from workloads.library.tests.fuzz.mutations import seeded
 RUN = "run"
 MEMBERS = (membership.Member(index=0, incarnation="a"), membership.Member(index=2, incarnation="b"))
 EPOCH = json.loads(json.dumps(membership.Epoch(number=1, members=MEMBERS).to_json()))
-ANSWER = {"index": 0, "incarnation": "a", "phase": "member", "epoch": EPOCH}
+ANSWER = {
+    "index": 0,
+    "incarnation": "a",
+    "phase": "member",
+    "epoch": EPOCH,
+}
 
 
 def _enter_epoch(data: bytes) -> None:
@@ -24,6 +29,10 @@ def _enter_answer(data: bytes) -> None:
 
 
 BORDERS = {
-    "gang epochs": Border(make=seeded(EPOCH), enter=_enter_epoch, refusals=(InputError,)),
+    "gang epochs": Border(
+        make=seeded(EPOCH),
+        enter=_enter_epoch,
+        refusals=(InputError,),
+    ),
     "gang answers": Border(make=seeded(ANSWER), enter=_enter_answer),
 }

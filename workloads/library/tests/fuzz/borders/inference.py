@@ -19,7 +19,11 @@ from workloads.library.tests.fuzz.mutations import hostile, seeded
 
 ITEM = items.encode(items.Item(job="job", id="an-id", body=b"some text"))
 ROWS = b'{"id": 1, "text": "one"}\n{"id": "b", "text": "two", "more": [1, {"a": null}]}\n'
-REPLY = {"values": [{"score": 1.5, "label": "x"}, {"score": 2}], "seconds": 0.25, "configuration": {"a": [1]}}
+REPLY = {
+    "values": [{"score": 1.5, "label": "x"}, {"score": 2}],
+    "seconds": 0.25,
+    "configuration": {"a": [1]},
+}
 
 
 def _enter_rows(suffix: str) -> Callable[[bytes], None]:
@@ -27,7 +31,12 @@ def _enter_rows(suffix: str) -> Callable[[bytes], None]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"rows{suffix}"
             path.write_bytes(data)
-            for _ in sources.items_of("job", str(path), id_column="id", body_column="text"):
+            for _ in sources.items_of(
+                "job",
+                str(path),
+                id_column="id",
+                body_column="text",
+            ):
                 pass
 
     return enter
@@ -39,7 +48,15 @@ def _parquet() -> bytes:
     import pyarrow.parquet as pq
 
     written = io.BytesIO()
-    pq.write_table(pa.table({"id": ["1", "2"], "text": ["one", "two"]}), written)
+    pq.write_table(
+        pa.table(
+            {
+                "id": ["1", "2"],
+                "text": ["one", "two"],
+            }
+        ),
+        written,
+    )
     return written.getvalue()
 
 
@@ -55,17 +72,37 @@ def _enter_reply(data: bytes) -> None:
 INFER = {
     "id": "1",
     "inputs": [
-        {"name": "text", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]},
-        {"name": "n", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3, 4]},
+        {
+            "name": "text",
+            "datatype": "BYTES",
+            "shape": [2],
+            "data": ["a", "b"],
+        },
+        {
+            "name": "n",
+            "datatype": "INT32",
+            "shape": [2, 2],
+            "data": [1, 2, 3, 4],
+        },
     ],
 }
 
 
 BORDERS = {
-    "batch messages": Border(make=seeded(json.loads(ITEM), ITEM), enter=items.decode, refusals=(MalformedMessage,)),
-    "rows of JSON": Border(make=seeded(ROWS), enter=_enter_rows(".jsonl"), refusals=(InputError,)),
+    "batch messages": Border(
+        make=seeded(json.loads(ITEM), ITEM),
+        enter=items.decode,
+        refusals=(MalformedMessage,),
+    ),
+    "rows of JSON": Border(
+        make=seeded(ROWS),
+        enter=_enter_rows(".jsonl"),
+        refusals=(InputError,),
+    ),
     "rows of Parquet": Border(
-        make=lambda draw: hostile((_parquet(),), draw), enter=_enter_rows(".parquet"), refusals=(InputError,)
+        make=lambda draw: hostile((_parquet(),), draw),
+        enter=_enter_rows(".parquet"),
+        refusals=(InputError,),
     ),
     "predictor's replies": Border(
         make=seeded(REPLY),
@@ -73,5 +110,9 @@ BORDERS = {
         # Of pop_message and encode_value, as they document.
         refusals=(PredictorError, InputError, ValueError, RecursionError, EOFError),
     ),
-    "HTTP requests": Border(make=seeded(INFER), enter=lambda data: tensors.parse(data, 64), refusals=(Refused,)),
+    "HTTP requests": Border(
+        make=seeded(INFER),
+        enter=lambda data: tensors.parse(data, 64),
+        refusals=(Refused,),
+    ),
 }

@@ -16,7 +16,11 @@ class Memory:
     def stat(self, name: str) -> Stat:
         if name not in self.objects:
             raise NotFound(name)
-        return Stat(name=name, bytes=len(self.objects[name]), modified=0.0)
+        return Stat(
+            name=name,
+            bytes=len(self.objects[name]),
+            modified=0.0,
+        )
 
     def list(self, prefix: str) -> Iterator[Stat]:
         return (self.stat(name) for name in self.objects if name.startswith(prefix))

@@ -40,5 +40,10 @@ def _make_line(draw: random.Random) -> bytes:
 
 BORDERS = {
     "event lines": Border(make=_make_line, enter=_enter_lines),
-    "report": Border(make=_make_line, enter=_enter_report, refusals=(InputError,), cpu_s=30),
+    "report": Border(
+        make=_make_line,
+        enter=_enter_report,
+        refusals=(InputError,),
+        cpu_s=30,
+    ),
 }

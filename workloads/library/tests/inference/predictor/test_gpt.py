@@ -14,7 +14,15 @@ CONFIG = ModelConfig(context=32, width=64, layers=2, heads=4)
 def model() -> Model:
     torch.manual_seed(3)
     tensors = {f"model/{name}": value for name, value in ByteGPT(CONFIG).state_dict().items()}
-    return Model(identity={"run": "r", "step": 1, "attempt": "a"}, config=CONFIG.to_json(), tensors=tensors)
+    return Model(
+        identity={
+            "run": "r",
+            "step": 1,
+            "attempt": "a",
+        },
+        config=CONFIG.to_json(),
+        tensors=tensors,
+    )
 
 
 def loaded(model: Model, **settings: int) -> GptLoss:
@@ -34,7 +42,9 @@ def test_a_score_is_the_same_to_the_last_bit_in_any_company(model: Model) -> Non
 
 def test_the_score_is_the_mean_loss_of_the_following_bytes(model: Model) -> None:
     network = ByteGPT(CONFIG).eval()
-    network.load_state_dict({key.removeprefix("model/"): value for key, value in model.tensors.items()})
+    network.load_state_dict(
+        {key.removeprefix("model/"): value for key, value in model.tensors.items()}
+    )
     body = bytes(range(100))
     rows = torch.tensor([list(body[: CONFIG.context + 1])])
     expected = network.loss(rows[:, :-1], rows[:, 1:]).item()
@@ -53,9 +63,25 @@ def test_a_body_without_a_following_byte_has_no_score(model: Model) -> None:
     assert loaded(model).predict([b"", b"x"]) == [{"score": None, "bytes": 0}] * 2
 
 
-@pytest.mark.parametrize("config", [{}, {"context": 32, "width": 64, "layers": 3, "heads": 4, "dropout": 0.1}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {
+            "context": 32,
+            "width": 64,
+            "layers": 3,
+            "heads": 4,
+            "dropout": 0.1,
+        },
+    ],
+)
 def test_a_checkpoint_of_another_shape_is_refused(model: Model, config: dict[str, float]) -> None:
-    other = Model(identity=model.identity, config=config, tensors=model.tensors)
+    other = Model(
+        identity=model.identity,
+        config=config,
+        tensors=model.tensors,
+    )
     with pytest.raises(InputError, match="does not fit"):
         GptLoss(other).load()
 

@@ -1,4 +1,6 @@
-"""What kills the predicting process or hangs in it: counted against the item when it is the item's fault, and only then."""
+"""What kills the predicting process or hangs in it: counted against the item when it is the item's
+fault, and only then.
+"""
 
 import threading
 import time
@@ -46,24 +48,40 @@ def process(*, timeout_s: float = 60.0) -> Generator[ProcessPredictor]:
 
 
 def bodies(job: str, *wanted: str) -> list[Item]:
-    return [Item(job=job, id=f"{n:02d} {body}", body=body.encode()) for n, body in enumerate(wanted)]
+    return [
+        Item(
+            job=job,
+            id=f"{n:02d} {body}",
+            body=body.encode(),
+        )
+        for n, body in enumerate(wanted)
+    ]
 
 
-def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(harness: Harness) -> None:
-    deadly, good = ("segfault", "exit", "kill"), ["good"] * 6
+def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(
+    harness: Harness,
+) -> None:
+    deadly = ("segfault", "exit", "kill")
+    good = ["good"] * 6
     wanted = bodies(harness.job, *good, *deadly, *good)
     harness.enqueue(wanted)
     with process() as predictor:
         assert harness.worker(predictor).run() == EXIT_COMPLETE
     states = {item: status for item, (status, _) in harness.rows().items()}
-    assert states == {item.id: "dead" if item.body.decode() in deadly else "done" for item in wanted}
+    assert states == {
+        item.id: "dead" if item.body.decode() in deadly else "done" for item in wanted
+    }
     letters = dead_letters.newest(harness.connection, harness.job, 9)
-    assert [(letter["reason"], letter["failures"]) for letter in letters] == [("ProcessDied", 3)] * 3
+    assert [(letter["reason"], letter["failures"]) for letter in letters] == [
+        ("ProcessDied", 3)
+    ] * 3
     messages = " ".join(str(letter["message"]) for letter in letters)
     assert all(text in messages for text in ("SIGSEGV", "exited with 3", "SIGKILL"))
 
 
-@pytest.mark.parametrize(("fault", "timeout_s"), [("segfault", 60.0), ("broken", 60.0), ("hang", 1.0)])
+@pytest.mark.parametrize(
+    ("fault", "timeout_s"), [("segfault", 60.0), ("broken", 60.0), ("hang", 1.0)]
+)
 def test_a_device_on_which_everything_fails_counts_against_no_item(
     harness: Harness, fault: str, timeout_s: float
 ) -> None:
@@ -90,11 +108,16 @@ def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Ha
     assert not harness.event_lines("item_failed")
 
 
-def test_the_predicting_process_sees_no_way_into_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_predicting_process_sees_no_way_into_the_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(ENV_DATABASE, "postgresql://user:secret@host/db")
     monkeypatch.setenv("PGPASSWORD", "secret")
     with process() as predictor:
-        assert said(predictor, f"environment {ENV_DATABASE}", "environment PGPASSWORD") == ["nothing", "nothing"]
+        assert said(predictor, f"environment {ENV_DATABASE}", "environment PGPASSWORD") == [
+            "nothing",
+            "nothing",
+        ]
         assert said(predictor, "environment PATH") != ["nothing"]
 
 
@@ -102,7 +125,9 @@ def said(predictor: ProcessPredictor, *texts: str) -> list[object]:
     return [value["said"] for value in predictor.predict([text.encode() for text in texts])]
 
 
-def test_what_was_handed_over_ahead_is_predicted_at_once_and_kills_only_itself(tmp_path: Path) -> None:
+def test_what_was_handed_over_ahead_is_predicted_at_once_and_kills_only_itself(
+    tmp_path: Path,
+) -> None:
     """As when a micro-batch fails and is tried in halves: the next ones are in the process by then."""
     first, second = (str(tmp_path / name) for name in ("first", "second"))
     with process() as predictor:
@@ -138,14 +163,17 @@ def test_a_stop_gives_back_what_was_handed_over_ahead(harness: Harness, tmp_path
     shutdown = Shutdown()
 
     def at(step: Failpoint) -> None:
-        if step is Failpoint.PREDICTED and (tmp_path / "07").exists():  # the second micro-batch is there already
+        # the second micro-batch is there already
+        if step is Failpoint.PREDICTED and (tmp_path / "07").exists():
             shutdown.request("eviction")
 
     with process() as predictor:
         assert harness.worker(predictor, shutdown, at).run() == EXIT_PREEMPTED
     states = Counter(status for status, _ in harness.rows().values())
     assert states["done"] in range(4, 40, 4), "whole micro-batches are committed"
-    assert len(harness.queue.pull(99, 0.0)) == 40 - states["done"], "other workers get all others at once"
+    assert len(harness.queue.pull(99, 0.0)) == 40 - states["done"], (
+        "other workers get all others at once"
+    )
     assert states["held"] == 0
 
 
@@ -174,10 +202,14 @@ def test_a_hanging_item_is_counted_within_three_bounds_and_other_workers_get_the
 
 def test_the_bound_is_learned_and_grows_with_the_failures_of_an_item() -> None:
     timing = BatchTime()
-    assert bound_s(timing, 8, 0, most_s=300.0) == 300.0, "nothing is known: a first batch may compile kernels"
+    assert bound_s(timing, 8, 0, most_s=300.0) == 300.0, (
+        "nothing is known: a first batch may compile kernels"
+    )
     for count in (1, 8):
         timing.observe(count, 0.5 * count)
     assert bound_s(timing, 8, 0, most_s=300.0) == pytest.approx(80.0)
     assert bound_s(timing, 1, 0, most_s=300.0) == 30.0
-    assert bound_s(timing, 1, 2, most_s=300.0) == 120.0, "what takes long and does not hang has its chance"
+    assert bound_s(timing, 1, 2, most_s=300.0) == 120.0, (
+        "what takes long and does not hang has its chance"
+    )
     assert bound_s(timing, 8, 100_000, most_s=300.0) == 300.0

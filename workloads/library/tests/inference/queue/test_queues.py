@@ -25,7 +25,8 @@ from workloads.library.tests.inference.harness import items
 
 pytestmark = pytest.mark.process  # PostgreSQL, and Google's emulator where it is installed
 
-LEASE_S = 30.0  # longer than any pause of a loaded machine; the test of the end of leases asks for SHORT_S
+# longer than any pause of a loaded machine; the test of the end of leases asks for SHORT_S
+LEASE_S = 30.0
 SHORT_S = 1.0
 Enqueued = Callable[[int], list[Item]]
 
@@ -44,10 +45,14 @@ def fake() -> Generator[str]:
 @pytest.fixture(scope="session")
 def emulator() -> Generator[str]:
     gcloud = shutil.which("gcloud")
-    folder = Path(os.path.realpath(gcloud)).parents[1] / "platform" / "pubsub-emulator" if gcloud else Path("/nowhere")
+    if gcloud:
+        folder = Path(os.path.realpath(gcloud)).parents[1] / "platform" / "pubsub-emulator"
+    else:
+        folder = Path("/nowhere")
     if not (folder / "bin" / "cloud-pubsub-emulator").exists() or not shutil.which("java"):
-        # Never fails CI: the component comes with gcloud alone, and the suite runs on the fake broker too. The Go client's
-        # pstest can be built anywhere, but an ack of an ended lease works there and not on the service.
+        # Never fails CI: the component comes with gcloud alone, and the suite runs on the fake
+        # broker too. The Go client's pstest can be built anywhere, but an ack of an ended lease
+        # works there and not on the service.
         pytest.skip("gcloud's pubsub-emulator is not installed")
     port = free_port()
     command = [str(folder / "bin" / "cloud-pubsub-emulator"), "--host=127.0.0.1", f"--port={port}"]
@@ -67,15 +72,30 @@ def queue(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator
     if request.param == "postgres":
         yield PostgresQueue(request.getfixturevalue("pool"), job, lease_s=lease_s)
         return
-    topic, subscription = f"projects/test/topics/{job}", f"projects/test/subscriptions/{job}"
+    topic = f"projects/test/topics/{job}"
+    subscription = f"projects/test/subscriptions/{job}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PUBSUB_EMULATOR_HOST", request.getfixturevalue(request.param))
-        publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
+        publisher = pubsub_v1.PublisherClient()
+        subscriber = pubsub_v1.SubscriberClient()
     with subscriber:
         if request.param == "emulator":
             publisher.create_topic(request={"name": topic})
-            subscriber.create_subscription(request={"name": subscription, "topic": topic, "ack_deadline_seconds": 10})
-        yield PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=lease_s)
+            subscriber.create_subscription(
+                request={
+                    "name": subscription,
+                    "topic": topic,
+                    "ack_deadline_seconds": 10,
+                }
+            )
+        yield PubSubQueue(
+            publisher,
+            subscriber,
+            job=job,
+            topic=topic,
+            subscription=subscription,
+            lease_s=lease_s,
+        )
         publisher.stop()
         publisher.transport.close()
 
@@ -95,7 +115,9 @@ def pulled(queue: Queue, count: int, *, within_s: float = 30.0) -> list[Lease]:
     leases: dict[str, Lease] = {}
     until = time.monotonic() + within_s
     while len(leases) < count and time.monotonic() < until:
-        leases |= {lease.item.id: lease for lease in queue.pull(count - len(leases), 1.0) if lease.item}
+        leases |= {
+            lease.item.id: lease for lease in queue.pull(count - len(leases), 1.0) if lease.item
+        }
     assert len(leases) == count
     return list(leases.values())
 
@@ -150,11 +172,21 @@ def test_an_ack_of_an_ended_lease_does_nothing(queue: Queue, enqueued: Enqueued)
 
 
 def test_items_of_a_job_that_nobody_knows_are_put_off_for_long() -> None:
-    """A subscription shared with another database: its worker, or the broker's dead-letter topic, gets them whole."""
+    """A subscription shared with another database: its worker, or the broker's dead-letter topic,
+    gets them whole.
+    """
     now = [0.0]
     broker = FakeBroker(clock=lambda: now[0])
     mine, theirs = (
-        PubSubQueue(broker, broker, job=job, topic="t", subscription="t", lease_s=LEASE_S) for job in ("a", "b")
+        PubSubQueue(
+            broker,
+            broker,
+            job=job,
+            topic="t",
+            subscription="t",
+            lease_s=LEASE_S,
+        )
+        for job in ("a", "b")
     )
     theirs.publish(items("b", 1))
     assert mine.pull(1, 0.0) == []

@@ -1,4 +1,6 @@
-"""A database that fails in the middle: its disk is full, it is restarted in a commit, it cannot serialise."""
+"""A database that fails in the middle: its disk is full, it is restarted in a commit, it cannot
+serialise.
+"""
 
 import random
 import subprocess
@@ -19,7 +21,13 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres_access import as_server_user
 from holdfast.inference.values import Value
 from holdfast.inference.worker.batch_worker import Worker
-from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items, working
+from workloads.library.tests.inference.harness import (
+    CountingPredictor,
+    Harness,
+    expected,
+    items,
+    working,
+)
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -35,8 +43,19 @@ def own_database(
         with connect(server.uri) as connection:
             schema.migrate(connection)
             connection.execute(changes)
-        with open_pool(server.uri) as pool, psycopg.connect(server.uri, autocommit=True) as connection:
-            yield server, Harness(pool=pool, connection=connection, job=job, events=folder / "e.jsonl")
+        with (
+            open_pool(server.uri) as pool,
+            psycopg.connect(server.uri, autocommit=True) as connection,
+        ):
+            yield (
+                server,
+                Harness(
+                    pool=pool,
+                    connection=connection,
+                    job=job,
+                    events=folder / "e.jsonl",
+                ),
+            )
 
 
 def database_troubles(harness: Harness) -> int:
@@ -52,7 +71,9 @@ class Bulky(CountingPredictor):
 
 
 def limit_files(folder: Path, server: EmbeddedPostgres, soft: str) -> None:
-    """How large a file of the server's may grow. The server's first: what is forked meanwhile has it too."""
+    """How large a file of the server's may grow. The server's first: what is forked meanwhile has
+    it too.
+    """
     family = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     for pid in (server.pid, *map(int, family.read_text().split())):
         limit = ("prlimit", f"--pid={pid}", f"--fsize={soft}:")
@@ -95,9 +116,12 @@ def test_what_the_database_refuses_for_a_moment_is_tried_again(job: str, tmp_pat
         assert database_troubles(harness) == 5
 
 
-def test_four_workers_whose_transactions_collide_lose_and_double_nothing(job: str, tmp_path: Path) -> None:
-    """Every transaction serialisable, a fifth of the items twice in the queue, some that fail: the database refuses
-    many a transaction by itself."""
+def test_four_workers_whose_transactions_collide_lose_and_double_nothing(
+    job: str, tmp_path: Path
+) -> None:
+    """Every transaction serialisable, a fifth of the items twice in the queue, some that fail: the
+    database refuses many a transaction by itself.
+    """
     with own_database(tmp_path, job, "default_transaction_isolation=serializable") as (_, harness):
         wanted = items(job, COUNT)
         bad = [Item(job=job, id=f"bad-{n}", body=b"\x00never") for n in range(5)]
@@ -109,7 +133,12 @@ def test_four_workers_whose_transactions_collide_lose_and_double_nothing(job: st
         found = harness.rows()
         assert {found.pop(item.id)[0] for item in bad} == {"dead"}
         assert found == expected(wanted)
-        assert harness.one("SELECT sum(done) FROM holdfast.worker") == COUNT, "counted where they are written"
-        failed = [e["failures"] for e in harness.event_lines("item_failed") if e["error_class"] == "ValueError"]
+        assert harness.one("SELECT sum(done) FROM holdfast.worker") == COUNT, (
+            "counted where they are written"
+        )
+        failed = []
+        for e in harness.event_lines("item_failed"):
+            if e["error_class"] == "ValueError":
+                failed.append(e["failures"])
         assert failed.count(3) == len(bad)
         assert database_troubles(harness) > 0

@@ -36,7 +36,9 @@ def run_command(folder: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_cleanly(tmp_path: Path) -> None:
+def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_cleanly(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / LONG
     with run_command(folder) as (_, uri), psycopg.connect(uri) as connection:
         connection.execute("INSERT INTO holdfast.job (job) VALUES ('kept')")
@@ -48,13 +50,22 @@ def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_cleanly
     assert not (folder / "pgdata" / "postmaster.pid").exists()
     (folder / "pgdata" / "PG_VERSION").write_text("9.6\n")
     for unusable, why in ((folder, "FATAL"), (folder / "postgres.log" / "db", "Not a directory")):
-        with pytest.raises(InputError, match=f"PostgreSQL does not start.*{why}"), EmbeddedPostgres(unusable):
+        with (
+            pytest.raises(InputError, match=f"PostgreSQL does not start.*{why}"),
+            EmbeddedPostgres(unusable),
+        ):
             pass
 
 
-@pytest.mark.parametrize(("uri", "service"), [("postgresql:///?service=holdfast", ""), ("postgresql://", "holdfast")])
+@pytest.mark.parametrize(
+    ("uri", "service"), [("postgresql:///?service=holdfast", ""), ("postgresql://", "holdfast")]
+)
 def test_the_database_may_be_named_by_a_service_file_as_with_a_cloud_sql_proxy(
-    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, service: str
+    server: EmbeddedPostgres,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uri: str,
+    service: str,
 ) -> None:
     """Host, user and password are in a mounted file, not in the URI that anybody may read."""
     named = conninfo_to_dict(server.uri)
@@ -75,7 +86,16 @@ def connects_as(uri: str, uid: int) -> bool:
     """Whether another account of this machine gets in."""
     support.require(shutil.which("setpriv"), "setpriv (util-linux) is missing")
     code = "import psycopg, sys; psycopg.connect(sys.argv[1], connect_timeout=5)"
-    command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-c", code, uri]
+    command = [
+        "setpriv",
+        f"--reuid={uid}",
+        f"--regid={uid}",
+        "--clear-groups",
+        sys.executable,
+        "-c",
+        code,
+        uri,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 or "OperationalError" in done.stderr, done.stderr
     return done.returncode == 0
@@ -89,7 +109,9 @@ def test_the_server_is_private_and_one_folder_is_served_once(tmp_path: Path) -> 
         with pytest.raises(InputError, match="another process"), EmbeddedPostgres(tmp_path / LONG):
             pass
         if os.geteuid() == 0:  # only root can act as another account
-            (tmp_path / LONG / "pgdata" / "pg_hba.conf").write_text("local all all trust\nhost all all all trust\n")
+            (tmp_path / LONG / "pgdata" / "pg_hba.conf").write_text(
+                "local all all trust\nhost all all all trust\n"
+            )
             server.stop()
             server.start()  # as one that an earlier version made
             assert connects_as(server.uri, 0)
@@ -98,7 +120,9 @@ def test_the_server_is_private_and_one_folder_is_served_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_a_folder_for_the_socket_that_another_user_made_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_folder_for_the_socket_that_another_user_made_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
     folder = socket_folder(tmp_path / LONG / "pgdata", "of-a-test")
     folder.parent.mkdir(exist_ok=True)
     folder.symlink_to(tmp_path) if kind == "link" else folder.touch()

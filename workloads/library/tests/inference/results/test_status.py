@@ -24,8 +24,8 @@ def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
     for name, (seen, ended, seconds, counts) in cases.items():
         with connection.transaction():
             connection.execute(
-                "UPDATE holdfast.worker SET started_at = now() - interval '100 s', seen_at = now() - %s::interval,"
-                " ended = %s, load_seconds = 60 WHERE job = %s",
+                "UPDATE holdfast.worker SET started_at = now() - interval '100 s', seen_at = now()"
+                " - %s::interval, ended = %s, load_seconds = 60 WHERE job = %s",
                 (seen, ended, job),
             )
         status = read_status(connection, job)
@@ -33,5 +33,11 @@ def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
         assert status.worker_seconds == pytest.approx(seconds + 60, abs=20), name
         assert (status.workers, status.killed, status.preempted) == counts, name
         shown = table(replace(status, worker_seconds=3_900.0, eta_seconds=None))
-        for text in ("8 of 8 (100.0%)", f"{counts[0]} now", f"{counts[2]} with notice", "1:05:00", "unknown"):
+        for text in (
+            "8 of 8 (100.0%)",
+            f"{counts[0]} now",
+            f"{counts[2]} with notice",
+            "1:05:00",
+            "unknown",
+        ):
             assert text in shown

@@ -11,7 +11,8 @@ from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
 
-BATCH_S, ITEM_S = 0.010, 0.0005
+BATCH_S = 0.010
+ITEM_S = 0.0005
 FAULTS: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0),
     "exit": lambda: os._exit(3),
@@ -21,7 +22,9 @@ FAULTS: dict[str, Callable[[], object]] = {
 
 
 class Faulty:
-    """A body is a fault, `broken`, `raise ...`, `sleep S`, `wait FILE`, `environment NAME`, or a file, which is made."""
+    """A body is a fault, `broken`, `raise ...`, `sleep S`, `wait FILE`, `environment NAME`, or a
+    file, which is made.
+    """
 
     configuration: Mapping[str, object] = {"predictor": "playing"}
 
@@ -31,7 +34,13 @@ class Faulty:
     def load(self) -> None: ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        return [{"said": _said(body.decode(errors="replace")), "length": len(body)} for body in bodies]
+        return [
+            {
+                "said": _said(body.decode(errors="replace")),
+                "length": len(body),
+            }
+            for body in bodies
+        ]
 
 
 def _said(text: str) -> str:
@@ -76,11 +85,17 @@ class Stepped(GpuLike):
     def load(self) -> None:
         while (text := Path(self.model).read_text()) in ("hangs", ""):
             time.sleep(0.005)
-        self.configuration = {"run": "run", "step": int(text), "attempt": "played"}
+        self.configuration = {
+            "run": "run",
+            "step": int(text),
+            "attempt": "played",
+        }
 
 
 class Slow(Faulty):
-    """Loads until a file exists, which it removes; another file has a letter for each time that it was loaded."""
+    """Loads until a file exists, which it removes; another file has a letter for each time that it
+    was loaded.
+    """
 
     def load(self) -> None:
         file = Path(self.model)
@@ -94,4 +109,7 @@ def bug(_: PredictorSpec) -> Faulty:
     raise RuntimeError("a bug")
 
 
-faulty, gpu_like, stepped, slow = Faulty, GpuLike, Stepped, Slow
+faulty = Faulty
+gpu_like = GpuLike
+stepped = Stepped
+slow = Slow

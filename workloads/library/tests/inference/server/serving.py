@@ -28,7 +28,12 @@ INFER = "/v2/models/model/infer"
 
 
 def texts(*bodies: str) -> bytes:
-    tensor = {"name": "text", "datatype": "BYTES", "shape": [len(bodies)], "data": list(bodies)}
+    tensor = {
+        "name": "text",
+        "datatype": "BYTES",
+        "shape": [len(bodies)],
+        "data": list(bodies),
+    }
     return json.dumps({"inputs": [tensor]}).encode()
 
 
@@ -51,22 +56,36 @@ class Client:
     port: int
 
     def request(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        ) as connection:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
-            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+            return Answer(
+                response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+            )
 
     def infer(self, *bodies: str, **headers: str) -> Answer:
-        return self.request("POST", INFER, texts(*bodies), {k.replace("_", "-"): v for k, v in headers.items()})
+        return self.request(
+            "POST", INFER, texts(*bodies), {k.replace("_", "-"): v for k, v in headers.items()}
+        )
 
     def ready(self) -> int:
         return self.request("GET", "/v2/health/ready").status
 
     def metric(self, name: str) -> float:
         text = self.request("GET", "/metrics").body.decode()
-        return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}(\{{|\s)", line))
+        return sum(
+            float(line.split()[-1])
+            for line in text.splitlines()
+            if re.match(rf"{name}(\{{|\s)", line)
+        )
 
     def send(self, *parts: bytes) -> socket.socket:
         end = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
@@ -93,11 +112,18 @@ class Served(Client):
         return self.process.wait(PATIENCE_S)
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [
+            json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")
+        ]
 
 
 def head(length: int, *more: bytes) -> bytes:
-    lines = [f"POST {INFER} HTTP/1.1".encode(), b"Host: here", b"Content-Length: %d" % length, *more]
+    lines = [
+        f"POST {INFER} HTTP/1.1".encode(),
+        b"Host: here",
+        b"Content-Length: %d" % length,
+        *more,
+    ]
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
@@ -109,10 +135,18 @@ def received(end: socket.socket) -> bytes:
 
 @contextmanager
 def running(
-    command: list[str], out: BinaryIO | int = subprocess.DEVNULL, environment: Mapping[str, str] | None = None
+    command: list[str],
+    out: BinaryIO | int = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
 ) -> Generator["subprocess.Popen[bytes]"]:
     """Killed at the end of the block."""
-    with subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env=environment) as process:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=out,
+        stderr=out,
+        env=environment,
+    ) as process:
         try:
             yield process
         finally:
@@ -129,9 +163,25 @@ def served(
 ) -> Generator[Served]:
     """`env`: settings of ours; those of this process do not reach the server."""
     log = folder / f"server-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0", *options]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | dict(env or {})
-    with log.open("wb") as out, running([*command, "--set", "host=127.0.0.1"], out, environment) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "serve",
+        "run",
+        "--predictor",
+        predictor,
+        "--port",
+        "0",
+        *options,
+    ]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | dict(
+        env or {}
+    )
+    with (
+        log.open("wb") as out,
+        running([*command, "--set", "host=127.0.0.1"], out, environment) as process,
+    ):
         server = Served(0, process, log)
         server.port = until(lambda: _port(server), "the server's port")
         if ready:
@@ -150,7 +200,16 @@ def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
             return -1
         return int(text.rpartition(":")[2] or -1)
 
-    words = [find_envoy(), "-c", str(config.resolve()), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
+    words = [
+        find_envoy(),
+        "-c",
+        str(config.resolve()),
+        "--use-dynamic-base-id",
+        "--concurrency",
+        "1",
+        "-l",
+        "error",
+    ]
     with running(words):
         yield healthy
 

@@ -19,14 +19,26 @@ def triton(port: int) -> dict[str, Any]:
     version = found["versions"][0]
     refused = ""
     try:
-        client.infer("model", [texts], outputs=wanted, model_version="9")
+        client.infer(
+            "model",
+            [texts],
+            outputs=wanted,
+            model_version="9",
+        )
     except http.InferenceServerException as error:
         refused = error.status()
     return {
         "ready": client.is_server_ready() and client.is_model_ready("model", version),
         "outputs": [each["name"] for each in found["outputs"]],
         "numbers": client.infer("model", [numbers], outputs=wanted).as_numpy("said").tolist(),
-        "texts": client.infer("model", [texts], outputs=wanted, model_version=version).as_numpy("said").tolist(),
+        "texts": client.infer(
+            "model",
+            [texts],
+            outputs=wanted,
+            model_version=version,
+        )
+        .as_numpy("said")
+        .tolist(),
         "refused": refused,
     }
 

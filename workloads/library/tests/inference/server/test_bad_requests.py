@@ -1,4 +1,6 @@
-"""Requests that no client should send, and clients that do not stay: each gets its code, and the server is up after it."""
+"""Requests that no client should send, and clients that do not stay: each gets its code, and the
+server is up after it.
+"""
 
 import json
 import socket
@@ -6,11 +8,25 @@ from collections.abc import Callable
 
 import pytest
 
-from workloads.library.tests.inference.server.serving import INFER, Served, head, received, texts, until
+from workloads.library.tests.inference.server.serving import (
+    INFER,
+    Served,
+    head,
+    received,
+    texts,
+    until,
+)
 
 pytestmark = pytest.mark.process
-GOOD = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]}
-CHUNKED = b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+GOOD = {
+    "name": "x",
+    "datatype": "FP32",
+    "shape": [2],
+    "data": [1.0, 2.0],
+}
+CHUNKED = (
+    b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 GONE = 'holdfast_server_requests_total\\{code="499"\\}'
 Attempt = Callable[[Served], int]
 
@@ -63,7 +79,10 @@ CASES: dict[str, tuple[Attempt, int]] = {
     "shape of true": (tensor(shape=[True, 2]), 400),
     "shape that does not fit": (tensor(shape=[3]), 400),
     "ragged data": (tensor(shape=[2, 2], data=[[1, 2, 3], [4]]), 400),
-    "data nested otherwise than its shape": (tensor(shape=[2, 2, 2], data=[[1, 2, 3, 4], [5, 6, 7, 8]]), 400),
+    "data nested otherwise than its shape": (
+        tensor(shape=[2, 2, 2], data=[[1, 2, 3, 4], [5, 6, 7, 8]]),
+        400,
+    ),
     "data nested and flat": (tensor(shape=[2, 2], data=[[1, 2], 3, 4]), 400),
     "an integer beyond every float": (tensor(datatype="FP64", data=[10**400, 1]), 400),
     "huge shape": (tensor(shape=[2**31, 2**31, 2**31]), 400),
@@ -75,7 +94,17 @@ CASES: dict[str, tuple[Attempt, int]] = {
     "the binary extension": (posted(texts("a"), inference_header_content_length="20"), 400),
     "compressed": (posted(texts("a"), content_encoding="gzip"), 415),
     "a sequence": (asked(parameters={"sequence_id": 2}), 400),
-    "a classification": (asked(outputs=[{"name": "said", "parameters": {"classification": 2}}]), 400),
+    "a classification": (
+        asked(
+            outputs=[
+                {
+                    "name": "said",
+                    "parameters": {"classification": 2},
+                }
+            ]
+        ),
+        400,
+    ),
     "an output that there is not": (asked(outputs=[{"name": "nothing"}]), 400),
     "more items than a batch": (posted(texts(*"123456789")), 413),
     "unknown model": (posted(texts("x"), "/v2/models/other/infer"), 404),
@@ -89,7 +118,10 @@ CASES: dict[str, tuple[Attempt, int]] = {
     "a body that never ends": (sent(head(100, b"x-request-timeout-ms: 300"), b"half"), 408),
     "a body cut off": (lambda server: closed(server, server.send(head(100), b"half")), 499),
     "a client gone while its answer is computed": (gone_while_computing, 499),
-    "chunks of more than the maximum body size": (sent(CHUNKED, b"30d40\r\n", b"x" * 200_000, b"\r\n0\r\n\r\n"), 413),
+    "chunks of more than the maximum body size": (
+        sent(CHUNKED, b"30d40\r\n", b"x" * 200_000, b"\r\n0\r\n\r\n"),
+        413,
+    ),
     "a body announced too large": (sent(head(200_000, b"Expect: 100-continue")), 413),
     "chunks of no size": (sent(CHUNKED, b"zz\r\n"), 400),
     "chunks and a length": (sent(head(5, b"Transfer-Encoding: chunked")), 400),

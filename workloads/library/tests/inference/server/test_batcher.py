@@ -1,4 +1,6 @@
-"""The queue of a model: no request is lost, none that was accepted is answered late, and nothing is refused for ever."""
+"""The queue of a model: no request is lost, none that was accepted is answered late, and nothing is
+refused for ever.
+"""
 
 import itertools
 import random
@@ -21,14 +23,22 @@ def knowing(most: int, a: float, b: float) -> Batcher[Ticket]:
 
 
 def ticket(items: int = 1, *, arrived: float = 0.0, deadline: float = 1.0) -> Ticket:
-    return Ticket(items=items, arrived_s=arrived, deadline_s=arrived + deadline)
+    return Ticket(
+        items=items,
+        arrived_s=arrived,
+        deadline_s=arrived + deadline,
+    )
 
 
 def played(
     batcher: Batcher[Ticket], requests: Iterable[Ticket], takes_s: Callable[[int], float]
 ) -> tuple[list[Ticket], list[tuple[Ticket, float]], list[Ticket]]:
-    """On a device whose batches take so long: the requests that were accepted, answered (when), and dropped late."""
-    accepted, answered, late = list[Ticket](), list[tuple[Ticket, float]](), list[Ticket]()
+    """On a device whose batches take so long: the requests that were accepted, answered (when), and
+    dropped late.
+    """
+    accepted = list[Ticket]()
+    answered = list[tuple[Ticket, float]]()
+    late = list[Ticket]()
     now = 0.0  # of the device
 
     def compute() -> None:
@@ -50,7 +60,8 @@ def played(
             compute()
         now = max(now, request.arrived_s) if not batcher.waiting else now
         # The device may be busy beyond this arrival: its clock has run ahead.
-        batcher.free_at_s, batcher.running = now, int(now > request.arrived_s)
+        batcher.free_at_s = now
+        batcher.running = int(now > request.arrived_s)
         if batcher.refusal(request, request.arrived_s) is None:
             batcher.add(request)
             accepted.append(request)
@@ -65,13 +76,23 @@ arrival = st.tuples(st.floats(0.0, 0.2), st.integers(1, 8), st.floats(0.02, 1.0)
 
 
 @settings(max_examples=50)
-@given(st.lists(arrival, min_size=1, max_size=40), st.floats(0.001, 0.05), st.floats(0.0001, 0.01), st.integers(8, 32))
+@given(
+    st.lists(arrival, min_size=1, max_size=40),
+    st.floats(0.001, 0.05),
+    st.floats(0.0001, 0.01),
+    st.integers(8, 32),
+)
 def test_every_request_leaves_once_and_an_accepted_one_is_answered_in_time(
-    stream: list[tuple[float, int, float]], a: float, b: float, most: int
+    stream: list[tuple[float, int, float]],
+    a: float,
+    b: float,
+    most: int,
 ) -> None:
     """The batch time is known, as after a minute of work."""
     times = itertools.accumulate(gap for gap, _, _ in stream)
-    requests = [ticket(n, arrived=at, deadline=s) for at, (_, n, s) in zip(times, stream, strict=True)]
+    requests = []
+    for at, (_, n, s) in zip(times, stream, strict=True):
+        requests.append(ticket(n, arrived=at, deadline=s))
     accepted, answered, late = played(knowing(most, a, b), requests, lambda items: a + b * items)
     assert sorted(map(id, accepted)) == sorted([id(t) for t, _ in answered] + [id(t) for t in late])
     one_batch = a + b * most
@@ -97,22 +118,31 @@ def test_a_request_that_would_be_late_is_refused_with_the_time_to_come_back() ->
         batcher.add(ticket(deadline=100.0))
     refused = batcher.refusal(ticket(deadline=2.0), 0.0)
     assert refused is not None and refused[0] == "deadline"
-    assert 1.5 < refused[1] < 1.8  # three batches of a second, its own 0.1, a fifth more, less the two given
+    # three batches of a second, its own 0.1, a fifth more, less the two given
+    assert 1.5 < refused[1] < 1.8
     assert batcher.refusal(ticket(deadline=5.0), 0.0) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_at_three_times_the_load_the_device_still_does_nine_tenths_of_what_it_can(seed: int) -> None:
+def test_at_three_times_the_load_the_device_still_does_nine_tenths_of_what_it_can(
+    seed: int,
+) -> None:
     """Every client gives it two seconds; a full batch takes 0.8 s, give or take a fifth."""
-    capacity, seconds, noise = 32 / 0.832, 100.0, random.Random(seed)
-    requests = (ticket(arrived=n / (3 * capacity), deadline=2.0) for n in range(int(3 * capacity * seconds)))
+    capacity = 32 / 0.832
+    seconds = 100.0
+    noise = random.Random(seed)
+    requests = (
+        ticket(arrived=n / (3 * capacity), deadline=2.0) for n in range(int(3 * capacity * seconds))
+    )
     takes_s = lambda items: (0.32 + 0.016 * items) * noise.uniform(0.8, 1.2)  # noqa: E731
     _, answered, _ = played(knowing(32, 0.32, 0.016), requests, takes_s)
     assert sum(end <= request.deadline_s for request, end in answered) >= 0.9 * capacity * seconds
 
 
 def test_noise_of_small_batches_does_not_keep_batches_small() -> None:
-    """A steep line through one and two items would refuse the third, and never see that it costs nothing more."""
+    """A steep line through one and two items would refuse the third, and never see that it costs
+    nothing more.
+    """
     batcher = Batcher[Ticket](batch_items=32)
     for items, seconds in ((1, 0.08), (2, 0.18), (1, 0.07), (2, 0.17)):
         batcher.timing.observe(items, seconds)

@@ -1,4 +1,6 @@
-"""The drain as a state machine: not ready at once, accepting until endpoints have moved, gone when all is answered."""
+"""The drain as a state machine: not ready at once, accepting until endpoints have moved, gone when
+all is answered.
+"""
 
 import re
 from pathlib import Path
@@ -64,8 +66,12 @@ def test_requests_that_never_stop_coming_do_not_hold_it_beyond_its_window() -> N
 
 @settings(max_examples=50)
 @given(st.sampled_from([15.0, 105.0]), st.lists(st.floats(0.0, 200.0), max_size=30))
-def test_an_accepted_request_has_the_time_that_was_promised(window_s: float, requests: list[float]) -> None:
-    """Every request that begins while it accepts can take the longest time and still end before the process must."""
+def test_an_accepted_request_has_the_time_that_was_promised(
+    window_s: float, requests: list[float]
+) -> None:
+    """Every request that begins while it accepts can take the longest time and still end before the
+    process must.
+    """
     drain = noticed(window_s)
     for at in sorted(requests):
         drain.advance(at)

@@ -1,4 +1,6 @@
-"""A model that hangs or is loaded again: the server is not ready meanwhile, and a proxy's requests go elsewhere in time."""
+"""A model that hangs or is loaded again: the server is not ready meanwhile, and a proxy's requests
+go elsewhere in time.
+"""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,9 @@ TRY_MS = "3000"
 
 
 @pytest.mark.process
-def test_a_model_that_hangs_or_is_loaded_again_takes_the_server_out_until_it_answers(tmp_path: Path) -> None:
+def test_a_model_that_hangs_or_is_loaded_again_takes_the_server_out_until_it_answers(
+    tmp_path: Path,
+) -> None:
     step = tmp_path / "step"
     step.write_text("1")
     stepped = served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped")

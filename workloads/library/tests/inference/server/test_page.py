@@ -1,4 +1,6 @@
-"""SERVING.md: its predictor and its proxy run as they stand there, and its deadlines are the contract's."""
+"""SERVING.md: its predictor and its proxy run as they stand there, and its deadlines are the
+contract's.
+"""
 
 import json
 import re
@@ -20,7 +22,9 @@ def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "my_model.py").write_text(PROGRAMS["my_model"])
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}:{ROOT / 'workloads/library'}"}
     monkeypatch.chdir(tmp_path)
-    port, admin_port, metrics = free_port(), free_port(), free_port()
+    port = free_port()
+    admin_port = free_port()
+    metrics = free_port()
     with (
         served(tmp_path, predictor="my_model:make", env=path) as one,
         served(tmp_path, predictor="my_model:make", env=path) as two,
@@ -31,8 +35,19 @@ def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with envoy(Path("proxy/envoy.json"), admin_port) as healthy:
             until(lambda: healthy() == 2, "both servers")
             assert Client(port).infer("a", "b").output("upper") == ["A", "B"]
-            numbers = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]}]}
-            assert Client(port).request("POST", INFER, json.dumps(numbers).encode()).output("sum") == [3, 7]
+            numbers = {
+                "inputs": [
+                    {
+                        "name": "x",
+                        "datatype": "FP32",
+                        "shape": [2, 2],
+                        "data": [1, 2, 3, 4],
+                    }
+                ]
+            }
+            assert Client(port).request("POST", INFER, json.dumps(numbers).encode()).output(
+                "sum"
+            ) == [3, 7]
 
 
 @pytest.mark.parametrize("window_s", [15, 105])

@@ -8,7 +8,9 @@ from workloads.library.tests.inference.harness import CountingPredictor, Harness
 pytestmark = pytest.mark.process  # PostgreSQL
 
 
-def test_every_item_is_stored_once_and_a_publishers_duplicates_are_only_acked(harness: Harness) -> None:
+def test_every_item_is_stored_once_and_a_publishers_duplicates_are_only_acked(
+    harness: Harness,
+) -> None:
     wanted = items(harness.job, 100)
     harness.enqueue(wanted)
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
@@ -22,8 +24,14 @@ def test_every_item_is_stored_once_and_a_publishers_duplicates_are_only_acked(ha
     assert harness.queue.pull(10, 0.0) == []
 
 
-def test_an_item_that_fails_or_whose_value_cannot_be_stored_costs_its_neighbours_nothing(harness: Harness) -> None:
-    odd = {b"nan": float("nan"), b"nul": "\x00", b"object": object()}
+def test_an_item_that_fails_or_whose_value_cannot_be_stored_costs_its_neighbours_nothing(
+    harness: Harness,
+) -> None:
+    odd = {
+        b"nan": float("nan"),
+        b"nul": "\x00",
+        b"object": object(),
+    }
     wanted = items(harness.job, 40)
     bad = [Item(job=harness.job, id=f"bad-{body}", body=body) for body in (b"\x00never", *odd)]
 
@@ -44,7 +52,8 @@ def test_an_item_that_fails_or_whose_value_cannot_be_stored_costs_its_neighbours
 
 def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None:
     harness.enqueue(items(harness.job, 1))
-    zombie, heir = harness.results(CountingPredictor(), "zombie"), harness.results(CountingPredictor(), "heir")
+    zombie = harness.results(CountingPredictor(), "zombie")
+    heir = harness.results(CountingPredictor(), "heir")
     old = zombie.claim(["item-00000"])["item-00000"]
     new = heir.claim(["item-00000"])["item-00000"]
     assert zombie.store({old: '{"score": 1}'}) == (set(), {"item-00000"})
@@ -59,13 +68,17 @@ def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None
 
 
 def test_an_item_leaves_the_queue_only_after_its_result_is_durable(harness: Harness) -> None:
-    """A kill in between gives the item to another worker, which finds it done; the other order would lose it."""
+    """A kill in between gives the item to another worker, which finds it done; the other order
+    would lose it.
+    """
     harness.enqueue(items(harness.job, 1))
     steps: list[tuple[Failpoint, int, int]] = []
 
     def look(point: Failpoint) -> None:
         waiting = harness.one("SELECT count(*) FROM holdfast.queue WHERE job = %(job)s")
-        done = harness.one("SELECT count(*) FROM holdfast.result WHERE job = %(job)s AND status = 'done'")
+        done = harness.one(
+            "SELECT count(*) FROM holdfast.result WHERE job = %(job)s AND status = 'done'"
+        )
         steps.append((point, waiting, done))
 
     harness.worker(CountingPredictor(), at=look).run()

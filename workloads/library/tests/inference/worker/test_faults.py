@@ -1,4 +1,6 @@
-"""What goes away, comes twice or stands still around a worker: nothing lost, nothing twice, no help needed."""
+"""What goes away, comes twice or stands still around a worker: nothing lost, nothing twice, no help
+needed.
+"""
 
 import json
 import subprocess
@@ -13,7 +15,13 @@ from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.queue.pubsub import PubSubQueue
 from holdfast.inference.results import dead_letters
 from workloads.library.tests.inference.fake_broker import FakeBroker
-from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items, working
+from workloads.library.tests.inference.harness import (
+    CountingPredictor,
+    Harness,
+    expected,
+    items,
+    working,
+)
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -27,11 +35,20 @@ def broker() -> FakeBroker:
 
 @pytest.fixture
 def harness(harness: Harness, job: str, broker: FakeBroker) -> Harness:
-    harness.queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
+    harness.queue = PubSubQueue(
+        broker,
+        broker,
+        job=job,
+        topic=job,
+        subscription=job,
+        lease_s=2.0,
+    )
     return harness
 
 
-def test_faults_of_the_broker_lose_nothing_and_double_nothing(harness: Harness, broker: FakeBroker) -> None:
+def test_faults_of_the_broker_lose_nothing_and_double_nothing(
+    harness: Harness, broker: FakeBroker
+) -> None:
     wanted = items(harness.job, COUNT)
     harness.enqueue(wanted)
     with working(harness):
@@ -44,20 +61,39 @@ def test_faults_of_the_broker_lose_nothing_and_double_nothing(harness: Harness, 
     assert sum(e["items"] for e in harness.event_lines("stored")) == COUNT
 
 
-def test_malformed_messages_get_a_letter_at_once(harness: Harness, broker: FakeBroker, connection: Connection) -> None:
+def test_malformed_messages_get_a_letter_at_once(
+    harness: Harness, broker: FakeBroker, connection: Connection
+) -> None:
     harness.enqueue(items(harness.job, 3))
     broker.publish(harness.job, b"canary, and no JSON")
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert len(harness.rows()) == 3
     (dead_letter,) = dead_letters.newest(connection, harness.job, 9)
-    assert (dead_letter["item"], dead_letter["reason"], dead_letter["failures"]) == (None, "not JSON", 0)
+    assert (dead_letter["item"], dead_letter["reason"], dead_letter["failures"]) == (
+        None,
+        "not JSON",
+        0,
+    )
     assert "canary" not in str(dead_letter)
 
 
 def test_kills_at_every_step_lose_nothing_and_double_nothing() -> None:
     """A sample; `make bench-batch` kills 500 times."""
-    command = [sys.executable, "-m", "workloads.library.tests.bench.batches.kills", "--kills", "26", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    command = [
+        sys.executable,
+        "-m",
+        "workloads.library.tests.bench.batches.kills",
+        "--kills",
+        "26",
+        "--seed",
+        "7",
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     result = json.loads(done.stdout.splitlines()[-1])
     assert all(result["goals"].values()) and done.returncode == 0, result
 
@@ -71,7 +107,8 @@ def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
     for _ in range(2):
         harness.queue.release(harness.queue.pull(100, 0.1))  # evicted each time
     assert len(broker.dead) == 7 and harness.rows() == {}
-    broker.max_attempts, names = 0, [item.id for item in wanted]
+    broker.max_attempts = 0
+    names = [item.id for item in wanted]
     assert dead_letters.redrive(connection, harness.queue, harness.job, names) == names
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert harness.rows() == expected(wanted)

@@ -26,8 +26,14 @@ class Extended:
 
 def test_what_is_in_hand_is_extended_again_and_again_until_it_is_dropped() -> None:
     """Also after extensions that fail, which are reported."""
-    queue, errors = Extended(), list[Exception]()
-    keeper = LeaseKeeper(queue, lease_s=LEASE_S, heartbeat=lambda: None, on_error=errors.append)  # type: ignore[arg-type]
+    queue = Extended()
+    errors = list[Exception]()
+    keeper = LeaseKeeper(
+        queue,
+        lease_s=LEASE_S,
+        heartbeat=lambda: None,
+        on_error=errors.append,
+    )  # type: ignore[arg-type]
     for name in ("1", "2"):
         keeper.add("a", Lease(ack_id=name, item=None))
     keeper.start()

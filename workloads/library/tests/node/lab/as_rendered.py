@@ -1,7 +1,8 @@
 """Rendered pods on machines of the lab, from the images that were built for them.
 
-Image, user, command, environment, probes, security, grace and tolerations stay. Changed is what only GKE has: sizes and
-GPU, the database's proxy, the queue, the mounted bucket; and where nothing else is asked for the network, which is the host's.
+Image, user, command, environment, probes, security, grace and tolerations stay. Changed is what
+only GKE has: sizes and GPU, the database's proxy, the queue, the mounted bucket; and where nothing
+else is asked for the network, which is the host's.
 """
 
 import copy
@@ -13,8 +14,16 @@ from holdfast.contract.environment import ENV_DATABASE, ENV_GPUS
 from tests.cluster.sim.runnable import without_queue
 
 CLOUD_SQL_PROXY = "cloud-sql-proxy"
-SIZE = {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "1Gi"}
-SMALL = {"cpu": "200m", "memory": "512Mi", "ephemeral-storage": "100Mi"}
+SIZE = {
+    "cpu": "1",
+    "memory": "2Gi",
+    "ephemeral-storage": "1Gi",
+}
+SMALL = {
+    "cpu": "200m",
+    "memory": "512Mi",
+    "ephemeral-storage": "100Mi",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +44,11 @@ def job(doc: Object, namespace: str, lab: Lab, pods: int) -> Object:
     """A Job that no queue holds, of so many pods."""
     made = copy.deepcopy(doc)
     made["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
-    made["spec"] |= {"suspend": False, "completions": pods, "parallelism": pods}
+    made["spec"] |= {
+        "suspend": False,
+        "completions": pods,
+        "parallelism": pods,
+    }
     _fit(made["spec"]["template"]["spec"], lab)
     return made
 
@@ -48,17 +61,26 @@ def deployment(doc: Object, lab: Lab) -> Object:
 
 def _fit(spec: Object, lab: Lab) -> None:
     spec["hostNetwork"] = lab.host_network
-    spec["initContainers"] = [each for each in spec.get("initContainers", ()) if each["name"] != CLOUD_SQL_PROXY]
+    spec["initContainers"] = [
+        each for each in spec.get("initContainers", ()) if each["name"] != CLOUD_SQL_PROXY
+    ]
     for container in (*spec["initContainers"], *spec["containers"]):
         _fit_container(container, lab)
     spec["volumes"] = [_volume(each, lab) for each in spec["volumes"]]
 
 
 def _fit_container(container: Object, lab: Lab) -> None:
-    container["resources"] = {"limits": dict(SIZE), "requests": dict(SMALL)}
+    container["resources"] = {
+        "limits": dict(SIZE),
+        "requests": dict(SMALL),
+    }
     asked = {each["name"]: each for each in container.get("env", ()) if each["name"] != ENV_GPUS}
-    given = {name: value for name, value in lab.env.items() if name != ENV_DATABASE or name in asked}
-    container["env"] = [*(asked | {name: {"name": name, "value": value} for name, value in given.items()}).values()]
+    given = {
+        name: value for name, value in lab.env.items() if name != ENV_DATABASE or name in asked
+    }
+    container["env"] = [
+        *(asked | {name: {"name": name, "value": value} for name, value in given.items()}).values()
+    ]
     command = container["command"] = without_queue(container["command"])
     for name, value in lab.options.items():
         if name in command:
@@ -74,4 +96,7 @@ def _volume(volume: Object, lab: Lab) -> Object:
     if "configMap" in volume:
         return volume
     assert lab.data is not None, f"nothing stands for {volume}"
-    return {"name": volume["name"], "hostPath": {"path": str(lab.data)}}
+    return {
+        "name": volume["name"],
+        "hostPath": {"path": str(lab.data)},
+    }

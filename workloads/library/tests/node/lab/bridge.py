@@ -1,4 +1,6 @@
-"""A bridge of this host for pods with an address of their own; it goes with the lab. No way leads from it to elsewhere."""
+"""A bridge of this host for pods with an address of their own; it goes with the lab. No way leads
+from it to elsewhere.
+"""
 
 import json
 import os
@@ -31,18 +33,48 @@ class Bridge:
 
     def up(self) -> None:
         subprocess.run(["ip", "link", "add", self.name, "type", "bridge"], check=True)
-        subprocess.run(["ip", "address", "add", f"{self.address}/16", "dev", self.name], check=True)
+        subprocess.run(
+            [
+                "ip",
+                "address",
+                "add",
+                f"{self.address}/16",
+                "dev",
+                self.name,
+            ],
+            check=True,
+        )
         subprocess.run(["ip", "link", "set", self.name, "up"], check=True)
 
     def down(self) -> None:
         with suppress(subprocess.CalledProcessError):  # it was never up
-            subprocess.run(["ip", "link", "delete", self.name], check=True, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                ["ip", "link", "delete", self.name], check=True, stderr=subprocess.DEVNULL
+            )
 
     def network(self, machine: int) -> str:
         """A container network configuration whose addresses no other machine gives."""
         block = f"{self._net}.{machine % 250 + 1}"
-        addresses = {"subnet": f"{self._net}.0.0/16", "rangeStart": f"{block}.2", "rangeEnd": f"{block}.250"}
+        addresses = {
+            "subnet": f"{self._net}.0.0/16",
+            "rangeStart": f"{block}.2",
+            "rangeEnd": f"{block}.250",
+        }
         addresses |= {"gateway": self.address}
-        ipam = {"type": "host-local", "ranges": [[addresses]], "routes": [{"dst": "0.0.0.0/0"}]}
-        plugin = {"type": "bridge", "bridge": self.name, "ipam": ipam}
-        return json.dumps({"cniVersion": "0.4.0", "name": "lab", "plugins": [plugin]})
+        ipam = {
+            "type": "host-local",
+            "ranges": [[addresses]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
+        plugin = {
+            "type": "bridge",
+            "bridge": self.name,
+            "ipam": ipam,
+        }
+        return json.dumps(
+            {
+                "cniVersion": "0.4.0",
+                "name": "lab",
+                "plugins": [plugin],
+            }
+        )

@@ -95,7 +95,9 @@ def mirror(folder: Path, registry: str) -> None:
     """Below certs.d, where containerd looks: images keep the names that they were rendered with."""
     place = folder / "certs.d/_default"
     place.mkdir(parents=True)
-    (place / "hosts.toml").write_text(f'[host."http://{registry}"]\n  capabilities = ["pull", "resolve"]\n')
+    (place / "hosts.toml").write_text(
+        f'[host."http://{registry}"]\n  capabilities = ["pull", "resolve"]\n'
+    )
 
 
 def kubelet(machine: MachineConfig) -> dict[str, Any]:
@@ -126,7 +128,11 @@ def kubelet(machine: MachineConfig) -> dict[str, Any]:
         "clusterDomain": CLUSTER_DOMAIN,
         "podLogsDir": f"{folder}/logs",
         "volumePluginDir": f"{folder}/plugins",
-        "evictionHard": {"memory.available": "10Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "evictionHard": {
+            "memory.available": "10Mi",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+        },
         "nodeStatusUpdateFrequency": "2s",
         "syncFrequency": "10s",
         "registerWithTaints": machine.taints,

@@ -1,4 +1,6 @@
-"""What pods of the lab find in place of Google's services: a bucket, and the database behind its proxy."""
+"""What pods of the lab find in place of Google's services: a bucket, and the database behind its
+proxy.
+"""
 
 import json
 import socket
@@ -42,7 +44,9 @@ class Bucket:
             return {}
 
     def _get(self, path: str) -> Object:
-        with urllib.request.urlopen(f"{self.url}/storage/v1/b/{self.name}/{path}", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"{self.url}/storage/v1/b/{self.name}/{path}", timeout=10
+        ) as answer:
             return json.load(answer)
 
 
@@ -51,12 +55,23 @@ def bucket(lab: Lab, name: str) -> Generator[Bucket]:
     """An empty one, which pods reach by the bridge."""
     (port,) = free_ports(1, lab.bridge.address)
     processes = Processes(lab.folder / "google")
-    processes.start("storage", [build(TOOLS["gcsemulator"]), "-host", lab.bridge.address, "-port", str(port)])
+    processes.start(
+        "storage",
+        [
+            build(TOOLS["gcsemulator"]),
+            "-host",
+            lab.bridge.address,
+            "-port",
+            str(port),
+        ],
+    )
     try:
         processes.wait_until("storage answers", lambda: _listens(lab.bridge.address, port))
         url = f"http://{lab.bridge.address}:{port}"
         body = json.dumps({"name": name}).encode()
-        request = urllib.request.Request(f"{url}/storage/v1/b?project=p", body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{url}/storage/v1/b?project=p", body, {"Content-Type": "application/json"}
+        )
         urllib.request.urlopen(request, timeout=10).close()
         yield Bucket(url=url, name=name)
     finally:
@@ -65,7 +80,9 @@ def bucket(lab: Lab, name: str) -> Generator[Bucket]:
 
 @contextmanager
 def database(address: str, uri: str) -> Generator[str]:
-    """A server that has a socket file only, at `address`: its URI there. Whoever comes is whom he says, as after the proxy."""
+    """A server that has a socket file only, at `address`: its URI there. Whoever comes is whom he
+    says, as after the proxy.
+    """
     parsed = urlsplit(uri)
     folder = Path(parse_qs(parsed.query)["host"][0])
     target = str(folder / f".s.PGSQL.{POSTGRES}")
@@ -74,7 +91,11 @@ def database(address: str, uri: str) -> Generator[str]:
         def handle(self) -> None:
             with socket.socket(socket.AF_UNIX) as there:
                 there.connect(target)
-                back = threading.Thread(target=_copy, args=(there, self.request), daemon=True)
+                back = threading.Thread(
+                    target=_copy,
+                    args=(there, self.request),
+                    daemon=True,
+                )
                 back.start()
                 _copy(self.request, there)
                 back.join()

@@ -1,7 +1,9 @@
-"""The platform's images, really built: a base of Debian packages, our Dockerfile unchanged, our own `images build`.
+"""The platform's images, really built: a base of Debian packages, our Dockerfile unchanged, our own
+`images build`.
 
-They stand in a registry of this host, which the nodes take for the environment's. Kept in the user's cache by a digest
-of all that goes in, so that only what changed is built again. As root, minutes for what is new.
+They stand in a registry of this host, which the nodes take for the environment's. Kept in the
+user's cache by a digest of all that goes in, so that only what changed is built again. As root,
+minutes for what is new.
 """
 
 # Why it is so: infra/decisions/0082.
@@ -32,12 +34,20 @@ HOME = CACHE / "node-images"
 KEPT = 2  # images of each role
 COMMANDS = ("buildah", "mmdebstrap")
 ENVIRONMENT = "example"
-SUITE, PACKAGES = "bookworm", "python3,python3-venv,ca-certificates"
+SUITE = "bookworm"
+PACKAGES = "python3,python3-venv,ca-certificates"
 SOURCES = ("infra", "monitoring", "requirements", "workloads", ".dockerignore")
 # What pip sees of this host: its index, its certificates.
 CERTIFICATES = Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt")
 # Of each lock, left out here: no role touches them without a GPU, and they are gigabytes.
-_COMPILERS = ("triton", "cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-cuda-cccl", "nvidia-cusolver")
+_COMPILERS = (
+    "triton",
+    "cuda-bindings",
+    "cuda-pathfinder",
+    "cuda-toolkit",
+    "nvidia-cuda-cccl",
+    "nvidia-cusolver",
+)
 _FOR_MODELS = ("torch", "nvidia-", "sympy", "networkx")
 UNUSED = {"train": _COMPILERS, "serve": (*_COMPILERS, *_FOR_MODELS)}
 BASE_FILE = """\
@@ -67,14 +77,21 @@ class Rendered:
         return runnable.rendered(kind, name, self.folder)
 
     def apply(self, api: Api, *kinds: str) -> None:
-        """All of the platform half that is of these kinds; their namespaces without what they ask of pods."""
+        """All of the platform half that is of these kinds; their namespaces without what they ask
+        of pods.
+        """
         for path in sorted((self.folder / "platform").glob("[0-9]*.yaml")):
             for doc in YAML(typ="safe", pure=True).load_all(path.read_text()):
                 if doc and doc["kind"] in kinds:
                     space = doc["metadata"].get("namespace")
                     if space and not api.find(f"/api/v1/namespaces/{space}"):
                         api.create("/api/v1/namespaces", {"metadata": {"name": space}})
-                    api.apply(api.path_of(doc), doc, fieldManager="node-tier", force="true")
+                    api.apply(
+                        api.path_of(doc),
+                        doc,
+                        fieldManager="node-tier",
+                        force="true",
+                    )
 
 
 class Builder:
@@ -82,7 +99,10 @@ class Builder:
         self.registry = registry
         self.repository = platforms.load(ENVIRONMENT).registry
         self._tree = HOME / "tree"
-        self._env = os.environ | {"BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(_storage())}
+        self._env = os.environ | {
+            "BUILDAH_ISOLATION": "chroot",
+            "CONTAINERS_STORAGE_CONF": str(_storage()),
+        }
 
     def build(self, roles: Sequence[str]) -> dict[str, str]:
         """Their digests."""
@@ -90,12 +110,15 @@ class Builder:
             self._copy_tree()
             base = self._base()
             built = {role: self._role(role, base) for role in roles}
-            # The registry keeps them; the store of builds grows by five gigabytes with each change otherwise.
+            # The registry keeps them; the store of builds grows by five gigabytes with each change
+            # otherwise.
             self._run(["buildah", "rmi", "--all", "--force"])
             return built
 
     def rendered(self, roles: Sequence[str]) -> Rendered:
-        """The environment's manifests with the digests of its images, by the platform's own `render`."""
+        """The environment's manifests with the digests of its images, by the platform's own
+        `render`.
+        """
         digests = self.build(roles)
         hexes = {role: digest.removeprefix("sha256:") for role, digest in digests.items()}
         (self._tree / "workloads/images/digests.json").write_text(json.dumps({ENVIRONMENT: hexes}))
@@ -104,13 +127,17 @@ class Builder:
         return Rendered(folder=folder, builder=self, digests=digests)
 
     def stranger(self, place: str, program: Path, target: str = "/app/") -> str:
-        """The digest of somebody's own image at `place`: the same Debian and one program. Nothing of ours is in it."""
+        """The digest of somebody's own image at `place`: the same Debian and one program. Nothing
+        of ours is in it.
+        """
         with lock("node-images"):
             folder = HOME / "stranger"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             shutil.copy(program, folder)
-            start = json.dumps([*(["python"] if program.suffix == ".py" else []), f"{target}{program.name}"])
+            start = json.dumps(
+                [*(["python"] if program.suffix == ".py" else []), f"{target}{program.name}"]
+            )
             lines = (f"FROM {self._base()}", f"COPY {program.name} {target}", f"ENTRYPOINT {start}")
             (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
             return self._pushed(folder, f"{self.registry.host}/{place}")
@@ -123,9 +150,25 @@ class Builder:
             return digests[key]
         (HOME / "pip.conf").write_text("[install]\nno-deps = true\n")
         target = f"{self.registry.host}/{self.repository.partition('/')[2]}"
-        command = [sys.executable, "-m", "workloads", "images", "build", ENVIRONMENT, role, "--with=buildah"]
+        command = [
+            sys.executable,
+            "-m",
+            "workloads",
+            "images",
+            "build",
+            ENVIRONMENT,
+            role,
+            "--with=buildah",
+        ]
         options = [f"--base={base}", f"--registry={target}", "--plain-http"]
-        out = self._run([*command, *options, f"--pip-conf={HOME / 'pip.conf'}", f"--ca-bundle={CERTIFICATES}"])
+        out = self._run(
+            [
+                *command,
+                *options,
+                f"--pip-conf={HOME / 'pip.conf'}",
+                f"--ca-bundle={CERTIFICATES}",
+            ]
+        )
         digest = out.strip().rpartition("@")[2]
         known.write_text(json.dumps(self._newest(role, digests | {key: digest})))
         return digest
@@ -149,10 +192,18 @@ class Builder:
         """Debian with its Python, as `python`; in the registry, by digest."""
         folder = HOME / f"base-{_hash(BASE_FILE, SUITE, PACKAGES)}"
         folder.mkdir(parents=True, exist_ok=True)
-        archive, known = folder / "base.tar", folder / "digest"
+        archive = folder / "base.tar"
+        known = folder / "digest"
         if not archive.exists():
             made = archive.with_suffix(".new.tar")
-            strap = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(made)]
+            strap = [
+                "mmdebstrap",
+                "--mode=root",
+                "--variant=minbase",
+                f"--include={PACKAGES}",
+                SUITE,
+                str(made),
+            ]
             self._run(strap)
             made.replace(archive)
         if not known.exists() or not self.registry.blob(known.read_text()).exists():
@@ -164,39 +215,75 @@ class Builder:
         """The digest of what the Dockerfile of this folder makes."""
         digest = HOME / "digest"
         build = ["buildah", "build", "--layers=false", "--timestamp=0", "--tls-verify=false"]
-        self._run([*build, "--tag", target, str(folder)])
-        self._run(["buildah", "push", "--tls-verify=false", f"--digestfile={digest}", target, f"docker://{target}"])
+        self._run(
+            [
+                *build,
+                "--tag",
+                target,
+                str(folder),
+            ]
+        )
+        self._run(
+            [
+                "buildah",
+                "push",
+                "--tls-verify=false",
+                f"--digestfile={digest}",
+                target,
+                f"docker://{target}",
+            ]
+        )
         return digest.read_text()
 
     def _copy_tree(self) -> None:
-        """Of this checkout, with locks that this machine can take: digests and manifests are written beside them."""
+        """Of this checkout, with locks that this machine can take: digests and manifests are
+        written beside them.
+        """
         shutil.rmtree(self._tree, ignore_errors=True)
         for name in SOURCES:
-            source, target = ROOT / name, self._tree / name
+            source = ROOT / name
+            target = self._tree / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
+                shutil.copytree(
+                    source, target, ignore=shutil.ignore_patterns("__pycache__", "node_modules")
+                )
             else:
                 shutil.copyfile(source, target)
-        command = [sys.executable, ROOT / ".ci/wheel.py", "--wheel-only", "--out-dir", self._tree / pins.VENDOR]
+        command = [
+            sys.executable,
+            ROOT / ".ci/wheel.py",
+            "--wheel-only",
+            "--out-dir",
+            self._tree / pins.VENDOR,
+        ]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         for lock_name, unused in UNUSED.items():
             path = self._tree / f"requirements/{lock_name}.txt"
             path.write_text(shortened(path.read_text(), unused))
 
     def _inputs(self, role: str, base: str) -> str:
-        image, dockerfile = pins.ROLES[role], (self._tree / builders.DOCKERFILE).read_text()
+        image = pins.ROLES[role]
+        dockerfile = (self._tree / builders.DOCKERFILE).read_text()
         locked = pins.lock_of(self._tree, role).read_text()
         # Not the file: the time of each commit is in it.
         with zipfile.ZipFile(pins.wheel_in(self._tree / pins.VENDOR)) as wheel:
-            content = [
-                f"{each.filename} {each.CRC}" for each in wheel.infolist() if not each.filename.endswith("RECORD")
-            ]
+            content = []
+            for each in wheel.infolist():
+                if not each.filename.endswith("RECORD"):
+                    content.append(f"{each.filename} {each.CRC}")
         return _hash(dockerfile, base.partition("@")[2], image.command, locked, *sorted(content))
 
     def _run(self, command: Sequence[str]) -> str:
         env = self._env | {"PYTHONPATH": f"{self._tree}:{self._tree / 'workloads/library'}"}
-        done = subprocess.run(command, cwd=self._tree, env=env, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            command,
+            cwd=self._tree,
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
         return done.stdout
 
 
@@ -204,7 +291,11 @@ def shortened(locked: str, unused: tuple[str, ...]) -> str:
     """A lock without these packages, or all that begin so where the name ends in a hyphen."""
     blocks = re.split(r"^(?=[a-z0-9])", locked, flags=re.MULTILINE)
     names = [block.partition("==")[0] for block in blocks]
-    gone = [name in unused or name.startswith(tuple(each for each in unused if each.endswith("-"))) for name in names]
+    gone = []
+    for name in names:
+        gone.append(
+            name in unused or name.startswith(tuple(each for each in unused if each.endswith("-")))
+        )
     return "".join(block for block, out in zip(blocks, gone, strict=True) if not out)
 
 
@@ -212,7 +303,12 @@ def _storage() -> Path:
     """Settings of a store for builds of ours alone."""
     HOME.mkdir(parents=True, exist_ok=True)
     path = HOME / "storage.conf"
-    lines = ("[storage]", 'driver = "overlay"', f'graphroot = "{HOME}/store"', f'runroot = "{HOME}/run"')
+    lines = (
+        "[storage]",
+        'driver = "overlay"',
+        f'graphroot = "{HOME}/store"',
+        f'runroot = "{HOME}/run"',
+    )
     path.write_text("\n".join(lines) + "\n")
     return path
 

@@ -1,4 +1,5 @@
-"""A control plane and machines that can be preempted, powered off and put back; nothing is left afterwards.
+"""A control plane and machines that can be preempted, powered off and put back; nothing is left
+afterwards.
 
 The outside of `machine.py`: runs in the test process, as root.
 """
@@ -73,7 +74,8 @@ class Lab:
     def __init__(self, beside: "Lab | None" = None) -> None:
         """`beside`: has the same images, on the same disk."""
         self._number = next(self._made)
-        self.folder = Path(tempfile.mkdtemp(prefix="hfn-"))  # short: paths of sockets are limited to 108 bytes
+        # short: paths of sockets are limited to 108 bytes
+        self.folder = Path(tempfile.mkdtemp(prefix="hfn-"))
         self.machines: dict[str, Machine] = {}
         self.bridge = Bridge(self._number)
         self._boots = 0
@@ -102,14 +104,24 @@ class Lab:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pull(self, registry: str, images: Sequence[str]) -> None:
-        """Machines that boot from now on have these images, and take `registry` for every registry there is."""
+        """Machines that boot from now on have these images, and take `registry` for every registry
+        there is.
+        """
         self._pulled.pull(registry, images)
 
     def boot(
-        self, name: str, pool: Pool, window: ShutdownWindow | None = None, *, tainted: bool = True, gpu: bool = False
+        self,
+        name: str,
+        pool: Pool,
+        window: ShutdownWindow | None = None,
+        *,
+        tainted: bool = True,
+        gpu: bool = False,
     ) -> Machine:
-        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it is anybody's. `gpu`: it
-        counts one, as an extended resource of the node; nothing stands behind it."""
+        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it
+        is anybody's. `gpu`: it counts one, as an extended resource of the node; nothing stands
+        behind it.
+        """
         self._boots += 1
         folder = self.folder / f"m{self._boots}"
         folder.mkdir()
@@ -137,23 +149,35 @@ class Lab:
         make_cgroups(config.cgroup)
         processes = Processes(folder)
         entry = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        command = [*entry, sys.executable, "-m", "workloads.library.tests.node.lab.machine", config.save()]
+        command = [
+            *entry,
+            sys.executable,
+            "-m",
+            "workloads.library.tests.node.lab.machine",
+            config.save(),
+        ]
         pid = processes.start("machine", command, {"PYTHONPATH": str(ROOT)})
         machine = self.machines[name] = Machine(config, processes, pid)
         processes.wait_until(f"{name} takes its shutdown lock", (folder / "inhibited").exists)
         until(f"{name} is ready", lambda: nodes.ready(self.api, [name]))
         if gpu:
-            self.api.merge(f"{nodes.NODES}/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
+            self.api.merge(
+                f"{nodes.NODES}/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}}
+            )
         return machine
 
     def preempt(self, machine: Machine) -> bool:
-        """Notice, the kubelet's own graceful shutdown, machine gone. Whether the kubelet was done in time."""
+        """Notice, the kubelet's own graceful shutdown, machine gone. Whether the kubelet was done
+        in time.
+        """
         machine.notice()
         return self.leave(machine)
 
     def leave(self, machine: Machine) -> bool:
         """Once it was noticed: until the machine is gone. Whether the kubelet was done in time."""
-        until(f"{machine.name} is off", lambda: (machine.config.path / "shutdown.json").exists(), 180)
+        until(
+            f"{machine.name} is off", lambda: (machine.config.path / "shutdown.json").exists(), 180
+        )
         until(f"{machine.name} is off", machine.off)
         graceful = json.loads((machine.config.path / "shutdown.json").read_text())["graceful"]
         self.forget(machine)
@@ -168,7 +192,10 @@ class Lab:
     def _identity(self, name: str) -> Path:
         authority = self.plane.authority
         authority.issue(name, common_name=f"system:node:{name}", organization="system:nodes")
-        user = {"client-certificate": str(authority.certificate(name)), "client-key": str(authority.key(name))}
+        user = {
+            "client-certificate": str(authority.certificate(name)),
+            "client-key": str(authority.key(name)),
+        }
         return self.plane.write_kubeconfig(f"node-{name}", user)
 
 
@@ -181,7 +208,9 @@ def _hierarchies() -> list[Path]:
 
 def remove_orphans() -> None:
     """Groups of runs that were killed; those of another run that lives are its own."""
-    for top in (each for hierarchy in _hierarchies() for each in hierarchy.glob(f"{CGROUP_PREFIX}*")):
+    for top in (
+        each for hierarchy in _hierarchies() for each in hierarchy.glob(f"{CGROUP_PREFIX}*")
+    ):
         if is_orphan(top.name.removeprefix(CGROUP_PREFIX)):
             remove_cgroups(top.name)
 
@@ -198,7 +227,9 @@ def remove_cgroups(prefix: str) -> None:
     """Leaves first; a group whose last process is still dying is busy for a moment."""
     for hierarchy in _hierarchies():
         for top in hierarchy.glob(f"{prefix}*"):
-            inner = sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True)
+            inner = sorted(
+                (p for p in top.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True
+            )
             for group in [*inner, top]:
                 _remove_group(group)
 

@@ -1,10 +1,11 @@
 """The part of systemd-logind that the kubelet's graceful node shutdown talks to, on a private bus.
 
-The kubelet takes a delay lock at its start and holds it until its pods are down; `PrepareForShutdown` is
-how it hears of the end, on a Spot VM as here.
+The kubelet takes a delay lock at its start and holds it until its pods are down;
+`PrepareForShutdown` is how it hears of the end, on a Spot VM as here.
 """
 
-# No `from __future__ import annotations`: dbus-fast reads the D-Bus signatures from live annotations.
+# No `from __future__ import annotations`: dbus-fast reads the D-Bus signatures from live
+# annotations.
 import asyncio
 import os
 
@@ -22,7 +23,8 @@ class Logind(ServiceInterface):
         self.inhibited = 0
         self._locks: list[int] = []
 
-    # A shorter delay than the node's shutdown period makes the kubelet rewrite logind.conf and give up.
+    # A shorter delay than the node's shutdown period makes the kubelet rewrite logind.conf and give
+    # up.
     @dbus_property(access=PropertyAccess.READ)
     def InhibitDelayMaxUSec(self) -> "t":  # noqa: F821
         return self._delay_us
@@ -33,7 +35,8 @@ class Logind(ServiceInterface):
         read_end, write_end = os.pipe()
         self._locks.append(read_end)
         self.inhibited += 1
-        asyncio.get_running_loop().call_later(5, os.close, write_end)  # ours, once the holder has its copy
+        # ours, once the holder has its copy
+        asyncio.get_running_loop().call_later(5, os.close, write_end)
         return write_end
 
     @signal()

@@ -1,7 +1,9 @@
-"""The first process of a machine: `python -m workloads.library.tests.node.lab.machine CONFIG`, in namespaces of its own.
+"""The first process of a machine: `python -m workloads.library.tests.node.lab.machine CONFIG`, in
+namespaces of its own.
 
-Starts bus, logind's stand-in, containerd and kubelet. SIGUSR1 is the notice of a Spot VM: the kubelet is
-notified, and when it is done or its time is over this process ends, and with it everything on the machine.
+Starts bus, logind's stand-in, containerd and kubelet. SIGUSR1 is the notice of a Spot VM: the
+kubelet is notified, and when it is done or its time is over this process ends, and with it
+everything on the machine.
 """
 
 # Why it is so: infra/decisions/0082.
@@ -18,12 +20,13 @@ from pathlib import Path
 from workloads.library.tests.node.lab import config, logind
 from workloads.library.tests.node.lab.config import MachineConfig
 
-# Between the last lock and the end of the machine an init system still stops its units; the kubelet writes
-# the last status of its pods meanwhile.
+# Between the last lock and the end of the machine an init system still stops its units; the kubelet
+# writes the last status of its pods meanwhile.
 UNITS_STOP_S = 3.0
 # The kubelet would set these for the whole host.
 SYSCTLS = ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "net/ipv4/ip_forward")
-PLACES = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")  # components write to them, whatever their flags say
+# components write to them, whatever their flags say
+PLACES = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")
 
 
 async def live(machine: MachineConfig) -> None:
@@ -41,8 +44,8 @@ async def live(machine: MachineConfig) -> None:
     await _exists(folder / "containerd.sock")
     await _import_image(machine)
     _spawn(machine, "kubelet", _kubelet_command(machine), {"DBUS_SYSTEM_BUS_ADDRESS": address})
-    # A failed start of the shutdown manager is logged once and never retried: the node would be ready and
-    # not graceful.
+    # A failed start of the shutdown manager is logged once and never retried: the node would be
+    # ready and not graceful.
     while not manager.inhibited:
         await asyncio.sleep(0.05)
     (folder / "inhibited").touch()
@@ -58,7 +61,15 @@ def _private_mounts(folder: Path) -> None:
     for name in SYSCTLS:
         own = folder / name.replace("/", ".")
         own.write_text(Path("/proc/sys", name).read_text())
-        subprocess.run(["mount", "--bind", str(own), f"/proc/sys/{name}"], check=True)
+        subprocess.run(
+            [
+                "mount",
+                "--bind",
+                str(own),
+                f"/proc/sys/{name}",
+            ],
+            check=True,
+        )
     for place in PLACES:
         if Path(place).is_dir():
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
@@ -92,13 +103,33 @@ def _kubelet_command(machine: MachineConfig) -> list[str]:
 
 
 async def _import_image(machine: MachineConfig) -> None:
-    command = ["ctr", "-a", f"{machine.folder}/containerd.sock", "-n", "k8s.io", "images", "import", machine.image]
+    command = [
+        "ctr",
+        "-a",
+        f"{machine.folder}/containerd.sock",
+        "-n",
+        "k8s.io",
+        "images",
+        "import",
+        machine.image,
+    ]
     await asyncio.to_thread(subprocess.run, command, check=True)
 
 
-def _spawn(machine: MachineConfig, name: str, command: list[str], env: dict[str, str] | None = None) -> None:
+def _spawn(
+    machine: MachineConfig,
+    name: str,
+    command: list[str],
+    env: dict[str, str] | None = None,
+) -> None:
     with (machine.path / f"{name}.log").open("ab") as log:
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | (env or {}))
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | (env or {}),
+        )
 
 
 async def _exists(path: Path) -> None:

@@ -1,6 +1,8 @@
-"""The names of pods behind a headless Service, as the cluster's DNS has them: by the EndpointSlices that are written.
+"""The names of pods behind a headless Service, as the cluster's DNS has them: by the EndpointSlices
+that are written.
 
-A datagram server on the lab's bridge; pods with an address of their own are given it by their kubelet.
+A datagram server on the lab's bridge; pods with an address of their own are given it by their
+kubelet.
 """
 
 import socketserver
@@ -15,8 +17,11 @@ from workloads.library.tests.node.lab.google import listening
 from workloads.library.tests.node.lab.lab import Lab
 
 PORT = 53
-_HEADER, _QUESTION, _ADDRESS = 12, 4, 1
-_ANSWERED, _UNKNOWN = 0x8580, 0x8583  # an authority's answer; 3: no such name
+_HEADER = 12
+_QUESTION = 4
+_ADDRESS = 1
+_ANSWERED = 0x8580  # an authority's answer; 3: no such name
+_UNKNOWN = 0x8583
 _TTL_S = 1
 
 
@@ -43,13 +48,17 @@ def answer(api: Api, datagram: bytes) -> bytes:
     given = found if kind == _ADDRESS else []
     flags = _ANSWERED if found else _UNKNOWN
     header = datagram[:2] + struct.pack("!5H", flags, 1, len(given), 0, 0)
-    records = (struct.pack("!3HIH", 0xC00C, _ADDRESS, 1, _TTL_S, 4) + IPv4Address(each).packed for each in given)
+    records = (
+        struct.pack("!3HIH", 0xC00C, _ADDRESS, 1, _TTL_S, 4) + IPv4Address(each).packed
+        for each in given
+    )
     return header + datagram[_HEADER : end + _QUESTION] + b"".join(records)
 
 
 def _name(datagram: bytes) -> tuple[str, int]:
     """Of the only question, and where its type stands."""
-    labels, at = list[str](), _HEADER
+    labels = list[str]()
+    at = _HEADER
     while length := datagram[at]:
         labels.append(datagram[at + 1 : at + 1 + length].decode("ascii"))
         at += 1 + length
@@ -57,7 +66,9 @@ def _name(datagram: bytes) -> tuple[str, int]:
 
 
 def _addresses(api: Api, name: str) -> list[str]:
-    """HOST.SERVICE.NAMESPACE.svc: a Service lists a pod that is not ready only where it publishes such."""
+    """HOST.SERVICE.NAMESPACE.svc: a Service lists a pod that is not ready only where it publishes
+    such.
+    """
     if not name.endswith(f".svc.{CLUSTER_DOMAIN}"):
         return []
     first, _, rest = name.removesuffix(f".svc.{CLUSTER_DOMAIN}").partition(".")

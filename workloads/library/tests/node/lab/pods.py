@@ -8,34 +8,55 @@ from holdfast.contract.pools import Pool
 from tests.cluster.sim.world import POLICY
 from workloads.library.tests.node.lab.config import IMAGE
 
-STOPS_IN_ORDER = f"trap 'echo notified; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do sleep 0.1; done"
+STOPS_IN_ORDER = (
+    f"trap 'echo notified; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do sleep 0.1; done"
+)
 DEAF = "trap '' TERM; echo up; while true; do sleep 0.1; done"
 
 
 def slow_to_stop(seconds: int) -> str:
     """Needs so long after the signal, as a save that was under way does."""
-    return f"trap 'sleep {seconds}; echo saved; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do sleep 0.1; done"
+    return (
+        f"trap 'sleep {seconds}; echo saved; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do"
+        " sleep 0.1; done"
+    )
 
 
 def shell(pool: Pool, script: str, **spec: Any) -> Object:
-    container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", script]}
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", script],
+    }
     return {
         "metadata": {"labels": {"app": "node-tier"}},
-        "spec": {
-            "restartPolicy": "Never",
-            "hostNetwork": True,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "nodeSelector": pool.selector(),
-            "tolerations": pool.tolerations(),
-            "terminationGracePeriodSeconds": 30,
-            "containers": [container],
-        }
-        | spec,
+        "spec": (
+            {
+                "restartPolicy": "Never",
+                "hostNetwork": True,
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "nodeSelector": pool.selector(),
+                "tolerations": pool.tolerations(),
+                "terminationGracePeriodSeconds": 30,
+                "containers": [container],
+            }
+            | spec
+        ),
     }
 
 
 def job(template: Object, *, policy: bool = True, **spec: Any) -> Object:
     """An indexed Job of one pod, as the platform renders it."""
     ours = {"backoffLimitPerIndex": 0, "podFailurePolicy": POLICY} if policy else {}
-    return {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "template": template} | ours | spec
+    return (
+        {
+            "completionMode": "Indexed",
+            "completions": 1,
+            "parallelism": 1,
+            "template": template,
+        }
+        | ours
+        | spec
+    )

@@ -1,7 +1,8 @@
-"""Images that every new machine has from its start, as a node with a disk of preloaded images has them.
+"""Images that every new machine has from its start, as a node with a disk of preloaded images has
+them.
 
-Pulled and unpacked once by a containerd of their own; a machine gets hard links, since nobody writes to what is
-unpacked, and its own copy of the databases.
+Pulled and unpacked once by a containerd of their own; a machine gets hard links, since nobody
+writes to what is unpacked, and its own copy of the databases.
 """
 
 import subprocess
@@ -20,7 +21,8 @@ class Pulled:
     """Of all images; empty while there are none."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._settings = folder, folder / "containerd.toml"
+        self.folder = folder
+        self._settings = folder / "containerd.toml"
 
     def pull(self, registry: str, images: Sequence[str]) -> None:
         if not self.registry:
@@ -31,17 +33,38 @@ class Pulled:
         processes = Processes(self.folder)
         processes.start("containerd", ["containerd", "--config", self._settings])
         try:
-            ctr = ["ctr", "-a", f"{self.folder}/containerd.sock", "-n", "k8s.io"]
-            processes.wait_until("containerd answers", lambda: ran([*ctr, "version"]).returncode == 0)
+            ctr = [
+                "ctr",
+                "-a",
+                f"{self.folder}/containerd.sock",
+                "-n",
+                "k8s.io",
+            ]
+            processes.wait_until(
+                "containerd answers", lambda: ran([*ctr, "version"]).returncode == 0
+            )
             for image in images:
-                command = [*ctr, "images", "pull", f"--hosts-dir={self.folder}/certs.d", image]
-                subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+                command = [
+                    *ctr,
+                    "images",
+                    "pull",
+                    f"--hosts-dir={self.folder}/certs.d",
+                    image,
+                ]
+                subprocess.run(
+                    command,
+                    check=True,
+                    capture_output=True,
+                    timeout=LIMIT_S,
+                )
         finally:
             processes.stop()
 
     def copy_to(self, machine: Path) -> None:
         target = machine / "containerd"
-        subprocess.run(["cp", "--archive", "--link", self.folder / "containerd", target], check=True)
+        subprocess.run(
+            ["cp", "--archive", "--link", self.folder / "containerd", target], check=True
+        )
         for database in target.rglob("*.db"):
             content = database.read_bytes()
             database.unlink()  # a link: written to in place it would change for all

@@ -1,4 +1,6 @@
-"""What a machine shows of its pods: the lines that they printed, and the processes as the kernel runs them."""
+"""What a machine shows of its pods: the lines that they printed, and the processes as the kernel
+runs them.
+"""
 
 import json
 from pathlib import Path
@@ -13,12 +15,18 @@ from workloads.library.tests.node.lab.lab import Lab, Machine
 
 
 def printed(machine: Machine, pod: Object) -> list[str]:
-    """Whole lines of standard output and error, from the node's disk: readable when the machine has gone, too."""
+    """Whole lines of standard output and error, from the node's disk: readable when the machine has
+    gone, too.
+    """
     meta = pod["metadata"]
-    folder = machine.config.path / "logs" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
+    folder = (
+        machine.config.path / "logs" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
+    )
     found: list[str] = []
     for path in sorted(folder.glob("*.log")):
-        found += [line.split(" ", 3)[3] for line in path.read_text().splitlines() if line.count(" ") >= 3]
+        found += [
+            line.split(" ", 3)[3] for line in path.read_text().splitlines() if line.count(" ") >= 3
+        ]
     return found
 
 
@@ -45,7 +53,9 @@ def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
 
 def exit_code(pod: Object) -> int | None:
     """The first non-zero one of its containers."""
-    ends = (status.get("state", {}).get("terminated", {}).get("exitCode") for status in containers(pod))
+    ends = (
+        status.get("state", {}).get("terminated", {}).get("exitCode") for status in containers(pod)
+    )
     return next(filter(None, ends), None)
 
 
@@ -56,7 +66,9 @@ def process(job: str) -> dict[str, object]:
         try:
             command = (folder / "cmdline").read_bytes().split(b"\0")
             if command[0] == b"python" and mine in (folder / "environ").read_bytes().split(b"\0"):
-                return {"command": [part.decode() for part in command if part]} | _confinement(folder)
+                return {"command": [part.decode() for part in command if part]} | _confinement(
+                    folder
+                )
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended meanwhile
     raise LookupError(f"no process of {job} runs")

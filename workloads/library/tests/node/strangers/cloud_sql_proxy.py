@@ -1,4 +1,6 @@
-"""In place of Google's proxy: its flags, its health check, its port; what it opens is the database of the lab's host."""
+"""In place of Google's proxy: its flags, its health check, its port; what it opens is the database
+of the lab's host.
+"""
 
 import signal
 import socket
@@ -7,7 +9,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-FLAGS = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:] if word.startswith("--"))
+FLAGS = dict(
+    word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:] if word.startswith("--")
+)
 PORT = int(FLAGS["port"])
 
 
@@ -28,7 +32,11 @@ def copy(source, target):
 
 def join(client):
     with client, socket.create_connection((gateway(), PORT)) as server:
-        back = threading.Thread(target=copy, args=(server, client), daemon=True)
+        back = threading.Thread(
+            target=copy,
+            args=(server, client),
+            daemon=True,
+        )
         back.start()
         copy(client, server)
         back.join()
@@ -45,4 +53,8 @@ health = ThreadingHTTPServer((FLAGS["http-address"], int(FLAGS["http-port"])), H
 threading.Thread(target=health.serve_forever, daemon=True).start()
 with socket.create_server(("127.0.0.1", PORT)) as listener:
     while True:
-        threading.Thread(target=join, args=(listener.accept()[0],), daemon=True).start()
+        threading.Thread(
+            target=join,
+            args=(listener.accept()[0],),
+            daemon=True,
+        ).start()

@@ -1,4 +1,6 @@
-"""Somebody's loop that holds a Checkpointer and nothing else of the platform: steps of a twentieth of a second."""
+"""Somebody's loop that holds a Checkpointer and nothing else of the platform: steps of a twentieth
+of a second.
+"""
 
 import os
 import sys
@@ -9,7 +11,8 @@ import torch
 from holdfast.checkpoint import Checkpointer
 
 weights = torch.zeros(1000)
-place, run = os.environ["HOLDFAST_CHECKPOINTS"], os.environ["HOLDFAST_RUN"]
+place = os.environ["HOLDFAST_CHECKPOINTS"]
+run = os.environ["HOLDFAST_RUN"]
 with Checkpointer(place, {"weights": weights}, run=run, every=50) as checkpointer:
     for step in range(checkpointer.step, int(sys.argv[1])):
         weights += 1

@@ -1,4 +1,6 @@
-"""Somebody's training script: knows no platform, only where to save. Saves every 20 steps, and when asked to stop."""
+"""Somebody's training script: knows no platform, only where to save. Saves every 20 steps, and when
+asked to stop.
+"""
 
 import hashlib
 import json
@@ -24,12 +26,17 @@ def load():
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise
-        return {"step": 0, "weights": "", "starts": 0}
+        return {
+            "step": 0,
+            "weights": "",
+            "starts": 0,
+        }
 
 
 def save(state):
     url = f"{HOST}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={NAME}"
-    body, kind = json.dumps(state).encode(), {"Content-Type": "application/json"}
+    body = json.dumps(state).encode()
+    kind = {"Content-Type": "application/json"}
     urllib.request.urlopen(urllib.request.Request(url, body, kind)).close()
 
 

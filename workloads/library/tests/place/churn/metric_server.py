@@ -1,4 +1,6 @@
-"""Cloud Monitoring in this process, to write and to list: refuses what the API would refuse, and can be told to fail."""
+"""Cloud Monitoring in this process, to write and to list: refuses what the API would refuse, and
+can be told to fail.
+"""
 
 import re
 import threading
@@ -37,7 +39,9 @@ class MetricServer:
     clock: Any
     calls: list[int] = field(default_factory=list[int])
     """Series of each accepted call."""
-    points: dict[Any, list[tuple[float, float]]] = field(default_factory=dict[Any, list[tuple[float, float]]])
+    points: dict[Any, list[tuple[float, float]]] = field(
+        default_factory=dict[Any, list[tuple[float, float]]]
+    )
     faults: list[grpc.StatusCode] = field(default_factory=list[grpc.StatusCode])
     """Answers of the next calls, before it works again."""
     kinds: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
@@ -58,18 +62,31 @@ class MetricServer:
     def start(self) -> monitoring_v3.MetricServiceClient:
         v3 = monitoring_v3
         calls: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
-            "CreateTimeSeries": (self._create, v3.CreateTimeSeriesRequest.deserialize, empty_pb2.Empty.SerializeToString),
-            "ListTimeSeries": (self._list, v3.ListTimeSeriesRequest.deserialize, v3.ListTimeSeriesResponse.serialize),
-            "ListMetricDescriptors": (
-                self._describe, v3.ListMetricDescriptorsRequest.deserialize, v3.ListMetricDescriptorsResponse.serialize,
+            "CreateTimeSeries": (
+                self._create,
+                v3.CreateTimeSeriesRequest.deserialize,
+                empty_pb2.Empty.SerializeToString,
             ),
-        }  # fmt: skip
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(self._answering(call), request_deserializer=read, response_serializer=write)
-            for name, (call, read, write) in calls.items()
-        }  # fmt: skip
+            "ListTimeSeries": (
+                self._list,
+                v3.ListTimeSeriesRequest.deserialize,
+                v3.ListTimeSeriesResponse.serialize,
+            ),
+            "ListMetricDescriptors": (
+                self._describe,
+                v3.ListMetricDescriptorsRequest.deserialize,
+                v3.ListMetricDescriptorsResponse.serialize,
+            ),
+        }
+        handlers = {}
+        for name, (call, read, write) in calls.items():
+            handlers[name] = grpc.unary_unary_rpc_method_handler(
+                self._answering(call), request_deserializer=read, response_serializer=write
+            )
         self.server = grpc.server(futures.ThreadPoolExecutor(4))
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, handlers),)
+        )
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
@@ -93,7 +110,11 @@ class MetricServer:
 
     def _create(self, request: monitoring_v3.CreateTimeSeriesRequest) -> empty_pb2.Empty:
         keys = [_key(series) for series in request.time_series]
-        if not (re.fullmatch(PROJECT, request.name) and 1 <= len(keys) <= 200 and len({*keys}) == len(keys)):
+        if not (
+            re.fullmatch(PROJECT, request.name)
+            and 1 <= len(keys) <= 200
+            and len({*keys}) == len(keys)
+        ):
             raise Refused(f"{len(keys)} series in {request.name}: at most 200 a call, none twice")
         for series, key in zip(request.time_series, keys, strict=True):
             for complaint in self._complaints(series, key):
@@ -114,9 +135,14 @@ class MetricServer:
             yield f"metric type {series.metric.type}"
         if set(series.resource.labels) != LABELS_OF.get(series.resource.type):
             yield f"labels of {series.resource.type}: {set(series.resource.labels)}"
-        if len(series.metric.labels) > 30 or any(len(v) > 1024 for v in series.metric.labels.values()):
+        if len(series.metric.labels) > 30 or any(
+            len(v) > 1024 for v in series.metric.labels.values()
+        ):
             yield "labels"
-        kind = int(series.metric_kind), str(monitoring_v3.TypedValue.pb(point.value).WhichOneof("value"))
+        kind = (
+            int(series.metric_kind),
+            str(monitoring_v3.TypedValue.pb(point.value).WhichOneof("value")),
+        )
         if self.kinds.setdefault(series.metric.type, kind) != kind:
             yield f"kind or type of {series.metric.type} changed"
         end = point.interval.end_time.timestamp()
@@ -136,40 +162,68 @@ class MetricServer:
         at = int(request.page_token or 0)
         found = [metric_pb2.MetricDescriptor(type=each) for each in self.described[at : at + 1]]
         rest = str(at + 1) if at + 1 < len(self.described) else ""
-        return monitoring_v3.ListMetricDescriptorsResponse(metric_descriptors=found, next_page_token=rest)
+        return monitoring_v3.ListMetricDescriptorsResponse(
+            metric_descriptors=found, next_page_token=rest
+        )
 
-    def _list(self, request: monitoring_v3.ListTimeSeriesRequest) -> monitoring_v3.ListTimeSeriesResponse:
+    def _list(
+        self, request: monitoring_v3.ListTimeSeriesRequest
+    ) -> monitoring_v3.ListTimeSeriesResponse:
         first = int(request.page_token or 0)
         if first and self.fault_on_page:
             raise Refused("told to fail", self.fault_on_page)
         matched = FILTER.fullmatch(request.filter)
-        begin, end = request.interval.start_time.timestamp(), request.interval.end_time.timestamp()
+        begin = request.interval.start_time.timestamp()
+        end = request.interval.end_time.timestamp()
         period = request.aggregation.alignment_period.total_seconds()
-        if not matched or not re.fullmatch(PROJECT, request.name) or not 60 <= period == end - begin:
+        if (
+            not matched
+            or not re.fullmatch(PROJECT, request.name)
+            or not 60 <= period == end - begin
+        ):
             raise Refused(f"{request.name} {request.filter} {begin} {end} {period}")
         metric, wanted = matched.groups()
         if metric not in self.kinds:
-            raise Refused(f"Cannot find metric(s) that match type = {metric}", grpc.StatusCode.NOT_FOUND)
+            raise Refused(
+                f"Cannot find metric(s) that match type = {metric}", grpc.StatusCode.NOT_FOUND
+            )
         if request.aggregation.per_series_aligner != DELTA or self.kinds[metric][0] != CUMULATIVE:
             raise Refused(f"the aligner does not fit {metric}")
-        keys = sorted(k for k in self.points if k[0] == metric and wanted in (None, dict(k[2])["cluster_name"]))
+        keys = sorted(
+            k
+            for k in self.points
+            if k[0] == metric and wanted in (None, dict(k[2])["cluster_name"])
+        )
         # Without a point where nothing was written within the period.
         keys = [key for key in keys if any(begin < t <= end for t, _ in self.points[key])]
         page = [self._series(key, begin, end) for key in keys[first : first + self.page_series]]
         self.pages.append(len(page))
         rest = str(first + self.page_series) if len(keys) > first + self.page_series else ""
         errors = [status_pb2.Status(code=13, message=self.incomplete)] if self.incomplete else []
-        return monitoring_v3.ListTimeSeriesResponse(time_series=page, next_page_token=rest, execution_errors=errors)
+        return monitoring_v3.ListTimeSeriesResponse(
+            time_series=page,
+            next_page_token=rest,
+            execution_errors=errors,
+        )
 
     def _series(self, key: Any, begin: float, end: float) -> monitoring_v3.TimeSeries:
         found = monitoring_v3.TimeSeries()
-        found.metric.type, found.resource.type = key[0], "k8s_cluster"
+        found.metric.type = key[0]
+        found.resource.type = "k8s_cluster"
         found.metric.labels.update(dict(key[1]))
         found.resource.labels.update(dict(key[2]))
         # By the newest point: the API interpolates, which no test here needs.
         grown = self._grown(key, end) - self._grown(key, begin)
-        interval = {"start_time": {"seconds": int(begin)}, "end_time": {"seconds": int(end)}}
-        found.points = [{"interval": interval, "value": {"double_value": grown}}]
+        interval = {
+            "start_time": {"seconds": int(begin)},
+            "end_time": {"seconds": int(end)},
+        }
+        found.points = [
+            {
+                "interval": interval,
+                "value": {"double_value": grown},
+            }
+        ]
         return found
 
     def _grown(self, key: Any, until: float) -> float:

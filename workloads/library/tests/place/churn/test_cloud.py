@@ -1,4 +1,6 @@
-"""Churn from Cloud Monitoring: the real client, what the exporter wrote, and every way in which it can fail."""
+"""Churn from Cloud Monitoring: the real client, what the exporter wrote, and every way in which it
+can fail.
+"""
 
 import json
 from collections.abc import Generator
@@ -21,7 +23,11 @@ from workloads.library.tests.place.churn.metric_server import MetricServer
 
 HOUR = 3_600.0
 MIDNIGHT = 20_000 * 86_400.0
-L4 = Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
+L4 = Group(
+    pool="spot-l4",
+    machine_type="g2-standard-8",
+    zone="us-central1-a",
+)
 
 
 class Cloud:
@@ -31,15 +37,30 @@ class Cloud:
         self.clock = Clock(MIDNIGHT)
         self.server = MetricServer(self.clock)
         self.client = self.server.start()
-        self.reader = CloudReader(client=self.client, project="acme-ai", patience_s=30.0)
+        self.reader = CloudReader(
+            client=self.client,
+            project="acme-ai",
+            patience_s=30.0,
+        )
         self.writers: dict[str, CloudWriter] = {}
 
     def write(
-        self, hours: float, node_hours: float, losses: int, group: Group = L4, age_h: str = "0", cluster: str = "ours"
+        self,
+        hours: float,
+        node_hours: float,
+        losses: int,
+        group: Group = L4,
+        age_h: str = "0",
+        cluster: str = "ours",
     ) -> None:
         """Both counters at a moment; hours from midnight."""
         self.clock.now = MIDNIGHT + hours * HOUR
-        labels = {"pool": group.pool, "machine_type": group.machine_type, "zone": group.zone, "age_h": age_h}
+        labels = {
+            "pool": group.pool,
+            "machine_type": group.machine_type,
+            "zone": group.zone,
+            "age_h": age_h,
+        }
         values = {"spot_node_seconds_total": node_hours * HOUR, "spot_node_losses_total": losses}
         both = [sample(name, value, **labels) for name, value in values.items()]
         writer = CloudWriter(self.client, "acme-ai", "us-central1", cluster, clock=self.clock)
@@ -56,7 +77,9 @@ def cloud() -> Generator[Cloud]:
     cloud.server.stop()
 
 
-def test_losses_over_node_hours_are_what_the_exporter_counted_though_its_counters_restart(cloud: Cloud) -> None:
+def test_losses_over_node_hours_are_what_the_exporter_counted_though_its_counters_restart(
+    cloud: Cloud,
+) -> None:
     for hours, node_hours, losses in ((1, 5, 1), (2, 10, 2), (3, 1, 0), (40, 7, 1)):
         cloud.write(hours, node_hours, losses)
     [(group, exposure)] = cloud.measured(41).groups.items()
@@ -65,7 +88,14 @@ def test_losses_over_node_hours_are_what_the_exporter_counted_though_its_counter
 
 
 def test_each_group_and_each_age_is_kept_apart_over_all_pages(cloud: Cloud) -> None:
-    groups = [Group(pool=f"pool-{n}", machine_type="g2-standard-8", zone="a") for n in range(7)]
+    groups = [
+        Group(
+            pool=f"pool-{n}",
+            machine_type="g2-standard-8",
+            zone="a",
+        )
+        for n in range(7)
+    ]
     for n, group in enumerate(groups):
         cloud.write(1 + n / 60, 0, 0, group)
         cloud.write(2 + n / 60, 10 * (n + 1), n, group, "0")
@@ -79,11 +109,17 @@ def test_each_group_and_each_age_is_kept_apart_over_all_pages(cloud: Cloud) -> N
     assert (low, round(oldest.hours), round(oldest.events)) == (12.0, 3, 1)
 
 
-def test_an_empty_period_and_a_series_that_was_never_written_are_no_quiet_ones(cloud: Cloud) -> None:
-    with pytest.raises(Unjudged, match="spot_node_seconds_total: the exporter has never written it"):
+def test_an_empty_period_and_a_series_that_was_never_written_are_no_quiet_ones(
+    cloud: Cloud,
+) -> None:
+    with pytest.raises(
+        Unjudged, match="spot_node_seconds_total: the exporter has never written it"
+    ):
         cloud.measured(5)
     cloud.write(1, 5, 1)
-    with pytest.raises(Unjudged, match="no Spot node was watched in project acme-ai from 2024-10-13 00:00 to"):
+    with pytest.raises(
+        Unjudged, match="no Spot node was watched in project acme-ai from 2024-10-13 00:00 to"
+    ):
         cloud.measured(10 * 24, since_s=24 * HOUR)
     for hours in range(2, 60):
         cloud.write(hours, 4 + hours, 1)
@@ -116,7 +152,8 @@ def test_what_is_not_whole_is_no_number(cloud: Cloud) -> None:
     cloud.server.incomplete = "shard away"
     with pytest.raises(Unjudged, match="could not read all of spot_node_seconds_total: shard away"):
         cloud.measured(5)
-    cloud.server.incomplete, cloud.server.page_series = "", 2
+    cloud.server.incomplete = ""
+    cloud.server.page_series = 2
     cloud.server.fault_on_page = grpc.StatusCode.PERMISSION_DENIED
     with pytest.raises(Unjudged, match=r"roles/monitoring\.viewer"):
         cloud.measured(5)
@@ -137,12 +174,26 @@ def test_what_is_not_whole_is_no_number(cloud: Cloud) -> None:
         (None, "acme-ai", "", 'x" OR "', "no cluster name"),
     ],
 )
-def test_nonsense_is_bad_input(events: Path | None, project: str, since: str, cluster: str, shown: str) -> None:
+def test_nonsense_is_bad_input(
+    events: Path | None,
+    project: str,
+    since: str,
+    cluster: str,
+    shown: str,
+) -> None:
     with pytest.raises(InputError, match=shown):
-        cli.show_churn(events, project, since, as_json=False, cluster=cluster)
+        cli.show_churn(
+            events,
+            project,
+            since,
+            as_json=False,
+            cluster=cluster,
+        )
 
 
-def test_clusters_are_never_added_up_in_silence(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_clusters_are_never_added_up_in_silence(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     for hours, node_hours, losses in ((1, 0, 0), (2, 40, 4)):
         cloud.write(hours, node_hours, losses)
         cloud.write(hours, 2 * node_hours, 0, cluster="other")
@@ -154,7 +205,13 @@ def test_clusters_are_never_added_up_in_silence(cloud: Cloud, monkeypatch: pytes
     monkeypatch.setattr(cli, "time", SimpleNamespace(time=lambda: MIDNIGHT + 5 * HOUR))
 
     def shown(cluster: str) -> tuple[float, list[str], str]:
-        cli.show_churn(None, "acme-ai", "7d", as_json=True, cluster=cluster)
+        cli.show_churn(
+            None,
+            "acme-ai",
+            "7d",
+            as_json=True,
+            cluster=cluster,
+        )
         printed = capsys.readouterr()
         body = json.loads(printed.out)
         [row] = body["groups"]

@@ -1,7 +1,9 @@
-"""One place of a gang, for tests: `python -m workloads.library.tests.training.elastic.child SETTINGS`, or a fork.
+"""One place of a gang, for tests: `python -m workloads.library.tests.training.elastic.child
+SETTINGS`, or a fork.
 
-The reference trainer, that stands at one step until the test opens the gate: what comes meanwhile comes in time, on any
-machine. With `ledger`, each member notes what it adds to a step and what it applied, before and after the sum.
+The reference trainer, that stands at one step until the test opens the gate: what comes meanwhile
+comes in time, on any machine. With `ledger`, each member notes what it adds to a step and what it
+applied, before and after the sum.
 """
 
 import json
@@ -23,7 +25,12 @@ from holdfast.training.model import ModelConfig
 
 
 def gated(
-    gate: Path, gate_step: int, *, pace_s: float, slow: Mapping[int, float] = MappingProxyType({}), ledger: Path | None
+    gate: Path,
+    gate_step: int,
+    *,
+    pace_s: float,
+    slow: Mapping[int, float] = MappingProxyType({}),
+    ledger: Path | None,
 ) -> type[ElasticGang]:
     class Gated(ElasticGang):
         def shards(self) -> Generator[int]:
@@ -37,7 +44,8 @@ def gated(
                 yield shard
 
         def reduce(self) -> bool:
-            epoch, step = self._crew.epoch.number, self.step
+            epoch = self._crew.epoch.number
+            step = self.step
             self._note("adds", epoch, step)
             done = super().reduce()
             if done:
@@ -47,7 +55,13 @@ def gated(
         def _note(self, what: str, epoch: int, step: int) -> None:
             if ledger is None:
                 return
-            line = {"what": what, "epoch": epoch, "step": step, "shards": self._mine, "process": os.getpid()}
+            line = {
+                "what": what,
+                "epoch": epoch,
+                "step": step,
+                "shards": self._mine,
+                "process": os.getpid(),
+            }
             line["t"] = time.monotonic()  # one clock for all processes of a machine
             # One write past all buffers: what is noted stays when the process is killed.
             file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -67,14 +81,26 @@ def work(settings: dict[str, Any]) -> None:
         Path(found.pop("gate")),
         found.pop("gate_step"),
         pace_s=found.pop("pace_s", 0.0),
-        slow={step: seconds for place, step, seconds in found.pop("slow", ()) if place == found["index"]},
+        slow={
+            step: seconds
+            for place, step, seconds in found.pop("slow", ())
+            if place == found["index"]
+        },
         ledger=Path(ledger) if ledger else None,
     )
-    nodes, index = tuple(map(tuple, found.pop("nodes"))), found.pop("index")
-    given = Places(nodes=nodes, index=index, min_nodes=found.pop("min_nodes", 1))
+    nodes = tuple(map(tuple, found.pop("nodes")))
+    index = found.pop("index")
+    given = Places(
+        nodes=nodes,
+        index=index,
+        min_nodes=found.pop("min_nodes", 1),
+    )
     # As a pod: several processes of one node have the same settings.
     found["places"] = of_pod() if ENV_GANG_NODES in os.environ else given
-    found |= {"events": Path(found["events"]), "model": ModelConfig(**found["model"])}
+    found |= {
+        "events": Path(found["events"]),
+        "model": ModelConfig(**found["model"]),
+    }
 
     def main() -> None:
         code = train_elastic(ElasticConfig(**found))

@@ -1,4 +1,6 @@
-"""Gangs of a test: forked from one process that has imported what their places need, and closed at its end."""
+"""Gangs of a test: forked from one process that has imported what their places need, and closed at
+its end.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -17,7 +19,17 @@ Make = Callable[..., Gang]
 @pytest.fixture(scope="package")
 def server() -> Iterator[ForkServer]:
     launchers = ["holdfast.commands", "holdfast.training.elastic.in_place"]
-    with closing(ForkServer(["torch._dynamo", CHILD, HSDP_CHILD, SHARDED_CHILD, *launchers])) as server:
+    with closing(
+        ForkServer(
+            [
+                "torch._dynamo",
+                CHILD,
+                HSDP_CHILD,
+                SHARDED_CHILD,
+                *launchers,
+            ]
+        )
+    ) as server:
         yield server
 
 

@@ -29,7 +29,12 @@ from workloads.library.tests.training.runs import launched
 
 WAIT_S = 150.0
 ATTEMPT = "2+1"  # as Kubernetes puts it together
-MODEL = {"context": 16, "width": 16, "layers": 1, "heads": 2}
+MODEL = {
+    "context": 16,
+    "width": 16,
+    "layers": 1,
+    "heads": 2,
+}
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 """gloo would look the host's name up."""
 
@@ -44,10 +49,16 @@ class Launched:
 
     def __init__(self, folder: Path, server: ForkServer | None, settings: dict[str, Any]) -> None:
         """With `server` its places are forked, else they start from nothing."""
-        self.folder, self._server = folder, server
-        self.events, self.checkpoints = folder / "events.jsonl", folder / "checkpoints"
+        self.folder = folder
+        self._server = server
+        self.events = folder / "events.jsonl"
+        self.checkpoints = folder / "checkpoints"
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        files = {"checkpoints": self.checkpoints, "events": self.events, "gate": folder / "gate"}
+        files = {
+            "checkpoints": self.checkpoints,
+            "events": self.events,
+            "gate": folder / "gate",
+        }
         self.settings: dict[str, Any] = {name: str(path) for name, path in files.items()} | settings
         self.processes: dict[int, subprocess.Popen[str] | Started] = {}
 
@@ -90,7 +101,9 @@ class Launched:
         return time.time() - max(path.stat().st_mtime for path in files)
 
     def logs(self) -> str:
-        return "\n".join(f"{path.name}: {path.read_text()[-2500:]}" for path in sorted(self.folder.glob("log-*")))
+        return "\n".join(
+            f"{path.name}: {path.read_text()[-2500:]}" for path in sorted(self.folder.glob("log-*"))
+        )
 
     def log_of(self, place: int) -> str:
         return (self.folder / f"log-{place}").read_text()
@@ -117,7 +130,13 @@ class Gang(Launched):
     run = "elastic"
 
     def __init__(
-        self, folder: Path, *, nodes: int = 3, server: ForkServer | None = None, child: str = CHILD, **settings: Any
+        self,
+        folder: Path,
+        *,
+        nodes: int = 3,
+        server: ForkServer | None = None,
+        child: str = CHILD,
+        **settings: Any,
     ) -> None:
         own = {
             "nodes": [["127.0.0.1", port] for port in free_ports(nodes)],
@@ -129,11 +148,13 @@ class Gang(Launched):
             "gather_s": 60.0,  # a start waits for all places
             "hold_s": 60.0,
             "silent_s": 60.0,
-            "connect_s": 30.0,  # a busy machine takes seconds, and a second try would be a size of its own
+            # a busy machine takes seconds, and a second try would be a size of its own
+            "connect_s": 30.0,
             "gate_step": -2,
         }
         super().__init__(folder, server, own | settings)
-        self.nodes, self._child = nodes, child
+        self.nodes = nodes
+        self._child = child
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -142,8 +163,24 @@ class Gang(Launched):
     def start(self, *places: int, kill_at: str = "", **changed: Any) -> None:
         """`changed`: settings of these places alone."""
         for place in places:
-            command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place, **changed})]
-            self.launch(place, command, **{ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}, **self.of_place(place))
+            command = [
+                sys.executable,
+                "-m",
+                self._child,
+                json.dumps(
+                    {
+                        **self.settings,
+                        "index": place,
+                        **changed,
+                    }
+                ),
+            ]
+            self.launch(
+                place,
+                command,
+                **{ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT},
+                **self.of_place(place),
+            )
 
     def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
         """Of one process each."""
@@ -159,9 +196,12 @@ class Gang(Launched):
     def signal(self, place: int, number: signal.Signals) -> None:
         self.processes[place].send_signal(number)
 
-    def ends_with(self, digest: str, *sizes: int, codes: Mapping[int, int] = MappingProxyType({})) -> None:
-        """All are complete with these bits, whatever they met, but those with `codes` of their own; `sizes`: of the gang,
-        one after the other, if they count."""
+    def ends_with(
+        self, digest: str, *sizes: int, codes: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
+        """All are complete with these bits, whatever they met, but those with `codes` of their own;
+        `sizes`: of the gang, one after the other, if they count.
+        """
         wanted = [codes.get(place, EXIT_COMPLETE) for place in sorted(self.processes)]
         assert self.all_ended() == wanted, self.logs()
         assert self.digests() == {digest}, self.logs()
@@ -206,7 +246,9 @@ class Commits:
         return max(self._found.values(), default=0)
 
     def of_zombies(self) -> list[str]:
-        """By one that has lost its right and commits: its number is lower than that of a commit before it."""
+        """By one that has lost its right and commits: its number is lower than that of a commit
+        before it.
+        """
         found = sorted((written, epoch, step) for (step, written), epoch in self._found.items())
         return [
             f"{step} was committed by start {epoch} after a commit of start {before}"
@@ -222,9 +264,20 @@ def free_ports(count: int) -> list[int]:
 
 def ranks(count: int) -> list[dict[str, str]]:
     """What torchrun states to each of so many ranks of one machine."""
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_run(2)), "WORLD_SIZE": str(count)}
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_run(2)),
+        "WORLD_SIZE": str(count),
+    }
     common |= {"LOCAL_WORLD_SIZE": str(count)} | LOOPBACK
-    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    return [
+        common
+        | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+        }
+        for rank in range(count)
+    ]
 
 
 def free_run(count: int) -> int:
@@ -238,8 +291,9 @@ def free_run(count: int) -> int:
 _random = random.SystemRandom()  # a test that seeds `random` would choose the same ports as another
 _claims = ExitStack()
 atexit.register(_claims.close)
-"""Of the same numbers for UDP. A port found free is taken later, and a closed one never: until this process ends, no
-other one that runs tests finds it free."""
+"""Of the same numbers for UDP. A port found free is taken later, and a closed one never: until this
+process ends, no other one that runs tests finds it free.
+"""
 
 
 def _claimed(first: int, count: int) -> bool:

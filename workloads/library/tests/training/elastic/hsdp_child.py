@@ -1,6 +1,8 @@
-"""A rank of a node that shares one state, for tests: `python -m workloads.library.tests.training.elastic.hsdp_child SETTINGS`.
+"""A rank of a node that shares one state, for tests: `python -m
+workloads.library.tests.training.elastic.hsdp_child SETTINGS`.
 
-A plain loop as a user's own, on a model of uneven shards with dropout; its place is as the pod's environment states it.
+A plain loop as a user's own, on a model of uneven shards with dropout; its place is as the pod's
+environment states it.
 """
 
 import hashlib
@@ -27,25 +29,36 @@ from holdfast.training.elastic import group
 from holdfast.training.elastic.node import join_node
 from workloads.library.tests.training.elastic.child import gated
 
-SAMPLES, WIDTH = 2, 5
+SAMPLES = 2
+WIDTH = 5
 
 
 def train(settings: dict[str, Any]) -> None:
     mesh = join_node()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, 7), nn.Dropout(0.1), nn.ReLU(), nn.Linear(7, 3), nn.Linear(3, 1))
+    model = nn.Sequential(
+        nn.Linear(WIDTH, 7), nn.Dropout(0.1), nn.ReLU(), nn.Linear(7, 3), nn.Linear(3, 1)
+    )
     for layer in (model[0], model[3]):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     events = EventLog.open(Path(settings["events"]), job="elastic", kind=KIND_TRAINING)
-    kind = gated(Path(settings["gate"]), settings["gate_step"], pace_s=settings.get("pace_s", 0.0), ledger=None)
+    kind = gated(
+        Path(settings["gate"]),
+        settings["gate_step"],
+        pace_s=settings.get("pace_s", 0.0),
+        ledger=None,
+    )
     gang = kind(
         settings["checkpoints"],
         {"model": model, "optimizer": optimizer},
         run="elastic",
         events=events,
-        **{name: settings[name] for name in ("shards", "exact", "every", "gather_s", "hold_s", "silent_s")},
+        **{
+            name: settings[name]
+            for name in ("shards", "exact", "every", "gather_s", "hold_s", "silent_s")
+        },
     )
     try:
         with gang:
@@ -59,10 +72,17 @@ def train(settings: dict[str, Any]) -> None:
                     optimizer.step()
     except CheckpointExit as end:
         os._exit(end.CODE)
-    digest, weights = bits(model, optimizer), torch.cat([whole(w.data).flatten() for w in model.parameters()])
+    digest = bits(model, optimizer)
+    weights = torch.cat([whole(w.data).flatten() for w in model.parameters()])
     if os.environ[ENV_LOCAL_RANK] == "0":
         complete = exit_codes.EXIT_COMPLETE
-        events.emit("exit", code=complete, step=settings["steps"], digest=digest, weights=weights.tolist())
+        events.emit(
+            "exit",
+            code=complete,
+            step=settings["steps"],
+            digest=digest,
+            weights=weights.tolist(),
+        )
     sys.stdout.flush()
     os._exit(exit_codes.EXIT_COMPLETE)
 
@@ -72,7 +92,11 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def bits(model: nn.Module, optimizer: torch.optim.Optimizer, of: Callable[[torch.Tensor], torch.Tensor] = whole) -> str:
+def bits(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    of: Callable[[torch.Tensor], torch.Tensor] = whole,
+) -> str:
     """Digest of every tensor, of which `of` gives what counts."""
     total = hashlib.sha256()
     for name, tensor in sorted(capture({"model": model, "optimizer": optimizer}).tensors.items()):

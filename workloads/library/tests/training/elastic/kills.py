@@ -1,6 +1,7 @@
 """Gangs whose members are killed at named points, and come back within a second.
 
-A gang is judged when all its members have ended: the bits, the shards of every step, and who committed.
+A gang is judged when all its members have ended: the bits, the shards of every step, and who
+committed.
 """
 
 import json
@@ -19,9 +20,26 @@ from workloads.library.tests.training.elastic.gangs import Commits, Gang
 
 STUCK_S = 900.0
 COMES_BACK = {-signal.SIGKILL, EXIT_PREEMPTED, EXIT_RETRY}
-SETTINGS: dict[str, Any] = {"steps": 60, "every": 10, "shards": 4, "pace_s": 0.01}
-SETTINGS |= {"gather_s": 2.0, "hold_s": 20.0, "silent_s": 4.0, "connect_s": 2.0}
-SETTINGS |= {"model": {"context": 8, "width": 8, "layers": 1, "heads": 1}}
+SETTINGS: dict[str, Any] = {
+    "steps": 60,
+    "every": 10,
+    "shards": 4,
+    "pace_s": 0.01,
+}
+SETTINGS |= {
+    "gather_s": 2.0,
+    "hold_s": 20.0,
+    "silent_s": 4.0,
+    "connect_s": 2.0,
+}
+SETTINGS |= {
+    "model": {
+        "context": 8,
+        "width": 8,
+        "layers": 1,
+        "heads": 1,
+    }
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,16 +65,26 @@ class LedgerGang(Gang):
 
     def ledger(self) -> list[dict[str, Any]]:
         path = self.folder / "ledger"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        if path.exists():
+            return [json.loads(line) for line in path.read_text().splitlines()]
+        return []
 
 
 class Played:
-    """Each node is started again with the next strike that is meant for it, until none is left and all have ended."""
+    """Each node is started again with the next strike that is meant for it, until none is left and
+    all have ended.
+    """
 
-    def __init__(self, gang: Gang, strikes: Sequence[Strike], *, watch: Callable[[], None] = lambda: None) -> None:
-        self.struck, self.wrong = list[str](), list[str]()
-        self._gang, self._watch = gang, watch
-        self._waiting = {node: [s for s in strikes if s.place == node] for node in range(gang.nodes)}
+    def __init__(
+        self, gang: Gang, strikes: Sequence[Strike], *, watch: Callable[[], None] = lambda: None
+    ) -> None:
+        self.struck = list[str]()
+        self.wrong = list[str]()
+        self._gang = gang
+        self._watch = watch
+        self._waiting = {
+            node: [s for s in strikes if s.place == node] for node in range(gang.nodes)
+        }
         self._armed: dict[int, Strike | None] = {}
         self._left = {*range(gang.nodes)}
         for node in range(gang.nodes):
@@ -73,7 +101,9 @@ class Played:
 
     def _start(self, node: int) -> None:
         strike = self._armed[node] = self._waiting[node].pop(0) if self._waiting[node] else None
-        self._gang.start_node(node, f"{strike.at}:{strike.count}" if strike else "", rank=strike.rank if strike else 0)
+        self._gang.start_node(
+            node, f"{strike.at}:{strike.count}" if strike else "", rank=strike.rank if strike else 0
+        )
 
     def _ended(self, node: int, codes: set[int]) -> None:
         strike = self._armed[node]
@@ -86,12 +116,16 @@ class Played:
             self._start(node)
             return
         self._left.discard(node)  # where others are done, the Job has ended with them
-        if odd := codes - COMES_BACK - {EXIT_COMPLETE}:
+        odd = codes - COMES_BACK - {EXIT_COMPLETE}
+        if odd:
             self.wrong.append(f"node {node} ended with {odd}\n{self._gang.logs()}")
 
 
 def judged(gang: LedgerGang, reference: str) -> list[str]:
-    wrong = [] if gang.digests() == {reference} else [f"digests {gang.digests()}, wanted {reference}"]
+    if gang.digests() == {reference}:
+        wrong = []
+    else:
+        wrong = [f"digests {gang.digests()}, wanted {reference}"]
     return [*wrong, *_samples(gang), *gang.commits.of_zombies()]
 
 
@@ -104,7 +138,8 @@ def _samples(gang: LedgerGang) -> list[str]:
         key = (line["epoch"], line["step"])
         if line["what"] == "applied":
             applied[line["process"]].append(key)
-        elif (*key, line["process"]) not in seen:  # a step whose gradients did not fit is added up again
+        # a step whose gradients did not fit is added up again
+        elif (*key, line["process"]) not in seen:
             seen.add((*key, line["process"]))
             added[key] += line["shards"]
     shards = list(range(gang.settings["shards"]))
@@ -117,6 +152,9 @@ def _samples(gang: LedgerGang) -> list[str]:
     missing = set(range(gang.settings["steps"])) - {step for _, step in keys}
     wrong += [f"steps never applied: {sorted(missing)[:5]}"] if missing else []
     for process, steps in applied.items():
-        again = [s for s, following in pairwise(steps) if following[0] == s[0] and following[1] <= s[1]]
+        again = []
+        for s, following in pairwise(steps):
+            if following[0] == s[0] and following[1] <= s[1]:
+                again.append(s)
         wrong += [f"process {process} applied again after {again[:3]}"] if again else []
     return wrong[:5]

@@ -1,7 +1,9 @@
-"""A rank of a state that is sharded over nodes, for tests: `python -m workloads.library.tests.training.elastic.sharded_child SETTINGS`.
+"""A rank of a state that is sharded over nodes, for tests: `python -m
+workloads.library.tests.training.elastic.sharded_child SETTINGS`.
 
-A plain FSDP2 loop as a user's own: it knows nothing of copies or of the launcher. It waits at `gate_step` until the file
-`gate` is there, and shows by another that it does. The digest of what each start begins with goes to the file `bits`.
+A plain FSDP2 loop as a user's own: it knows nothing of copies or of the launcher. It waits at
+`gate_step` until the file `gate` is there, and shows by another that it does. The digest of what
+each start begins with goes to the file `bits`.
 """
 
 import hashlib
@@ -27,7 +29,8 @@ from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from workloads.library.tests.training.elastic.hsdp_child import bits
 
-WIDTH, SAMPLES = 8, 4
+WIDTH = 8
+SAMPLES = 4
 
 
 def _replicas_over_nodes(_: nn.Module) -> DeviceMesh:
@@ -41,7 +44,14 @@ def _shards_over_nodes(_: nn.Module) -> DeviceMesh:
 
 def _tensor_parallel_inside(model: nn.Module) -> DeviceMesh:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tp"))
-    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    parallelize_module(
+        model,
+        mesh["tp"],
+        {
+            "0": ColwiseParallel(),
+            "2": RowwiseParallel(),
+        },
+    )
     return mesh["shard"]
 
 
@@ -62,7 +72,13 @@ class _Temporary:
 class GatheredOnHost(_Temporary, AllGather):
     """Gloo's own gather of a GPU's memory crashes: pytorch issue 152645."""
 
-    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: Any = 0) -> None:
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: Any,
+        async_op: Any = 0,
+    ) -> None:
         found = torch.empty_like(output_tensor, device="cpu")
         dist.all_gather_into_tensor(found, input_tensor.cpu(), group=group)
         output_tensor.copy_(found)
@@ -70,10 +86,20 @@ class GatheredOnHost(_Temporary, AllGather):
 
 class ReducedOnHost(_Temporary, ReduceScatter):
     def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: Any = 0
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: Any,
+        op: Any,
+        async_op: Any = 0,
     ) -> None:
         found = torch.empty_like(output_tensor, device="cpu")
-        dist.reduce_scatter_tensor(found, input_tensor.cpu(), op=op, group=group)
+        dist.reduce_scatter_tensor(
+            found,
+            input_tensor.cpu(),
+            op=op,
+            group=group,
+        )
         output_tensor.copy_(found)
 
 
@@ -95,14 +121,17 @@ def train(settings: dict[str, Any]) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    model = nn.Sequential(
+        nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
+    )
     device = torch.device(settings.get("device", "cpu"))
     model.to(device)
     # Summed exactly: gloo adds three terms and more in an order that differs from start to start.
     exact = MixedPrecisionPolicy(reduce_dtype=torch.float64)
     layout = settings.get("layout", "fsdp")
     mesh = LAYOUTS[layout](model)
-    replica = rank // 2 if layout == "tp" else rank  # ranks that share each layer compute with the same samples
+    # ranks that share each layer compute with the same samples
+    replica = rank // 2 if layout == "tp" else rank
     for layer in (model[0], model[2]):
         fully_shard(layer, mesh=mesh, mp_policy=exact)
     fully_shard(model, mesh=mesh, mp_policy=exact)
@@ -122,7 +151,12 @@ def train(settings: dict[str, Any]) -> None:
                 file.write(json.dumps({"step": step, "digest": digest}) + "\n")
 
     with Checkpointer(
-        settings["checkpoints"], state, run="sharded", every=settings["every"], tuning=tuning, events=events
+        settings["checkpoints"],
+        state,
+        run="sharded",
+        every=settings["every"],
+        tuning=tuning,
+        events=events,
     ) as ckpt:
         first = ckpt.step
         for step in range(first, settings["steps"]):
@@ -147,7 +181,12 @@ def train(settings: dict[str, Any]) -> None:
                 time.sleep(0.005)
     whole = bits_of(model, optimizer)
     if rank == 0:
-        events.emit("exit", code=0, step=settings["steps"], digest=whole)
+        events.emit(
+            "exit",
+            code=0,
+            step=settings["steps"],
+            digest=whole,
+        )
     dist.destroy_process_group()
 
 

@@ -1,4 +1,6 @@
-"""A gang of a sharded state: a launcher with one rank for each node, started, lost and looked into by place."""
+"""A gang of a sharded state: a launcher with one rank for each node, started, lost and looked into
+by place.
+"""
 
 import json
 import sys
@@ -48,26 +50,75 @@ class ShardedGang(Launched):
         **settings: Any,
     ) -> None:
         """`domains`: by place what a node is lost with."""
-        own = {"gate_step": -1, "steps": 18, "every": 10, "peer_steps": 1, "bits": str(folder / "bits.jsonl")}
+        own = {
+            "gate_step": -1,
+            "steps": 18,
+            "every": 10,
+            "peer_steps": 1,
+            "bits": str(folder / "bits.jsonl"),
+        }
         super().__init__(folder, server, own | settings)
-        self.nodes, self.processes_of_node = nodes, processes
-        self._copies, self._domains, self._wait_s = copies, tuple(domains or [""] * nodes), wait_s
-        self._port, self._child, self._env = free_run(2 * nodes), child, env or {}
+        self.nodes = nodes
+        self.processes_of_node = processes
+        self._copies = copies
+        self._domains = tuple(domains or [""] * nodes)
+        self._wait_s = wait_s
+        self._port = free_run(2 * nodes)
+        self._child = child
+        self._env = env or {}
 
     @property
     def addresses(self) -> tuple[Address, ...]:
         return tuple(("127.0.0.1", self._port + 2 * place) for place in range(self.nodes))
 
     def start(self, *places: int, kill_at: str = "", module: str = "holdfast") -> None:
-        program = [sys.executable, "-m", self._child, json.dumps(self.settings)]
-        options = ["--sharded", "--processes", str(self.processes_of_node), "--wait", str(self._wait_s)]
+        program = [
+            sys.executable,
+            "-m",
+            self._child,
+            json.dumps(self.settings),
+        ]
+        options = [
+            "--sharded",
+            "--processes",
+            str(self.processes_of_node),
+            "--wait",
+            str(self._wait_s),
+        ]
         options += ["--run", self.run, "--checkpoints", self.settings["checkpoints"]]
         options += [] if self._copies else ["--copies", "0"]
-        command = [sys.executable, "-m", module, "train", "ranks", *options, "--", *program]
+        command = [
+            sys.executable,
+            "-m",
+            module,
+            "train",
+            "ranks",
+            *options,
+            "--",
+            *program,
+        ]
         for place in places:
-            gang = {ENV_GANG_NODES: str(self.nodes), ENV_GANG_PORT: str(self._port), ENV_GANG_ADDRESS: "127.0.0.1"}
-            own = {ENV_COMPLETION_INDEX: str(place), ENV_GANG_DOMAIN: self._domains[place], ENV_KILL_AT: kill_at}
-            self.launch(place, command, **{**self._env, **LOOPBACK, **gang, **own, "OMP_NUM_THREADS": "1"})
+            gang = {
+                ENV_GANG_NODES: str(self.nodes),
+                ENV_GANG_PORT: str(self._port),
+                ENV_GANG_ADDRESS: "127.0.0.1",
+            }
+            own = {
+                ENV_COMPLETION_INDEX: str(place),
+                ENV_GANG_DOMAIN: self._domains[place],
+                ENV_KILL_AT: kill_at,
+            }
+            self.launch(
+                place,
+                command,
+                **{
+                    **self._env,
+                    **LOOPBACK,
+                    **gang,
+                    **own,
+                    "OMP_NUM_THREADS": "1",
+                },
+            )
 
     def lose(self, place: int) -> None:
         """As a machine without power: the launcher, its ranks and their uploaders."""
@@ -81,15 +132,29 @@ class ShardedGang(Launched):
     def places(self) -> PeerPlaces:
         """As one that asks from outside the gang."""
         found = self.peers.look([*range(self.nodes)])
-        keepers = tuple(("127.0.0.1", int(found.get(place, {}).get("keeper", 1))) for place in range(self.nodes))
-        asks: dict[str, Any] = {"run": self.run, "epoch": 0, "place": 0, "memories": (), "domains": self._domains}
+        keepers = tuple(
+            ("127.0.0.1", int(found.get(place, {}).get("keeper", 1))) for place in range(self.nodes)
+        )
+        asks: dict[str, Any] = {
+            "run": self.run,
+            "epoch": 0,
+            "place": 0,
+            "memories": (),
+            "domains": self._domains,
+        }
         return PeerPlaces(keepers=keepers, ranks_per_node=self.processes_of_node, **asks)
 
     def copied(self, step: int) -> bool:
         """Whether each rank's shard of that step is on its neighbour too."""
-        places, size = self.places(), self.processes_of_node
-        held = {place: {(one["rank"], one["step"]) for one in kept} for place, kept in places.held().items()}
-        copies = [replace(places, place=rank // size).neighbour for rank in range(self.nodes * size)]
+        places = self.places()
+        size = self.processes_of_node
+        held = {
+            place: {(one["rank"], one["step"]) for one in kept}
+            for place, kept in places.held().items()
+        }
+        copies = [
+            replace(places, place=rank // size).neighbour for rank in range(self.nodes * size)
+        ]
         return all((rank, step) in held[place] for rank, place in enumerate(copies))
 
     @property
@@ -103,7 +168,17 @@ class ShardedGang(Launched):
         return [*self.checkpoints.rglob("*.bin")]
 
     def logs(self) -> str:
-        return "\n".join(map(str, [super().logs(), *self.held().items(), *self.of("restore"), *self.of("save")]))
+        return "\n".join(
+            map(
+                str,
+                [
+                    super().logs(),
+                    *self.held().items(),
+                    *self.of("restore"),
+                    *self.of("save"),
+                ],
+            )
+        )
 
     def bits(self) -> list[tuple[int, str]]:
         """Step and digest of the whole state that each start of the ranks began with."""
@@ -136,7 +211,10 @@ def damage(memories: Iterable[Path]) -> None:
 def damage_copies(launcher: int) -> None:
     """One bit of each that it keeps for the node before."""
     maps = Path(f"/proc/{launcher}/maps").read_text().splitlines()
-    _flip(Path(f"/proc/{launcher}/mem"), [int(line.partition("-")[0], 16) for line in maps if "/dev/zero" in line])
+    _flip(
+        Path(f"/proc/{launcher}/mem"),
+        [int(line.partition("-")[0], 16) for line in maps if "/dev/zero" in line],
+    )
 
 
 def _flip(memory: Path, starts: Iterable[int]) -> None:
@@ -149,16 +227,26 @@ def _flip(memory: Path, starts: Iterable[int]) -> None:
 
 
 def lie(gang: ShardedGang, step: int, rank: int, *, to: int) -> None:
-    """As a member of the gang: another shard of `rank` under the name of that version, to the keeper of `to`."""
-    places, status = gang.places(), gang.peers.look([to]).get(to, {})
+    """As a member of the gang: another shard of `rank` under the name of that version, to the
+    keeper of `to`.
+    """
+    places = gang.places()
+    status = gang.peers.look([to]).get(to, {})
     own = [one for one in places.held()[rank] if (one["rank"], one["step"]) == (rank, step)]
     if not own or not status.get("epoch"):
         return
-    version, data = max(own, key=lambda one: one["start"]), memoryview(bytearray(b"lie!" * 8))
+    version = max(own, key=lambda one: one["start"])
+    data = memoryview(bytearray(b"lie!" * 8))
     manifest = Manifest(
-        run="sharded", step=step, attempt=version["attempt"], rank=rank, world_size=gang.nodes,
-        shards=(Shard(bytes=len(data), crc32c=crc32c(data)),), tensors=(), values={},
-    )  # fmt: skip
+        run="sharded",
+        step=step,
+        attempt=version["attempt"],
+        rank=rank,
+        world_size=gang.nodes,
+        shards=(Shard(bytes=len(data), crc32c=crc32c(data)),),
+        tensors=(),
+        values={},
+    )
     liar = replace(places, place=(to - 1) % gang.nodes, epoch=status["epoch"]["number"])
     with suppress(NotFound):  # refused
         liar.copy(manifest, data, (-1, ""), version["start"])

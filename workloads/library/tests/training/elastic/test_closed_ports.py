@@ -1,4 +1,6 @@
-"""Members that live and cannot reach each other: a policy closes a port of theirs. Nobody waits for ever."""
+"""Members that live and cannot reach each other: a policy closes a port of theirs. Nobody waits for
+ever.
+"""
 
 import asyncio
 import contextlib
@@ -38,7 +40,8 @@ class Door(_Relay):
     """A way to a member by which only its control port is reached."""
 
     def __init__(self, target: int) -> None:
-        self._target, self.asked = target, 0
+        self._target = target
+        self.asked = 0
         self.address = (LOCAL, free_ports(1)[0])
         # Whoever connects to the port above hears nothing, as a policy drops packets.
         full = socket.create_server((LOCAL, self.address[1] + 1), backlog=0)
@@ -66,12 +69,22 @@ def door() -> Iterator[Callable[[Address], Door]]:
 
 def start(gang: Gang, place: int, instead: dict[int, Door]) -> None:
     """With other ways to some places."""
-    nodes = [instead[n].address if n in instead else address for n, address in enumerate(gang.addresses)]
+    nodes = []
+    for n, address in enumerate(gang.addresses):
+        nodes.append(instead[n].address if n in instead else address)
     gang.start(place, nodes=nodes)
 
 
-def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(make: Make, door: Callable[[Address], Door]) -> None:
-    gang = make(nodes=2, min_nodes=2, hold_s=5.0, gather_s=4.0, **EARLY)
+def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(
+    make: Make, door: Callable[[Address], Door]
+) -> None:
+    gang = make(
+        nodes=2,
+        min_nodes=2,
+        hold_s=5.0,
+        gather_s=4.0,
+        **EARLY,
+    )
     ways = [door(address) for address in gang.addresses]
     for place in range(2):
         start(gang, place, {1 - place: ways[1 - place]})
@@ -93,8 +106,9 @@ def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(
         start(gang, place, {2: ways[2]})
     gang.until(lambda: gang.sizes() == [2])
     start(gang, 2, {0: ways[0], 1: ways[1]})
-    # It looks and asks, and again when it was answered: by then the lead knows of it, and takes it in before the next
-    # step. Where it came before the first step was done, it may have left by now.
+    # It looks and asks, and again when it was answered: by then the lead knows of it, and takes it
+    # in before the next step. Where it came before the first step was done, it may have left by
+    # now.
     gang.until(lambda: ways[0].asked > 3 or gang.processes[2].poll() is not None)
     gang.open_gate()
     assert gang.all_ended() == [EXIT_COMPLETE, EXIT_COMPLETE, EXIT_RETRY], gang.logs()
@@ -111,7 +125,8 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
         closing.callback(theirs.close)
         theirs._ear.close()
         closing.enter_context(socket.create_server((LOCAL, addresses[1][1] + 1)))
-        reach, epoch = Reach(ours, Peers(addresses, b"s")), Epoch(number=1, members=members)
+        reach = Reach(ours, Peers(addresses, b"s"))
+        epoch = Epoch(number=1, members=members)
         for _ in range(TRIES - 1):
             reach.lost(epoch, 0)
         with pytest.raises(InputError, match=f"{LOCAL}:{theirs.ear} is closed") as end:
@@ -121,14 +136,26 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
 
 def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: Path) -> None:
     lead, asks, closed = ((LOCAL, port) for port in free_ports(3))
-    storage, limits = LocalStorage.open(str(tmp_path)), {"min_members": 2, "gather_s": 60.0, "hold_s": 60.0}
-    noticed, found = threading.Event(), list[Regroup]()
+    storage = LocalStorage.open(str(tmp_path))
+    limits = {
+        "min_members": 2,
+        "gather_s": 60.0,
+        "hold_s": 60.0,
+    }
+    noticed = threading.Event()
+    found = list[Regroup]()
     with contextlib.ExitStack() as closing:
         for place, ways in enumerate([(lead, closed), (lead, asks)]):
-            control = Control(Member(index=place, incarnation=f"p{place}"), (lead, asks)[place][1], b"s")
+            control = Control(
+                Member(index=place, incarnation=f"p{place}"), (lead, asks)[place][1], b"s"
+            )
             closing.callback(control.close)
             peers = Peers(ways, b"s")
-            found.append(Regroup(storage, "run", control, peers, Lag(2.0), stop_asked=noticed.is_set, **limits))
+            found.append(
+                Regroup(
+                    storage, "run", control, peers, Lag(2.0), stop_asked=noticed.is_set, **limits
+                )
+            )
         founding = ThreadPoolExecutor(max_workers=1).submit(found[0].first)
         with pytest.raises(CutOff) as end:
             found[1].first()
@@ -146,7 +173,15 @@ def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: 
         # The node that reaches nobody, or that nobody reaches, and not those that reach each other.
         ([{1, 2}, {}, {}], {0}),
         ([{}, {0}, {0}], {0}),
-        ([{}, {3}, {}, {0}], {3}),
+        (
+            [
+                {},
+                {3},
+                {},
+                {0},
+            ],
+            {3},
+        ),
         ([{}, {}, {}], set()),
     ],
 )

@@ -1,4 +1,6 @@
-"""Elastic gangs of real processes: whatever is lost or comes, the exact run ends in the bits of an undisturbed one."""
+"""Elastic gangs of real processes: whatever is lost or comes, the exact run ends in the bits of an
+undisturbed one.
+"""
 
 import json
 import re
@@ -22,7 +24,12 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import NotDurable
-from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_NODES, ENV_GANG_PORT, ENV_KEY_FILE
+from holdfast.contract.environment import (
+    ENV_COMPLETION_INDEX,
+    ENV_GANG_NODES,
+    ENV_GANG_PORT,
+    ENV_KEY_FILE,
+)
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
@@ -47,16 +54,23 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Stranger:
-    """Has a way to a gang's ports and not the key of its run. Reads what the stores give away, uses it as the secret of questions, and writes garbage wherever it can."""
+    """Has a way to a gang's ports and not the key of its run. Reads what the stores give away, uses
+    it as the secret of questions, and writes garbage wherever it can.
+    """
 
     def __init__(self, nodes: tuple[Address, ...]) -> None:
-        self._nodes, self._ended = nodes, threading.Event()
+        self._nodes = nodes
+        self._ended = threading.Event()
         self.close = self._ended.set
         self.found: list[str] = []
         """Keys of stores."""
         self.answers: list[int] = []
         for work in (self._read, self._ask, self._noise):
-            threading.Thread(target=self._work, args=(work,), daemon=True).start()
+            threading.Thread(
+                target=self._work,
+                args=(work,),
+                daemon=True,
+            ).start()
 
     def _work(self, work: Callable[[str, int], None]) -> None:
         while not self._ended.wait(0.2):
@@ -65,14 +79,24 @@ class Stranger:
                     work(host, port)
 
     def _read(self, host: str, port: int) -> None:
-        store = TCPStore(host, port + 1, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
+        store = TCPStore(
+            host,
+            port + 1,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=1),
+        )
         self.found += store.list_keys()
         for found in self.found[-20:]:
             store.set(found, secrets.token_bytes(64))
 
     def _ask(self, host: str, port: int) -> None:
         secret = secrets.token_hex(32)
-        body = {"index": 0, "incarnation": "x", "epoch": 1}
+        body = {
+            "index": 0,
+            "incarnation": "x",
+            "epoch": 1,
+        }
         headers = {"Holdfast-Nonce": secret[:32], "Holdfast-Seal": secret}
         for path in ("/status", "/report", "/join"):
             with closing(HTTPConnection(host, port, timeout=1)) as connection:
@@ -86,7 +110,10 @@ class Stranger:
 
 
 def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in_whatever_a_stranger_on_every_port_does(
-    make: Make, undisturbed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make,
+    undisturbed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "key").write_text(secrets.token_hex(32))
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
@@ -95,7 +122,8 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in_whatever_a
         gang.start(1, 2)
         gang.start(0, kill_at="gang.reduce:12")
         assert gang.ended(0) == KILLED
-        gang.until(lambda: 2 in gang.sizes())  # one that is back before they go on is taken in at once
+        # one that is back before they go on is taken in at once
+        gang.until(lambda: 2 in gang.sizes())
         gang.start(0)
         gang.until(lambda: gang.waiting(0))
         gang.open_gate()
@@ -104,7 +132,9 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in_whatever_a
     assert visitor.answers and 200 not in visitor.answers
     assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
     (found,) = job_ledgers(read_folder(gang.folder).events)
-    assert receipt([found], 1.0, 3.0).missing_node_hours > 0, "a place without a node is time of its own"
+    assert receipt([found], 1.0, 3.0).missing_node_hours > 0, (
+        "a place without a node is time of its own"
+    )
 
 
 def test_a_member_that_is_slower_than_the_others_is_named(make: Make) -> None:
@@ -117,7 +147,9 @@ def test_a_member_that_is_slower_than_the_others_is_named(make: Make) -> None:
     assert gang.logs().count("rank 1 takes") == 1
 
 
-def test_who_is_lost_while_the_gang_connects_costs_less_than_a_silent_peer(make: Make, undisturbed: str) -> None:
+def test_who_is_lost_while_the_gang_connects_costs_less_than_a_silent_peer(
+    make: Make, undisturbed: str
+) -> None:
     gang = make(connect_s=3.0, silent_s=600.0, gate_step=15)
     gang.start(0, 1)
     gang.start(2, kill_at="gang.connect")
@@ -140,7 +172,9 @@ def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) 
     gang.ends_with(undisturbed, 3, 2, codes={0: EXIT_PREEMPTED})
 
 
-def test_a_frozen_member_is_lost_within_five_seconds_and_comes_back_as_a_newcomer(make: Make, undisturbed: str) -> None:
+def test_a_frozen_member_is_lost_within_five_seconds_and_comes_back_as_a_newcomer(
+    make: Make, undisturbed: str
+) -> None:
     gang = make(gate_step=25, pace_s=0.1)  # frozen well before the gate
     del gang.settings["silent_s"]  # by default
     gang.start(0, 1, 2)
@@ -158,8 +192,14 @@ def test_a_frozen_member_is_lost_within_five_seconds_and_comes_back_as_a_newcome
 def test_a_member_that_answers_is_waited_for_and_the_bound_grows_where_it_takes_longer(
     make: Make, undisturbed: str
 ) -> None:
-    """As one that evaluates, for longer than a silent one is waited for; then for longer than any, and again."""
-    gang = make(silent_s=1.0, lag_s=3.5, slow=[(0, 5, 2.0), (1, 12, 5.0), (1, 22, 5.0)])
+    """As one that evaluates, for longer than a silent one is waited for; then for longer than any,
+    and again.
+    """
+    gang = make(
+        silent_s=1.0,
+        lag_s=3.5,
+        slow=[(0, 5, 2.0), (1, 12, 5.0), (1, 22, 5.0)],
+    )
     gang.start(0, 1, 2)
     gang.ends_with(undisturbed, 3, 3)
     assert "step 12 comes again and no member was lost" in gang.logs()
@@ -174,12 +214,38 @@ def test_too_few_give_their_nodes_back(make: Make) -> None:
     assert gang.of("commit"), "what was done is stored before the node goes"
 
 
-def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bits(make: Make, undisturbed: str) -> None:
-    gang, port = make(nodes=2, gate_step=25), str(free_run(8))
+def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bits(
+    make: Make, undisturbed: str
+) -> None:
+    gang = make(nodes=2, gate_step=25)
+    port = str(free_run(8))
     for node in (0, 1):
-        program = [sys.executable, "-m", gangs.CHILD, json.dumps({**gang.settings, "index": 0})]
-        ranks = [sys.executable, "-m", "holdfast", "train", "ranks", "--processes", "2", "--", *program]
-        gang.launch(node, ranks, **{ENV_GANG_NODES: "2", ENV_GANG_PORT: port, ENV_COMPLETION_INDEX: str(node)})
+        program = [
+            sys.executable,
+            "-m",
+            gangs.CHILD,
+            json.dumps({**gang.settings, "index": 0}),
+        ]
+        ranks = [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "train",
+            "ranks",
+            "--processes",
+            "2",
+            "--",
+            *program,
+        ]
+        gang.launch(
+            node,
+            ranks,
+            **{
+                ENV_GANG_NODES: "2",
+                ENV_GANG_PORT: port,
+                ENV_COMPLETION_INDEX: str(node),
+            },
+        )
     gang.until(gang.committed)
     kill_family(gang.processes[0].pid)
     gang.open_gate()
@@ -188,13 +254,16 @@ def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bit
     assert {line["world_size"] for line in gang.of("start")} == {4, 2}
 
 
-def test_a_storage_that_refuses_a_regrouping_costs_no_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_refuses_a_regrouping_costs_no_job(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gang = make(gate_step=15, hold_s=3.0)
     ledger = gang.folder / "ledger"
     gang.settings["ledger"] = str(ledger)
     gang.start(0, 1, 2)
     gang.until(gang.committed)
-    gang.until(lambda: '"step": 14' in ledger.read_text())  # which is not the step that was committed
+    # which is not the step that was committed
+    gang.until(lambda: '"step": 14' in ledger.read_text())
     gang.signal(2, signal.SIGKILL)
     epochs = gang.checkpoints / "elastic" / "gang"
     epochs.rename(gang.folder / "away")
@@ -204,7 +273,8 @@ def test_a_storage_that_refuses_a_regrouping_costs_no_job(make: Make, monkeypatc
     left = [re.findall(r"leaving at step (\d+)", gang.log_of(place)) for place in (0, 1)]
     assert left[0] == left[1] and (step := int(left[0][0])) > 10, gang.logs()
     assert f"the newest checkpoint is of step 10: {step - 10} steps are lost" in gang.log_of(0)
-    # A place that comes back finds no storage at all: it was good when this place began for the first time.
+    # A place that comes back finds no storage at all: it was good when this place began for the
+    # first time.
     gang.checkpoints.rename(gang.folder / "all-away")
     gang.checkpoints.touch()
     gang.start(0)
@@ -218,7 +288,8 @@ def test_a_storage_that_comes_back_in_time_costs_a_wait(make: Make, undisturbed:
     gang = make(gate_step=15)
     gang.start(0, 1, 2)
     gang.until(gang.committed)
-    epochs, away = gang.checkpoints / "elastic" / "gang", gang.folder / "away"
+    epochs = gang.checkpoints / "elastic" / "gang"
+    away = gang.folder / "away"
     epochs.rename(away)
     epochs.touch()
     gang.signal(2, signal.SIGKILL)
@@ -244,7 +315,13 @@ def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> E
     model = nn.Linear(2, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     places = Places(nodes=(("127.0.0.1", free_ports(1)[0]),), index=0)
-    return ElasticGang(str(folder), {"model": model, "optimizer": optimizer}, run="run", places=places, **settings)
+    return ElasticGang(
+        str(folder),
+        {"model": model, "optimizer": optimizer},
+        run="run",
+        places=places,
+        **settings,
+    )
 
 
 def trained(gang: ElasticGang, steps: int) -> None:

@@ -1,10 +1,12 @@
-"""Every interleaving of an elastic gang's protocol: epochs, flags on the sum, and the repair after a loss.
+"""Every interleaving of an elastic gang's protocol: epochs, flags on the sum, and the repair after
+a loss.
 
-The model: each member meets the others of its epoch, takes the furthest state among them, and adds up steps with them.
-A collective ends for a member once all have begun it, and fails, at any moment, once one of them is gone. So survivors
-of a death differ by a step. What the lead proposes is the product's own `successor`; the storage keeps the first
-proposal of each number. A lead's patience may end at any moment: whoever it leaves behind is what a frozen member is.
-With `again` who was left behind asks to come in: those that it can see, who may not know yet that their epoch is over.
+The model: each member meets the others of its epoch, takes the furthest state among them, and adds
+up steps with them. A collective ends for a member once all have begun it, and fails, at any moment,
+once one of them is gone. So survivors of a death differ by a step. What the lead proposes is the
+product's own `successor`; the storage keeps the first proposal of each number. A lead's patience
+may end at any moment: whoever it leaves behind is what a frozen member is. With `again` who was
+left behind asks to come in: those that it can see, who may not know yet that their epoch is over.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +25,9 @@ MEMBERS = tuple(Member(index=place, incarnation=f"p{place}") for place in range(
 GONE = frozenset({"dead", "left", "done", "expelled", "alone"})
 NO_STATE = -1
 AGAIN = 100
-"""Sums of a place that is in an epoch for the second time: none of those that the others have begun is meant for it."""
+"""Sums of a place that is in an epoch for the second time: none of those that the others have begun
+is meant for it.
+"""
 
 
 class Place(NamedTuple):
@@ -42,7 +46,9 @@ class State(NamedTuple):
     places: tuple[Place, ...]
     epochs: tuple[Epoch, ...]
     begun: frozenset[tuple[str, int, int, int, int]] = frozenset()
-    """(collective, its epoch, its number in the epoch, place, value): the step of a member, or a flag."""
+    """(collective, its epoch, its number in the epoch, place, value): the step of a member, or a
+    flag.
+    """
     reported: frozenset[tuple[int, int]] = frozenset()
     """(epoch, place)."""
     deaths: int = 0
@@ -58,7 +64,9 @@ class State(NamedTuple):
         oldest = min(((place.epoch, place.sums) for place in alive), default=(1 << 30, 0))
         gone = (Place(phase=place.phase, epoch=0, step=place.step) for place in self.places)
         return self._replace(
-            places=tuple(g if g.phase in GONE else p for g, p in zip(gone, self.places, strict=True)),
+            places=tuple(
+                g if g.phase in GONE else p for g, p in zip(gone, self.places, strict=True)
+            ),
             begun=frozenset(b for b in self.begun if (b[1], b[2]) >= oldest),
             reported=frozenset(r for r in self.reported if r[0] >= oldest[0]),
         )
@@ -67,7 +75,11 @@ class State(NamedTuple):
         return self._replace(places=(*self.places[:index], place, *self.places[index + 1 :]))
 
     def values(self, collective: str, epoch: int, number: int) -> dict[int, int]:
-        return {place: value for c, e, n, place, value in self.begun if (c, e, n) == (collective, epoch, number)}
+        return {
+            place: value
+            for c, e, n, place, value in self.begun
+            if (c, e, n) == (collective, epoch, number)
+        }
 
 
 def source(steps: dict[int, int]) -> int:
@@ -103,7 +115,9 @@ class Model:
             if place.phase in GONE:
                 continue
             if state.deaths < self.deaths:
-                yield state.with_place(index, place._replace(phase="dead"))._replace(deaths=state.deaths + 1)
+                yield state.with_place(index, place._replace(phase="dead"))._replace(
+                    deaths=state.deaths + 1
+                )
             move: Callable[[State, int, Place], Iterator[State]] = getattr(self, f"_{place.phase}")
             yield from move(state, index, place)
 
@@ -112,11 +126,16 @@ class Model:
         at_work = [(-p.epoch, o) for o, p in others if p.phase != "asking"]
         if at_work:
             found = state.epochs[-min(at_work)[0] - 1]
-            if MEMBERS[index] in found.members and (found.number > place.epoch or not self.remembers):
+            if MEMBERS[index] in found.members and (
+                found.number > place.epoch or not self.remembers
+            ):
                 met_before = AGAIN if found.number <= place.epoch else 0
-                yield state.with_place(index, Place(epoch=found.number, step=place.step, sums=met_before))
+                yield state.with_place(
+                    index, Place(epoch=found.number, step=place.step, sums=met_before)
+                )
         elif not others:
-            yield state.with_place(index, place._replace(phase="alone"))  # it takes up the newest checkpoint
+            # it takes up the newest checkpoint
+            yield state.with_place(index, place._replace(phase="alone"))
         elif index < min(o for o, _ in others):
             members = tuple(MEMBERS[place] for place in sorted([index, *(o for o, _ in others)]))
             epoch = Epoch(number=len(state.epochs) + 1, members=members)
@@ -130,7 +149,8 @@ class Model:
         steps = state.values("meet", place.epoch, place.sums)
         members = self._members(state, place)
         if steps.keys() == members:
-            known = [step for step in steps.values() if step != NO_STATE] or [0]  # nobody: the checkpoint
+            # nobody: the checkpoint
+            known = [step for step in steps.values() if step != NO_STATE] or [0]
             assert max(known) - min(known) <= 1, f"survivors differ by more than a step: {state}"
             step = source(steps) if self.repairs else place.step
             yield state.with_place(index, place._replace(phase="compute", step=step))
@@ -149,7 +169,9 @@ class Model:
 
     def _reduce(self, state: State, index: int, place: Place) -> Iterator[State]:
         flags = state.values("step", place.epoch, place.sums)
-        assert len({flag // 10 for flag in flags.values()}) == 1, f"one sum of two different steps: {state}"
+        assert len({flag // 10 for flag in flags.values()}) == 1, (
+            f"one sum of two different steps: {state}"
+        )
         if flags.keys() == self._members(state, place):
             leaving = frozenset(p for p, flag in flags.items() if flag % 2)
             done = place._replace(step=place.step + 1)
@@ -162,7 +184,9 @@ class Model:
         yield from self._fails(state, index, place)
 
     def _calls(self, state: State, index: int, place: Place) -> bool:
-        """Whether it is the lead, and calls for a regrouping: one for all of this sum, since it rides on it."""
+        """Whether it is the lead, and calls for a regrouping: one for all of this sum, since it
+        rides on it.
+        """
         asked = any(other.phase == "asking" for other in state.places)
         return asked and state.epochs[place.epoch - 1].lead.index == index
 
@@ -178,12 +202,19 @@ class Model:
         elif lead.epoch > place.epoch and (lead.phase != "asking" or self.remembers):
             yield self._enters(state, index, state.epochs[lead.epoch - 1])
 
-    def _leads(self, state: State, index: int, place: Place, living: list[Member]) -> Iterator[State]:
+    def _leads(
+        self,
+        state: State,
+        index: int,
+        place: Place,
+        living: list[Member],
+    ) -> Iterator[State]:
         epoch = state.epochs[place.epoch - 1]
         reported = frozenset(p for e, p in state.reported if e == epoch.number)
         asking = [m for m in MEMBERS if state.places[m.index].phase == "asking"]
         silent = {m.index for m in living if m.index != index} - reported
-        # Who has done the last step, was left out or has gone on never reports: there, patience always ends.
+        # Who has done the last step, was left out or has gone on never reports: there, patience
+        # always ends.
         others = [state.places[p] for p in silent]
         free = all(o.phase in ("finish", "asking") or o.epoch > epoch.number for o in others)
         for patient in (True, False) if free or state.impatient < self.impatient else (True,):
@@ -203,7 +234,9 @@ class Model:
                 yield self._enters(state, index, state.epochs[epoch.number])
             else:
                 epochs = (*state.epochs[: epoch.number], proposal)
-                after = state._replace(epochs=epochs, impatient=state.impatient + (not patient and not free))
+                after = state._replace(
+                    epochs=epochs, impatient=state.impatient + (not patient and not free)
+                )
                 yield self._enters(after, index, proposal)
 
     def _enters(self, state: State, index: int, epoch: Epoch) -> State:
@@ -216,7 +249,9 @@ class Model:
         return state.with_place(index, Place(phase=phase, epoch=epoch.number, step=place.step))
 
     def _finish(self, state: State, index: int, place: Place) -> Iterator[State]:
-        """The lowest living member of the epoch has committed; the others have seen that, or it is gone."""
+        """The lowest living member of the epoch has committed; the others have seen that, or it is
+        gone.
+        """
         past = GONE | {"asking"} if self.skips_askers else GONE
         members = (m.index for m in state.epochs[place.epoch - 1].members)
         living = [m for m in members if m == index or state.places[m].phase not in past]
@@ -227,7 +262,9 @@ class Model:
         members = self._members(state, place)
         others = [state.places[p] for p in members - {index}]
         lost = state.with_place(index, place._replace(phase="lost", without=frozenset()))
-        if any(o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in others):
+        if any(
+            o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in others
+        ):
             yield lost
         elif state.late < self.late:
             yield lost._replace(late=state.late + 1)
@@ -243,7 +280,9 @@ class Model:
         assert GONE.issuperset(phases), f"stuck: {state}"
         ended = [place for place in state.places if place.phase == "done"]
         if self.min_nodes == 1:
-            assert all(place.step == self.steps for place in ended), f"ended before the last step: {state}"
+            assert all(place.step == self.steps for place in ended), (
+                f"ended before the last step: {state}"
+            )
             spent = sum(phase in ("dead", "left") for phase in phases)
             assert ended or spent, f"nobody is left although nobody was lost: {state}"
         newest = state.epochs[-1]
@@ -275,11 +314,19 @@ def test_every_interleaving_of_three_members_ends_well(model: Model) -> None:
     ("broken", "found"),
     [
         (Model(repairs=False), "two different steps"),
-        (Model(create_only=False, impatient=1), "two different steps|stuck|left behind|more than a step"),
+        (
+            Model(create_only=False, impatient=1),
+            "two different steps|stuck|left behind|more than a step",
+        ),
         (Model(again=True, impatient=1, late=1, deaths=0, remembers=False), "no end"),
         (Model(again=True, impatient=1, deaths=0, skips_askers=False), "stuck"),
     ],
-    ids=["no-repair", "storage-that-replaces", "back-into-an-old-epoch", "an-asker-that-is-to-commit"],
+    ids=[
+        "no-repair",
+        "storage-that-replaces",
+        "back-into-an-old-epoch",
+        "an-asker-that-is-to-commit",
+    ],
 )
 def test_the_model_finds_a_broken_protocol(broken: Model, found: str) -> None:
     with pytest.raises(AssertionError, match=found):

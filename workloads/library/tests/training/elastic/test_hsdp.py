@@ -1,4 +1,6 @@
-"""State that is shared by the ranks of a node: whatever is lost or comes, the exact run ends in the same bits."""
+"""State that is shared by the ranks of a node: whatever is lost or comes, the exact run ends in the
+same bits.
+"""
 
 import signal
 from collections.abc import Callable
@@ -29,10 +31,20 @@ class Nodes(Gang):
     """Of RANKS processes that share one state."""
 
     def __init__(self, folder: Path, *, server: ForkServer, nodes: int, **settings: Any) -> None:
-        settings = {"shards": 4, "steps": 30} | settings  # two shards for each of two nodes, and four for one
-        super().__init__(folder, nodes=nodes, server=server, child=HSDP_CHILD, **settings)
+        # two shards for each of two nodes, and four for one
+        settings = {"shards": 4, "steps": 30} | settings
+        super().__init__(
+            folder,
+            nodes=nodes,
+            server=server,
+            child=HSDP_CHILD,
+            **settings,
+        )
         first = free_run(2 * nodes * RANKS)
-        self._gang = {ENV_GANG_NODES: str(nodes), ENV_GANG_PORT: str(first)}
+        self._gang = {
+            ENV_GANG_NODES: str(nodes),
+            ENV_GANG_PORT: str(first),
+        }
         self.settings["nodes"] = [["127.0.0.1", first + 2 * RANKS * node] for node in range(nodes)]
 
     def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
@@ -41,7 +53,10 @@ class Nodes(Gang):
             self.start(place, kill_at=kill_at if rank in (-1, place % RANKS) else "")
 
     def of_place(self, place: int) -> dict[str, str]:
-        rank = {ENV_LOCAL_RANK: str(place % RANKS), ENV_LOCAL_WORLD_SIZE: str(RANKS)}
+        rank = {
+            ENV_LOCAL_RANK: str(place % RANKS),
+            ENV_LOCAL_WORLD_SIZE: str(RANKS),
+        }
         return self._gang | rank | {ENV_COMPLETION_INDEX: str(place // RANKS)}
 
     def places_of(self, node: int) -> range:
@@ -59,17 +74,22 @@ def make(make: Make) -> Make:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
     """Digest of a run on one node that nothing happens to."""
-    return Nodes(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1).digest_of_one_node()
+    return Nodes(
+        tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1
+    ).digest_of_one_node()
 
 
 def test_a_rank_that_dies_takes_its_node_along_and_the_replacement_gets_the_state_shard_by_shard(
     make: Make, undisturbed: str
 ) -> None:
-    """Its neighbour's sum with the other node succeeds: that one's rank would apply the step, and its neighbour not."""
+    """Its neighbour's sum with the other node succeeds: that one's rank would apply the step, and
+    its neighbour not.
+    """
     gang = make(gate_step=25)
     gang.start_node(1)
     gang.start_node(0, "gang.reduce:12", rank=1)
-    gang.until(lambda: 1 in gang.sizes())  # one that is back before the other goes on is taken in at once
+    # one that is back before the other goes on is taken in at once
+    gang.until(lambda: 1 in gang.sizes())
     assert [gang.ended(place) for place in gang.places_of(0)] == [EXIT_RETRY, -signal.SIGKILL]
     gang.start_node(0)
     gang.until(lambda: gang.waiting(0))
@@ -107,7 +127,8 @@ def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
     assert weights[0] == pytest.approx(weights[1], rel=1e-3, abs=1e-5)
 
 
-# In the order in which a node comes to them. The others than rank 0 of a node do not pass what it alone asks and decides.
+# In the order in which a node comes to them. The others than rank 0 of a node do not pass what it
+# alone asks and decides.
 KILLS = [
     Strike(at="gang.reduced", place=0, count=4),
     Strike(at="gang.join", place=0),
@@ -123,8 +144,17 @@ KILLS = [
 
 
 @pytest.mark.timeout(1000)
-def test_nodes_that_lose_a_rank_at_any_point_end_in_the_same_bits(make: Make, undisturbed: str) -> None:
-    gang = make(pace_s=0.5, every=5, gather_s=2.0, hold_s=30.0, silent_s=8.0, connect_s=4.0)
+def test_nodes_that_lose_a_rank_at_any_point_end_in_the_same_bits(
+    make: Make, undisturbed: str
+) -> None:
+    gang = make(
+        pace_s=0.5,
+        every=5,
+        gather_s=2.0,
+        hold_s=30.0,
+        silent_s=8.0,
+        connect_s=4.0,
+    )
     played = Played(gang, KILLS)
     assert (played.wrong, gang.digests()) == ([], {undisturbed}), gang.logs()
     assert len(played.struck) >= 2

@@ -4,13 +4,22 @@ import pytest
 
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.conftest import Make
-from workloads.library.tests.training.elastic.kills import SETTINGS, LedgerGang, Played, Strike, judged
+from workloads.library.tests.training.elastic.kills import (
+    SETTINGS,
+    LedgerGang,
+    Played,
+    Strike,
+    judged,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 STEP = 15
 DRILLS = {
-    "two": [Strike(at="gang.reduce", place=1, count=STEP), Strike(at="gang.reduce", place=2, count=STEP)],
+    "two": [
+        Strike(at="gang.reduce", place=1, count=STEP),
+        Strike(at="gang.reduce", place=2, count=STEP),
+    ],
     "rank 0": [Strike(at="gang.reduced", place=0, count=STEP)],
     "all": [Strike(at="gang.reduce", place=place, count=STEP) for place in range(3)],
     "during a grow": [
@@ -29,14 +38,20 @@ DRILLS = {
         Strike(at="stage.end", place=0),
     ],
 }
-# How many of a drill's strikes must have come: a point that a late place never reaches strikes nobody.
+# How many of a drill's strikes must have come: a point that a late place never reaches strikes
+# nobody.
 FEWEST = {"during a grow": 2, "at many points": 4}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
     """Digest of one node that nothing happens to."""
-    gang = LedgerGang(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1, **SETTINGS | {"pace_s": 0.0})
+    gang = LedgerGang(
+        tmp_path_factory.mktemp("undisturbed"),
+        server=server,
+        nodes=1,
+        **SETTINGS | {"pace_s": 0.0},
+    )
     assert Played(gang, [], watch=gang.commits.note).wrong == []
     (digest,) = gang.digests()
     assert judged(gang, digest) == []

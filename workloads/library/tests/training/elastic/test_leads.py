@@ -1,4 +1,6 @@
-"""Who leads a gang, and what the lead may commit: epochs over real questions and answers, a fence in a real folder."""
+"""Who leads a gang, and what the lead may commit: epochs over real questions and answers, a fence
+in a real folder.
+"""
 
 import signal
 import subprocess
@@ -33,8 +35,14 @@ from workloads.library.tests.training.elastic.test_elastic_gang import one_node
 pytestmark = pytest.mark.process
 
 STEPS = 20
-LIMITS = {"min_members": 2, "gather_s": 0.0, "hold_s": 20.0}
-FIRST = Epoch(number=1, members=tuple(Member(index=place, incarnation=f"p{place}") for place in range(3)))
+LIMITS = {
+    "min_members": 2,
+    "gather_s": 0.0,
+    "hold_s": 20.0,
+}
+FIRST = Epoch(
+    number=1, members=tuple(Member(index=place, incarnation=f"p{place}") for place in range(3))
+)
 
 
 @pytest.fixture
@@ -58,16 +66,26 @@ def saves_in(storage: LocalStorage, folder: Path) -> GangSaves:
     torch.manual_seed(1)
     state = {"model": nn.Linear(4, 4)}
     return GangSaves(
-        str(folder), storage, "run", state, gang="ours", every=1, keep=3, tuning=Tuning(), events=None,
+        str(folder),
+        storage,
+        "run",
+        state,
+        gang="ours",
+        every=1,
+        keep=3,
+        tuning=Tuning(),
+        events=None,
         stop_asked=lambda: False,
-    )  # fmt: skip
+    )
 
 
 def committed(storage: LocalStorage) -> list[int]:
     return sorted(entry.step for entry in survey(storage, "run").values() if entry.commit)
 
 
-def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_save(tmp_path: Path) -> None:
+def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_save(
+    tmp_path: Path,
+) -> None:
     storage = Flaky.open(str(tmp_path))
     storage.refusals = 3
     saves = saves_in(storage, tmp_path)
@@ -89,14 +107,20 @@ def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_s
 @pytest.fixture
 def survivors(storage: LocalStorage) -> Iterator[list[Regroup]]:
     addresses = tuple(("127.0.0.1", port) for port in free_ports(3))
-    peers, never = Peers(addresses, b"run"), lambda: False
+    peers = Peers(addresses, b"run")
+
+    def never() -> bool:
+        return False
+
     with ExitStack() as closing:
         found: list[Regroup] = []
         for place in (1, 2):
             control = Control(FIRST.members[place], addresses[place][1], b"run")
             closing.callback(control.close)
             control.enter(FIRST, "member")
-            found.append(Regroup(storage, "run", control, peers, Lag(2.0), stop_asked=never, **LIMITS))
+            found.append(
+                Regroup(storage, "run", control, peers, Lag(2.0), stop_asked=never, **LIMITS)
+            )
         yield found
 
 
@@ -111,17 +135,22 @@ def next_epoch(survivor: Regroup) -> Epoch:
 def test_members_whom_a_dead_lead_went_on_without_leave_the_old_epoch_together(
     storage: LocalStorage, survivors: list[Regroup]
 ) -> None:
-    """Each still offers the other a place in the epoch that is over, and only one of them has read that it is."""
+    """Each still offers the other a place in the epoch that is over, and only one of them has read
+    that it is.
+    """
     propose(storage, "run", Epoch(number=2, members=FIRST.members[:1]))
     asked = [ThreadPoolExecutor(max_workers=1).submit(next_epoch, each) for each in survivors]
     found = [each.result(timeout=60) for each in asked]
     assert found == [Epoch(number=3, members=FIRST.members[1:])] * 2
 
 
-def test_a_lead_that_loses_the_last_sum_does_not_wait_for_one_that_has_done_it(survivors: list[Regroup]) -> None:
+def test_a_lead_that_loses_the_last_sum_does_not_wait_for_one_that_has_done_it(
+    survivors: list[Regroup],
+) -> None:
     lower, last = survivors
     last.control.shown["finished"] = FIRST.number
-    lower._min_members, lower.lag.bound_s = 2, 10.0
+    lower._min_members = 2
+    lower.lag.bound_s = 10.0
     assert lower.after(FIRST) == Epoch(number=2, members=FIRST.members[1:2])
     assert not lower._reported_late, "it waited for one that reports nothing"
 
@@ -133,14 +162,23 @@ def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that
     lower, last = survivors
     lower.control.enter(Epoch(number=2, members=FIRST.members[:1]), "waiting")
     group = Group(last.peers.addresses, last.control.me, torch.device("cpu"), key=b"run")
-    crew = Crew(last, group, saves_in(storage, tmp_path), Shutdown(), silent_s=2.0, window_s=15.0)
-    crew.epoch, crew.step = FIRST, 5
+    crew = Crew(
+        last,
+        group,
+        saves_in(storage, tmp_path),
+        Shutdown(),
+        silent_s=2.0,
+        window_s=15.0,
+    )
+    crew.epoch = FIRST
+    crew.step = 5
     ThreadPoolExecutor(max_workers=1).submit(crew.finish, 5, 30.0).result(timeout=60)
     assert committed(storage) == [5] and last.control.phase == "complete"
     crew.close()
 
 
-# Connecting when the lead, which hosts the store, is frozen: its kernel still accepts, and nothing answers.
+# Connecting when the lead, which hosts the store, is frozen: its kernel still accepts, and nothing
+# answers.
 
 HOST = """
 import sys, time
@@ -155,7 +193,12 @@ time.sleep(3600)
 @pytest.mark.timeout(120)
 def test_a_lead_that_is_frozen_while_others_connect_holds_no_member() -> None:
     addresses = tuple(("127.0.0.1", port) for port in free_ports(2))
-    command = [sys.executable, "-c", HOST, str(addresses[0][1] + 1)]
+    command = [
+        sys.executable,
+        "-c",
+        HOST,
+        str(addresses[0][1] + 1),
+    ]
     lead = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert lead.stdout and lead.stdout.readline() == "up\n"
     lead.send_signal(signal.SIGSTOP)
@@ -168,7 +211,8 @@ def test_a_lead_that_is_frozen_while_others_connect_holds_no_member() -> None:
         lead.communicate()
 
 
-# A lead whose right to commit is gone: taken by its own gang, beyond a torn network, or by another Job of that name.
+# A lead whose right to commit is gone: taken by its own gang, beyond a torn network, or by another
+# Job of that name.
 
 
 @pytest.fixture
@@ -199,15 +243,24 @@ def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
         fence.check(storage, "run", late)
 
 
-# A code that fails the Job would end the half of the own gang that works; another Job of the same name keeps the run.
-@pytest.mark.parametrize(("own", "error", "code"), [(True, CutOff, EXIT_RETRY), (False, Superseded, EXIT_BAD_INPUT)])
+# A code that fails the Job would end the half of the own gang that works; another Job of the same
+# name keeps the run.
+@pytest.mark.parametrize(
+    ("own", "error", "code"), [(True, CutOff, EXIT_RETRY), (False, Superseded, EXIT_BAD_INPUT)]
+)
 def test_who_is_cut_off_asks_to_be_started_again_unless_another_job_has_the_run(
-    storage: LocalStorage, doing: Iterator[int], own: bool, error: type[CheckpointExit], code: int
+    storage: LocalStorage,
+    doing: Iterator[int],
+    own: bool,
+    error: type[CheckpointExit],
+    code: int,
 ) -> None:
     # A member that cannot be reached forms the epoch after the newest.
     number = newest_number(storage, "run") + 1
     propose(storage, "run", Epoch(number=number, members=(Member(index=0, incarnation="beyond"),)))
-    fence.take(storage, "run", gang=(fence.newest_gang(storage, "run") or "") if own else "other places")
+    fence.take(
+        storage, "run", gang=(fence.newest_gang(storage, "run") or "") if own else "other places"
+    )
     with pytest.raises(error) as end:
         list(doing)
     assert end.value.code == code

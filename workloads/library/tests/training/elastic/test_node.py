@@ -1,4 +1,6 @@
-"""Which sharded state an elastic gang takes: that of the processes of one node, and no other. In one process."""
+"""Which sharded state an elastic gang takes: that of the processes of one node, and no other. In
+one process.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +27,12 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def two_processes() -> Iterator[None]:
     """Of which this is the first, and the other answers what torch's stand-in does: nothing."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    dist.init_process_group(
+        "fake",
+        store=FakeStore(),
+        rank=0,
+        world_size=2,
+    )
     yield
     dist.destroy_process_group()
 
@@ -50,14 +57,27 @@ def in_replicas(model: nn.Sequential) -> None:
     ],
 )
 def test_what_a_lost_node_would_take_along_is_refused(
-    tmp_path: Path, shard: Callable[[nn.Sequential], None], index: int, ranks_per_node: int, got: str
+    tmp_path: Path,
+    shard: Callable[[nn.Sequential], None],
+    index: int,
+    ranks_per_node: int,
+    got: str,
 ) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     shard(model)
     nodes = tuple(("127.0.0.1", port) for port in free_ports(4))
-    places = Places(nodes=nodes, index=index, ranks_per_node=ranks_per_node)
+    places = Places(
+        nodes=nodes,
+        index=index,
+        ranks_per_node=ranks_per_node,
+    )
     with pytest.raises(InputError, match="sharded over processes") as refused:
-        ElasticGang(str(tmp_path), {"model": model}, run="run", places=places)
+        ElasticGang(
+            str(tmp_path),
+            {"model": model},
+            run="run",
+            places=places,
+        )
     assert got in refused.value.got
     assert "join_node()" in refused.value.fix and "holdfast train run" in refused.value.fix
 
@@ -66,16 +86,24 @@ def test_what_a_lost_node_would_take_along_is_refused(
 @pytest.mark.parametrize(
     "error",
     [
-        Expelled("out"), GroupLost("gone"), StorageError("503"), Preempted(3), GangTooSmall(4, "few"), CutOff(5, "torn"),
+        Expelled("out"),
+        GroupLost("gone"),
+        StorageError("503"),
+        Preempted(3),
+        GangTooSmall(4, "few"),
+        CutOff(5, "torn"),
         InputError("what", got="got", allowed="allowed", fix="fix"),
     ],
-)  # fmt: skip
+)
 def test_what_the_rank_that_speaks_raises_all_ranks_raise(
     monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     sent: list[object] = []
-    monkeypatch.setattr(nodes, "broadcast_json", lambda value, *_: sent.append(value or sent[0]) or sent[-1])
-    first, second = Node(), Node()
+    monkeypatch.setattr(
+        nodes, "broadcast_json", lambda value, *_: sent.append(value or sent[0]) or sent[-1]
+    )
+    first = Node()
+    second = Node()
     first.size = second.size = 2
     second.rank = 1
 

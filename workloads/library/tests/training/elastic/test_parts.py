@@ -1,4 +1,6 @@
-"""What elastic gangs are made of, without a process: shares, sums that no grouping changes, epochs, odd messages."""
+"""What elastic gangs are made of, without a process: shares, sums that no grouping changes, epochs,
+odd messages.
+"""
 
 import queue
 from collections.abc import Callable
@@ -45,7 +47,14 @@ PLACES = (("127.0.0.1", 29_500),) * 4
 
 
 def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
-    given = {"command": ["true"], "checkpoints": "c", "run": "r", "place": 0, "processes": 1, "copies": 0} | changed
+    given = {
+        "command": ["true"],
+        "checkpoints": "c",
+        "run": "r",
+        "place": 0,
+        "processes": 1,
+        "copies": 0,
+    } | changed
     return ShardedNode(nodes=PLACES[:nodes], **given)
 
 
@@ -67,7 +76,9 @@ def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
         (lambda: sharded_node(wait_s=-1.0), "-1"),
     ],
 )
-def test_numbers_that_do_not_fit_the_gang_are_refused(asked: Callable[[], object], got: str) -> None:
+def test_numbers_that_do_not_fit_the_gang_are_refused(
+    asked: Callable[[], object], got: str
+) -> None:
     with pytest.raises(InputError) as refused:
         asked()
     assert str(refused.value.got).startswith(got)
@@ -77,7 +88,13 @@ def test_numbers_that_do_not_fit_the_gang_are_refused(asked: Callable[[], object
 @pytest.mark.parametrize(
     ("here", "difference"),
     [
-        ({"model": nn.Linear(2, 2), "extra": {"at": 1}}, r"only here: \['extra'\]"),
+        (
+            {
+                "model": nn.Linear(2, 2),
+                "extra": {"at": 1},
+            },
+            r"only here: \['extra'\]",
+        ),
         ({"model": nn.Linear(2, 3)}, "size mismatch"),
         ({"network": nn.Linear(2, 2)}, r"only here: \['network'\]; only there: \['model'\]"),
     ],
@@ -91,15 +108,90 @@ def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], differ
 @pytest.mark.parametrize(
     "described",
     [
-        [["w", "load", [2], []]], [["w", "int1", [2], []]], [["w", 3, [2], []]], [["w", "float32", [-2], []]],
-        [["w", "float32", [1 << 40, 1 << 40], []]], [["w", "float32", "22", []]], [["w", "float32", [2.5], []]],
-        [["w", "float32", [2], [[2], [1]]]], [["w", "float32"]], 7, [None],
+        [
+            [
+                "w",
+                "load",
+                [2],
+                [],
+            ]
+        ],
+        [
+            [
+                "w",
+                "int1",
+                [2],
+                [],
+            ]
+        ],
+        [
+            [
+                "w",
+                3,
+                [2],
+                [],
+            ]
+        ],
+        [
+            [
+                "w",
+                "float32",
+                [-2],
+                [],
+            ]
+        ],
+        [
+            [
+                "w",
+                "float32",
+                [1 << 40, 1 << 40],
+                [],
+            ]
+        ],
+        [
+            [
+                "w",
+                "float32",
+                "22",
+                [],
+            ]
+        ],
+        [
+            [
+                "w",
+                "float32",
+                [2.5],
+                [],
+            ]
+        ],
+        [
+            [
+                "w",
+                "float32",
+                [2],
+                [[2], [1]],
+            ]
+        ],
+        [["w", "float32"]],
+        7,
+        [None],
     ],
-)  # fmt: skip
+)
 def test_a_state_that_no_member_would_give_takes_no_memory(described: Any) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
         room_for(described, torch.device("cpu"), most_bytes=1 << 30)
-    ((key, room, layout),) = room_for([["w", "bfloat16", [2, 3], []]], torch.device("cpu"), most_bytes=12)
+    ((key, room, layout),) = room_for(
+        [
+            [
+                "w",
+                "bfloat16",
+                [2, 3],
+                [],
+            ]
+        ],
+        torch.device("cpu"),
+        most_bytes=12,
+    )
     assert (key, room.shape, room.dtype, layout) == ("w", (2, 3), torch.bfloat16, [])
 
 
@@ -129,7 +221,9 @@ def test_an_exact_sum_is_the_same_for_every_grouping(seed: int, magnitude: int) 
         assert torch.equal(whole, torch.stack(parts).sum(0))
 
 
-def test_an_exact_gradient_is_that_of_a_plain_sum_to_the_precision_of_floats_and_what_is_not_finite_stays_so() -> None:
+def test_an_exact_gradient_is_that_of_a_plain_sum_to_the_precision_of_floats_and_what_is_not_finite_stays_so() -> (
+    None
+):
     parameter: Any = nn.Parameter(torch.zeros(100))
     gradients = torch.randn(6, 100)
     exact = ExactGradientSum([parameter], flags=2)
@@ -139,7 +233,8 @@ def test_an_exact_gradient_is_that_of_a_plain_sum_to_the_precision_of_floats_and
         added_up(exact, parameter, gradients)
     assert flags == [1, 0]
     torch.testing.assert_close(parameter.grad, gradients.double().sum(0).float())
-    # Where a member is lost in a sum that does not fit, some of the others have a larger exponent and some have not.
+    # Where a member is lost in a sum that does not fit, some of the others have a larger exponent
+    # and some have not.
     before = exact.exponent
     added_up(exact, parameter, 1e6 * gradients)
     assert exact.reduce([0, 0]) is None and exact.exponent > before
@@ -172,7 +267,8 @@ def test_of_two_halves_that_propose_one_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["", "{", "[]", '{"number": 1}', '{"number": 1, "members": [], "ending": false}', "[" * 9999]
+    "body",
+    ["", "{", "[]", '{"number": 1}', '{"number": 1, "members": [], "ending": false}', "[" * 9999],
 )
 def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str) -> None:
     storage = LocalStorage.open(str(tmp_path))
@@ -185,7 +281,9 @@ def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str)
 def test_a_stranger_without_the_key_of_the_run_is_refused_and_a_member_with_another_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As where the secret is missing on one node: both live, and neither believes what the other answers."""
+    """As where the secret is missing on one node: both live, and neither believes what the other
+    answers.
+    """
     (port,) = free_ports(1)
     (tmp_path / "key").write_text("k" * 64)
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
@@ -193,22 +291,40 @@ def test_a_stranger_without_the_key_of_the_run_is_refused_and_a_member_with_anot
     monkeypatch.delenv(ENV_KEY_FILE)
     stranger = Peers((("127.0.0.1", port),), join_key("run"))
     with closing(Control(Member(index=0, incarnation="me"), port, own)) as control:
-        assert stranger.ask(0, "/join", 2.0, index=1, incarnation="stranger") is None
+        assert (
+            stranger.ask(
+                0,
+                "/join",
+                2.0,
+                index=1,
+                incarnation="stranger",
+            )
+            is None
+        )
         assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
         assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
         assert control.joining() == {} and control.reported(0) == frozenset()
-    assert capsys.readouterr().out.count("place 0 has another key than this process: mount the same secret") == 1
+    assert (
+        capsys.readouterr().out.count(
+            "place 0 has another key than this process: mount the same secret"
+        )
+        == 1
+    )
 
 
 def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
     (port,) = free_ports(1)
-    me, other, before = (Member(index=place, incarnation=name) for place, name in ((0, "me"), (1, "b"), (1, "a")))
+    me, other, before = (
+        Member(index=place, incarnation=name) for place, name in ((0, "me"), (1, "b"), (1, "a"))
+    )
     peers = Peers((("127.0.0.1", port),), b"run")
     with closing(Control(me, port, b"run")) as control:
         for number in range(1, 2 * EPOCHS):
             control.enter(Epoch(number=number, members=(me, other)), "member")
         for asks, epoch in ((before, number), (other, number + 1), (other, 1), (other, -1)):
-            assert peers.ask(0, "/report", 2.0, **asdict(asks), epoch=epoch), "answered, and changes nothing"
+            assert peers.ask(0, "/report", 2.0, **asdict(asks), epoch=epoch), (
+                "answered, and changes nothing"
+            )
             assert not control.reported(epoch)
         assert peers.ask(0, "/report", 2.0, **asdict(other), epoch=number)
         assert control.reported(number) == {1}
@@ -217,10 +333,15 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
         for body in (
             {"index": "x"},
             {"epoch": None},
-            {"index": [1], "incarnation": {}},
+            {
+                "index": [1],
+                "incarnation": {},
+            },
             {"index": 0, "x": "y" * 100_000},
         ):
-            assert peers.ask(0, "/join", 2.0, **body) is peers.ask(0, "/report", 2.0, **body) is None
+            assert (
+                peers.ask(0, "/join", 2.0, **body) is peers.ask(0, "/report", 2.0, **body) is None
+            )
         assert peers.look([0]) == before and control.joining() == {}, "odd questions change nothing"
 
 
@@ -234,17 +355,25 @@ def test_addresses_of_places() -> None:
 def test_facts_of_a_run_hold_from_the_moment_they_are_stated_and_the_gpu_where_sums_are_exact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def gang(shards: int = 6, *, gpu: str = "", kind: type[GradientSum] = GradientSum, **facts: int) -> GangProgress:
+    def gang(
+        shards: int = 6, *, gpu: str = "", kind: type[GradientSum] = GradientSum, **facts: int
+    ) -> GangProgress:
         monkeypatch.setattr("holdfast.training.elastic.shards._gpu_of", lambda device: gpu)
         sums = kind(nn.Linear(2, 2).parameters(), flags=1)
-        return GangProgress(shards=shards, seed=0, facts=facts, gradients=sums)
+        return GangProgress(
+            shards=shards,
+            seed=0,
+            facts=facts,
+            gradients=sums,
+        )
 
     def refused(other: GangProgress, begun: dict[str, Any]) -> str:
         with pytest.raises(InputError) as error:
             other.load_state_dict(begun)
         return f"{error.value.what}: {error.value.got}, not {error.value.allowed}"
 
-    begun, plain = gang(micro_batch=4, gpu="A100").state_dict(), gang().state_dict()
+    begun = gang(micro_batch=4, gpu="A100").state_dict()
+    plain = gang().state_dict()
     gang(micro_batch=4, gpu="L4").load_state_dict(begun)
     gang(micro_batch=8).load_state_dict(plain)
     assert "value of micro_batch: 8, not 4, as in" in refused(gang(micro_batch=8), begun)
@@ -252,17 +381,23 @@ def test_facts_of_a_run_hold_from_the_moment_they_are_stated_and_the_gpu_where_s
     exact = partial(gang, kind=ExactGradientSum)
     begun = exact(gpu="L4").state_dict()
     exact(gpu="L4").load_state_dict(begun)
-    exact(gpu="L4").load_state_dict({key: value for key, value in begun.items() if key != "gpu"})  # older
+    # older
+    exact(gpu="L4").load_state_dict({key: value for key, value in begun.items() if key != "gpu"})
     for other in ("A100", ""):
         assert f"value of gpu: {other!r}, not 'L4', as in" in refused(exact(gpu=other), begun)
 
 
-def test_a_step_that_comes_again_and_again_ends_with_the_reason_and_one_that_succeeds_is_forgotten() -> None:
+def test_a_step_that_comes_again_and_again_ends_with_the_reason_and_one_that_succeeds_is_forgotten() -> (
+    None
+):
     lag = Lag(10.0)
     for step in [*range(MOST_REPEATS), *[7] * MOST_REPEATS]:
         lag.repeated(step, "timed out")
     assert lag.bound_s == 10.0 * 4**MOST_REPEATS
-    with pytest.raises(InputError, match=r"(?s)step 7 failed 5 times with the same members: timed out.*2560 s apart"):
+    with pytest.raises(
+        InputError,
+        match=r"(?s)step 7 failed 5 times with the same members: timed out.*2560 s apart",
+    ):
         lag.repeated(7, "timed out")
 
 
@@ -280,14 +415,21 @@ class Answers:
         self.asked.put(places)
         self._times += 1
         lost = {"lost": EPOCH.number} if self._times > 3 else {}
-        return {place: {"incarnation": f"p{place}"} | (lost if not place else {}) for place in places}
+        return {
+            place: {"incarnation": f"p{place}"} | (lost if not place else {}) for place in places
+        }
 
 
 @pytest.mark.parametrize(("me", "asked"), [(0, [1, 2, 3]), (2, [0])])
 def test_where_the_lead_asks_all_the_others_ask_the_lead(me: int, asked: list[int]) -> None:
-    answers, ended = Answers(), queue.SimpleQueue[None]()
+    answers = Answers()
+    ended = queue.SimpleQueue[None]()
     watch = Watch(
-        EPOCH.members[me], cast(Peers, answers), lambda: ended.put(None), silent_s=30.0, only_lead_asks_all=True
+        EPOCH.members[me],
+        cast(Peers, answers),
+        lambda: ended.put(None),
+        silent_s=30.0,
+        only_lead_asks_all=True,
     )
     with watch.over(EPOCH):
         assert answers.asked.get(timeout=30) == asked

@@ -14,16 +14,30 @@ from tests.cluster.sim.waiting import until
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize(("struck", "code"), [("a rank", EXIT_KILLED), ("the node", EXIT_PREEMPTED)])
+@pytest.mark.parametrize(
+    ("struck", "code"), [("a rank", EXIT_KILLED), ("the node", EXIT_PREEMPTED)]
+)
 def test_a_rank_that_fails_takes_its_node_along_and_counts_and_a_notice_reaches_every_rank(
     tmp_path: Path, struck: str, code: int
 ) -> None:
     """The other ranks leave as preempted, which alone would be free of charge, for ever."""
     program = (
-        "import os, pathlib, sys\nfrom holdfast.runtime.shutdown import of_process\nshutdown = of_process()\n"
-        f"(pathlib.Path({str(tmp_path)!r}) / str(os.getpid())).touch()\nshutdown.wait()\nsys.exit(143)\n"
+        "import os, pathlib, sys\nfrom holdfast.runtime.shutdown import of_process\nshutdown ="
+        f" of_process()\n(pathlib.Path({str(tmp_path)!r}) /"
+        " str(os.getpid())).touch()\nshutdown.wait()\nsys.exit(143)\n"
     )
-    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
+    command = [
+        "-m",
+        "holdfast",
+        "train",
+        "ranks",
+        "--processes",
+        "2",
+        "--",
+        sys.executable,
+        "-c",
+        program,
+    ]
     node = subprocess.Popen([sys.executable, *command])
     until("both ranks have taken their signals", lambda: len([*tmp_path.iterdir()]) == 2)
     if struck == "a rank":
@@ -68,13 +82,27 @@ sys.exit(1)
 """
 
 
-def test_a_forked_rank_begins_with_its_buckets_client_and_a_compiler_only_if_it_starts_again(tmp_path: Path) -> None:
-    """All nodes wait for the first start of a replacement's ranks: the compiler is half of what they would import. To
-    import the client takes longer than to restore from a neighbour's memory."""
+def test_a_forked_rank_begins_with_its_buckets_client_and_a_compiler_only_if_it_starts_again(
+    tmp_path: Path,
+) -> None:
+    """All nodes wait for the first start of a replacement's ranks: the compiler is half of what
+    they would import. To import the client takes longer than to restore from a neighbour's memory.
+    """
     program = tmp_path / "train.py"
     program.write_text(SHARDED_STEP)
-    command = [sys.executable, "-c", TWICE, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    command = [
+        sys.executable,
+        "-c",
+        TWICE,
+        str(program),
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
     first, without, second, compiler = done.stdout.splitlines()
     assert without == "torch._dynamo.config", done.stderr
     assert "torch._dynamo.eval_frame" in compiler.split()

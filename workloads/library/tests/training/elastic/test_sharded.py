@@ -1,4 +1,5 @@
-"""A gang of a sharded state: lost nodes are waited for, and the ranks go on from the memory of those that are left.
+"""A gang of a sharded state: lost nodes are waited for, and the ranks go on from the memory of
+those that are left.
 
 What is damaged, and losses at each point: test_sharded_kills.py.
 """
@@ -14,23 +15,36 @@ from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
-GATE, STEPS, EVERY = 5, 8, 3
+GATE = 5
+STEPS = 8
+EVERY = 3
 Make = Callable[..., ShardedGang]
 
 
 @pytest.fixture
 def make(make: Make) -> Make:
-    return partial(make, kind=ShardedGang, gate_step=GATE, steps=STEPS, every=1000, bits_at=[GATE])
+    return partial(
+        make,
+        kind=ShardedGang,
+        gate_step=GATE,
+        steps=STEPS,
+        every=1000,
+        bits_at=[GATE],
+    )
 
 
 def at_the_gate(gang: ShardedGang, *, copied: int = GATE) -> ShardedGang:
-    """It has started, its bits there are noted, and each shard of the step `copied` is on a neighbour too."""
+    """It has started, its bits there are noted, and each shard of the step `copied` is on a
+    neighbour too.
+    """
     gang.start(*range(gang.nodes))
     gang.until(lambda: gang.copied(copied) and gang.at_gate() and gang.noted(GATE))
     return gang
 
 
-def ends_after_a_restore(gang: ShardedGang, *replaced: int, step: int = GATE, source: str = "memory") -> None:
+def ends_after_a_restore(
+    gang: ShardedGang, *replaced: int, step: int = GATE, source: str = "memory"
+) -> None:
     """The replacements start, and all go on at `step` with the bits that they had there."""
     gang.open_gate()
     gang.start(*replaced)
@@ -46,15 +60,27 @@ def ends_after_a_restore(gang: ShardedGang, *replaced: int, step: int = GATE, so
     [
         ("fsdp", 3, 1, 1),
         ("fsdp", 2, 2, 1),
-        ("hsdp", 2, 2, 0),  # the replica that writes: ranks of the other one have no tensor to write
+        # the replica that writes: ranks of the other one have no tensor to write
+        ("hsdp", 2, 2, 0),
         ("hsdp-inside", 2, 2, 1),
         ("tp", 2, 2, 0),
     ],
 )
 def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
-    make: Make, layout: str, nodes: int, processes: int, lost: int
+    make: Make,
+    layout: str,
+    nodes: int,
+    processes: int,
+    lost: int,
 ) -> None:
-    gang = at_the_gate(make(nodes=nodes, processes=processes, layout=layout, every=EVERY))
+    gang = at_the_gate(
+        make(
+            nodes=nodes,
+            processes=processes,
+            layout=layout,
+            every=EVERY,
+        )
+    )
     gang.until(gang.committed)
     survivors = {place: process.pid for place, process in gang.processes.items() if place != lost}
     gang.lose(lost)
@@ -95,7 +121,9 @@ def test_a_node_of_another_size_is_refused_and_the_others_wait_on(make: Make) ->
     ends_after_a_restore(two, 1)
 
 
-def test_copies_are_in_another_zone_so_that_the_nodes_of_one_may_be_lost_together(make: Make) -> None:
+def test_copies_are_in_another_zone_so_that_the_nodes_of_one_may_be_lost_together(
+    make: Make,
+) -> None:
     four = at_the_gate(make(nodes=4, domains=["a/rack-1", "b/rack-1", "b/rack-2", "a/rack-2"]))
     for place in (1, 2):
         four.lose(place)

@@ -1,4 +1,6 @@
-"""What an undisturbed step of an elastic gang does beyond the user's loop, counted: `make bench-elastic` measures it."""
+"""What an undisturbed step of an elastic gang does beyond the user's loop, counted: `make
+bench-elastic` measures it.
+"""
 
 import sys
 from collections import Counter
@@ -12,7 +14,8 @@ from torch import nn
 from workloads.library.tests.training.elastic.test_elastic_gang import one_node
 
 TORCH = str(Path(torch.__file__).parent)
-SHARDS, STEPS = 3, 40
+SHARDS = 3
+STEPS = 40
 MOST_CALLS = 95
 """Of Python's and of C's functions."""
 EXCHANGE_EVERY = 5
@@ -20,12 +23,18 @@ EXCHANGE_EVERY = 5
 
 
 def test_an_undisturbed_step_makes_few_calls_and_seldom_a_tensor(tmp_path: Path) -> None:
-    """A model takes the processor's caches between two of them: each then costs microseconds, and a tensor 70."""
+    """A model takes the processor's caches between two of them: each then costs microseconds, and a
+    tensor 70.
+    """
     steps: list[list[str]] = []
 
     def note(frame: FrameType, event: str, called: Any) -> None:
         files = [each.f_code.co_filename for each in (frame, frame.f_back) if each]
-        if event in ("call", "c_call") and files[0] != __file__ and not any(TORCH in file for file in files):
+        if (
+            event in ("call", "c_call")
+            and files[0] != __file__
+            and not any(TORCH in file for file in files)
+        ):
             steps[-1].append(frame.f_code.co_qualname if event == "call" else called.__qualname__)
 
     model = nn.Linear(2, 2)
@@ -41,4 +50,6 @@ def test_an_undisturbed_step_makes_few_calls_and_seldom_a_tensor(tmp_path: Path)
             sys.setprofile(None)
     usual = sorted(steps, key=len)[STEPS // 2]
     assert len(usual) <= MOST_CALLS, Counter(usual)
-    assert sum(any("tensor" in name for name in names) for names in steps) <= STEPS // EXCHANGE_EVERY
+    assert (
+        sum(any("tensor" in name for name in names) for names in steps) <= STEPS // EXCHANGE_EVERY
+    )

@@ -1,4 +1,6 @@
-"""The ranks of a framework's script as plain processes, each with loader workers in its process group."""
+"""The ranks of a framework's script as plain processes, each with loader workers in its process
+group.
+"""
 
 import os
 import signal
@@ -33,11 +35,28 @@ def fork_server(site: Path) -> ForkServer:
 
 
 class Gang(Launched):
-    def __init__(self, kind: str, *, site: Path, folder: Path, steps: int, server: ForkServer, size: int = 2) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        site: Path,
+        folder: Path,
+        steps: int,
+        server: ForkServer,
+        size: int = 2,
+    ) -> None:
         """`kind`: as scripts.py has it; `size`: of the gang, in ranks."""
         super().__init__(folder, server, {})
-        self._command = [sys.executable, SCRIPTS, kind, str(self.checkpoints), str(steps), str(folder / "out")]
-        self._path, self._size = f"{ROOT}{os.pathsep}{site}", size
+        self._command = [
+            sys.executable,
+            SCRIPTS,
+            kind,
+            str(self.checkpoints),
+            str(steps),
+            str(folder / "out"),
+        ]
+        self._path = f"{ROOT}{os.pathsep}{site}"
+        self._size = size
 
     def complete(self) -> str:
         """The digest that rank 0 prints in a start that comes to its end."""
@@ -46,8 +65,15 @@ class Gang(Launched):
         return self._printed("digest ")
 
     def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
-        """As torchrun does: SIGTERM to the rank's whole group where it prints `after` and waits; all exit codes."""
-        self._start(**{ENV_WAIT_AT: after, ENV_WINDOW_S: str(window_s)})
+        """As torchrun does: SIGTERM to the rank's whole group where it prints `after` and waits;
+        all exit codes.
+        """
+        self._start(
+            **{
+                ENV_WAIT_AT: after,
+                ENV_WINDOW_S: str(window_s),
+            }
+        )
         self.until(lambda: after in self.log_of(1).splitlines())
         os.killpg(self.processes[1].pid, signal.SIGTERM)
         return self.all_ended()

@@ -1,5 +1,6 @@
-"""Where both frameworks are weak on Spot: a notice on one rank that is not the first, with two loader workers, in an
-evaluation or in the first compile."""
+"""Where both frameworks are weak on Spot: a notice on one rank that is not the first, with two
+loader workers, in an evaluation or in the first compile.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -25,14 +26,23 @@ Make = Callable[..., Gang]
 def make(tmp_path: Path, site: Path, framework_server: ForkServer) -> Iterator[Make]:
     with ExitStack() as made:
         yield lambda kind, name="gang", **options: made.enter_context(
-            closing(Gang(kind, site=site, folder=tmp_path / name, server=framework_server, **options))
+            closing(
+                Gang(
+                    kind,
+                    site=site,
+                    folder=tmp_path / name,
+                    server=framework_server,
+                    **options,
+                )
+            )
         )
 
 
-# With two ranks epochs have eight steps, with three six: a stop after 5 or 13 is inside one, one after 16 at its end. The
-# evaluation stands behind step 10, where nothing is saved but by the stop itself. Accelerate's loop has whole epochs.
-# Three ranks: they end in the same bits with the line that the page of checkpoints has for DDP.
-# Accelerate sums gradients up over two batches: 5 is in between.
+# With two ranks epochs have eight steps, with three six: a stop after 5 or 13 is inside one, one
+# after 16 at its end. The evaluation stands behind step 10, where nothing is saved but by the stop
+# itself. Accelerate's loop has whole epochs. Three ranks: they end in the same bits with the line
+# that the page of checkpoints has for DDP. Accelerate sums gradients up over two batches: 5 is in
+# between.
 @pytest.mark.parametrize(
     ("kind", "size", "steps", "notices"),
     [
@@ -42,47 +52,80 @@ def make(tmp_path: Path, site: Path, framework_server: ForkServer) -> Iterator[M
     ],
 )
 def test_a_notice_on_the_second_rank_alone_ends_all_cleanly_and_costs_no_bit(
-    make: Make, kind: str, size: int, steps: int, notices: dict[str, int]
+    make: Make,
+    kind: str,
+    size: int,
+    steps: int,
+    notices: dict[str, int],
 ) -> None:
-    noticed, first_steps = make(kind, steps=steps, size=size), list[int]()
+    noticed = make(kind, steps=steps, size=size)
+    first_steps = list[int]()
     for after in notices:
         assert noticed.notice_on_rank_1(after) == [143] * size, noticed.logs()
         first_steps.append(noticed.first_step())
     digest = noticed.complete()
-    for (after, done), first in zip(notices.items(), [*first_steps[1:], noticed.first_step()], strict=True):
+    for (after, done), first in zip(
+        notices.items(), [*first_steps[1:], noticed.first_step()], strict=True
+    ):
         assert first > done, "the resume begins after the last checkpoint, in mid-epoch"
         assert after != EVALUATING or first <= done + 2, "the evaluation itself heard the notice"
     assert digest == make(kind, "whole", steps=steps, size=size).complete()
 
 
-# Crashes one after the other: inside an epoch, at its end, and in one more; validation behind each epoch, and between.
+# Crashes one after the other: inside an epoch, at its end, and in one more; validation behind each
+# epoch, and between.
 @pytest.mark.parametrize(
     ("shuffle", "workers", "validation", "crashes"),
-    [("shuffle", 0, "epoch", "3,5,8,10"), ("shuffle", 2, "steps", "3,5,8"), ("in order", 2, "epoch", "3,5,10")],
+    [
+        ("shuffle", 0, "epoch", "3,5,8,10"),
+        ("shuffle", 2, "steps", "3,5,8"),
+        ("in order", 2, "epoch", "3,5,10"),
+    ],
 )
 def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream(
-    tmp_path: Path, framework_server: ForkServer, shuffle: str, workers: int, validation: str, crashes: str
+    tmp_path: Path,
+    framework_server: ForkServer,
+    shuffle: str,
+    workers: int,
+    validation: str,
+    crashes: str,
 ) -> None:
     one = Launched(tmp_path, framework_server, {})
-    one.launch(0, [sys.executable, SCRIPTS, "exact", shuffle, str(workers), validation, crashes])
+    one.launch(
+        0,
+        [
+            sys.executable,
+            SCRIPTS,
+            "exact",
+            shuffle,
+            str(workers),
+            validation,
+            crashes,
+        ],
+    )
     assert one.processes[0].wait(600) == 0, one.logs()
     assert one.log_of(0).count("restored step ") == len(crashes.split(","))
     whole, resumed = (line for line in one.log_of(0).splitlines() if line.startswith("digest "))
     assert whole == resumed
 
 
-def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(make: Make) -> None:
+def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(
+    make: Make,
+) -> None:
     gang = make("hf", steps=10)
     assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.logs()
 
 
-def test_two_writers_of_checkpoints_are_refused(tmp_path: Path, framework_server: ForkServer) -> None:
-    script, one = tmp_path / "script.py", Launched(tmp_path, framework_server, {})
+def test_two_writers_of_checkpoints_are_refused(
+    tmp_path: Path, framework_server: ForkServer
+) -> None:
+    script = tmp_path / "script.py"
+    one = Launched(tmp_path, framework_server, {})
     script.write_text(
-        "from transformers import TrainingArguments\n"
-        "from holdfast.training.frameworks.huggingface import HoldfastCallback\n"
-        f"args = TrainingArguments(output_dir={str(tmp_path)!r}, save_strategy='steps', use_cpu=True, report_to=[])\n"
-        "HoldfastCallback('x').on_init_end(args, None, None)\n"
+        "from transformers import TrainingArguments\nfrom holdfast.training.frameworks.huggingface"
+        f" import HoldfastCallback\nargs = TrainingArguments(output_dir={str(tmp_path)!r},"
+        " save_strategy='steps', use_cpu=True,"
+        " report_to=[])\nHoldfastCallback('x').on_init_end(args, None, None)\n"
     )
     one.launch(0, [sys.executable, str(script)])
     assert one.all_ended() == [1]

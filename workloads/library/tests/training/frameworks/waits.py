@@ -1,5 +1,6 @@
-"""What the scripts of the frameworks share: their data, their digest, and where a run waits for its notice, so that no
-test has to be quick: a step, an evaluation, a compile that never ends."""
+"""What the scripts of the frameworks share: their data, their digest, and where a run waits for its
+notice, so that no test has to be quick: a step, an evaluation, a compile that never ends.
+"""
 
 import gc
 import hashlib
@@ -17,7 +18,8 @@ from holdfast.runtime.stop import StopAgreement
 
 ENV_WAIT_AT = "HOLDFAST_TEST_WAIT_AT"
 """One of the moments that a script prints."""
-COMPILING, EVALUATING = "compiling", "evaluating"
+COMPILING = "compiling"
+EVALUATING = "evaluating"
 _PATIENCE_S = 120.0
 WINDOW_S = float(os.environ.get(ENV_WINDOW_S, "15"))
 
@@ -26,7 +28,8 @@ class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """`noise`: share of what is drawn from torch's stream whenever an item is read."""
 
     def __init__(self, count: int = 64, noise: float = 0.0) -> None:
-        self._count, self._noise = count, noise
+        self._count = count
+        self._noise = noise
 
     def __len__(self) -> int:
         return self._count
@@ -37,11 +40,15 @@ class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def digest(model: torch.nn.Module) -> str:
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    return hashlib.sha256(
+        b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    ).hexdigest()
 
 
 def announce(moment: str) -> None:
-    """Print it; where it is the moment to wait at, rank 1 goes on when the notice has come and its ballot is cast."""
+    """Print it; where it is the moment to wait at, rank 1 goes on when the notice has come and its
+    ballot is cast.
+    """
     print(moment, flush=True)
     if os.environ.get(ENV_WAIT_AT) == moment and os.environ["RANK"] == "1":
         notices.of_process().wait(_PATIENCE_S)
@@ -57,8 +64,12 @@ def _await_ballot() -> None:
 
 
 def compiled(function: Any) -> Any:
-    """`function`, compiled where the environment asks for it: a large model's first compile, for all a notice knows."""
-    return torch.compile(function, backend=_backend) if os.environ.get(ENV_WAIT_AT) == COMPILING else function
+    """`function`, compiled where the environment asks for it: a large model's first compile, for
+    all a notice knows.
+    """
+    if os.environ.get(ENV_WAIT_AT) == COMPILING:
+        return torch.compile(function, backend=_backend)
+    return function
 
 
 def _backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
