@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.command_line import new_app, run_app
-from holdfast.contract.errors import InputError
-from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_FINDINGS
-from holdfast.contract.progress import working
+from holdfast.support.command_line import new_app, run_app
+from holdfast.support.errors import InputError
+from holdfast.support.examples import examples
+from holdfast.support.progress import working
+from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 
 app = new_app("The platform: environments, plan, rules, deployment.")
 
@@ -146,7 +146,7 @@ def describe(env: Env) -> None:
 @app.command(epilog=examples("python -m infra doctor example"))
 def doctor(env: Env, as_json: Json = False) -> None:
     """Check what a deployment needs, on this machine and in the project, and show fixes. Read-only."""
-    from holdfast import checks
+    from holdfast.support import checks
     from infra.ops import doctor as examination
 
     with working(f"examine {env}"):

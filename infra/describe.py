@@ -8,10 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.contract.capacity import QUEUES, Capacity
-from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import PRIORITIES
-from holdfast.contract.roles import DATABASE_ROLES, DEFAULT_TEAM, KSA_NAMESPACES, ROLES
 from holdfast.platform import Platform
 from holdfast.platform.document import (
     Database,
@@ -23,6 +19,10 @@ from holdfast.platform.document import (
     Team,
     Versions,
 )
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import QUEUES, Capacity
+from holdfast.vocabulary.kubernetes import PRIORITIES
+from holdfast.vocabulary.roles import DATABASE_ROLES, DEFAULT_TEAM, KSA_NAMESPACES, ROLES
 from infra.contract.names import BUCKETS
 from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
 from infra.environments import Environment, load, names

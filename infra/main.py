@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from holdfast.contract.errors import InputError, run_cli
+from holdfast.support.errors import InputError, run_cli
 from infra import cdk
 from infra.environments import Environment, imports_of, load
 from infra.environments import names as environment_names

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.command_line import new_app, run_app
-from holdfast.contract.examples import examples
+from holdfast.support.command_line import new_app, run_app
+from holdfast.support.examples import examples
 
 app = new_app("Alerts and their runbook.")
 
@@ -34,7 +34,7 @@ def alerts(
     """List all alerts with severity, source and reason."""
     from dataclasses import asdict
 
-    from holdfast.tables import print_json
+    from holdfast.support.tables import print_json
     from monitoring.alerting import alert, runbook
     from monitoring.alerting import alerts as data
 

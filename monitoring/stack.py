@@ -6,7 +6,7 @@ Every policy is one alert of alerts.py; nothing here decides a threshold.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from holdfast.ledger import money
+from holdfast.cost import money
 from infra.environments.schema import Environment, Team
 from infra.specs import Resource
 from monitoring.alerting import dashboard, runbook

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clients.api import Api
-from holdfast.contract.roles import NAMESPACE_MONITORING, ROLES
 from holdfast.platform import Platform, read, reading
 from holdfast.platform.cluster import NAME, PATH
+from holdfast.vocabulary.roles import NAMESPACE_MONITORING, ROLES
 
 OF_OTHERS = ("cloud-sql-proxy", "dcgm-exporter", "envoy", "jobset", "kueue", "vllm")
 RENDERED = Path(__file__).parents[1] / "workloads" / "rendered"

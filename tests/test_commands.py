@@ -11,8 +11,8 @@ from importlib.util import find_spec
 import pytest
 import typer
 
-from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
-from holdfast.contract.exit_codes import EXIT_BUG
+from holdfast.vocabulary.environment import ENV_JOB, ENV_TRACEBACK
+from holdfast.vocabulary.exit_codes import EXIT_BUG
 from tests.command_lines import COMMANDS
 from tests.support import ROOT, ran
 from tests.test_options import ended

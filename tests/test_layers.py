@@ -129,7 +129,10 @@ def test_a_wrong_import_is_found_at_any_depth(tmp_path: Path) -> None:
         not_allowed("infra.specs.pools", imported) or ""
     )
     assert not_allowed("infra", imported) and not not_allowed("infra", frozenset())
-    outside = (LIBRARY / "holdfast/training/rank.py", LIBRARY / "tests/training/test_cli.py")
+    outside = (
+        LIBRARY / "holdfast/training/trainer/rank.py",
+        LIBRARY / "tests/training/test_cli.py",
+    )
     assert all(behind_a_face(path, imported) for path in outside)
     assert not behind_a_face(LIBRARY / "tests/checkpoint/test_cli.py", imported)
 
@@ -165,7 +168,7 @@ def test_every_exception_of_the_library_has_one_root() -> None:
     rootless = sorted(
         name for name, bases in classes.items() if bases & python and name not in rooted
     )
-    assert not rootless, "derive them from holdfast.contract.errors.HoldfastError"
+    assert not rootless, "derive them from holdfast.support.errors.HoldfastError"
 
 
 def test_contract_needs_the_standard_library_only() -> None:

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.command_line import run_app
-from holdfast.contract.errors import Unjudged
+from holdfast.support.command_line import run_app
+from holdfast.support.errors import Unjudged
 from infra.environments import names
 from infra.ops import synth
 from tests import platforms

@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 from xml.etree import ElementTree
 
-from holdfast.contract.exit_codes import EXIT_NOT_JUDGED
+from holdfast.vocabulary.exit_codes import EXIT_NOT_JUDGED
 
 SLOW = "process or plan or browser or cluster"
 ELSEWHERE = "node or kind or gpu"  # need root, Docker, a GPU: their own make targets

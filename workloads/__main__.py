@@ -8,9 +8,9 @@ from infra.contract import interpreter as interpreter
 # isort: split
 import sys
 
-from holdfast.command_line import new_app, run_app
-from holdfast.contract.errors import InputError, run_cli
-from holdfast.contract.examples import examples
+from holdfast.support.command_line import new_app, run_app
+from holdfast.support.errors import InputError, run_cli
+from holdfast.support.examples import examples
 from workloads.images.cli import app as images
 from workloads.manifests.cli import render
 from workloads.operators.cli import apply_platform, doctor

@@ -24,8 +24,8 @@ PUBLIC = (
     "holdfast.training.frameworks.huggingface",
     "holdfast.training.frameworks.lightning",
     "holdfast.training.frameworks.accelerate",
-    "holdfast.contract.exit_codes",
-    "holdfast.contract.environment",
+    "holdfast.vocabulary.exit_codes",
+    "holdfast.vocabulary.environment",
 )
 PROGRAMS = {"holdfast": "holdfast.commands"}
 PROGRAMS |= {

@@ -4,7 +4,7 @@ to each other.
 
 import re
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 PROVISIONING_PREFIX = "holdfast"
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from infra.environments.schema import Environment, placeholders
 
 __all__ = ["Environment", "imports_of", "load", "names", "placeholders", "source_of"]

@@ -6,11 +6,11 @@ capacity, so that a fork cannot misspell them.
 
 from dataclasses import dataclass
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, ShutdownWindow
-from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
-from holdfast.contract.pools import (
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, ShutdownWindow
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.vocabulary.pools import (
     GPU_TAINT,
     LABEL_OWN_PRICE,
     LABEL_RESERVED_FROM,

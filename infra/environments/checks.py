@@ -11,8 +11,8 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.values import between as between
+from holdfast.support.errors import InputError
+from holdfast.support.values import between as between
 
 PLACEHOLDER = "CHANGE-ME"
 

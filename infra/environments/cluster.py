@@ -6,8 +6,8 @@ Read through `Environment`. Each check raises an InputError that names the field
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.values import moment
+from holdfast.support.errors import InputError
+from holdfast.support.values import moment
 from infra.environments.checks import between, dns_name, forms, numbers, one_of
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)

@@ -2,8 +2,8 @@
 first deployment.
 """
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.pools import Role
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import Role
 from infra.environments.schema import (
     AcceleratorCap,
     Alerts,

@@ -1,7 +1,7 @@
 """The environment that tests, README and snapshots show. Copy it with `python -m infra new NAME`."""
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.pools import Role
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import Role
 from infra.environments.schema import (
     AcceleratorCap,
     Alerts,

@@ -1,7 +1,7 @@
 """Production: every protection on. Replace each CHANGE-ME before the first deployment."""
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.pools import Role
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import Role
 from infra.environments.schema import (
     AcceleratorCap,
     Alerts,

@@ -7,9 +7,9 @@ infra.rules.
 
 from dataclasses import dataclass, replace
 
-from holdfast.contract import roles
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
-from holdfast.contract.pools import Pool, Role
+from holdfast.vocabulary import roles
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
+from holdfast.vocabulary.pools import Pool, Role
 from infra.contract import names
 from infra.environments.capacity import (
     AcceleratorCap,

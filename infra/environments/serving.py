@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from holdfast.contract.serving import USABLE_SHARE
+from holdfast.vocabulary.serving import USABLE_SHARE
 from infra.environments.checks import between, numbers, require
 
 

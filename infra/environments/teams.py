@@ -5,8 +5,8 @@ may submit there.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.contract.kubernetes import NAMESPACE_KUEUE, SYSTEM_NAMESPACES
-from holdfast.contract.roles import KSA_NAMESPACES
+from holdfast.vocabulary.kubernetes import NAMESPACE_KUEUE, SYSTEM_NAMESPACES
+from holdfast.vocabulary.roles import KSA_NAMESPACES
 from infra.environments.capacity import Quota
 from infra.environments.checks import between, dns_name, forms, require, unique
 from infra.environments.runs import Run

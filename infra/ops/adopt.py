@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError, Stopped
-from holdfast.contract.progress import working
+from holdfast.support.errors import InputError, Stopped
+from holdfast.support.progress import working
 from infra.contract import names
 from infra.environments import Environment, imports_of, source_of
 from infra.ops import replay

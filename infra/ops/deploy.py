@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.clients import gcloud
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.exit_codes import EXIT_STOPPED
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, show

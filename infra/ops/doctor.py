@@ -5,11 +5,11 @@ gcloud reads the project.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.checks import Answer, lacking
 from holdfast.clients import gcloud
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import Unjudged
-from holdfast.contract.pools import STAYING
+from holdfast.support.checks import Answer, lacking
+from holdfast.support.errors import Unjudged
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import STAYING
 from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM
 from infra.environments import Environment
 from infra.environments.capacity import NodeGroup

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.pools import Effect
-from holdfast.tables import print_json, print_table
+from holdfast.support.tables import print_json, print_table
+from holdfast.vocabulary.pools import Effect
 from infra.environments import Environment
 from infra.ops import engine
 from infra.ops.plan import Change, changes_of

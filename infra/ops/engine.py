@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged
 
 REGISTRIES = ("registry.terraform.io", "registry.opentofu.org")
 # No process listens there, so a connection fails at once. Without it an offline provider retries

@@ -4,7 +4,7 @@ import re
 from keyword import iskeyword
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from infra.environments import source_of
 from infra.environments.checks import PLACEHOLDER, dns_name
 

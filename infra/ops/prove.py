@@ -22,13 +22,13 @@ from typing import NamedTuple
 import typer
 
 from holdfast.clients import gcloud
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPED
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import Pool, Role
-from holdfast.place.prices import Table, family, load
-from holdfast.tables import print_table
+from holdfast.cost.prices import Table, family, load
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.tables import print_table
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPED
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import Pool, Role
 from infra.environments import Environment
 from infra.ops.deploy import require_no_placeholders, typed_name
 from infra.ops.synth import ROOT

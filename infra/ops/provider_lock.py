@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from holdfast.contract.errors import Unjudged, run_cli
+from holdfast.support.errors import Unjudged, run_cli
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.ops import engine
 from infra.ops.synth import ROOT

@@ -2,8 +2,8 @@
 
 from dataclasses import asdict
 
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
-from holdfast.tables import print_json, print_table
+from holdfast.support.tables import print_json, print_table
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from infra.contract.names import AREAS
 from infra.environments import Environment, placeholders, source_of
 from infra.environments.checks import PLACEHOLDER

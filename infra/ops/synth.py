@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.contract.errors import Unjudged
+from holdfast.support.errors import Unjudged
 from infra.contract import names
 
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FINDINGS
-from holdfast.tables import print_json
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.tables import print_json
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FINDINGS
 from infra.ops import replay
 from infra.ops.synth import ROOT, variables_of
 

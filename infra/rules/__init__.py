@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from infra.environments import Environment, source_of
 from infra.rules import (
     alerts,

@@ -5,7 +5,7 @@ monitoring.
 import re
 from collections.abc import Iterator
 
-from holdfast.contract.values import duration_s
+from holdfast.support.values import duration_s
 from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"

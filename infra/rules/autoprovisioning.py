@@ -7,7 +7,7 @@ scale-up is possible. So the caps must cover every pool at its maximum.
 
 from collections.abc import Iterator
 
-from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
 from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"

@@ -4,8 +4,8 @@ its nodes.
 
 from collections.abc import Iterator
 
-from holdfast.contract.kubernetes import LABEL_DRIVER
-from holdfast.contract.pools import (
+from holdfast.vocabulary.kubernetes import LABEL_DRIVER
+from holdfast.vocabulary.pools import (
     GPU_TAINT,
     LABEL_ACCELERATOR,
     LABEL_FLEX_START,

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from holdfast.contract.lifecycle import EXTENDED_WINDOW
-from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
-from holdfast.contract.pools import (
+from holdfast.vocabulary.lifecycle import EXTENDED_WINDOW
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.vocabulary.pools import (
     GPU_TAINT,
     LABEL_ROLE,
     SPOT_TAINT,

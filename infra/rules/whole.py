@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.pools import Role
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import Role
 from infra.contract.names import BUCKETS
 from infra.environments import Environment
 from infra.rules.model import Facts, Finding, of_environment, rule

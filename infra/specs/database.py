@@ -2,7 +2,7 @@
 recovery.
 """
 
-from holdfast.contract.roles import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
+from holdfast.vocabulary.roles import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
 from infra.specs.encryption import encrypted, key_in_force
 from infra.specs.identities import account, project_grant

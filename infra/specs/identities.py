@@ -6,7 +6,7 @@ target.
 
 import re
 
-from holdfast.contract import roles
+from holdfast.vocabulary import roles
 from infra.environments.runs import READERS
 from infra.environments.schema import Environment
 from infra.specs.network import api

@@ -4,7 +4,7 @@
 
 from ipaddress import ip_network
 
-from holdfast.contract.roles import GOOGLE_APIS_CIDR
+from holdfast.vocabulary.roles import GOOGLE_APIS_CIDR
 from infra.environments.schema import Environment
 from infra.environments.services import ExistingNetwork
 from infra.specs.resource import Resource, grant

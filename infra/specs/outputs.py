@@ -5,7 +5,7 @@ no state is read.
 import json
 import shlex
 
-from holdfast.contract import roles
+from holdfast.vocabulary import roles
 from infra.contract import names
 from infra.environments.schema import Environment
 

@@ -1,8 +1,8 @@
 """One node pool resource for each contract Pool."""
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.pools import Pool
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
+from holdfast.vocabulary.pools import Pool
 from infra.contract.versions import GPU_DRIVER
 from infra.environments.schema import Environment
 from infra.specs.cluster import NODE_IMAGE, OAUTH_SCOPES, READ_ONLY_PORT_OFF, SHIELDED

@@ -4,7 +4,7 @@ the cluster's region.
 
 # Why it is so: infra/decisions/0069.
 
-from holdfast.contract.roles import NAMESPACE_TRAINING
+from holdfast.vocabulary.roles import NAMESPACE_TRAINING
 from infra.contract.names import BUCKETS
 from infra.environments.runs import READERS, Run, readable
 from infra.environments.schema import Environment

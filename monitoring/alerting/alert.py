@@ -11,10 +11,10 @@ from enum import StrEnum
 from string import Template
 from typing import Any
 
-from holdfast.contract import serving
-from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import preemptions
-from holdfast.contract.telemetry import GPU_FIELDS, METRICS
+from holdfast.support.errors import InputError
+from holdfast.vocabulary import serving
+from holdfast.vocabulary.kubernetes import preemptions
+from holdfast.vocabulary.telemetry import GPU_FIELDS, METRICS
 from infra.environments.services import Alerts
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from monitoring.alerting.alert import Alert, AlertSource, Severity, Values, filled
 
 

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from monitoring.alerting.alert import Alert
 
 PATH = Path(__file__).parent / "runbook.md"

@@ -13,7 +13,7 @@ import pytest
 from kubernetes import client, config
 
 from holdfast.clients.api import Api
-from holdfast.contract.pools import Pool
+from holdfast.vocabulary.pools import Pool
 from tests import platforms, support
 from tests.cluster.sim import flex, kind, operators
 from tests.cluster.sim.control_plane import missing_tools

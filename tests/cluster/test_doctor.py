@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.checks import Status, examine
 from holdfast.clients.api import Api
-from holdfast.contract.errors import Unjudged
 from holdfast.manifests.render_context import RenderContext
+from holdfast.support.checks import Status, examine
+from holdfast.support.errors import Unjudged
 from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World

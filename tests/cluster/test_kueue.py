@@ -10,8 +10,8 @@ import urllib.request
 
 import pytest
 
-from holdfast.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING
-from holdfast.contract.pools import Pool
+from holdfast.vocabulary.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING
+from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import queues
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.waiting import until

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Api
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.pools import Pool
 from infra import describe
 from tests import platforms, support
 from tests.cluster.sim import control_plane, nodes, queues

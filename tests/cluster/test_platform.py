@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import LABEL_HALF, LABEL_NAME
 from holdfast.manifests.render_context import RenderContext
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.kubernetes import LABEL_HALF, LABEL_NAME
 from tests import platforms
 from tests.cluster.sim import flex
 from tests.cluster.sim.waiting import until

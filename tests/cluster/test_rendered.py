@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.job_identity import attempt_of
-from holdfast.contract.kubernetes import PRIORITY_SPOT
-from holdfast.contract.pools import LABEL_NODEPOOL, Pool
-from holdfast.jobs.job_snapshot import JobSnapshot, condition
-from holdfast.jobs.job_snapshot import find as view_of
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, condition
+from holdfast.jobs.diagnose.job_snapshot import find as view_of
+from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.kubernetes import PRIORITY_SPOT
+from holdfast.vocabulary.pools import LABEL_NODEPOOL, Pool
 from tests import platforms
 from tests.cluster.sim.pods import environment
 from tests.cluster.sim.waiting import until

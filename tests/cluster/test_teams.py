@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.pools import GPU_RESOURCE
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.pools import GPU_RESOURCE
 from infra import describe
 from infra.environments.schema import Quota, Team
 from tests.cluster.sim.waiting import until

@@ -5,8 +5,8 @@ alone.
 from dataclasses import replace
 from typing import Any
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.pools import Role
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import Role
 from infra.environments import Environment, load
 from infra.environments.schema import (
     AcceleratorCap,

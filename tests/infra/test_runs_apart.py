@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract import object_names
-from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from holdfast.manifests.render_context import RenderContext
+from holdfast.support import object_names
+from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from infra import specs
 from infra.describe import platform
 from infra.environments import Environment, load

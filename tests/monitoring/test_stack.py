@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.place import prices
+from holdfast.cost import prices
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.machines import MACHINE_TYPES
 from infra.environments import load
 from monitoring.stack import budget, limits_of
 

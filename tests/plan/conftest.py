@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import Unjudged
+from holdfast.support.errors import Unjudged
 from infra.ops.plan import plan
 from tests import support
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from holdfast.contract.errors import run_cli
+from holdfast.support.errors import run_cli
 from infra.environments import load
 from infra.ops.plan import plan
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError, Stopped
+from holdfast.support.errors import InputError, Stopped
 from infra import cdk, environments, main
 from infra.contract.names import stack
 from infra.environments import Environment

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from infra.environments import load
 from infra.rules import judge_plans
 from tests.plan import inventory

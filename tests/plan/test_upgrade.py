@@ -91,7 +91,7 @@ def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: 
         ),
         # Of the library, which this side has installed.
         (
-            "workloads/library/holdfast/contract/lifecycle.py",
+            "workloads/library/holdfast/vocabulary/lifecycle.py",
             "FLEX_MAX_RUN_S = 604_800",
             "FLEX_MAX_RUN_S = 518_400",
         ),

@@ -5,8 +5,8 @@ it like any other update.
 import json
 import sys
 
-from holdfast.contract.errors import run_cli
-from holdfast.contract.progress import working
+from holdfast.support.errors import run_cli
+from holdfast.support.progress import working
 from workloads.images import copying, pins
 
 

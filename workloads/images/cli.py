@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast.command_line import new_app
-from holdfast.contract.examples import examples
-from holdfast.contract.progress import working
+from holdfast.support.command_line import new_app
+from holdfast.support.examples import examples
+from holdfast.support.progress import working
 
 app = new_app("Images of the roles: build, push, pin by digest.")
 Env = Annotated[

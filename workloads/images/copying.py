@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import dataclass
 
-from holdfast.contract.errors import Unjudged
+from holdfast.support.errors import Unjudged
 from workloads.images.builders import run
 from workloads.images.pins import checked_digest
 

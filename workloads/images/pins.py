@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from infra.contract.versions import DCGM_EXPORTER_VERSION, ENVOY_VERSION, VLLM_VERSION
 from workloads.operators.catalogue import OPERATORS
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_FINDINGS
-from holdfast.contract.progress import working
+from holdfast.support.errors import InputError
+from holdfast.support.progress import working
+from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 
 RENDERED = Path(__file__).parents[1] / "rendered"
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from holdfast.contract.kubernetes import LABEL_NAME, LABEL_NAMESPACE
-from holdfast.contract.pools import LABEL_GPU_FAULT, LABEL_SPOT
-from holdfast.contract.roles import NAMESPACE_MONITORING, NAMESPACE_SERVING
-from holdfast.contract.telemetry import GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT
 from holdfast.manifests.policies import policy
 from holdfast.manifests.rbac import reading, within
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary.kubernetes import LABEL_NAME, LABEL_NAMESPACE
+from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
+from holdfast.vocabulary.roles import NAMESPACE_MONITORING, NAMESPACE_SERVING
+from holdfast.vocabulary.telemetry import GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT
 
 NAME = "holdfast-mover-nodes"
 MOVER = "mover"

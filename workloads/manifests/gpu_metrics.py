@@ -10,15 +10,15 @@ from hashlib import sha256
 
 from ruamel.yaml.scalarstring import LiteralScalarString
 
-from holdfast.contract.kubernetes import LABEL_NAME, MONITORING_API, PRIORITY_SPOT
-from holdfast.contract.pools import LABEL_ACCELERATOR
-from holdfast.contract.telemetry import GPU_EXPORTER as NAME
-from holdfast.contract.telemetry import GPU_EXPORTER_NAMESPACE as NAMESPACE
-from holdfast.contract.telemetry import GPU_EXPORTER_PORT as PORT
-from holdfast.contract.telemetry import GPU_FIELDS
 from holdfast.manifests.pods import USER, listening
 from holdfast.manifests.policies import policy, scraped
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary.kubernetes import LABEL_NAME, MONITORING_API, PRIORITY_SPOT
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR
+from holdfast.vocabulary.telemetry import GPU_EXPORTER as NAME
+from holdfast.vocabulary.telemetry import GPU_EXPORTER_NAMESPACE as NAMESPACE
+from holdfast.vocabulary.telemetry import GPU_EXPORTER_PORT as PORT
+from holdfast.vocabulary.telemetry import GPU_FIELDS
 from workloads.manifests.tenancy import pod_security
 
 INTERVAL_S = 30

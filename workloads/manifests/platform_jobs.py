@@ -7,9 +7,14 @@ from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.kubernetes import (
+from holdfast.manifests import data, database, training
+from holdfast.manifests.pods import PodSettings, Probes, Size, listening, template
+from holdfast.manifests.policies import budget
+from holdfast.manifests.rbac import holding, reading, within
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
+from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.kubernetes import (
     JOB_API,
     JOBSET_API,
     KUEUE_API,
@@ -18,17 +23,12 @@ from holdfast.contract.kubernetes import (
     PROVISIONING_API,
     api_group,
 )
-from holdfast.contract.roles import (
+from holdfast.vocabulary.roles import (
     DATABASE_OWNER,
     NAMESPACE_BATCH,
     NAMESPACE_MONITORING,
     NAMESPACE_TRAINING,
 )
-from holdfast.manifests import data, database, training
-from holdfast.manifests.pods import PodSettings, Probes, Size, listening, template
-from holdfast.manifests.policies import budget
-from holdfast.manifests.rbac import holding, reading, within
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
 from workloads.manifests.tenancy import EXPORTER_PORT
 
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))

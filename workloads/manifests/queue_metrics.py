@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from holdfast.contract.kubernetes import KUEUE_METRICS, MONITORING_API, NAMESPACE_KUEUE
 from holdfast.manifests.rbac import API, within
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary.kubernetes import KUEUE_METRICS, MONITORING_API, NAMESPACE_KUEUE
 
 NAME = "kueue-metrics"
 # Both as upstream's manifest names them: on the pods, and the role that it ships for readers.

@@ -4,8 +4,9 @@
 
 from collections.abc import Iterator
 
-from holdfast.contract.capacity import QUEUES, Capacity
-from holdfast.contract.kubernetes import (
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary.capacity import QUEUES, Capacity
+from holdfast.vocabulary.kubernetes import (
     CLASSES_RECYCLE,
     COMPUTE_CLASS_API,
     DRIVER_LATEST,
@@ -19,7 +20,7 @@ from holdfast.contract.kubernetes import (
     RESIZE_REQUEST_DETAIL,
     api_group,
 )
-from holdfast.contract.pools import (
+from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
     LABEL_ACCELERATOR,
     LABEL_POOL_CLASS,
@@ -27,8 +28,7 @@ from holdfast.contract.pools import (
     Pool,
     flex_selector,
 )
-from holdfast.contract.roles import JOB_NAMESPACES
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 # so long before a flex-start node ends, GKE looks for the next one and drains it
 RECYCLE_LEAD_S = 3_600

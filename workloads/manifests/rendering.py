@@ -9,15 +9,15 @@ from pathlib import Path
 
 from ruamel.yaml.scalarstring import LiteralScalarString
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
-from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.lint import admission
 from holdfast.manifests import batch, elastic, serving, serving_vllm, training
 from holdfast.manifests.render_context import Body, RenderContext, Small, meta, plain, yaml_text
 from holdfast.platform import Platform, reading
 from holdfast.platform.cluster import NAME
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.kubernetes import LABEL_HALF, PLATFORM_HALF
+from holdfast.vocabulary.roles import NAMESPACE_MONITORING
 from workloads.manifests import (
     faulty_nodes,
     gpu_metrics,

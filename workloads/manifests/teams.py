@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from holdfast.contract.kubernetes import (
+from holdfast.manifests.rbac import for_groups
+from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.platform.cluster import NAME
+from holdfast.vocabulary.kubernetes import (
     JOB_API,
     JOBSET_API,
     KUEUE_API,
@@ -13,10 +16,7 @@ from holdfast.contract.kubernetes import (
     SECRETS_API,
     api_group,
 )
-from holdfast.contract.roles import JOB_ROLES, NAMESPACE_MONITORING
-from holdfast.manifests.rbac import for_groups
-from holdfast.manifests.render_context import Body, RenderContext
-from holdfast.platform.cluster import NAME
+from holdfast.vocabulary.roles import JOB_ROLES, NAMESPACE_MONITORING
 from workloads.manifests.tenancy import namespace, pod_security
 
 READS = ("get", "list", "watch")

@@ -4,18 +4,18 @@ budgets.
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.contract import roles
-from holdfast.contract.kubernetes import (
+from holdfast.manifests import database
+from holdfast.manifests.policies import block, egress_rule, policy, scraped
+from holdfast.manifests.rbac import CALLS
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary import roles
+from holdfast.vocabulary.kubernetes import (
     ANNOTATION_GOOGLE_ACCOUNT,
     LABEL_NAME,
     LABEL_NAMESPACE,
     PRIORITIES,
 )
-from holdfast.contract.roles import GOOGLE_APIS_CIDR
-from holdfast.manifests import database
-from holdfast.manifests.policies import block, egress_rule, policy, scraped
-from holdfast.manifests.rbac import CALLS
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary.roles import GOOGLE_APIS_CIDR
 
 # Workload Identity; the second is where Dataplane V2 sends what pods address to the first.
 METADATA = ("169.254.169.254/32", "169.254.169.252/32")

@@ -9,11 +9,11 @@ from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import monitoring_v3
 
-from holdfast.checks import Answer
 from holdfast.clients.api import Api, ApiError
-from holdfast.contract.errors import Unjudged
-from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.platform import Platform
+from holdfast.support.checks import Answer
+from holdfast.support.errors import Unjudged
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
 from monitoring.alerting.alerts import OF_SERVERS, alerts
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_STOPPED
-from holdfast.contract.progress import working
+from holdfast.support.errors import InputError
+from holdfast.support.progress import working
+from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,7 @@ def _apply_operators(
     *,
     as_json: bool,
 ) -> None:
-    from holdfast.tables import print_json
+    from holdfast.support.tables import print_json
     from workloads.operators import install, overlay
     from workloads.operators.catalogue import OPERATORS
 
@@ -127,7 +127,7 @@ def apply_platform(
     """
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
-    from holdfast.tables import print_json
+    from holdfast.support.tables import print_json
     from infra.describe import described
     from workloads.operators import platform
 
@@ -148,10 +148,10 @@ def doctor(env: Env, kubeconfig: Kubeconfig = None, as_json: Json = False) -> No
     """List what the cluster of ENV lacks before a first job, with the fix. Read-only."""
     from functools import partial
 
-    from holdfast import checks
     from holdfast.clients import gcloud
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import require_cluster_of
+    from holdfast.support import checks
     from infra.describe import described
     from infra.environments import load
     from workloads.operators import alert_series

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.checks import Answer, lacking
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.errors import Unjudged
-from holdfast.contract.kubernetes import KUEUE_API, api_path
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
+from holdfast.support.checks import Answer, lacking
+from holdfast.support.errors import Unjudged
+from holdfast.vocabulary.kubernetes import KUEUE_API, api_path
 from workloads.manifests import rendering
 from workloads.operators import install
 from workloads.operators.catalogue import LABEL_VERSION, OPERATORS, WEBHOOKS

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API
 from workloads.operators.catalogue import CRD, LABEL_OPERATOR, WEBHOOKS, Body, Operator
 
 # The only field manager of these: what people changed by hand in these objects is taken back, as

@@ -6,8 +6,8 @@ import copy
 import json
 from hashlib import sha256
 
-from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.pools import Pool
 from workloads.operators import settings
 from workloads.operators.catalogue import (
     CRD,

@@ -5,9 +5,9 @@ the migration. No GPU.
 from collections.abc import Iterator
 
 from holdfast.clients.api import Api, ApiError, fix_of_unchangeable
-from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.kubernetes import LABEL_HALF, PLATFORM_HALF
 from workloads.manifests.rendering import images, platform
 from workloads.operators.install import Change, prune, put
 

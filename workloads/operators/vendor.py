@@ -10,8 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from holdfast.contract.errors import Unjudged, run_cli
-from holdfast.contract.progress import working
+from holdfast.support.errors import Unjudged, run_cli
+from holdfast.support.progress import working
 from workloads.operators.catalogue import OPERATORS, Operator
 
 _HEAD = """\

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from holdfast.contract.pools import Pool
-from holdfast.jobs import explain
-from holdfast.jobs.explain import Explanation
+from holdfast.jobs.diagnose import explain
+from holdfast.jobs.diagnose.explain import Explanation
+from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 

@@ -6,7 +6,7 @@ waits.
 """
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.jobs.cluster_snapshot import PROVISIONING
+from holdfast.jobs.diagnose.cluster_snapshot import PROVISIONING
 from tests.cluster.sim import queues
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World

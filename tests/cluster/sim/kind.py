@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.contract.errors import Unjudged
+from holdfast.support.errors import Unjudged
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.processes import is_orphan, owner

@@ -3,9 +3,9 @@
 from typing import Any
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.kubernetes import LABEL_MACHINE_TYPE
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE, Pool
+from holdfast.vocabulary.kubernetes import LABEL_MACHINE_TYPE
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_ZONE, Pool
 from tests.cluster.sim import pods
 from tests.cluster.sim.stages import MANAGED
 

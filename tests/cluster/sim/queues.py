@@ -5,7 +5,7 @@ to it.
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.contract.pools import GPU_RESOURCE, Pool
+from holdfast.vocabulary.pools import GPU_RESOURCE, Pool
 from tests.cluster.sim.world import World
 
 GROUP = "/apis/kueue.x-k8s.io/v1beta2"

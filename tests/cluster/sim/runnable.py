@@ -12,8 +12,8 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from holdfast.clients.api import Object
-from holdfast.contract.environment import ENV_GPUS
-from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.vocabulary.environment import ENV_GPUS
+from holdfast.vocabulary.kubernetes import LABEL_NAME
 
 ROOT = Path(__file__).parents[3]
 RENDERED = ROOT / "workloads" / "rendered" / "example"

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until

@@ -17,9 +17,9 @@ from typing import Any
 from kubernetes import client
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.values import rfc3339, unix_s
-from holdfast.exporter.watch import KINDS, QUEUED, Kind, Watcher
+from holdfast.controllers.watch import KINDS, QUEUED, Kind, Watcher
 from holdfast.mover.view import View, ending
+from holdfast.support.values import rfc3339, unix_s
 from tests.cluster.sim.waiting import until
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")

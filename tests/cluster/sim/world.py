@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.exit_codes import FATAL_EXIT_CODES
-from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
-from holdfast.contract.pools import GPU_RESOURCE, Pool
-from holdfast.contract.roles import (
+from holdfast.vocabulary.exit_codes import FATAL_EXIT_CODES
+from holdfast.vocabulary.kubernetes import LABEL_PART_OF, PART_OF
+from holdfast.vocabulary.pools import GPU_RESOURCE, Pool
+from holdfast.vocabulary.roles import (
     NAMESPACE_BATCH,
     NAMESPACE_MONITORING,
     NAMESPACE_SERVING,

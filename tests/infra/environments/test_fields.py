@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError
-from holdfast.contract.pools import Role
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import Role
 from infra import environments
 from infra.environments import load, placeholders
 from infra.environments.schema import (

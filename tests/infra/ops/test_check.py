@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from infra.__main__ import app
 from infra.environments import Environment, load
 from infra.ops import show

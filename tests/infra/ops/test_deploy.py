@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_STOPPED
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 from infra.ops import deploy
 from infra.specs.encryption import AGENTS
 from infra.specs.network import APIS

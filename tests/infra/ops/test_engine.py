@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged
 from infra.ops import engine
 from tests.support import program
 

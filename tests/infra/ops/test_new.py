@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from infra import environments
 from infra.environments import placeholders
 from infra.ops.new import create

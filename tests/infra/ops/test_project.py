@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.checks import Status, examine
-from holdfast.checks import show as show_doctor
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_FINDINGS
-from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.support.checks import Status, examine
+from holdfast.support.checks import show as show_doctor
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
 from infra.__main__ import app as platform
 from infra.contract.names import LABEL_RUN
 from infra.environments import Environment

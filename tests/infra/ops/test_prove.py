@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_FINDINGS
+from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 from infra.ops import prove
 from infra.ops.prove import Script, Step
 from tests.infra.ops.google import Gcloud

@@ -13,15 +13,15 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
-from holdfast.contract import roles
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.exit_codes import EXIT_STOPPED
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import LABEL_NODEPOOL
+from holdfast.cost.prices import load
 from holdfast.manifests.render_context import templates
-from holdfast.place.prices import load
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary import roles
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.exit_codes import EXIT_STOPPED
+from holdfast.vocabulary.kubernetes import LABEL_NAME
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import LABEL_NODEPOOL
 from infra.contract.names import LABEL_RUN
 from infra.ops import prove
 from infra.specs import resources

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.checks import Status, examine
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError
-from holdfast.jobs import placing, preparing
-from holdfast.jobs.job_file import OwnJob
+from holdfast.cost import prices
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.plan import placement
+from holdfast.jobs.submit import preparation
 from holdfast.manifests.render_context import RenderContext, yaml_text
-from holdfast.place import prices
 from holdfast.platform import Platform, reading
+from holdfast.support.checks import Status, examine
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity
 from infra import describe
 from infra.environments import Environment
 from infra.environments.schema import Reservation
@@ -81,11 +82,11 @@ def test_its_pool_takes_the_reservation_that_is_named(
 def test_it_comes_first_and_costs_what_its_owner_says() -> None:
     ours = platform()
     for job in (own(), own(hours=10.0), own(nodes=2), own(resumes=False)):
-        placed = placing.place(job, ours, prices.load())
+        placed = placement.place(job, ours, prices.load())
         assert placed.offer and placed.offer.capacity is Capacity.RESERVED, placed.reason
-    prepared = preparing.prepare(own(), ours)
+    prepared = preparation.prepare(own(), ours)
     assert "kueue.x-k8s.io/queue-name: reserved" in yaml_text(prepared.bodies)
-    assert preparing.plan(prepared).usd_per_hour == 1.25
+    assert preparation.plan(prepared).usd_per_hour == 1.25
     queues = set()
     for b in queueing.objects(RenderContext(ours)):
         if b["kind"] == "ClusterQueue":
@@ -98,10 +99,10 @@ def test_it_comes_first_and_costs_what_its_owner_says() -> None:
     [({"starts": "2099-01-01"}, "begins on 2099"), ({"ends": "2024-01-31"}, "ends on 2024-01-31")],
 )
 def test_calendar_mode_takes_a_job_only_within_its_days(days: dict[str, str], word: str) -> None:
-    placed = placing.place(own(), platform(**days), prices.load())
+    placed = placement.place(own(), platform(**days), prices.load())
     assert placed.offer and placed.offer.capacity is not Capacity.RESERVED
     with pytest.raises(InputError, match=word):
-        placing.place(own(capacity="reserved"), platform(**days), prices.load())
+        placement.place(own(capacity="reserved"), platform(**days), prices.load())
 
 
 RESERVED = {

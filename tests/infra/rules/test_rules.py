@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from infra.environments import load, names
 from infra.rules import RULES, judge, judge_environment, require_clean
 from infra.rules.model import Facts, facts_of_plans, facts_of_specs

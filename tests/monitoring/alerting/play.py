@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.errors import InputError, Unjudged, run_cli
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.support.errors import InputError, Unjudged, run_cli
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.promtool import Outcome, run

@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any
 
-from holdfast.contract.errors import Unjudged
+from holdfast.support.errors import Unjudged
 from monitoring.alerting.alert import Alert
 from tests.tools import build
 

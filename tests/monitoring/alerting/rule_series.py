@@ -1,6 +1,6 @@
 """The series that the rule cases are made of, with the labels that Cloud Monitoring gives them."""
 
-from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
+from holdfast.vocabulary.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from monitoring.alerting.alert import EXAMPLE
 from tests.monitoring.alerting.promtool import History
 

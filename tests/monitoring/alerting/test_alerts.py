@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged
 from monitoring.alerting import runbook
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, filled
 from monitoring.alerting.alerts import alerts

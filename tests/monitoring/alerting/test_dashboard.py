@@ -6,9 +6,9 @@ import re
 import pytest
 from google.cloud.monitoring_dashboard_v1 import Dashboard
 
-from holdfast.contract.kubernetes import KUEUE_METRICS
-from holdfast.contract.serving import SERVER_METRICS
-from holdfast.contract.telemetry import METRICS
+from holdfast.vocabulary.kubernetes import KUEUE_METRICS
+from holdfast.vocabulary.serving import SERVER_METRICS
+from holdfast.vocabulary.telemetry import METRICS
 from monitoring.alerting import dashboard
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import alerts

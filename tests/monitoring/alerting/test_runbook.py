@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB
-from holdfast.contract.object_names import commit_object
 from holdfast.manifests.render_context import RenderContext
+from holdfast.support.object_names import commit_object
+from holdfast.vocabulary.job_identity import LABEL_HOLDFAST_JOB
 from infra import environments
 from infra.describe import platform
 from monitoring.alerting import runbook

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged
 from infra.contract.versions import ENVOY_VERSION
 from tests.platforms import load, names
 from tests.support import program

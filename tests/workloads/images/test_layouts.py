@@ -63,7 +63,7 @@ def test_the_command_of_an_image_starts_from_what_the_image_holds(
 
 
 def test_a_file_that_the_wheel_lacks_is_noticed(laid_out: Callable[[str], Path]) -> None:
-    file = laid_out("mover") / "holdfast/command_line.py"
+    file = laid_out("mover") / "holdfast/support/command_line.py"
     moved = file.rename(file.with_suffix(".lost"))
     try:
         assert run(["-m", "holdfast", "--help"], laid_out("mover")).returncode

@@ -7,12 +7,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.telemetry import METRIC_PREFIX
 from holdfast.exporter.backlog import _samples as samples_of
 from holdfast.inference.results.connect import database_uri
 from holdfast.manifests.batch import follower
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.environment import ENV_DATABASE
+from holdfast.vocabulary.telemetry import METRIC_PREFIX
 from infra import environments
 from infra.specs import resources
 from tests.monitoring.alerting.firings import promql_name

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from urllib.parse import quote
 
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
-from holdfast.exporter import lease, watch
+from holdfast.controllers import lease, watch
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover import main, view
+from holdfast.vocabulary.environment import ENV_DATABASE
+from holdfast.vocabulary.kubernetes import LABEL_NAME
+from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
 from tests.platforms import load
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 from workloads.manifests import faulty_nodes, platform_jobs

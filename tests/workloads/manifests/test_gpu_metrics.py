@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR
 from monitoring.alerting import alert, alerts, dashboard
 from tests.platforms import load
 from tests.workloads.manifests.rendered import named

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.capacity import QUEUES, Capacity
-from holdfast.contract.kubernetes import LABEL_QUEUE
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_ROLE, Role
-from holdfast.contract.values import quantity
-from holdfast.jobs import placing, rendered
-from holdfast.jobs.job_file import OwnJob
+from holdfast.cost import prices
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.plan import placement
+from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import prices
+from holdfast.support.values import quantity
+from holdfast.vocabulary.capacity import QUEUES, Capacity
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_ROLE, Role
 from infra.environments import load
 from infra.rules.fit import node_labels, node_taints
 from infra.rules.model import PlannedResource, facts_of_specs
@@ -69,7 +70,7 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
     platform = platforms.load(env)
     context = RenderContext(platform)
     run = next((each.name for each in platform.runs), "mine")
-    for offer, whole, nodes in itertools.product(placing.offers(platform), (True, False), (1, 2)):
+    for offer, whole, nodes in itertools.product(placement.offers(platform), (True, False), (1, 2)):
         gpus = offer.machine.gpus if whole else 1
         flex = {Capacity.QUEUED: nodes == 1, Capacity.FLEX_START: nodes > 1}
         if flex.get(offer.capacity) or gpus * nodes > offer.lent_gpus:
@@ -83,7 +84,7 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
             nodes=nodes,
             capacity=offer.capacity.value,
         )
-        body = rendered.bodies(job, context, placing.place(job, platform, prices.load()))[-1]
+        body = manifests.bodies(job, context, placement.place(job, platform, prices.load()))[-1]
         spec: Any = body["spec"]
         holder = spec["replicatedJobs"][0]["template"]["spec"] if body["kind"] == "JobSet" else spec
         yield body["metadata"]["labels"][LABEL_QUEUE], holder["template"]["spec"]

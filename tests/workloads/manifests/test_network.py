@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from holdfast.contract import roles as contract
-from holdfast.contract.environment import ENV_KEY_FILE
-from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.vocabulary import roles as contract
+from holdfast.vocabulary.environment import ENV_KEY_FILE
+from holdfast.vocabulary.kubernetes import LABEL_NAME
 from infra import environments
 from infra.specs import network
 from tests.platforms import load

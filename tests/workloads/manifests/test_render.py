@@ -10,10 +10,10 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
-from holdfast.contract.errors import InputError
 from holdfast.lint.engine import Options, lint
 from holdfast.lint.formats import text as as_text
 from holdfast.manifests.render_context import RenderContext
+from holdfast.support.errors import InputError
 from infra.describe import described
 from tests.platforms import load
 from tests.workloads.manifests.rendered import (

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError
-from holdfast.jobs import placing, preparing, rendered
-from holdfast.jobs.job_file import OwnJob
+from holdfast.cost import prices
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.plan import placement
+from holdfast.jobs.render import manifests
+from holdfast.jobs.submit import preparation
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import prices
+from holdfast.support.errors import InputError
 from infra import describe, specs
 from infra.rules import judge_environment
 from monitoring.stack import NAMESPACE_COSTS, budget
@@ -144,8 +146,8 @@ def own(**fields: Any) -> OwnJob:
 @pytest.mark.parametrize("shape", [{"nodes": 2}, {"nodes": "2..4"}, {"nodes": 1}])
 def test_all_that_a_job_sends_is_in_its_teams_namespace(shape: dict[str, Any]) -> None:
     job = own(namespace="vision", **shape)
-    placed = placing.place(job, PLATFORM, prices.load())
-    made = rendered.bodies(job, RenderContext(PLATFORM), placed)
+    placed = placement.place(job, PLATFORM, prices.load())
+    made = manifests.bodies(job, RenderContext(PLATFORM), placed)
     assert {body["metadata"]["namespace"] for body in made} == {"vision"}
     assert "run-detector" in str(made[-1])
 
@@ -160,5 +162,5 @@ def test_all_that_a_job_sends_is_in_its_teams_namespace(shape: dict[str, Any]) -
 )
 def test_a_job_without_a_home_is_refused(fields: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match="namespace") as caught:
-        preparing.prepare(own(**fields), PLATFORM)
+        preparation.prepare(own(**fields), PLATFORM)
     assert word in f"allowed {caught.value.allowed}"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GPUS, ENV_NODE
-from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
-from holdfast.contract.job_identity import JobIdentity
-from holdfast.contract.pools import LABEL_FLEX_START
-from holdfast.contract.values import quantity
-from holdfast.exporter.objects import read_pod
+from holdfast.controllers.objects import read_pod
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
+from holdfast.support.values import quantity
+from holdfast.vocabulary.environment import ENV_COMPLETION_INDEX, ENV_GPUS, ENV_NODE
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
+from holdfast.vocabulary.job_identity import JobIdentity
+from holdfast.vocabulary.pools import LABEL_FLEX_START
 from tests.platforms import load
 from tests.workloads.manifests.rendered import (
     bodies,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.serving import (
+from holdfast.vocabulary.serving import (
     DRAIN_PATH,
     HOOK_PORT,
     PORT,

@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 import yaml
 
-from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.kubernetes import LABEL_PART_OF, PART_OF
 from tests.platforms import load
 from workloads.operators import overlay, settings
 from workloads.operators.catalogue import KUEUE, OPERATORS, WEBHOOKS, Body, Operator

@@ -2,14 +2,14 @@
 
 import sys
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT
 
 
 def main() -> None:
     try:
-        from holdfast.command_line import run_app
         from holdfast.commands import app
+        from holdfast.support.command_line import run_app
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich"):
             raise

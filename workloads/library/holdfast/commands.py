@@ -5,8 +5,6 @@
 import typer
 
 from holdfast.checkpoint.cli import app as checkpoints
-from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.drill.cli import demo, drill
 from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
@@ -16,7 +14,9 @@ from holdfast.lint.cli import lint
 from holdfast.mover.command import move
 from holdfast.place.cli import churn, prices
 from holdfast.report.command import report
+from holdfast.support.examples import examples
 from holdfast.training.cli import app as train
+from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
 
 app = typer.Typer(
     name="holdfast",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.stores import LocalStorage, crc32c, open_storage
-from holdfast.contract.errors import InputError
 from holdfast.inference.predictor.spec import PredictorSpec, build
+from holdfast.support.errors import InputError
 from workloads.library.tests import distribution
 
 MODULE = """

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 import typer
 
-from holdfast.command_line import run_app
-from workloads.library.tests.contract.test_errors import assert_read_in_part
+from holdfast.support.command_line import run_app
+from workloads.library.tests.support.test_errors import assert_read_in_part
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 

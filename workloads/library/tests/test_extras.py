@@ -15,9 +15,9 @@ import pytest
 import typer
 from packaging.requirements import Requirement
 
-from holdfast.command_line import run_app
 from holdfast.commands import app
-from holdfast.contract.extras import OF_COMMAND, OF_PACKAGE
+from holdfast.support.command_line import run_app
+from holdfast.support.extras import OF_COMMAND, OF_PACKAGE
 from workloads.images import pins
 
 ROOT = Path(__file__).parents[3]
@@ -33,8 +33,8 @@ ROOMS = {
     # The job file of `place --job`, too.
     "place": (
         "holdfast.place",
-        "holdfast.jobs.file_text",
-        "holdfast.jobs.submit",
+        "holdfast.jobs.file.file_text",
+        "holdfast.jobs.submit.submission",
         "holdfast.lint.document",
     ),
     "report": ("holdfast.report",),
@@ -51,7 +51,7 @@ ROOMS = {
 # For other frameworks, for tests, and for laptops.
 OTHERS = (
     "holdfast.inference.results.embedded_postgres",
-    "holdfast.place.churn.cloud_series",  # of `churn --project`: extra report
+    "holdfast.cost.churn.cloud_series",  # of `churn --project`: extra report
     "holdfast.training.examples",
     "holdfast.training.frameworks",
 )

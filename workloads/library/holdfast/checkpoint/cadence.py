@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.settings import Cadence as Setting
-from holdfast.contract.checkpoint_interval import daly
+from holdfast.vocabulary.checkpoint_interval import daly
 
 
 class EverySteps:

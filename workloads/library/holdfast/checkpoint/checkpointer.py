@@ -30,14 +30,14 @@ from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.survivors import Survivors
 from holdfast.checkpoint.verify_exact import Trial
-from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.object_names import checked_run
-from holdfast.contract.values import between
 from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.stop import StopAgreement, stop_agreement
+from holdfast.support.errors import InputError
+from holdfast.support.object_names import checked_run
+from holdfast.support.values import between
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
 class Checkpointer:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
-from holdfast.contract.progress import awaited, working
+from holdfast.support.examples import examples
+from holdfast.support.progress import awaited, working
+from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 
 app = typer.Typer(
     help="List, verify and export checkpoints.",
@@ -43,7 +43,7 @@ def list_attempts(
     from dataclasses import asdict
 
     from holdfast.checkpoint.inspection import UNCOMMITTED, rows
-    from holdfast.contract.errors import InputError
+    from holdfast.support.errors import InputError
 
     # All of it before the first line: an error in the middle must not look like a complete table.
     # What is logged on the way is no part of the data on standard output.
@@ -76,8 +76,8 @@ def list_attempts(
 
 
 def show(found: list[Any]) -> None:
-    from holdfast.contract.printable import printable
-    from holdfast.tables import print_table
+    from holdfast.support.printable import printable
+    from holdfast.support.tables import print_table
 
     print_table(
         ("run", "step", "MB", "age", "ranks", "state"),

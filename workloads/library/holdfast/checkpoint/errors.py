@@ -5,8 +5,8 @@ training loop. An InputError, a RankLost and each CheckpointExit are raised on e
 would wait for one that is gone.
 """
 
-from holdfast.contract.errors import HoldfastError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.support.errors import HoldfastError
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 
 
 class Damaged(HoldfastError):

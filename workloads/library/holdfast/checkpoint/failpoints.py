@@ -8,7 +8,7 @@ import signal
 from collections import Counter
 from functools import cache
 
-from holdfast.contract.environment import ENV_KILL_AT
+from holdfast.vocabulary.environment import ENV_KILL_AT
 
 POINTS = (
     "stage.begin",

@@ -108,7 +108,7 @@ def explain(
         )
     return (
         f"{lead}; nothing else that could be seen does: look for what the step reads elsewhere, and"
-        " on three ranks and more make DDP by holdfast.training.replicas.replicate(model), or with"
+        " on three ranks and more make DDP by holdfast.training.trainer.replicas.replicate(model), or with"
         " find_unused_parameters=True"
     )
 

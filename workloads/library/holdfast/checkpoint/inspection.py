@@ -11,7 +11,7 @@ from holdfast.checkpoint.format.commit import StepObjects, runs, survey
 from holdfast.checkpoint.format.soundness import read_shard
 from holdfast.checkpoint.restore.reading import Opened, open_step
 from holdfast.checkpoint.stores.storage import Storage
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 VERIFIED = "verified"
 COMMITTED = "committed, not read"

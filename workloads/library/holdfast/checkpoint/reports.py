@@ -11,12 +11,12 @@ from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.settings import Cadence
-from holdfast.contract.environment import ENV_JOB
-from holdfast.contract.job_identity import attempt_of
-from holdfast.contract.lifecycle import WINDOW_MARGIN_S
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
+from holdfast.vocabulary.environment import ENV_JOB
+from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.lifecycle import WINDOW_MARGIN_S
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 WINDOW_S = 10.0
 """Of steps, as one line: what a machine that goes without notice takes with it is known to so much.

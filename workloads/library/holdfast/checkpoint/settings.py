@@ -5,8 +5,8 @@ import os
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.values import between, duration_s
+from holdfast.support.errors import InputError
+from holdfast.support.values import between, duration_s
 
 MIB = 1 << 20
 MIN_SHARD_BYTES = 8 * MIB

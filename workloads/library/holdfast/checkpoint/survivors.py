@@ -41,8 +41,8 @@ from holdfast.checkpoint.state import (
 from holdfast.checkpoint.state.tensors import as_dtensor, pieces_of
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import random_hex
-from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
+from holdfast.support.errors import InputError
 
 _POLL_S = 0.05
 _ANSWER_S = 3.0

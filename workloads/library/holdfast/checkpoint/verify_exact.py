@@ -36,8 +36,8 @@ from holdfast.checkpoint.state import Stateful, capture, targets
 from holdfast.checkpoint.state.random_streams import stream_of
 from holdfast.checkpoint.state.tensors import local_of, memory_of
 from holdfast.checkpoint.state.tracking import TrackedDraw, TrackedIterable
-from holdfast.contract.environment import ENV_TRIAL
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.environment import ENV_TRIAL
 
 KILL = "SIGKILL"
 KILL_SAVING = "SIGKILL in a save"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import HoldfastError, Unjudged
+from holdfast.support.errors import HoldfastError, Unjudged
 
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.contract.errors import Unjudged
+from holdfast.support.errors import Unjudged
 
 
 class GcloudFailed(Unjudged):

@@ -13,7 +13,7 @@ from contextlib import closing
 from http.client import HTTPException
 from typing import Any, ClassVar, Protocol
 
-from holdfast.contract.errors import HoldfastError
+from holdfast.support.errors import HoldfastError
 
 Object = Mapping[str, Any]
 Change = tuple[str, Object]

@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.extensions import extensions, refused
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.drill.plan import Blast, Drill, DrillWork, Fault, Place, bound, promised
+from holdfast.support.errors import InputError
+from holdfast.support.extensions import extensions, refused
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 
 GROUP = "holdfast.drills"
 """Of entry points: each is a callable without arguments that returns drills."""

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError
 from holdfast.drill import catalogue, console, store
 from holdfast.drill.plan import Drill, DrillWork, Place
 from holdfast.drill.remote import Where, builder, checked, consent
 from holdfast.drill.runner import DrillRun, Record
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import exit_code
-from holdfast.tables import print_json, print_table
+from holdfast.support.errors import InputError
+from holdfast.support.tables import print_json, print_table
 
 Builder = Callable[[Drill, Path], Target]
 """Drill and folder of its run -> the place where it runs."""

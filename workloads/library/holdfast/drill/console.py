@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from holdfast.drill.plan import RECOVERED, number
-from holdfast.tables import print_table
+from holdfast.support.tables import print_table
 
 _MARKS = {
     "held": "ok",

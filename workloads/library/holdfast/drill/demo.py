@@ -19,8 +19,6 @@ from typing import Any
 
 from rich.console import Console
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.drill.console import stage
 from holdfast.drill.errors import DrillError
 from holdfast.drill.events import completed
@@ -32,6 +30,8 @@ from holdfast.drill.targets.local_batch import LocalBatch, database, enqueue, ex
 from holdfast.drill.targets.local_serving import LocalServing
 from holdfast.drill.targets.local_training import LocalTraining
 from holdfast.report.objectives import ObjectiveVerdict, objectives
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 
 MAX_DOCUMENT_BYTES = 20_000
 BASE = 2  # servers on demand, and on Spot

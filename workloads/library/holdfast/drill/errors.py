@@ -4,7 +4,7 @@ DrillError (HoldfastError, RuntimeError)   the work under test did something tha
 explains
 """
 
-from holdfast.contract.errors import HoldfastError
+from holdfast.support.errors import HoldfastError
 
 
 class DrillError(HoldfastError, RuntimeError):

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.drill.errors import DrillError
 from holdfast.ledger.events import Tail, parse
 from holdfast.ledger.job_summary import JobSummary, job_summary
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 
 SILENCE_S = 180.0  # no event for this long: the run hangs
 POLL_S = 0.02

@@ -23,18 +23,18 @@ import typer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.contract.errors import run_cli
-from holdfast.contract.job_identity import attempt_of
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
+from holdfast.support.errors import run_cli
 from holdfast.training import cli
-from holdfast.training.config import TrainConfig
-from holdfast.training.data import Corpus, Samples
-from holdfast.training.meter import Meter, digest
-from holdfast.training.model import ByteGPT, next_byte_loss
-from holdfast.training.rendezvous import use_loopback
-from holdfast.training.trainer import share
+from holdfast.training.trainer.config import TrainConfig
+from holdfast.training.trainer.data import Corpus, Samples
+from holdfast.training.trainer.loop import share
+from holdfast.training.trainer.metrics import Meter, digest
+from holdfast.training.trainer.model import ByteGPT, next_byte_loss
+from holdfast.training.trainer.rendezvous import use_loopback
+from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
 def train(

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 RECOVERED = "recovered_s"  # seconds from the fault; measured by every target
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.contract.exit_codes import EXIT_KILLED
+from holdfast.vocabulary.exit_codes import EXIT_KILLED
 
 MARK = "HOLDFAST_POD"
 OWNER = "HOLDFAST_POD_OWNER"

@@ -16,10 +16,10 @@ from typing import Any
 
 from holdfast.clients import gcloud
 from holdfast.clients.api import Api
-from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.target import Target
 from holdfast.platform.cluster import no_document, published
+from holdfast.support.errors import InputError, Stopped, Unjudged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

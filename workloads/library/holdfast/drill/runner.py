@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Any
 
 from holdfast.clients.api import ApiError
-from holdfast.contract.errors import Stopped, Unjudged
-from holdfast.contract.values import rfc3339
 from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import RECOVERED, Drill, number
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import Result, Verdict, drill_verdict
+from holdfast.support.errors import Stopped, Unjudged
+from holdfast.support.values import rfc3339
 
 SCHEMA = "holdfast.drill/5"
 _POLL_S = 0.1

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 JOURNAL = "journal.json"
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.errors import Unjudged
-from holdfast.exporter.log import logger
-from holdfast.exporter.sample import Sample, sample
+from holdfast.controllers.log import logger
+from holdfast.controllers.sample import Sample, sample
+from holdfast.support.errors import Unjudged
+from holdfast.vocabulary.environment import ENV_DATABASE
 
 LOG = logger("read-backlog")
 EVERY_S = 30.0

@@ -16,9 +16,9 @@ from google.api_core.retry import Retry, if_exception_type
 from google.cloud import monitoring_v3
 
 from holdfast.clients.cloud_api import TRANSIENT
-from holdfast.contract.telemetry import METRIC_PREFIX
-from holdfast.exporter.log import logger
-from holdfast.exporter.sample import Sample
+from holdfast.controllers.log import logger
+from holdfast.controllers.sample import Sample
+from holdfast.vocabulary.telemetry import METRIC_PREFIX
 
 LOG = logger("write-metrics")
 _MESSAGE: Any = monitoring_v3.TimeSeries.pb()

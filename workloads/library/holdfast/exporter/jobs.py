@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from holdfast.contract.job_identity import JobIdentity
-from holdfast.contract.roles import NAMESPACE_MONITORING
-from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.exporter.lines import FAULTY, HOME_OF, MOVED
-from holdfast.exporter.sample import Sample, run_labels, sample
-from holdfast.exporter.sources import EventSource
+from holdfast.controllers.lines import FAULTY, HOME_OF, MOVED
+from holdfast.controllers.sample import Sample, run_labels, sample
+from holdfast.controllers.sources import EventSource
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
 from holdfast.ledger.gang import below_size_since_us
 from holdfast.ledger.job_ledger import KINDS, job_ledger
 from holdfast.ledger.processes import FOREIGN_TYPES, computing_us
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.vocabulary.job_identity import JobIdentity
+from holdfast.vocabulary.roles import NAMESPACE_MONITORING
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 KEEP_EVENTS = 20_000
 KEEP_COMMITS = 20

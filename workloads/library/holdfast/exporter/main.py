@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from google.cloud.monitoring_v3 import MetricServiceClient
 
 from holdfast.clients.api import connect
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.errors import InputError
-from holdfast.contract.roles import NAMESPACE_MONITORING
-from holdfast.contract.values import between
-from holdfast.exporter import lines, loop
+from holdfast.controllers import lines, loop
+from holdfast.controllers.cluster import Cluster
+from holdfast.controllers.lease import Lease
+from holdfast.controllers.sample import Sample, sample
+from holdfast.controllers.watch import KINDS, QUEUED, Watcher
 from holdfast.exporter.backlog import Backlog
 from holdfast.exporter.cloud import CloudWriter
-from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
-from holdfast.exporter.lease import Lease
 from holdfast.exporter.prometheus import Newest
-from holdfast.exporter.sample import Sample, sample
-from holdfast.exporter.watch import KINDS, QUEUED, Watcher
 from holdfast.runtime import logs, shutdown
+from holdfast.support.errors import InputError
+from holdfast.support.values import between
+from holdfast.vocabulary.environment import ENV_DATABASE
+from holdfast.vocabulary.roles import NAMESPACE_MONITORING
 
 # What happened so long before the start may not have been published by the exporter before.
 HANDOVER_S = 60.0

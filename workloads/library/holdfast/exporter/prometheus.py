@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast.contract.telemetry import METRICS
-from holdfast.exporter.sample import Sample
+from holdfast.controllers.sample import Sample
+from holdfast.vocabulary.telemetry import METRICS
 
 
 class Newest(Collector):

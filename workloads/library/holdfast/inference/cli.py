@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_CODES_HELP
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.progress import working
-from holdfast.contract.values import assigned, settings_help
+from holdfast.support.examples import examples
+from holdfast.support.progress import working
+from holdfast.support.values import assigned, settings_help
+from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
 class _Explaining(TyperGroup):
@@ -101,9 +101,9 @@ def prepare(
     """Update the schema of a database and grant rights to logins; safe to repeat. With --dir its
     URI is the first line, as JSON.
     """
-    from holdfast.contract.errors import InputError
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect, database_uri
+    from holdfast.support.errors import InputError
 
     if directory is not None:
         if database or as_role or grants:
@@ -298,12 +298,12 @@ def failures(
     """List failed items with reason and number of tries; exit 1 if there are any. --redrive puts
     them back in the queue.
     """
-    from holdfast.contract.exit_codes import EXIT_FINDINGS
-    from holdfast.contract.printable import printable
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.dead_letters import newest
     from holdfast.inference.results.dead_letters import redrive as put_back
     from holdfast.inference.run import PubSubOptions, publishing
+    from holdfast.support.printable import printable
+    from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 
     if redrive:
         with publishing(database, job, PubSubOptions(topic, subscription)) as (connection, queue):

@@ -11,10 +11,10 @@ from datetime import datetime
 
 from psycopg import Connection
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.items import Item
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs
+from holdfast.support.errors import InputError
 
 CHUNK_ITEMS = 1000
 CHUNK_BYTES = 8 * 1024 * 1024

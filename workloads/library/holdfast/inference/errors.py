@@ -4,7 +4,7 @@ import math
 import os
 import re
 
-from holdfast.contract.errors import HoldfastError
+from holdfast.support.errors import HoldfastError
 
 
 class BatchError(HoldfastError):

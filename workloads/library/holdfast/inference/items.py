@@ -10,8 +10,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import cast
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.errors import MalformedMessage
+from holdfast.support.errors import InputError
 
 MAX_ITEM_CHARS = 512
 MAX_JOB_CHARS = 63

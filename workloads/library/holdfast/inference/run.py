@@ -9,9 +9,6 @@ from pathlib import Path
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
@@ -27,6 +24,9 @@ from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown, of_process
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.telemetry import KIND_BATCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.values import finite
 from holdfast.inference.items import MAX_BODY_BYTES, Item, checked_item, require_size
+from holdfast.support.errors import InputError
+from holdfast.support.values import finite
 
 _PARALLEL = 16
 

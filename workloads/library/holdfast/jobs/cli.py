@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.exit_codes import EXIT_STOPPED
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from holdfast.clients.api import Api
-    from holdfast.jobs.submit import Plan
+    from holdfast.jobs.submit.submission import Plan
     from holdfast.platform import Platform
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
@@ -50,7 +50,8 @@ def submit(
 ) -> None:
     """Show the cost of a manifest and start it; refuse it above a price limit (exit 4)."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import preparing, show
+    from holdfast.jobs import show
+    from holdfast.jobs.submit import preparation
 
     # Without a cluster only a dry run has an answer, by a document that was given or is near.
     found, api = _platform(manifest, platform, kubeconfig, dry_run=dry_run)
@@ -64,7 +65,7 @@ def submit(
             show.note(f"refused: {refusal}")
         raise typer.Exit(EXIT_STOPPED)
     if write:
-        preparing.write_manifest(made, write / manifest.name)
+        preparation.write_manifest(made, write / manifest.name)
     if dry_run:
         return
     _start(
@@ -77,17 +78,18 @@ def submit(
 
 def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
     """Sends what does not run already."""
-    from holdfast.jobs import running, show, submit
+    from holdfast.jobs import show
+    from holdfast.jobs.submit import existing_jobs, submission
 
     with _asking():
-        sent, replaced = running.compare(api, made.documents, replace=replace)
+        sent, replaced = existing_jobs.compare(api, made.documents, replace=replace)
     for document in made.documents:
         if document not in sent:
             show.note(
                 f"{document['metadata']['name']} runs already as the file says: it is not sent"
                 " again"
             )
-    if not any(document["kind"] in submit.KINDS for document in sent):
+    if not any(document["kind"] in submission.KINDS for document in sent):
         return
     for path in replaced:
         show.note(
@@ -97,8 +99,8 @@ def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
     show.agree(yes)
     with _asking():
         for path in replaced:
-            running.end(api, path)
-    for name in submit.apply(api, sent):
+            existing_jobs.end(api, path)
+    for name in submission.apply(api, sent):
         show.note(f"applied {name}")
     show.note(f"Next: holdfast explain {made.purchases[0].job}")
     if any(document["kind"] in ("Job", "JobSet") for document in sent):
@@ -132,15 +134,16 @@ def _planned(
     cap: float | None,
 ) -> "Plan":
     """Of a manifest, or of a job file."""
-    from holdfast.jobs import file_text, preparing, submit
-    from holdfast.place import prices
+    from holdfast.cost import prices
+    from holdfast.jobs.file import file_text
+    from holdfast.jobs.submit import preparation, submission
 
-    documents = submit.documents_of(file)
+    documents = submission.documents_of(file)
     if documents and file_text.is_job(documents[0]):
-        return preparing.plan(preparing.read_job(documents[0], file, platform), cap)
-    chosen = submit.only(submit.checked(file, documents), job)
-    submit.require_of(file, platform)
-    return submit.plan(chosen, platform, prices.load(), cap)
+        return preparation.plan(preparation.read_job(documents[0], file, platform), cap)
+    chosen = submission.only(submission.checked(file, documents), job)
+    submission.require_of(file, platform)
+    return submission.plan(chosen, platform, prices.load(), cap)
 
 
 def explain(
@@ -165,9 +168,11 @@ def explain(
     --follow prints the event lines of its pods, and keeps them in the folder of --events.
     """
     from holdfast.clients.api import Api
-    from holdfast.jobs import explain as room
-    from holdfast.jobs import following, job_snapshot, show
-    from holdfast.place import prices
+    from holdfast.cost import prices
+    from holdfast.jobs import show
+    from holdfast.jobs.diagnose import explain as room
+    from holdfast.jobs.diagnose import job_snapshot
+    from holdfast.jobs.submit import following
     from holdfast.platform.cluster import choose
 
     if follow and (as_json or not job):
@@ -260,9 +265,9 @@ def place(
 
     Without a job: which capacity suits which workload, and why.
     """
-    from holdfast.contract.progress import working
     from holdfast.place import ask, job, show
     from holdfast.platform.cluster import nearest
+    from holdfast.support.progress import working
 
     if not (gpu or hours or file):
         show.matrix(as_json=as_json)
@@ -279,7 +284,7 @@ def place(
     pools = document.pools if document else ()
     offered = frozenset(pool.machine_type for pool in pools if pool.gpus_per_node)
     if file:
-        from holdfast.jobs import file_text  # only here: it takes YAML readers
+        from holdfast.jobs.file import file_text  # only here: it takes YAML readers
 
         asked = file_text.question_of(file, document, offered)
     else:
@@ -333,7 +338,8 @@ def new_job(
     evictions.
     """
     from holdfast.clients.api import Api
-    from holdfast.jobs import file_text, preparing
+    from holdfast.jobs.file import file_text
+    from holdfast.jobs.submit import preparation
     from holdfast.platform.cluster import choose, nearest
 
     found = nearest(platform) or choose(Api(), None)
@@ -354,7 +360,7 @@ def new_job(
     job = file_text.assigned(
         others or (), stated | {key: each for key, each in options.items() if each is not None}
     )
-    preparing.new_job(job, found, out or Path(f"{name}.yaml"))
+    preparation.new_job(job, found, out or Path(f"{name}.yaml"))
 
 
 def try_(
@@ -372,12 +378,12 @@ def try_(
 ) -> None:
     """Run the smallest sample on the cheapest Spot pool and follow it to its receipt."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import preparing
-    from holdfast.jobs.following import Following
+    from holdfast.jobs.submit import preparation
+    from holdfast.jobs.submit.following import Following
     from holdfast.platform.cluster import choose
 
     api = Api(kubeconfig)
     asked = Following(evict=evict, timeout_s=timeout_s)
     raise typer.Exit(
-        preparing.first_run(api, choose(api, platform), steps, asked, max_usd_per_hour, yes=yes)
+        preparation.first_run(api, choose(api, platform), steps, asked, max_usd_per_hour, yes=yes)
     )

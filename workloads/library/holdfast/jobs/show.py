@@ -6,13 +6,13 @@ from typing import Any
 
 import typer
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_STOPPED
-from holdfast.contract.printable import printable
-from holdfast.contract.values import finite
-from holdfast.jobs.explain import Explanation, Row
-from holdfast.jobs.submit import Plan
-from holdfast.tables import print_table
+from holdfast.jobs.diagnose.explain import Explanation, Row
+from holdfast.jobs.submit.submission import Plan
+from holdfast.support.errors import InputError
+from holdfast.support.printable import printable
+from holdfast.support.tables import print_table
+from holdfast.support.values import finite
+from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
 LIST_HEAD = (
     "NAME",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from holdfast.contract.job_identity import run_name
 from holdfast.ledger.events import Event
 from holdfast.ledger.timeline import STATES, Span, State
+from holdfast.vocabulary.job_identity import run_name
 
 USEFUL = frozenset({State.PRODUCTIVE})
 # A machine that does not exist yet costs nothing.

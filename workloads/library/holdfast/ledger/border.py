@@ -10,7 +10,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.contract.telemetry import EVENT_VERSION, EVENTS, KIND_BATCH, KIND_NODE, KIND_TRAINING
+from holdfast.vocabulary.telemetry import (
+    EVENT_VERSION,
+    EVENTS,
+    KIND_BATCH,
+    KIND_NODE,
+    KIND_TRAINING,
+)
 
 # A wall clock in seconds: later than 2001, earlier than 2100. Milliseconds and uptimes fall
 # outside.

@@ -8,7 +8,7 @@ lives are not exponential: `holdfast place` simulates them.
 import math
 from collections.abc import Callable
 
-from holdfast.contract.checkpoint_interval import daly
+from holdfast.vocabulary.checkpoint_interval import daly
 
 MAX_CHURN = 1e4
 # exp() of more overflows; at e^700 hours the answer is "never" anyway.

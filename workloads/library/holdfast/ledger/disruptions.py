@@ -7,7 +7,7 @@ work: it is none.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.contract.values import unix_s
+from holdfast.support.values import unix_s
 
 Pod = Mapping[str, Any]
 

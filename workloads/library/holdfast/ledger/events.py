@@ -1,4 +1,4 @@
-"""Reads event lines (holdfast.contract.telemetry.EVENTS).
+"""Reads event lines (holdfast.vocabulary.telemetry.EVENTS).
 
 Guarantee: a line that cannot be used is counted under its reason, never guessed at; the events that
 remain are in time order, and the clock of each process runs forward.
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.contract.errors import InputError
 from holdfast.ledger.border import MAX_LINE_BYTES, index_of, refusal
+from holdfast.support.errors import InputError
 
 # Lines of these are used all the same.
 DUPLICATED = "duplicated lines"

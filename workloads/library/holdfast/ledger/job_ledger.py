@@ -7,10 +7,10 @@ hold.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from holdfast.ledger import batch, training
 from holdfast.ledger.account import JobLedger
 from holdfast.ledger.events import Event, uncollected
+from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
 
 KINDS = (KIND_TRAINING, KIND_BATCH)
 

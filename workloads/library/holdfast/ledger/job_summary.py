@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.ledger.account import GangSize, Recovery, Restart
 from holdfast.ledger.events import Event, read_folder
 from holdfast.ledger.job_ledger import JobLedger, by_run, job_ledger
 from holdfast.ledger.processes import ProcessRun, process_runs
 from holdfast.ledger.timeline import State
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,14 +13,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract import pools as contract
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.kubernetes import JOB_API, JOBSET_API, LABEL_GANG, LABEL_PART_OF, PART_OF
-from holdfast.contract.pools import GPU_RESOURCE, SPOT_TAINT, Pool
 from holdfast.lint.registry import all_rules
 from holdfast.lint.rules.machines import NAMING
 from holdfast.lint.rules.shutdown import SAFE_TO_EVICT
+from holdfast.vocabulary import pools as contract
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.kubernetes import JOB_API, JOBSET_API, LABEL_GANG, LABEL_PART_OF, PART_OF
+from holdfast.vocabulary.pools import GPU_RESOURCE, SPOT_TAINT, Pool
 
 # On a namespace: `deny` refuses what is found; without the label the API server only warns.
 LABEL_ADMISSION = "holdfast.dev/admission"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.exit_codes import EXIT_FINDINGS
+from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 
 _NEAREST = "platform.json, repeatable; else the nearest one, or that of the cluster."
 Platforms = Annotated[list[Path] | None, typer.Option(help=_NEAREST)]
@@ -25,8 +25,8 @@ def lint(
     ] = False,
 ) -> None:
     """Check manifests against the platform. Exit 1: errors or warnings; 2: no manifests."""
-    from holdfast.contract.errors import InputError
     from holdfast.lint import pages, run
+    from holdfast.support.errors import InputError
 
     if rule:
         sys.stdout.write(pages.show("" if rule == "all" else rule, as_json=as_json))

@@ -17,8 +17,8 @@ from typing import Any
 from yaml.error import MarkedYAMLError, YAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from holdfast.contract.errors import HoldfastError
 from holdfast.lint.composer import compose
+from holdfast.support.errors import HoldfastError
 
 MAX_FILE_BYTES = 1 << 20
 MAX_VALUES = 50_000  # of a document, after aliases are expanded; it stops a bomb of nested aliases

@@ -12,8 +12,6 @@ from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.printable import MOST_CHARACTERS
 from holdfast.lint.document import Document, load_text, read, unread
 from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.ignores import Ignore, apply, of_annotations, of_comments
@@ -24,6 +22,8 @@ from holdfast.lint.world import World
 from holdfast.platform import Platform as PlatformDocument
 from holdfast.platform import reading
 from holdfast.platform.cluster import nearest
+from holdfast.support.errors import InputError
+from holdfast.support.printable import MOST_CHARACTERS
 
 SUFFIXES = (".yaml", ".yml", ".json")
 SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}

@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.printable import printable
 from holdfast.lint.document import load_text
 from holdfast.lint.engine import Report
 from holdfast.lint.finding import Finding, Severity
+from holdfast.support.printable import printable
 
 WIDTH = 160  # of a quoted line
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning"}

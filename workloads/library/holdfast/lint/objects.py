@@ -11,8 +11,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from holdfast.contract.values import quantity
 from holdfast.lint.document import Document, Path
+from holdfast.support.values import quantity
 
 MAX_DEPTH = 40
 MAX_WORD = 100

@@ -3,9 +3,9 @@
 import json
 from difflib import get_close_matches
 
-from holdfast.contract.errors import InputError
 from holdfast.lint import examples
 from holdfast.lint.registry import Rule, all_rules
+from holdfast.support.errors import InputError
 
 SCHEMA = "holdfast.rules/1"
 

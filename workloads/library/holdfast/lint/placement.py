@@ -7,13 +7,13 @@ parse selectors themselves.
 from dataclasses import dataclass
 from functools import cached_property
 
-from holdfast.contract import pools as contract
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.pools import SPOT_TAINT, Pool
 from holdfast.lint.document import Path
 from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, near
 from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, tolerates
 from holdfast.lint.world import holds
+from holdfast.vocabulary import pools as contract
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import SPOT_TAINT, Pool
 
 _SPOT_WORDS = ("spot", "preemptible")
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)

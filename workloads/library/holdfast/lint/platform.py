@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
 
-from holdfast.contract import pools as contract
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Pool, Role, Taint
 from holdfast.lint.objects import near
 from holdfast.platform import document
+from holdfast.vocabulary import pools as contract
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import FLEX_TAINT, GPU_TAINT, Pool, Role, Taint
 
 # NAP makes Spot nodes for pods that tolerate and select this; unlike our pools it taints them by
 # itself.

@@ -17,14 +17,14 @@ from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.extensions import extensions
 from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.objects import Job, Object, Pod
 from holdfast.lint.placement import Placement
 from holdfast.lint.platform import Platform
 from holdfast.lint.world import World
+from holdfast.support.errors import InputError
+from holdfast.support.extensions import extensions
 
 MODULES = (
     "placement",

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.progress import working
 from holdfast.lint import formats
 from holdfast.lint.engine import Options, Report, lint
 from holdfast.lint.finding import Severity
 from holdfast.platform import Platform, read
+from holdfast.support.errors import InputError
+from holdfast.support.progress import working
 
 
 def run(paths: Sequence[Path], platforms: Sequence[Path], *, as_json: bool) -> bool:

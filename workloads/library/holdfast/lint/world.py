@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from holdfast.contract.pools import GPU_RESOURCE
-from holdfast.contract.values import quantity
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
+from holdfast.support.values import quantity
+from holdfast.vocabulary.pools import GPU_RESOURCE
 
 QUEUED_RESOURCES = (GPU_RESOURCE, "cpu", "memory")
 # Made by Kubernetes itself and by GKE.

@@ -10,9 +10,14 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.kubernetes import (
+from holdfast.manifests import data, database
+from holdfast.manifests.deployments import autoscaler, deployment
+from holdfast.manifests.pods import PodSettings, Size, template
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
+from holdfast.manifests.training import DAY_S, Task, gpu_size, ignoring, job
+from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.kubernetes import (
     AUTOSCALING_METRIC_API,
     EXPENDABLE,
     JOB_API,
@@ -21,13 +26,8 @@ from holdfast.contract.kubernetes import (
     SCALES_TO_ZERO,
     api_group,
 )
-from holdfast.contract.roles import NAMESPACE_BATCH
-from holdfast.contract.telemetry import METRIC_PREFIX
-from holdfast.manifests import data, database
-from holdfast.manifests.deployments import autoscaler, deployment
-from holdfast.manifests.pods import PodSettings, Size, template
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
-from holdfast.manifests.training import DAY_S, Task, gpu_size, ignoring, job
+from holdfast.vocabulary.roles import NAMESPACE_BATCH
+from holdfast.vocabulary.telemetry import METRIC_PREFIX
 
 LOAD = "batch-load"
 DRAIN = "batch-drain"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from holdfast.contract.kubernetes import ANNOTATION_FUSE, FUSE_DRIVER
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary.kubernetes import ANNOTATION_FUSE, FUSE_DRIVER
 
 CLAIM = "data"
 PATH = "/data"

@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from kubernetes import client
 
-from holdfast.contract.environment import ENV_DATABASE, ENV_SCHEMA_WAIT_S
-from holdfast.contract.roles import RESULTS_DATABASE
 from holdfast.manifests.pods import Size, restricted
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform.document import Database
+from holdfast.vocabulary.environment import ENV_DATABASE, ENV_SCHEMA_WAIT_S
+from holdfast.vocabulary.roles import RESULTS_DATABASE
 
 # The role of digests.json: a copy of Google's image in the registry of the environment.
 PROXY = "cloud-sql-proxy"

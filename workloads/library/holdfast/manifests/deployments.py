@@ -6,13 +6,13 @@ from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract import serving
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.kubernetes import LABEL_NAME, MONITORING_API
-from holdfast.contract.pools import Pool, Role
-from holdfast.contract.roles import NAMESPACE_SERVING
 from holdfast.manifests.pods import PodSettings, Probes, template
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary import serving
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.kubernetes import LABEL_NAME, MONITORING_API
+from holdfast.vocabulary.pools import Pool, Role
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
 
 LABEL_SERVES = "holdfast.dev/serves"
 

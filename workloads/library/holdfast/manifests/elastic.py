@@ -13,8 +13,12 @@ from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract.capacity import PlacementRule
-from holdfast.contract.environment import (
+from holdfast.manifests import data
+from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
+from holdfast.manifests.training import DAY_S, Task, indexed, spot_work
+from holdfast.vocabulary.capacity import PlacementRule
+from holdfast.vocabulary.environment import (
     ENV_GANG_ADDRESS,
     ENV_GANG_MIN_NODES,
     ENV_GANG_NODES,
@@ -22,12 +26,8 @@ from holdfast.contract.environment import (
     ENV_JOB,
     PLACE,
 )
-from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.kubernetes import LABEL_GANG, LABEL_NAME
-from holdfast.manifests import data
-from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
-from holdfast.manifests.training import DAY_S, Task, indexed, spot_work
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.kubernetes import LABEL_GANG, LABEL_NAME
 
 ZONE = "topology.kubernetes.io/zone"
 NODES = 4
@@ -64,7 +64,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
 
 def elastic(context: RenderContext, given: Task) -> Iterator[Body]:
     """The command of the work finds the gang in its environment; see
-    `holdfast.training.elastic.places`.
+    `holdfast.training.gang.member_addresses`.
     """
     name = given.work.name
     work = replace(

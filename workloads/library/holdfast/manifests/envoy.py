@@ -7,7 +7,7 @@ preempted. Pure.
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.contract import serving
+from holdfast.vocabulary import serving
 
 CLUSTER = "servers"
 ADMIN = "admin"

@@ -7,7 +7,9 @@ from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract.environment import (
+from holdfast.manifests.rbac import CALLS
+from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.environment import (
     ENV_GPUS,
     ENV_JOB,
     ENV_KEY_FILE,
@@ -15,12 +17,16 @@ from holdfast.contract.environment import (
     ENV_RUN_DIR,
     ENV_WINDOW_S,
 )
-from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
-from holdfast.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
-from holdfast.contract.machines import MachineType
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint, silence_tolerations
-from holdfast.manifests.rbac import CALLS
-from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
+from holdfast.vocabulary.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
+from holdfast.vocabulary.machines import MachineType
+from holdfast.vocabulary.pools import (
+    GPU_RESOURCE,
+    LABEL_FLEX_START,
+    Pool,
+    Taint,
+    silence_tolerations,
+)
 
 USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
 TMP = "/tmp"

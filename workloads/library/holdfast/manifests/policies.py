@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.kubernetes import LABEL_GANG, LABEL_NAME, LABEL_NAMESPACE
-from holdfast.contract.roles import NAMESPACE_TRAINING
 from holdfast.manifests.render_context import Body, manifest, meta
+from holdfast.vocabulary.kubernetes import LABEL_GANG, LABEL_NAME, LABEL_NAMESPACE
+from holdfast.vocabulary.roles import NAMESPACE_TRAINING
 
 RENDEZVOUS_PORT = 29_500
 

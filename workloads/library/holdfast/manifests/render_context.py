@@ -17,15 +17,15 @@ from typing import Any
 from kubernetes import client
 from ruamel.yaml import YAML
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.environment import ENV_JOB
-from holdfast.contract.errors import InputError
-from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB
-from holdfast.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
-from holdfast.contract.pools import LABEL_NODEPOOL, Pool, Role
-from holdfast.contract.roles import ROLES
 from holdfast.manifests import skips
 from holdfast.platform import Platform
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.environment import ENV_JOB
+from holdfast.vocabulary.job_identity import LABEL_HOLDFAST_JOB
+from holdfast.vocabulary.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
+from holdfast.vocabulary.pools import LABEL_NODEPOOL, Pool, Role
+from holdfast.vocabulary.roles import ROLES
 
 Body = dict[str, Any]
 VERSION_LENGTH = 8

@@ -13,11 +13,6 @@ from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract import serving
-from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
-from holdfast.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING, PRIORITY_SPOT
-from holdfast.contract.pools import LABEL_ZONE, Pool
-from holdfast.contract.roles import NAMESPACE_SERVING
 from holdfast.manifests.deployments import (
     LABEL_SERVES,
     autoscaler,
@@ -34,6 +29,11 @@ from holdfast.manifests.render_context import Body, RenderContext, manifest, met
 from holdfast.manifests.serving_proxy import ANNOTATION_CAPACITY, SERVER, SERVING, FirstHop, proxies
 from holdfast.manifests.training import gpu_size
 from holdfast.platform.document import Serving
+from holdfast.vocabulary import serving
+from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
+from holdfast.vocabulary.kubernetes import LABEL_NAME, PRIORITY_SERVING, PRIORITY_SPOT
+from holdfast.vocabulary.pools import LABEL_ZONE, Pool
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
 
 OVERFLOW_LEAST = 2  # in two zones: one preemption does not take it all
 RUN = "train-gang"

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 from kubernetes import client
 
-from holdfast.contract import serving
-from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
-from holdfast.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING
-from holdfast.contract.roles import NAMESPACE_SERVING
 from holdfast.manifests.deployments import deployment, overflow_pool, port, probes, scraping
 from holdfast.manifests.envoy import PROXY_MEMORY_MIB, Proxy, bootstrap
 from holdfast.manifests.pods import PodSettings, Probes, Size, listening, restricted
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import within
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.vocabulary import serving
+from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
+from holdfast.vocabulary.kubernetes import LABEL_NAME, PRIORITY_SERVING
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
 
 SERVER = "server"  # the role: account and image
 # the role in digests.json: a copy of Envoy's own image in the registry of the environment

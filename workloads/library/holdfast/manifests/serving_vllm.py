@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from kubernetes import client
 
-from holdfast.contract import serving
-from holdfast.contract.pools import Pool
 from holdfast.manifests.deployments import overflow_pool, probes
 from holdfast.manifests.pods import PodSettings, Probes
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.manifests.serving import policies, server, tiers
 from holdfast.manifests.serving_proxy import DRAIN_HOOK, FirstHop, draining, proxies
 from holdfast.manifests.training import gpu_size
+from holdfast.vocabulary import serving
+from holdfast.vocabulary.pools import Pool
 
 VLLM = "vllm"  # the role in digests.json: a copy of the project's own image
 HEALTH_PATH = "/health"

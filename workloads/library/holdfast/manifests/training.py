@@ -9,22 +9,28 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
-from holdfast.contract.capacity import (
+from holdfast.manifests import data
+from holdfast.manifests.pods import MAIN, PodSettings, Size, annotation, template
+from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
+from holdfast.manifests.rbac import reading
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
+from holdfast.platform.document import SHARED_ACCOUNT
+from holdfast.vocabulary.capacity import (
     ANNOTATION_REQUEUES_FOR,
     ANNOTATION_RULE,
     LABEL_REQUEUES,
     Capacity,
     PlacementRule,
 )
-from holdfast.contract.environment import (
+from holdfast.vocabulary.environment import (
     ENV_ATTEMPT,
     ENV_CHARGED_FAILURES,
     ENV_COMPLETION_INDEX,
     ENV_IGNORED_FAILURES,
     ENV_JOB,
 )
-from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
-from holdfast.contract.kubernetes import (
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
+from holdfast.vocabulary.kubernetes import (
     ANNOTATION_CHARGED_FAILURES,
     ANNOTATION_IGNORED_FAILURES,
     ANNOTATION_PROVISIONED_RUN,
@@ -37,16 +43,10 @@ from holdfast.contract.kubernetes import (
     PRIORITY_FLEX,
     PRIORITY_SPOT,
 )
-from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import GPU_TAINT, QUEUED_TAINT, Pool, Role, flex_selector
-from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
-from holdfast.manifests import data
-from holdfast.manifests.pods import MAIN, PodSettings, Size, annotation, template
-from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
-from holdfast.manifests.rbac import reading
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
-from holdfast.platform.document import SHARED_ACCOUNT
+from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import GPU_TAINT, QUEUED_TAINT, Pool, Role, flex_selector
+from holdfast.vocabulary.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 
 DAY_S = 86_400
 INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in

@@ -5,13 +5,13 @@ Event.
 from collections.abc import Iterable
 
 from holdfast.clients.api import Api, ApiError
-from holdfast.contract.capacity import LABEL_MOVES
-from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, api_path
-from holdfast.contract.roles import JOB_NAMESPACES
-from holdfast.contract.values import rfc3339
-from holdfast.exporter.log import logger
+from holdfast.controllers.log import logger
 from holdfast.mover.objects import Movable, Object
 from holdfast.mover.patches import Patch
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.capacity import LABEL_MOVES
+from holdfast.vocabulary.kubernetes import JOB_API, JOBSET_API, KUEUE_API, api_path
+from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = logger("move")
 KINDS = ((JOBSET_API, "jobsets"), (JOB_API, "jobs"))

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.pools import LABEL_GPU_FAULT, LABEL_SPOT
-from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_SERVING
-from holdfast.contract.telemetry import GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT
-from holdfast.contract.values import unix_s
-from holdfast.exporter import lines
-from holdfast.exporter.log import logger
-from holdfast.exporter.objects import Node
+from holdfast.controllers import lines
+from holdfast.controllers.log import logger
+from holdfast.controllers.objects import Node
 from holdfast.mover.cluster_api import event
+from holdfast.support.values import unix_s
+from holdfast.vocabulary.kubernetes import LABEL_NAME
+from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
+from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_SERVING
+from holdfast.vocabulary.telemetry import GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT
 
 LOG = logger("move")
 REASON = "GpuFault"

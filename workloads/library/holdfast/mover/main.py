@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.clients.api import Api, ApiError, connect
-from holdfast.contract.errors import Unjudged
-from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
-from holdfast.contract.values import between
-from holdfast.exporter import lines, loop
-from holdfast.exporter.lease import MOVER, Lease
-from holdfast.exporter.lines import Line
-from holdfast.exporter.log import logger
-from holdfast.exporter.objects import SPOT
-from holdfast.exporter.watch import KINDS, Watcher
-from holdfast.ledger.receipt import leave
+from holdfast.controllers import lines, loop
+from holdfast.controllers.lease import MOVER, Lease
+from holdfast.controllers.lines import Line
+from holdfast.controllers.log import logger
+from holdfast.controllers.objects import SPOT
+from holdfast.controllers.watch import KINDS, Watcher
+from holdfast.cost.receipt import leave
 from holdfast.mover import stakes
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.faulty_nodes import FaultyNodes
@@ -31,6 +28,9 @@ from holdfast.mover.requeue import requeue
 from holdfast.mover.silent_nodes import end_pods
 from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
+from holdfast.support.errors import Unjudged
+from holdfast.support.values import between
+from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
 
 LOG = logger("move")
 WEIGH_EVERY_S = 30.0

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.clients.api import ApiError
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.exporter.log import logger
+from holdfast.controllers.log import logger
 from holdfast.ledger.events import Event
 from holdfast.ledger.progress import done_h
 from holdfast.mover import patches
 from holdfast.mover.cluster_api import MAX_MESSAGE, ClusterApi
 from holdfast.mover.objects import Movable, movables
 from holdfast.place.plan import REACTION_S, Standing
+from holdfast.vocabulary.machines import MACHINE_TYPES
 
 LOG = logger("move")
 # A plan that cannot be read is announced once for each version of the object, and no more than this

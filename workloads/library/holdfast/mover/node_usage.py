@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.contract.capacity import Capacity
-from holdfast.exporter.objects import Node, Pod
+from holdfast.controllers.objects import Node, Pod
+from holdfast.vocabulary.capacity import Capacity
 
 Place = tuple[str, str, str]
 """Machine type, region, capacity."""

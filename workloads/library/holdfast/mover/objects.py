@@ -5,19 +5,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
-from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import (
+from holdfast.controllers.objects import controller_of, ended_s, is_true
+from holdfast.place import plan
+from holdfast.place.plan import Plan
+from holdfast.support.errors import InputError
+from holdfast.support.values import unix_s
+from holdfast.vocabulary.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
+from holdfast.vocabulary.kubernetes import (
     JOBSET_API,
     KUEUE_API,
     LABEL_CLUSTER_QUEUE,
     LABEL_QUEUE,
     api_path,
 )
-from holdfast.contract.values import unix_s
-from holdfast.exporter.objects import controller_of, ended_s, is_true
-from holdfast.place import plan
-from holdfast.place.plan import Plan
 
 Object = Mapping[str, Any]
 

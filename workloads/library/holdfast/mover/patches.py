@@ -12,9 +12,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.contract.capacity import ANNOTATION_TEMPLATES
-from holdfast.contract.kubernetes import LABEL_QUEUE
 from holdfast.mover.objects import Movable, Object
+from holdfast.vocabulary.capacity import ANNOTATION_TEMPLATES
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 Patch = list[dict[str, Any]]
 _PODS = "/spec/replicatedJobs/{}/template/spec/template"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
-from holdfast.exporter.sources import EventSource, Lines
+from holdfast.controllers.sources import EventSource, Lines
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.progress import SHOWING
 from holdfast.mover.objects import Movable

@@ -13,17 +13,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.roles import DEFAULT_TEAM
-from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.exporter.log import logger
+from holdfast.controllers.log import logger
+from holdfast.cost.money import Prices, prices_of
+from holdfast.cost.receipt import Receipt, receipt
 from holdfast.ledger.events import Reading
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
-from holdfast.ledger.money import Prices, prices_of
-from holdfast.ledger.receipt import Receipt, receipt
 from holdfast.mover.node_usage import NodeUsage
 from holdfast.mover.view import Ended
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.roles import DEFAULT_TEAM
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 LOG = logger("receipt")
 TRIES = 5

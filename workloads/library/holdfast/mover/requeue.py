@@ -12,14 +12,14 @@ loses one restart at most.
 from collections.abc import Iterable, Mapping
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES
-from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, api_path
-from holdfast.contract.roles import JOB_NAMESPACES
-from holdfast.contract.values import unix_s
-from holdfast.exporter.log import logger
-from holdfast.exporter.objects import condition, controller_of, ended_s, is_true
+from holdfast.controllers.log import logger
+from holdfast.controllers.objects import condition, controller_of, ended_s, is_true
 from holdfast.mover.cluster_api import event
 from holdfast.mover.patches import Patch, key
+from holdfast.support.values import unix_s
+from holdfast.vocabulary.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES
+from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, api_path
+from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = logger("move")
 REASON = "Requeued"

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.kubernetes import ANNOTATION_EXPENDABLE
-from holdfast.contract.roles import JOB_NAMESPACES
-from holdfast.contract.values import unix_s
-from holdfast.exporter.log import logger
+from holdfast.controllers.log import logger
 from holdfast.mover.cluster_api import event
+from holdfast.support.values import unix_s
+from holdfast.vocabulary.kubernetes import ANNOTATION_EXPENDABLE
+from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = logger("move")
 REASON = "NodeSilent"

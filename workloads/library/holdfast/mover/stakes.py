@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.kubernetes import KUEUE_API, api_path
-from holdfast.contract.roles import JOB_NAMESPACES
-from holdfast.exporter.log import logger
-from holdfast.exporter.objects import controller_of, is_true, since_s
+from holdfast.controllers.log import logger
+from holdfast.controllers.objects import controller_of, is_true, since_s
 from holdfast.ledger.events import Event
+from holdfast.vocabulary.kubernetes import KUEUE_API, api_path
+from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = logger("move")
 ANNOTATION_BOOST = "kueue.x-k8s.io/priority-boost"

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
-from holdfast.contract.roles import JOB_NAMESPACES
-from holdfast.contract.values import unix_s
-from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.objects import SPOT, controller_of, ended_s
-from holdfast.exporter.watch import Kind, uid
+from holdfast.controllers.cluster import Cluster
+from holdfast.controllers.objects import SPOT, controller_of, ended_s
+from holdfast.controllers.watch import Kind, uid
+from holdfast.cost.receipt import ANNOTATION
 from holdfast.ledger.events import Event
-from holdfast.ledger.receipt import ANNOTATION
 from holdfast.mover.mover import Pods, Seen
 from holdfast.mover.node_usage import NodeUsage, NodeUsages
 from holdfast.mover.objects import Movable
+from holdfast.support.values import unix_s
+from holdfast.vocabulary.kubernetes import JOB_API, JOBSET_API, api_path
+from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 # So long after its end a job's last lines may still be on their way.
 SETTLE_END_S = 90.0

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from holdfast.contract.capacity import Capacity, Placement
-from holdfast.contract.checkpoint_interval import daly
-from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
+from holdfast.cost.prices import Quote
 from holdfast.place import elastic, hazard, policies
 from holdfast.place.belief import Case, Option, World
 from holdfast.place.job import Job
 from holdfast.place.policies import Policy
-from holdfast.place.prices import Quote
 from holdfast.place.runs import Outcome, Paths, Runs, runs_of, take
 from holdfast.place.scenarios import flex_waits
 from holdfast.place.simulate import side_by_side, simulate
+from holdfast.vocabulary.capacity import Capacity, Placement
+from holdfast.vocabulary.checkpoint_interval import daly
+from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 
 RUNS = 1_000
 FEWEST_RUNS = 250

@@ -5,15 +5,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.contract.capacity import Placement
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.values import between
+from holdfast.cost.prices import load
 from holdfast.place import advice, break_even, hazard
 from holdfast.place.belief import Option, World
 from holdfast.place.break_even import Estimate, Flip
 from holdfast.place.job import Job
 from holdfast.place.matrix import Deadline
-from holdfast.place.prices import load
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.values import between
+from holdfast.vocabulary.capacity import Placement
 
 MAX_WAIT_H = 24.0 * 30
 

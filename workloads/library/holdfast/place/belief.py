@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.contract.capacity import Placement
+from holdfast.cost.prices import Table
 from holdfast.place import policies, scenarios
 from holdfast.place.hazard import Churn
 from holdfast.place.job import Job
 from holdfast.place.policies import Policy
-from holdfast.place.prices import Table
 from holdfast.place.runs import Floats
 from holdfast.place.scenarios import Scenario
+from holdfast.vocabulary.capacity import Placement
 
 SAME_USD = 0.01
 # Means closer than this many standard errors may change places with another sample.

@@ -13,13 +13,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from holdfast.contract.capacity import Capacity
 from holdfast.place import advice, hazard
 from holdfast.place.advice import FLEX_MAX_RUN_H
 from holdfast.place.belief import World
 from holdfast.place.job import Job
 from holdfast.place.runs import Floats
 from holdfast.place.scenarios import Waits
+from holdfast.vocabulary.capacity import Capacity
 
 SAMPLES = 30_000
 LIVES = 96

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.progress import working
+from holdfast.support.progress import working
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
@@ -26,7 +26,7 @@ def churn(
     as_json: Json = False,
 ) -> None:
     """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
-    from holdfast.place.churn.cli import show_churn
+    from holdfast.cost.churn.cli import show_churn
 
     show_churn(
         events,

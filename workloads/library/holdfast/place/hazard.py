@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.place.runs import Floats, Paths
 from holdfast.place.scenarios import Waits
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.machines import MACHINE_TYPES
 
 # Age in hours from which a rate holds, and preemptions per VM-hour observed then (Kaplan-Meier,
 # stops censored).

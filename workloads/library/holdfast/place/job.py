@@ -5,12 +5,12 @@ import math
 import re
 from dataclasses import dataclass
 
-from holdfast.contract import node_range
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError
-from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType, sold
-from holdfast.contract.values import between, duration_s
-from holdfast.place.prices import reference_machine
+from holdfast.cost.prices import reference_machine
+from holdfast.support import node_range
+from holdfast.support.errors import InputError
+from holdfast.support.values import between, duration_s
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, MachineType, sold
 
 HOUR_S = 3_600.0
 MAX_GPUS = 1024

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.contract.capacity import Placement, PlacementRule
+from holdfast.vocabulary.capacity import Placement, PlacementRule
 
 
 class Kind(StrEnum):

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.values import between
 from holdfast.place import policies
 from holdfast.place.policies import Policy, decide
 from holdfast.place.runs import Runs, runs_of
+from holdfast.support.errors import InputError
+from holdfast.support.values import between
 
 # From the deciding pass to pods that are gone: a pass, Kueue's answer and the grace of a Spot pod.
 REACTION_S = 180.0

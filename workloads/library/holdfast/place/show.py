@@ -10,16 +10,16 @@ import math
 import sys
 from typing import Any
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.machines import ACCELERATORS, MachineType
-from holdfast.contract.values import finite
+from holdfast.cost import prices as price_table
 from holdfast.place import advice, belief, policies
 from holdfast.place import matrix as decision
-from holdfast.place import prices as price_table
 from holdfast.place.ask import Answer
 from holdfast.place.belief import Case, Option
 from holdfast.place.job import Job
-from holdfast.tables import print_json, print_table
+from holdfast.support.tables import print_json, print_table
+from holdfast.support.values import finite
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.machines import ACCELERATORS, MachineType
 
 
 def matrix(*, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def prices(*, as_json: bool) -> None:
 
 def refresh() -> None:
     """Rewrites the table of this installation."""
-    from holdfast.place import catalog
+    from holdfast.cost import catalog
 
     table = catalog.refresh(price_table.load(), datetime.datetime.now(tz=datetime.UTC).date())
     price_table.TABLE.write_text(price_table.dump(table))

@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 from holdfast.clients.api import Api
-from holdfast.contract.environment import ENV_PLATFORM
-from holdfast.contract.errors import InputError, Stopped
-from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.platform import reading
 from holdfast.platform.document import Platform
+from holdfast.support.errors import InputError, Stopped
+from holdfast.vocabulary.environment import ENV_PLATFORM
+from holdfast.vocabulary.roles import NAMESPACE_MONITORING
 
 NAME = "holdfast-platform"
 PATH = f"/api/v1/namespaces/{NAMESPACE_MONITORING}/configmaps/{NAME}"

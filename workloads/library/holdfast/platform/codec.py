@@ -6,7 +6,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 NAMES: dict[type, str] = {
     str: "a string",

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.pools import Pool, Role
-from holdfast.contract.roles import DEFAULT_TEAM, JOB_NAMESPACES, NAMESPACE_TRAINING
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.pools import Pool, Role
+from holdfast.vocabulary.roles import DEFAULT_TEAM, JOB_NAMESPACES, NAMESPACE_TRAINING
 
 SCHEMA = "holdfast.platform/1"
 SHARED_ACCOUNT = "trainer"

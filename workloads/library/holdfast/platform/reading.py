@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError
 from holdfast.platform.codec import decode, encode
 from holdfast.platform.document import SCHEMA, Platform
+from holdfast.support.errors import InputError
 
 FILE = "platform.json"
 MAX_BYTES = 1_000_000  # the bound of a ConfigMap

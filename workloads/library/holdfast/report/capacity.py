@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.cost.churn import estimate
+from holdfast.cost.churn.estimate import Exposure, Group
 from holdfast.ledger.events import Event
-from holdfast.place.churn import estimate
-from holdfast.place.churn.estimate import Exposure, Group
 
 # What tells kinds of waits apart: of pods for a node, of jobs in Kueue's queues. Name -> its value
 # where a line has none.

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
-from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.progress import working
+from holdfast.cost.money import Money, money, prices_of
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
-from holdfast.ledger.money import Money, money, prices_of
 from holdfast.report import teams
 from holdfast.report.capacity import Capacities, capacities
 from holdfast.report.model import Report, build, role_order
 from holdfast.report.objectives import ObjectiveVerdict
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.progress import working
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.vocabulary.machines import MACHINE_TYPES
 
 
 def write_report(

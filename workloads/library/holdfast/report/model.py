@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
-from holdfast.contract.values import finite
+from holdfast.cost.money import Money
 from holdfast.ledger.job_ledger import KINDS, JobLedger
-from holdfast.ledger.money import Money
 from holdfast.report.capacity import Capacities
 from holdfast.report.objectives import Objective, objectives
 from holdfast.report.sentences import answer, next_steps, pays
 from holdfast.report.teams import TeamCost
 from holdfast.report.text import exactly
 from holdfast.report.totals import totals_of
+from holdfast.support.values import finite
+from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
 
 # Others read this JSON: a field that goes or changes its unit needs a new number.
 SCHEMA = "holdfast.report/4"

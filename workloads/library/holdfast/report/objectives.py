@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.report.text import exactly
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
 class ObjectiveVerdict(StrEnum):

@@ -10,7 +10,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.report import charts, tables, teams
 from holdfast.report.bounds import MOST_JOBS, MOST_STEPS, Cut, cut
@@ -20,6 +19,7 @@ from holdfast.report.sentences import naive_sentence, turn
 from holdfast.report.text import duration, percent
 from holdfast.report.theme import Plot
 from holdfast.report.timeline import timeline
+from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
 
 HERE = Path(__file__).parent
 MEANING = {

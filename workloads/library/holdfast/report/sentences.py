@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.cost.money import Money
 from holdfast.ledger.job_ledger import JobLedger
-from holdfast.ledger.money import Money
 from holdfast.ledger.timeline import State
 from holdfast.report.objectives import Objective, ObjectiveVerdict
 from holdfast.report.text import duration, plural
 from holdfast.report.totals import totals_of
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
 def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:

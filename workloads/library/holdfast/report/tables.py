@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from holdfast.cost.churn.estimate import Exposure
+from holdfast.cost.money import Money
 from holdfast.ledger.job_ledger import JobLedger
-from holdfast.ledger.money import Money
-from holdfast.place.churn.estimate import Exposure
 from holdfast.report.bounds import MOST_EVICTIONS, MOST_OPEN_ROWS, MOST_ROWS, cut
 from holdfast.report.capacity import Capacities, Wait
 from holdfast.report.objectives import Objective

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.roles import DEFAULT_TEAM
-from holdfast.ledger.receipt import SCHEMA
+from holdfast.cost.receipt import SCHEMA
 from holdfast.report.tables import Table
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.roles import DEFAULT_TEAM
 
 SUMMED = ("machine_hours", "useful_hours", "paid_usd", "wasted_usd", "on_demand_usd")
 

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.ledger.account import USEFUL, JobLedger
 from holdfast.ledger.timeline import Span, State
 from holdfast.report import theme
 from holdfast.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, count_of, cut, thin
 from holdfast.report.charts import every_eviction, since_begin, time_of_run
 from holdfast.report.theme import Plot
+from holdfast.vocabulary.telemetry import KIND_BATCH
 
 
 class Lane(NamedTuple):

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from holdfast.contract.environment import ENV_DEADLINE, ENV_NODE
-from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from holdfast.contract.values import moment
 from holdfast.runtime import api_server, logs
 from holdfast.runtime.shutdown import Shutdown
+from holdfast.support.errors import InputError
+from holdfast.support.values import moment
+from holdfast.vocabulary.environment import ENV_DEADLINE, ENV_NODE
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
 
 DEFAULT_LEAD_S = 120.0
 _TIMEOUT_S = 5.0

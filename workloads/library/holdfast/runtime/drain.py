@@ -13,12 +13,12 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.environment import ENV_WINDOW_S
-from holdfast.contract.errors import Unjudged, run_cli
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.runtime import logs, pidfiles
 from holdfast.runtime.shutdown import DRAIN_SIGNAL
+from holdfast.support.errors import Unjudged, run_cli
+from holdfast.vocabulary.environment import ENV_WINDOW_S
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 
 _POLL_S = 0.05
 

@@ -1,6 +1,6 @@
 """The exceptions of this room, in addition to InputError (bad input) of the contract."""
 
-from holdfast.contract.errors import HoldfastError
+from holdfast.support.errors import HoldfastError
 
 
 # No InputError: its exit code fails the Job for good, and one broken node would do that.

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from holdfast.contract.environment import ENV_EVENTS
-from holdfast.contract.errors import unusable
-from holdfast.contract.job_identity import JobIdentity
-from holdfast.contract.telemetry import EVENT_VERSION, EVENTS
-from holdfast.contract.values import finite
+from holdfast.support.errors import unusable
+from holdfast.support.values import finite
+from holdfast.vocabulary.environment import ENV_EVENTS
+from holdfast.vocabulary.job_identity import JobIdentity
+from holdfast.vocabulary.telemetry import EVENT_VERSION, EVENTS
 
 STDOUT = 1
 
@@ -61,7 +61,9 @@ class EventLog:
 
     def emit(self, event: str, **fields: object) -> None:
         if event not in EVENTS:
-            raise ValueError(f"event {event!r} is not an event type of holdfast.contract.telemetry")
+            raise ValueError(
+                f"event {event!r} is not an event type of holdfast.vocabulary.telemetry"
+            )
         common = {
             "v": EVENT_VERSION,
             "t": round(self._clock(), 6),

@@ -18,11 +18,11 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from holdfast.contract.environment import ENV_GPUS
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
 from holdfast.runtime import logs
 from holdfast.runtime.errors import GpuLost
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_GPUS
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
 
 LIBRARY = "libcuda.so.1"
 FOLDER = "/usr/local/nvidia/lib64"

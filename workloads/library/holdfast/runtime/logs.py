@@ -21,9 +21,9 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from holdfast.contract.environment import ENV_JOB
-from holdfast.contract.job_identity import attempt_of
-from holdfast.contract.values import finite
+from holdfast.support.values import finite
+from holdfast.vocabulary.environment import ENV_JOB
+from holdfast.vocabulary.job_identity import attempt_of
 
 NAME = "holdfast"
 _job = ""

@@ -9,7 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from holdfast.contract.environment import ENV_RUN_DIR
+from holdfast.vocabulary.environment import ENV_RUN_DIR
 
 
 def folder() -> Path:

@@ -19,10 +19,10 @@ from functools import cache
 from types import FrameType
 from typing import Any, Self
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.runtime import logs, pidfiles
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 
 # Counted: the kubelet, torchrun and a terminal send these.
 NOTICES = (signal.SIGTERM, signal.SIGINT)

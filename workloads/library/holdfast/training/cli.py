@@ -11,7 +11,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.environment import (
+from holdfast.support.errors import InputError
+from holdfast.support.examples import examples
+from holdfast.support.values import assigned, settings_help
+from holdfast.vocabulary.environment import (
     ENV_CHECKPOINTS,
     ENV_COMPLETION_INDEX,
     ENV_GANG_MIN_NODES,
@@ -21,13 +24,10 @@ from holdfast.contract.environment import (
     ENV_RUN,
     ENV_WINDOW_S,
 )
-from holdfast.contract.errors import InputError
-from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_BUG
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.values import assigned, settings_help
+from holdfast.vocabulary.exit_codes import EXIT_BUG
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
-launcher = "holdfast.training.launch"
+launcher = "holdfast.training.trainer.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""
 
 SETTINGS = {
@@ -108,7 +108,7 @@ def run(
     gpu_check = None if device == "cpu" else gpu.start_check()
     deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
     with uncollected():
-        from holdfast.training.config import TrainConfig
+        from holdfast.training.trainer.config import TrainConfig
 
         more = assigned(settings or (), TrainConfig, SETTINGS)
         launch = import_module(launcher).launch
@@ -184,8 +184,8 @@ def elastic(
     # a start that has not begun its work leaves at the first notice
     of_process().nothing_at_stake = True
     with uncollected():
-        from holdfast.training.elastic.places import of_pod
         from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
+        from holdfast.training.gang.member_addresses import of_pod
 
     given = {
         ENV_GANG_NODES: nodes,
@@ -256,9 +256,9 @@ def ranks(
     shutdown = of_process()
     shutdown.takes_s = window
     with uncollected():
-        from holdfast.training.elastic.in_place import ShardedNode, run_sharded
-        from holdfast.training.elastic.places import of_pod
         from holdfast.training.elastic.ranks import run_ranks
+        from holdfast.training.gang.member_addresses import of_pod
+        from holdfast.training.sharded.launcher import ShardedNode, run_sharded
 
     if not sharded:
         leave_now(run_ranks(command, processes, shutdown, window_s=window))

@@ -5,7 +5,7 @@ Each CheckpointExit here ends its process with 75.
 """
 
 from holdfast.checkpoint.errors import CheckpointExit
-from holdfast.contract.errors import HoldfastError
+from holdfast.support.errors import HoldfastError
 
 
 class GroupLost(HoldfastError):

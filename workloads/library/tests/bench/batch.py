@@ -15,8 +15,8 @@ import sys
 import time
 from typing import Any
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.bench.batches.drains import drain_phases, drains
 from workloads.library.tests.bench.batches.harness import Bench, database
 from workloads.library.tests.bench.batches.kills import GOALS

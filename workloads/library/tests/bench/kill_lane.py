@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import psutil
 
 from holdfast.checkpoint.failpoints import POINTS
-from holdfast.contract.environment import ENV_KILL_AT
+from holdfast.vocabulary.environment import ENV_KILL_AT
 from workloads.library.tests.bench.result import ended, options
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import alive, each, family

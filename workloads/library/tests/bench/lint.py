@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.environment import ENV_PLATFORM
 from holdfast.lint.engine import Options, lint
 from holdfast.lint.pages import example_text
 from holdfast.lint.registry import all_rules
+from holdfast.vocabulary.environment import ENV_PLATFORM
 from tests import platforms
 from workloads.library.tests.bench.result import ended
 from workloads.library.tests.lint import defects

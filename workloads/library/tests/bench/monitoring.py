@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.report.capacity import capacities
 from holdfast.report.model import build
 from holdfast.report.page import render
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim import control_plane, nodes
 from tests.cluster.sim.host import Scale
 from tests.cluster.sim.processes import free_ports

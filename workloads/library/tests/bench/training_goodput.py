@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.training.config import TrainConfig
+from holdfast.training.trainer.config import TrainConfig
 from workloads.library.tests.training.hooks import before_import
 from workloads.library.tests.training.runs import NAIVE, Run, notice
 
@@ -36,7 +36,7 @@ WAIT_S = 0.5
 """Of each step of `longest`."""
 WAITING = f"""
 import time
-import holdfast.training.model as model
+import holdfast.training.trainer.model as model
 
 forward = model.ByteGPT.forward
 
@@ -177,7 +177,7 @@ def longest(
     for _ in range(evictions):
         lengths_s.append(slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2))
     variants = _variants(
-        folder, env=before_import(folder / "hook", "holdfast.training.meter", WAITING)
+        folder, env=before_import(folder / "hook", "holdfast.training.trainer.metrics", WAITING)
     )
 
     def lane(place: int, variant: Variant) -> list[Slice]:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer, Tuning, committed_steps, load_tensors
 from holdfast.checkpoint.stores.opening import open_storage
-from holdfast.contract.environment import ENV_KILL_AT
+from holdfast.vocabulary.environment import ENV_KILL_AT
 
 # Of jobs and of the test modules whose functions they run. The first optimizer of a process imports
 # the compiler, which takes longer than a job.

@@ -12,7 +12,7 @@ import torch
 
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
 from holdfast.checkpoint.state import capture
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from tests.support import commits
 from workloads.library.tests.checkpoint.jobs import WIDTH, advance, build, digest
 

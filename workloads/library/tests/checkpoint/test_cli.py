@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.cli import app
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.corruptions import shards
 from workloads.library.tests.checkpoint.jobs import RUN
 

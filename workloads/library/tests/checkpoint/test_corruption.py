@@ -10,7 +10,7 @@ from holdfast.checkpoint import load_tensors
 from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.opening import open_storage
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.corruptions import DAMAGES, shards
 from workloads.library.tests.checkpoint.jobs import RUN, build, newest
 from workloads.library.tests.checkpoint.made import alone

@@ -15,7 +15,7 @@ from holdfast.checkpoint.cli import app
 from holdfast.checkpoint.inspection import rows
 from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.stores.opening import open_storage
-from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.checkpoint.forgeries import FORGERIES, forge, spoil_random_state
 from workloads.library.tests.checkpoint.made import alone
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from holdfast.contract.environment import ENV_KILL_AT, ENV_RUN
+from holdfast.vocabulary.environment import ENV_KILL_AT, ENV_RUN
 
 # the wheel is built, and torch starts four times
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

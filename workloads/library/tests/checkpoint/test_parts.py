@@ -27,7 +27,7 @@ from holdfast.checkpoint.state import capture, checked_state
 from holdfast.checkpoint.state.tracking import track
 from holdfast.checkpoint.stores.opening import Retrying
 from holdfast.checkpoint.stores.storage import Storage
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.jobs import Jobs
 from workloads.library.tests.checkpoint.made import alone, failing
 

@@ -12,7 +12,7 @@ import torch
 
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.state import capture
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
 from workloads.library.tests.checkpoint.process_groups import run
 from workloads.library.tests.checkpoint.round_trips.layouts import WORLDS, are_refused, come_back

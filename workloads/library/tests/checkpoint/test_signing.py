@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.contract.environment import ENV_KEY_FILE
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.checkpoint.forgeries import encoded
 from workloads.library.tests.checkpoint.jobs import committed
 

@@ -19,8 +19,8 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.opening import open_storage, reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, read_object
 from holdfast.checkpoint.stores.storage import put_new as put
-from holdfast.contract.errors import InputError, Later
-from holdfast.contract.exit_codes import EXIT_RETRY
+from holdfast.support.errors import InputError, Later
+from holdfast.vocabulary.exit_codes import EXIT_RETRY
 from workloads.library.tests.checkpoint.made import alone
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,7 @@ from holdfast.checkpoint import track
 from holdfast.checkpoint.format.soundness import check_values
 from holdfast.checkpoint.state import capture, decode
 from holdfast.checkpoint.state.random_streams import set_rng_state
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 ITEMS = 7
 BATCH = 2

@@ -20,7 +20,7 @@ from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.format.soundness import ITEM_BYTES, MAX_DEPTH, check_values, item_bytes
 from holdfast.checkpoint.state import capture, decode
 from holdfast.checkpoint.state.tensors import dtype_of
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 Point = namedtuple("Point", "x y")  # what a stranger's code holds
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint.cli import app
 from holdfast.checkpoint.verify_exact import verify
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.forked_command import forked
 

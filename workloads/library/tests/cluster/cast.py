@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass, replace
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from holdfast.contract.pools import QUEUED_TAINT
-from holdfast.contract.values import rfc3339
-from holdfast.jobs.cluster_snapshot import PROVISIONING
-from holdfast.jobs.job_snapshot import KUEUE
-from holdfast.ledger.receipt import ANNOTATION, Receipt
+from holdfast.cost.receipt import ANNOTATION, Receipt
+from holdfast.jobs.diagnose.cluster_snapshot import PROVISIONING
+from holdfast.jobs.diagnose.job_snapshot import KUEUE
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.vocabulary.kubernetes import LABEL_NAME
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
+from holdfast.vocabulary.pools import QUEUED_TAINT
 from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World

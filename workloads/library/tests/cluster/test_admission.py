@@ -10,12 +10,12 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.kubernetes import LABEL_GANG, LABEL_PART_OF, PART_OF
 from holdfast.lint import admission
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.examples import whole
 from holdfast.lint.registry import all_rules
 from holdfast.manifests.render_context import yaml_text
+from holdfast.vocabulary.kubernetes import LABEL_GANG, LABEL_PART_OF, PART_OF
 from tests.cluster.sim.waiting import until
 from tests.platforms import load
 from workloads.library.tests.jobs.test_rendered import made, own

@@ -14,9 +14,9 @@ from pytest_kubernetes.providers.base import AClusterManager
 from ruamel.yaml import YAML
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.environment import ENV_NODE
-from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.runtime import api_server, deadline
+from holdfast.vocabulary.environment import ENV_NODE
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
 from tests.cluster.sim.waiting import until
 from tests.workloads.manifests.rendered import bodies, variables, workloads
 

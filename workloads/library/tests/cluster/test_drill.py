@@ -16,7 +16,6 @@ import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.pools import Pool
 from holdfast.drill.catalogue import find
 from holdfast.drill.plan import Drill
 from holdfast.drill.runner import DrillRun
@@ -24,6 +23,7 @@ from holdfast.drill.target import Target, Undo
 from holdfast.drill.targets.cluster import Cluster, Named
 from holdfast.drill.targets.evictors import TAINT, NodeEvictor, TaintEvictor
 from holdfast.drill.verdict import Verdict
+from holdfast.vocabulary.pools import Pool
 from tests import platforms
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.capacity import PlacementRule
-from holdfast.contract.pools import Pool
-from holdfast.jobs.explain import MOST_LISTED, explain
-from holdfast.jobs.job_snapshot import place_of
-from holdfast.jobs.pod_parts import RANKS
+from holdfast.jobs.diagnose.explain import MOST_LISTED, explain
+from holdfast.jobs.diagnose.job_snapshot import place_of
+from holdfast.jobs.render.pod_parts import RANKS
 from holdfast.manifests.elastic import elastic
 from holdfast.manifests.render_context import RenderContext
 from holdfast.manifests.training import Task, spot_work
+from holdfast.vocabulary.capacity import PlacementRule
+from holdfast.vocabulary.pools import Pool
 from tests import platforms
 from tests.cluster.sim import pods
 from tests.cluster.sim.stages import RUN_S

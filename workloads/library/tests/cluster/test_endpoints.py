@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.contract.serving import PORT
 from holdfast.inference.proxy.endpoints import Follower
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
+from holdfast.vocabulary.serving import PORT
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.manifests.rendered import named

@@ -2,15 +2,15 @@
 
 import pytest
 
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BUG
-from holdfast.contract.kubernetes import KUEUE_INADMISSIBLE
-from holdfast.contract.pools import Pool
-from holdfast.jobs import explain
-from holdfast.jobs.cause import Count
-from holdfast.jobs.explain import Row, rows
-from holdfast.place import prices
+from holdfast.cost import prices
+from holdfast.jobs.diagnose import explain
+from holdfast.jobs.diagnose.cause import Count
+from holdfast.jobs.diagnose.explain import Row, rows
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.exit_codes import EXIT_BUG
+from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
+from holdfast.vocabulary.pools import Pool
 from tests import platforms
 from tests.cluster.sim import flex, queues
 from tests.cluster.sim.explained import ask

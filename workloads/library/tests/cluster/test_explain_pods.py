@@ -5,7 +5,7 @@ make: each cause is made.
 from typing import Any, NamedTuple
 
 from holdfast.clients.api import Object
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ZONE, SPOT_TAINT, Pool
+from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ZONE, SPOT_TAINT, Pool
 from tests.cluster.sim import jobsets
 from tests.cluster.sim.explained import ask, one_pod
 from tests.cluster.sim.stages import WAITING

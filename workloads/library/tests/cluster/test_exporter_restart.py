@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Api
-from holdfast.contract.pools import Pool
-from holdfast.exporter.lease import Lease
+from holdfast.controllers.lease import Lease
+from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import control_plane, nodes, storm
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until

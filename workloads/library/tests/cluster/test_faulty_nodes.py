@@ -9,11 +9,11 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.pools import LABEL_GPU_FAULT, Pool
-from holdfast.contract.telemetry import GPU_EXPORTER_NAMESPACE
-from holdfast.exporter.objects import read_node
+from holdfast.controllers.objects import read_node
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.faulty_nodes import REASON, FaultyNodes
+from holdfast.vocabulary.pools import LABEL_GPU_FAULT, Pool
+from holdfast.vocabulary.telemetry import GPU_EXPORTER_NAMESPACE
 from tests.cluster.sim import nodes
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World

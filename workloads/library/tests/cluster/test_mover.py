@@ -12,11 +12,9 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
-from holdfast.contract.kubernetes import JOB_API, KUEUE_API, LABEL_QUEUE, api_path
-from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
-from holdfast.jobs import placing, rendered
-from holdfast.jobs.placing import offers
+from holdfast.jobs.plan import placement
+from holdfast.jobs.plan.placement import offers
+from holdfast.jobs.render import manifests
 from holdfast.ledger.events import Event
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import ClusterApi
@@ -24,6 +22,9 @@ from holdfast.mover.mover import Mover
 from holdfast.mover.objects import Movable, movables
 from holdfast.mover.view import View
 from holdfast.place.plan import Plan
+from holdfast.vocabulary.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
+from holdfast.vocabulary.kubernetes import JOB_API, KUEUE_API, LABEL_QUEUE, api_path
+from holdfast.vocabulary.pools import LABEL_POOL_CLASS, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
@@ -58,13 +59,13 @@ def bodies_of(plan: Plan | None = None, **fields: Any) -> list[Object]:
     offer = next(
         o for o in offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4"
     )
-    placed = placing.Placed(
+    placed = placement.Placed(
         offer=offer,
-        rule=placing.decide(placing.workload(job)).id,
+        rule=placement.decide(placement.workload(job)).id,
         reason="",
         plan=plan,
     )
-    return rendered.bodies(job, RenderContext(env), placed)
+    return manifests.bodies(job, RenderContext(env), placed)
 
 
 @contextmanager

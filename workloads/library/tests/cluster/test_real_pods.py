@@ -11,7 +11,7 @@ import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Object
-from holdfast.contract.pools import Pool
+from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import nodes, runnable
 from tests.cluster.sim.event_lines import committed_before, events
 from tests.cluster.sim.jobsets import GROUP

@@ -9,11 +9,11 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.capacity import LABEL_REQUEUES
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.jobs.job_snapshot import KUEUE, condition
+from holdfast.jobs.diagnose.job_snapshot import KUEUE, condition
 from holdfast.mover import requeue
 from holdfast.mover.view import View
+from holdfast.vocabulary.capacity import LABEL_REQUEUES
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests.cluster.cast import Submitted, answer, provision, sized

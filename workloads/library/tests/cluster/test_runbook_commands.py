@@ -15,10 +15,10 @@ from kubernetes import client
 from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from holdfast.contract.roles import NAMESPACE_MONITORING, NAMESPACE_SERVING
-from holdfast.exporter.lease import Lease
-from holdfast.ledger.receipt import ANNOTATION
+from holdfast.controllers.lease import Lease
+from holdfast.cost.receipt import ANNOTATION
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
+from holdfast.vocabulary.roles import NAMESPACE_MONITORING, NAMESPACE_SERVING
 from monitoring.alerting import runbook
 from tests.cluster.sim import nodes
 from tests.cluster.sim.manager import HostManager

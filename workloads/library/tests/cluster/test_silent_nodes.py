@@ -12,11 +12,11 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.kubernetes import ANNOTATION_EXPENDABLE
-from holdfast.contract.pools import UNREACHABLE, Pool
-from holdfast.contract.values import rfc3339
-from holdfast.jobs.job_file import OnNotice
+from holdfast.jobs.file.job_file import OnNotice
 from holdfast.mover.silent_nodes import REASON, end_pods
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.kubernetes import ANNOTATION_EXPENDABLE
+from holdfast.vocabulary.pools import UNREACHABLE, Pool
 from tests.cluster.sim import nodes
 from tests.cluster.sim.stages import MANAGED
 from tests.cluster.sim.waiting import until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
-from holdfast.contract.pools import Pool
+from holdfast.vocabulary.pools import Pool
 from tests import support
 from tests.cluster.sim.processes import Processes, free_ports
 from tests.cluster.sim.waiting import until

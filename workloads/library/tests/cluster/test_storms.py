@@ -2,10 +2,10 @@
 
 import time
 
-from holdfast.contract.exit_codes import EXIT_BUG
-from holdfast.contract.kubernetes import LABEL_JOBSET
-from holdfast.contract.pools import Pool
-from holdfast.jobs.job_snapshot import disruption, when
+from holdfast.jobs.diagnose.job_snapshot import disruption, when
+from holdfast.vocabulary.exit_codes import EXIT_BUG
+from holdfast.vocabulary.kubernetes import LABEL_JOBSET
+from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import jobsets
 from tests.cluster.sim.jobsets import GROUP
 from tests.cluster.sim.stages import SHUTDOWN_REASON

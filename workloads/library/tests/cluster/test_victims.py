@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from holdfast.contract.kubernetes import KUEUE_API, api_path
-from holdfast.contract.pools import Pool
-from holdfast.exporter.objects import since_s
+from holdfast.controllers.objects import since_s
 from holdfast.ledger.events import Event
 from holdfast.mover import stakes
+from holdfast.vocabulary.kubernetes import KUEUE_API, api_path
+from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import queues
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World

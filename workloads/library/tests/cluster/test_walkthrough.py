@@ -16,10 +16,10 @@ import requests
 from kubernetes import client
 
 from holdfast.clients.api import Api
-from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
-from holdfast.jobs import explain
-from holdfast.jobs.explain import Row
-from holdfast.place import prices
+from holdfast.cost import prices
+from holdfast.jobs.diagnose import explain
+from holdfast.jobs.diagnose.explain import Row
+from holdfast.vocabulary.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from monitoring.alerting.alert import Severity
 from monitoring.alerting.alerts import alerts
 from tests.cluster.sim.story import StoryApi, StoryClock, watching

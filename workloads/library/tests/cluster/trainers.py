@@ -10,10 +10,10 @@ from typing import Any
 from unittest import mock
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.job_identity import attempt_of
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 from tests.cluster.sim.pods import environment, expanded
 from tests.cluster.sim.story import StoryClock
 from workloads.library.tests.exporter.log_server import LogServer

@@ -13,14 +13,14 @@ import requests
 from kubernetes import client
 
 from holdfast.clients.api import Api
-from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
-from holdfast.contract.roles import NAMESPACE_MONITORING, events_view
+from holdfast.controllers.logs import CloudLogs
+from holdfast.cost.receipt import leave
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.jobs import Jobs
-from holdfast.exporter.logs import CloudLogs
 from holdfast.exporter.main import Exporter
-from holdfast.ledger.receipt import leave
 from holdfast.mover.receipts import Receipts
+from holdfast.vocabulary.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
+from holdfast.vocabulary.roles import NAMESPACE_MONITORING, events_view
 from infra import environments
 from monitoring.alerting.alerts import alerts
 from monitoring.stack import limits_of

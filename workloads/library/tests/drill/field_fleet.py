@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from holdfast.contract.serving import READY_PATH
 from holdfast.drill.serving.fleet import Fleet, Replica
 from holdfast.manifests.envoy import Proxy
+from holdfast.vocabulary.serving import READY_PATH
 
 
 @dataclass(kw_only=True)

@@ -9,8 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.commands import app
-from holdfast.contract.errors import InputError
-from holdfast.contract.extensions import extensions
 from holdfast.drill import console
 from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, of
 from holdfast.drill.commands import chosen, local
@@ -18,6 +16,8 @@ from holdfast.drill.plan import RECOVERED, Blast, Drill, Place, promised
 from holdfast.drill.runner import DrillRun
 from holdfast.drill.targets import cluster
 from holdfast.drill.targets.local import Local
+from holdfast.support.errors import InputError
+from holdfast.support.extensions import extensions
 from workloads.library.tests import distribution
 from workloads.library.tests.drill.by_hand import DRILL, ByHand, no_log
 

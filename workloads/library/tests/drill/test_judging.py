@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.contract.errors import InputError
 from holdfast.drill.demo import Demo, Size, twin_outcome, verdict
 from holdfast.drill.errors import DrillError
 from holdfast.drill.events import completed
 from holdfast.drill.plan import Bound, Objective, bound, promised
 from holdfast.drill.verdict import Result, Verdict, drill_verdict, exit_code
+from holdfast.support.errors import InputError
 from workloads.library.tests import sample
 
 

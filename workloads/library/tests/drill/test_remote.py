@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from holdfast.clients import gcloud
-from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.drill import remote
 from holdfast.drill.catalogue import find
 from holdfast.drill.errors import DrillError
@@ -19,6 +18,7 @@ from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Where, checked, consent
 from holdfast.drill.targets.cluster import Cluster, Named
 from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
+from holdfast.support.errors import InputError, Stopped, Unjudged
 from tests import platforms
 
 OURS = replace(

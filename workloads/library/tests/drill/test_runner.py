@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError, Stopped
 from holdfast.drill import store
 from holdfast.drill.commands import run_all
 from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Drill
 from holdfast.drill.runner import DrillRun, Record
 from holdfast.drill.verdict import Verdict
+from holdfast.support.errors import InputError, Stopped
 from workloads.library.tests.drill.by_hand import DRILL, ByHand, no_log
 
 QUIET = partial(DrillRun, log=no_log)

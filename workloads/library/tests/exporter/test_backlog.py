@@ -5,9 +5,9 @@ from typing import LiteralString
 
 import pytest
 
-from holdfast.exporter import loop
+from holdfast.controllers import loop
+from holdfast.controllers.cluster import Cluster
 from holdfast.exporter.backlog import STALE_S, Backlog
-from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.main import Exporter
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
+from holdfast.controllers.sample import Sample, sample
 from holdfast.exporter.cloud import CloudWriter
-from holdfast.exporter.sample import Sample, sample
-from workloads.library.tests.place.churn.metric_server import MetricServer
+from workloads.library.tests.cost.churn.metric_server import MetricServer
 from workloads.library.tests.sample import EPOCH
 
 

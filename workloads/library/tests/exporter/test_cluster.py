@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.job_identity import JobIdentity
-from holdfast.exporter.cluster import SETTLE_S, Cluster
+from holdfast.controllers.cluster import SETTLE_S, Cluster
+from holdfast.cost.churn import estimate
 from holdfast.ledger.events import parse
-from holdfast.place.churn import estimate
+from holdfast.vocabulary.job_identity import JobIdentity
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH
 

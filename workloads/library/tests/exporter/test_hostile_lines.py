@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from holdfast.controllers.cluster import Cluster
+from holdfast.controllers.sample import Sample
+from holdfast.controllers.sources import Lines
 from holdfast.exporter import jobs as followed
-from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
-from holdfast.exporter.sample import Sample
-from holdfast.exporter.sources import Lines
 from holdfast.ledger.border import AHEAD_S, MAX_LINE_BYTES
 from holdfast.ledger.events import parse
 from workloads.library.tests import sample

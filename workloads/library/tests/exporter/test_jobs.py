@@ -3,10 +3,10 @@
 import urllib.request
 from typing import Any
 
-from holdfast.contract.job_identity import JobIdentity
-from holdfast.exporter.cluster import Cluster
+from holdfast.controllers.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
+from holdfast.vocabulary.job_identity import JobIdentity
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cluster import node
 from workloads.library.tests.exporter.written import jobs_of

@@ -6,11 +6,11 @@ from collections.abc import Generator
 import pytest
 import requests
 
-from holdfast.contract.errors import Unjudged
-from holdfast.contract.job_identity import JobIdentity
-from holdfast.exporter import logs
+from holdfast.controllers import logs
+from holdfast.controllers.logs import CloudLogs
 from holdfast.exporter.jobs import Jobs
-from holdfast.exporter.logs import CloudLogs
+from holdfast.support.errors import Unjudged
+from holdfast.vocabulary.job_identity import JobIdentity
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.log_server import LogServer, serving
 from workloads.library.tests.exporter.test_cloud import Clock

@@ -3,9 +3,9 @@
 import pytest
 from prometheus_client import generate_latest
 
+from holdfast.controllers.sample import sample
 from holdfast.exporter import main, prometheus
 from holdfast.exporter.prometheus import Newest
-from holdfast.exporter.sample import sample
 
 
 def test_series_of_one_metric_may_differ_in_their_labels() -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.kubernetes import KUEUE_INADMISSIBLE
-from holdfast.contract.pools import LABEL_ACCELERATOR
-from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.watch import QUEUED
+from holdfast.controllers.cluster import Cluster
+from holdfast.controllers.watch import QUEUED
 from holdfast.ledger.border import refusal
+from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR
 from workloads.library.tests.exporter.test_cluster import NOW, values
 
 CREATED = "2026-11-21T00:00:00Z"

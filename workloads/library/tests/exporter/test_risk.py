@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.exporter.cluster import Cluster
+from holdfast.controllers.cluster import Cluster
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import ENDED, node, pod
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError
+from holdfast.controllers.cluster import Cluster
+from holdfast.controllers.lease import Lease
+from holdfast.cost.churn.cloud_series import CloudReader
 from holdfast.exporter.cloud import CloudWriter
-from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.lease import Lease
 from holdfast.exporter.main import Exporter
-from holdfast.place.churn.cloud_series import CloudReader
+from workloads.library.tests.cost.churn.metric_server import MetricServer
+from workloads.library.tests.cost.churn.test_cloud import HOUR, MIDNIGHT
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node
-from workloads.library.tests.place.churn.metric_server import MetricServer
-from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT
 
 
 @dataclass

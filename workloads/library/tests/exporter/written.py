@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from holdfast.controllers.sources import Lines
 from holdfast.exporter.jobs import Jobs
-from holdfast.exporter.sources import Lines
 from workloads.library.tests.sample import Line, encoded
 
 

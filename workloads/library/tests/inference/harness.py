@@ -16,8 +16,6 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE
-from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
@@ -33,6 +31,8 @@ from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
+from holdfast.vocabulary.telemetry import KIND_BATCH
 from workloads.library.tests.processes import until
 
 QUICK = WorkerSettings(

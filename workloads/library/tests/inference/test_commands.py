@@ -18,9 +18,9 @@ import psycopg
 import pytest
 
 from holdfast.commands import app
-from holdfast.contract.errors import run_cli
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_FINDINGS
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.support.errors import run_cli
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_FINDINGS
 
 pytestmark = pytest.mark.process
 FAULTY = "workloads.library.tests.inference.server.playing_predictors:faulty"

@@ -13,8 +13,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from psycopg import Connection
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_FINDINGS
 from holdfast.inference.errors import ItemFault, MalformedMessage, redacted
 from holdfast.inference.items import (
     MAX_BODY_BYTES,
@@ -31,6 +29,8 @@ from holdfast.inference.results import jobs
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.export import export
 from holdfast.inference.values import MAX_NESTING, encode_value
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, items
 from workloads.library.tests.inference.test_commands import run_command
 

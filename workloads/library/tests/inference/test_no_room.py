@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
 from workloads.library.tests.inference.harness import CountingPredictor, Harness
 from workloads.library.tests.inference.test_commands import enqueue, run_command
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.manifests import batch
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT
 from infra import describe
 from infra.environments import Environment, load
 from infra.specs import queue

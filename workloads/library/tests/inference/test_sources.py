@@ -12,8 +12,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.sources import MAX_ROW_CHARS, items_of
+from holdfast.support.errors import InputError
 
 ROWS = [{"id": f"row-{n}", "text": f"text {n} \u2603"} for n in range(2500)]
 

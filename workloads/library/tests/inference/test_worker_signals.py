@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
 from workloads.library.tests.inference.test_commands import enqueue, run_command, status_of
 from workloads.library.tests.processes import until

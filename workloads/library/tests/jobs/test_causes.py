@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.jobs.cause import Cause, brief
-from holdfast.jobs.causes import cause_of
-from holdfast.jobs.cluster_snapshot import ClusterSnapshot
-from holdfast.jobs.job_snapshot import JobSnapshot
+from holdfast.jobs.diagnose.cause import Cause, brief
+from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.diagnose.diagnosis import cause_of
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parent / "recorded" / "kubelet.json").read_text()

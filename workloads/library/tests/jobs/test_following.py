@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from holdfast.clients.api import Api
 from holdfast.commands import app
-from holdfast.jobs import following
-from holdfast.jobs.buying import bill
-from holdfast.jobs.following import PodLines
+from holdfast.jobs.plan.pricing import bill
+from holdfast.jobs.submit import following
+from holdfast.jobs.submit.following import PodLines
 from holdfast.ledger.job_summary import read_job_summaries
 from tests import platforms
 from workloads.library.tests import sample

@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from holdfast.contract.errors import InputError
-from holdfast.jobs import file_text
-from holdfast.jobs.job_file import OwnJob
+from holdfast.jobs.file import file_text
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.support.errors import InputError
 
 IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
 ROOT = Path(__file__).parents[4]

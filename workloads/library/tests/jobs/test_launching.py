@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.jobs.job_file import OwnJob
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.jobs.test_job_file import own

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.pools import GPU_TAINT, SPOT_TAINT, Taint
-from holdfast.exporter.queues import read_workload
-from holdfast.jobs.cause import losses
-from holdfast.jobs.cluster_snapshot import ClusterSnapshot, fit
-from holdfast.jobs.explain import in_place_text, progress_text
-from holdfast.jobs.job_snapshot import JobSnapshot, crashed, held_since_s, when
-from holdfast.jobs.queues import held
+from holdfast.controllers.queues import read_workload
+from holdfast.jobs.diagnose.cause import losses
+from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot, fit
+from holdfast.jobs.diagnose.explain import in_place_text, progress_text
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, crashed, held_since_s, when
+from holdfast.jobs.diagnose.queues import held
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_summary import job_summaries
 from holdfast.lint.platform import tolerates
+from holdfast.vocabulary.pools import GPU_TAINT, SPOT_TAINT, Taint
 from tests import platforms
 from tests.cluster.sim.nodes import node
 from workloads.library.tests import sample

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from holdfast.clients.api import Object
 from holdfast.commands import app
-from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB
-from holdfast.contract.job_identity import LABEL_RUN_PER_INDEX
 from holdfast.runtime.events import EventLog
+from holdfast.vocabulary.environment import ENV_COMPLETION_INDEX, ENV_JOB
+from holdfast.vocabulary.job_identity import LABEL_RUN_PER_INDEX
 from tests.workloads.manifests import rendered
 from workloads.library.tests import sample
 from workloads.library.tests.jobs.api_server import serving

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.pools import LABEL_ACCELERATOR
-from holdfast.contract.values import rfc3339
+from holdfast.controllers.cluster import Cluster
+from holdfast.cost import prices
 from holdfast.exporter.cloud import CloudWriter
-from holdfast.exporter.cluster import Cluster
-from holdfast.jobs import cluster_snapshot, explain
+from holdfast.jobs.diagnose import cluster_snapshot, explain
 from holdfast.ledger.events import parse
-from holdfast.place import prices
 from holdfast.report.capacity import Capacities, capacities
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR
 from monitoring.alerting.alert import EXAMPLE, Alert, Severity, filled
 from monitoring.alerting.dashboard import on_call
 from tests import platforms
 from tests.monitoring.alerting.firings import Recorder, firings
+from workloads.library.tests.cost.churn.test_cloud import HOUR, MIDNIGHT
 from workloads.library.tests.jobs.api_server import serving
-from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT
 
 pytestmark = pytest.mark.process
 WAITED_S = 7_523

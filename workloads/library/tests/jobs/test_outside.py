@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast.commands import app
-from holdfast.contract.environment import ENV_PLATFORM
-from holdfast.contract.errors import InputError
-from holdfast.jobs import outside
+from holdfast.jobs.submit import external_checks
 from holdfast.manifests.render_context import RenderContext
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_PLATFORM
 from tests import platforms
 from tests.infra.ops.google import Gcloud
 from tests.platforms import load, with_images
@@ -136,11 +136,11 @@ def test_a_job_is_written_and_submit_reads_it(work: Path, monkeypatch: pytest.Mo
 def test_the_right_on_a_bucket_of_ones_own_is_named_with_its_account(gcloud: Gcloud) -> None:
     job = own(data="gs://near/x")
     env = load("example")
-    assert any("was not checked" in line for line in outside.check(job, env)), (
+    assert any("was not checked" in line for line in external_checks.check(job, env)), (
         "Google does not answer"
     )
     gcloud.answer("storage buckets describe gs://near", {"location": "US-CENTRAL1"})
-    (granted,) = outside.check(job, env)
+    (granted,) = external_checks.check(job, env)
     assert "--member=serviceAccount:holdfast-example-trainer@" in granted
 
 
@@ -148,14 +148,14 @@ def test_a_folder_of_the_bucket_that_the_job_may_not_write_is_refused(gcloud: Gc
     env = load("example")
     bucket = f"gs://{env.buckets['checkpoints']}"
     for allowed in ("", f"{bucket}/default", f"{bucket}/default/mine/"):
-        assert outside.check(own(checkpoints=allowed), env) == []
+        assert external_checks.check(own(checkpoints=allowed), env) == []
     with pytest.raises(InputError, match="may not write") as refused:
-        list(outside.check(own(checkpoints=f"{bucket}/defaults"), env))
+        list(external_checks.check(own(checkpoints=f"{bucket}/defaults"), env))
     assert f"{bucket}/default, or a folder below" in str(refused.value)
     apart = load("prod")
     with pytest.raises(InputError, match="may not write"):
         list(
-            outside.check(
+            external_checks.check(
                 own(name=apart.runs[0].name, checkpoints=f"gs://{apart.buckets['checkpoints']}/x"),
                 apart,
             )
@@ -165,8 +165,8 @@ def test_a_folder_of_the_bucket_that_the_job_may_not_write_is_refused(gcloud: Gc
 def test_a_role_is_the_image_that_was_pushed_for_the_environment() -> None:
     context = RenderContext(load("example"))
     with pytest.raises(InputError, match="make images ENV=example"):
-        outside.resolve("trainer", context)
+        external_checks.resolve("trainer", context)
     with pytest.raises(InputError, match="fix: make operators-pin ENV=example"):
         context.require_digests(["cloud-sql-proxy"])
     pushed = RenderContext(with_images("example", "trainer"))
-    assert outside.resolve("trainer", pushed).endswith(f"/trainer@sha256:{'a' * 64}")
+    assert external_checks.resolve("trainer", pushed).endswith(f"/trainer@sha256:{'a' * 64}")

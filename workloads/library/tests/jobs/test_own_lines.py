@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
-from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.cost.receipt import receipt
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.job_summary import read_job_summaries
-from holdfast.ledger.receipt import receipt
 from holdfast.runtime.events import EventLog
+from holdfast.vocabulary.environment import ENV_EVENTS, ENV_JOB
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.fork_server import ForkServer, Started
 

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import LABEL_CLUSTER_QUEUE
-from holdfast.contract.pools import Role
-from holdfast.contract.values import rfc3339
-from holdfast.exporter.cluster import Cluster
-from holdfast.jobs import placing, rendered
-from holdfast.jobs.job_file import OwnJob
+from holdfast.controllers.cluster import Cluster
+from holdfast.cost import prices
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.plan import placement
+from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import plan, prices
+from holdfast.place import plan
 from holdfast.place.plan import Plan
 from holdfast.platform import Platform
+from holdfast.support.errors import InputError
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.kubernetes import LABEL_CLUSTER_QUEUE
+from holdfast.vocabulary.pools import Role
 from infra import describe, environments
 from infra.environments.capacity import NodeGroup
 from tests.platforms import load
@@ -43,10 +45,10 @@ def with_on_demand(accelerator: str, machine: str) -> Platform:
 
 def carried(job: OwnJob, env: Platform) -> tuple[Plan, Any]:
     """What was priced for the job, and the object that carries it, which the linter passes."""
-    placed = placing.place(job, env, PRICES)
+    placed = placement.place(job, env, PRICES)
     assert placed.plan is not None, placed.reason
-    body = rendered.bodies(job, RenderContext(env), placed)[-1]
-    rendered.judge("job.yaml", rendered.text(env.name, [body]), env)
+    body = manifests.bodies(job, RenderContext(env), placed)[-1]
+    manifests.judge("job.yaml", manifests.text(env.name, [body]), env)
     return placed.plan, body
 
 
@@ -94,7 +96,7 @@ def test_a_job_that_queues_for_flex_start_is_moved_to_on_demand_in_time_as_it_wa
 
 
 def test_what_is_not_moved_in_time_is_not_promised() -> None:
-    placed = placing.place(own(gpus="1xl4", hours=10.0), load("example"), PRICES)
+    placed = placement.place(own(gpus="1xl4", hours=10.0), load("example"), PRICES)
     assert placed.offer is not None and "%" in placed.reason, "hours without a deadline"
     alone, gang = (
         own(
@@ -107,7 +109,7 @@ def test_what_is_not_moved_in_time_is_not_promised() -> None:
         for n in (1, 2)
     )
     with pytest.raises(InputError, match="keeps the deadline"):
-        placing.place(alone, load("example"), PRICES)  # no A100 on demand
+        placement.place(alone, load("example"), PRICES)  # no A100 on demand
     priced, _ = carried(gang, with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g"))
     assert priced.spot_queue == "spot", "a ProvisioningRequest binds a gang to its nodes"
 
@@ -152,7 +154,7 @@ def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, .
 def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
     tight = own(gpus="1xl4", hours=40.0, deadline_hours=40.5, nodes=9)
     with pytest.raises(InputError, match="keeps the deadline") as refused:
-        placing.place(tight, load("example"), PRICES)
+        placement.place(tight, load("example"), PRICES)
     assert "ON_DEMAND" in refused.value.fix
     with pytest.raises(InputError, match="deadline_hours"):
         own(gpus="1xl4", deadline_hours=40.5)

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES, Capacity
-from holdfast.contract.environment import ENV_KEY_FILE
-from holdfast.contract.errors import InputError
-from holdfast.jobs import placing, pod_parts, rendered, submit
-from holdfast.jobs.job_file import OwnJob
-from holdfast.jobs.placing import offers
+from holdfast.cost import prices
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.plan import placement
+from holdfast.jobs.plan.placement import offers
+from holdfast.jobs.render import manifests, pod_parts
+from holdfast.jobs.submit import submission
 from holdfast.manifests.pods import KEY_FOLDER
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import prices
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES, Capacity
+from holdfast.vocabulary.environment import ENV_KEY_FILE
 from tests.platforms import load, names
 from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
@@ -28,8 +30,8 @@ def made(job: OwnJob) -> list[dict[str, Any]]:
     """The objects as they are written, after the linter has seen them."""
     env = load(job.environment)
     context = RenderContext(env)
-    text = rendered.text(job, rendered.bodies(job, context, placing.place(job, env, PRICES)))
-    rendered.judge("job.yaml", text, env)
+    text = manifests.text(job, manifests.bodies(job, context, placement.place(job, env, PRICES)))
+    manifests.judge("job.yaml", text, env)
     return [each for each in YAML(typ="safe").load_all(text) if each]
 
 
@@ -101,7 +103,7 @@ def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_pass
         }
         given["resumes"] = whole or offer.capacity is Capacity.SPOT
         job = own(name=listed(name), environment=name, **given | next(options))
-        placed = placing.place(job, load(name), PRICES)
+        placed = placement.place(job, load(name), PRICES)
         assert placed.offer is not None and placed.offer.capacity is offer.capacity
         pod = pod_of(made(job))
         (container,) = pod["containers"]
@@ -321,10 +323,10 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
         "python",
         "mine.py",
     ]
-    (bought,) = submit.plan(bodies, load("example"), PRICES, 0.01).purchases
-    (alone,) = submit.plan(made(own(gpus="1xa100")), load("example"), PRICES).purchases
+    (bought,) = submission.plan(bodies, load("example"), PRICES, 0.01).purchases
+    (alone,) = submission.plan(made(own(gpus="1xa100")), load("example"), PRICES).purchases
     assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0)) and bought.gpus == 4
-    assert submit.plan(bodies, load("example"), PRICES, 0.01).refusals
+    assert submission.plan(bodies, load("example"), PRICES, 0.01).refusals
 
 
 def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_one() -> None:
@@ -357,5 +359,5 @@ def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_on
     ]
     assert main["command"] == [*launcher, "--", *program]
     assert template["metadata"]["annotations"]["holdfast.dev/placement-rule"] == "sharded"
-    placed = placing.place(own(**fields), load("example"), PRICES)
+    placed = placement.place(own(**fields), load("example"), PRICES)
     assert placed.rule == "sharded" and placed.offer and placed.offer.capacity is Capacity.SPOT

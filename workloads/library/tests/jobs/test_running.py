@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError, Object, fix_of_unchangeable
-from holdfast.contract.errors import Stopped, Unjudged
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.jobs import running
+from holdfast.jobs.submit import existing_jobs
+from holdfast.support.errors import Stopped, Unjudged
+from holdfast.vocabulary.kubernetes import LABEL_NAME
 
 PATH = "/apis/batch/v1/namespaces/training/jobs"
 OVER = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -61,7 +61,7 @@ class Cluster:
 def compare(
     cluster: Any, *documents: Object, replace: bool = False
 ) -> tuple[list[Object], list[str]]:
-    return running.compare(cluster, [*documents], replace=replace)
+    return existing_jobs.compare(cluster, [*documents], replace=replace)
 
 
 def test_what_runs_is_not_sent_again_and_a_changed_file_is_refused_or_replaces_it() -> None:
@@ -102,13 +102,13 @@ def test_two_jobs_never_write_one_run_unannounced() -> None:
 
 def test_the_replaced_job_is_gone_before_the_next_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster: Any = Cluster(job("j"))
-    running.end(cluster, f"{PATH}/j", sleep=lambda _: None)
+    existing_jobs.end(cluster, f"{PATH}/j", sleep=lambda _: None)
     assert cluster.live == {}
-    monkeypatch.setattr(running, "GONE_WITHIN_S", -1.0)
+    monkeypatch.setattr(existing_jobs, "GONE_WITHIN_S", -1.0)
     cluster = Cluster(job("j"))
     cluster.delete = lambda *_, **__: None
     with pytest.raises(Unjudged, match="is not gone"):
-        running.end(cluster, f"{PATH}/j", sleep=lambda _: None)
+        existing_jobs.end(cluster, f"{PATH}/j", sleep=lambda _: None)
 
 
 def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:

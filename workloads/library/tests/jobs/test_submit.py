@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.capacity import Capacity
-from holdfast.contract.errors import InputError
-from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
-from holdfast.jobs import submit
-from holdfast.jobs.submit import checked, documents_of, only
-from holdfast.place import prices
+from holdfast.cost import prices
+from holdfast.jobs.submit import submission
+from holdfast.jobs.submit.submission import checked, documents_of, only
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
 from tests import platforms
 
 ENV = platforms.load("example")
@@ -61,11 +61,11 @@ def test_a_job_costs_its_pods_times_the_most_expensive_machine() -> None:
         )
         return quote.usd if quote else 0.0
 
-    made = submit.plan([job(ENV.pool("spot-a100"), 4)], ENV, TABLE)
+    made = submission.plan([job(ENV.pool("spot-a100"), 4)], ENV, TABLE)
     assert made.purchases[0].pools == ("spot-a100",)
     assert made.usd_per_hour == pytest.approx(4 * usd("spot-a100"))
     pool = next(p for p in ENV.pools if p.pool_class == "spot-l4")
-    made = submit.plan([jobset(pool, 2, 3)], ENV, TABLE)
+    made = submission.plan([jobset(pool, 2, 3)], ENV, TABLE)
     assert json.loads(json.dumps(made.as_json()))["schema"] == "holdfast.purchase/2"
     (bought,) = made.purchases
     assert (len(bought.pools), bought.pods, bought.gpus) == (3, 6, 6)
@@ -74,18 +74,18 @@ def test_a_job_costs_its_pods_times_the_most_expensive_machine() -> None:
 
 def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price() -> None:
     document = job(ENV.pool("spot-a100"), 2)
-    price = submit.plan([document], ENV, TABLE).usd_per_hour
+    price = submission.plan([document], ENV, TABLE).usd_per_hour
     assert price is not None
-    assert not submit.plan([document], ENV, TABLE, price).refusals
-    (refusal,) = submit.plan([document], ENV, TABLE, price - 0.01).refusals
+    assert not submission.plan([document], ENV, TABLE, price).refusals
+    (refusal,) = submission.plan([document], ENV, TABLE, price - 0.01).refusals
     assert "over the cap" in refusal
-    (refusal,) = submit.plan(
+    (refusal,) = submission.plan(
         [job(ENV.pool("spot-a100"), 2, {"nobody": "here"})], ENV, TABLE, 1e9
     ).refusals
     assert "fits no pool" in refusal, "an unknown price is above each cap"
     for cap in (0, -1, float("nan"), float("inf")):
         with pytest.raises(InputError, match="more than 0"):
-            submit.plan([document], ENV, TABLE, cap)
+            submission.plan([document], ENV, TABLE, cap)
 
 
 ALIASES = "a0: &a0 [1]\n" + "".join(
@@ -176,6 +176,6 @@ def test_a_flex_job_costs_the_cheapest_machine_that_can_be_made_for_it() -> None
             "memory": "12Gi",
         }
         quote = TABLE.quote(prices.MACHINE_TYPES[machine], ENV.price_region, Capacity.FLEX_START)
-        made = submit.plan([document], ENV, TABLE, 100)
+        made = submission.plan([document], ENV, TABLE, 100)
         assert quote and (made.purchases[0].pools, made.refusals) == ((), [])
         assert made.usd_per_hour == pytest.approx(3 * quote.usd)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.jobs.explain import size_text
+from holdfast.cost.receipt import receipt
+from holdfast.jobs.diagnose.explain import size_text
 from holdfast.ledger import gang, training
 from holdfast.ledger.account import totals_us
 from holdfast.ledger.border import FIELDS
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import JobLedger, job_ledger, job_ledgers
 from holdfast.ledger.job_summary import job_summaries, job_summary
-from holdfast.ledger.receipt import receipt
 from holdfast.ledger.timeline import LaneTimeline, State
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, Line, line

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
 from holdfast.ledger.events import Reading, parse, read_folder
 from holdfast.ledger.job_ledger import JobLedger, job_ledger
 from holdfast.ledger.job_summary import JobSummary, job_summaries
 from holdfast.ledger.timeline import State
+from holdfast.support.errors import InputError
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, Line, line
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.contract.environment import ENV_PLATFORM
+from holdfast.vocabulary.environment import ENV_PLATFORM
 from tests import platforms
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from holdfast.contract.kubernetes import LABEL_QUEUE
 from holdfast.lint import engine
 from holdfast.lint.document import Document
 from holdfast.lint.engine import File, Options, Report, judge, lint_texts, read_text
 from holdfast.lint.pages import example_text
 from holdfast.lint.registry import all_rules
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 FOLDER = Path(__file__).parents[3] / "rendered" / "example"
 DROP = object()

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast.commands import app
-from holdfast.contract.errors import InputError
 from holdfast.lint import formats
 from holdfast.lint.engine import Options, lint
 from holdfast.lint.registry import all_rules
+from holdfast.support.errors import InputError
 
 CORPUS = Path(__file__).parent / "corpus"
 

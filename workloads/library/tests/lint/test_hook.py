@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from holdfast.commands import app
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from tests import platforms
 from tests.support import require
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
+from holdfast.controllers.cluster import Cluster
+from holdfast.cost import money
 from holdfast.exporter.cloud import CloudWriter
-from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
-from holdfast.ledger import money
+from holdfast.vocabulary.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from monitoring.alerting.alert import EXAMPLE, Severity
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.firings import Firing, Recorder, firings

@@ -7,19 +7,19 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
-from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_MACHINE_TYPE
-from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from holdfast.contract.pools import (
+from holdfast.controllers.cluster import Cluster
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
+from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX, LABEL_MACHINE_TYPE
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
+from holdfast.vocabulary.pools import (
     LABEL_ACCELERATOR,
     LABEL_FLEX_START,
     LABEL_NODEPOOL,
     LABEL_SPOT,
     LABEL_ZONE,
 )
-from holdfast.contract.values import rfc3339
-from holdfast.exporter.cluster import Cluster
 from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.sample import EPOCH, line
 

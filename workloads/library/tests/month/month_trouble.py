@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT
 from monitoring.alerting.alert import EXAMPLE
 from workloads.library.tests.month.month import SPOT, Month
 from workloads.library.tests.month.month_jobs import Job, Kind

@@ -5,16 +5,16 @@ trainer.
 import json
 from dataclasses import dataclass, field
 
-from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
-from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE
-from holdfast.contract.pools import LABEL_POOL_CLASS
-from holdfast.contract.values import rfc3339
 from holdfast.ledger.events import Event, parse
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Pods, Seen
 from holdfast.mover.objects import Movable, Object
 from holdfast.mover.patches import Patch
 from holdfast.place.plan import Plan
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
+from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE
+from holdfast.vocabulary.pools import LABEL_POOL_CLASS
 
 CREATED_S = 1_800_000_000.0
 STEPS_PER_H = 1_000.0

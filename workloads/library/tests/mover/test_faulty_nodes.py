@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.pools import LABEL_GPU_FAULT, LABEL_SPOT
-from holdfast.exporter.objects import Node, read_node
+from holdfast.controllers.objects import Node, read_node
 from holdfast.mover.faulty_nodes import FaultyNodes, fault_of
+from holdfast.vocabulary.kubernetes import LABEL_NAME
+from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
 from workloads.library.tests.exporter.test_cluster import node
 from workloads.library.tests.exporter.written import jobs_of
 from workloads.library.tests.mover.server import Server

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.contract.errors import InputError
-from holdfast.exporter import lines
+from holdfast.controllers import lines
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledger
 from holdfast.mover import patches
@@ -16,6 +15,7 @@ from holdfast.mover.mover import Mover
 from holdfast.mover.objects import Object, movables
 from holdfast.place import plan
 from holdfast.place.plan import Plan
+from holdfast.support.errors import InputError
 from workloads.library.tests.mover.played import CLEAN, CREATED_S, MARKED, NAME, SELECTOR, Played
 
 GIVEN = Plan(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError
-from holdfast.exporter.lease import MOVER, Lease
+from holdfast.controllers.lease import MOVER, Lease
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover

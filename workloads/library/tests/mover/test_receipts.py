@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError
-from holdfast.contract.pools import LABEL_OWN_PRICE, LABEL_ZONE
-from holdfast.contract.values import unix_s
-from holdfast.exporter.objects import read_node, read_pod
+from holdfast.controllers.objects import read_node, read_pod
+from holdfast.cost.money import prices_of
+from holdfast.cost.receipt import ANNOTATION, leave
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
-from holdfast.ledger.money import prices_of
-from holdfast.ledger.receipt import ANNOTATION, leave
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
@@ -25,6 +23,8 @@ from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage, NodeUsages
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts, lane_prices
 from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
+from holdfast.support.values import unix_s
+from holdfast.vocabulary.pools import LABEL_OWN_PRICE, LABEL_ZONE
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod

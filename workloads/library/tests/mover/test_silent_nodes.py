@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.kubernetes import EXPENDABLE
 from holdfast.mover.silent_nodes import end_pods
+from holdfast.vocabulary.kubernetes import EXPENDABLE
 from workloads.library.tests.mover.server import Server
 
 DUE = "2026-09-21T15:00:00Z"

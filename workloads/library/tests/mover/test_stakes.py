@@ -5,10 +5,10 @@ than Kueue's own order.
 import random
 from typing import Any
 
-from holdfast.contract.kubernetes import PRIORITIES, PRIORITY_FLEX, PRIORITY_SPOT
-from holdfast.contract.values import rfc3339
 from holdfast.ledger.events import Event
 from holdfast.mover.stakes import ANNOTATION_BOOST, MIN_RUN_S, MOST, at_stake_s, boost, write
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.kubernetes import PRIORITIES, PRIORITY_FLEX, PRIORITY_SPOT
 from workloads.library.tests.mover.server import Server
 
 NOW = 10_000.0

@@ -22,8 +22,8 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from holdfast.contract.errors import InputError, Unjudged, run_cli
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
+from holdfast.support.errors import InputError, Unjudged, run_cli
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
 
 ROOT = Path(__file__).parents[4]
 LIMIT_S = 600

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged
 from workloads.library.tests.mutants.__main__ import (
     MUTANTS,
     ROOT,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.contract.pools import Pool
+from holdfast.vocabulary.pools import Pool
 from tests import platforms, support
 from tests.cluster.sim.control_plane import NEEDED
 from tests.cluster.sim.world import World

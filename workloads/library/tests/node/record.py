@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.contract.pools import Pool
+from holdfast.vocabulary.pools import Pool
 from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World

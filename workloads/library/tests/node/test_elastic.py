@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.environment import (
+from holdfast.jobs.diagnose.job_snapshot import place_of
+from holdfast.jobs.render.pod_parts import RANKS
+from holdfast.vocabulary.environment import (
     ENV_CHECKPOINTS,
     ENV_GANG_MIN_NODES,
     ENV_GANG_NODES,
     ENV_RUN,
 )
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE
-from holdfast.jobs.job_snapshot import place_of
-from holdfast.jobs.pod_parts import RANKS
+from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_ZONE
 from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract import serving
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.pools import Pool
-from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.jobs.job_snapshot import disruption, when
+from holdfast.jobs.diagnose.job_snapshot import disruption, when
+from holdfast.vocabulary import serving
+from holdfast.vocabulary.environment import ENV_DATABASE
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.kubernetes import LABEL_NAME
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
+from holdfast.vocabulary.pools import Pool
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from tests import platforms
 from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until

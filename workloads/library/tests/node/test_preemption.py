@@ -8,12 +8,12 @@ import psutil
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
-from holdfast.contract.kubernetes import EXPENDABLE
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW
-from holdfast.contract.pools import UNREACHABLE, Pool, silence_tolerations
-from holdfast.jobs.job_snapshot import disruption
+from holdfast.jobs.diagnose.job_snapshot import disruption
 from holdfast.mover.silent_nodes import end_pods
+from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.vocabulary.kubernetes import EXPENDABLE
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW
+from holdfast.vocabulary.pools import UNREACHABLE, Pool, silence_tolerations
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World

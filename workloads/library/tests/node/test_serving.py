@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.contract.serving import PORT, PROXY_ADMIN_PORT, drain_budget
 from holdfast.drill.serving.fleet import HOST, admin
 from holdfast.drill.serving.load import INFER_BODY, INFER_PATH, Load
 from holdfast.inference.proxy.endpoints import Endpoint, chosen
-from holdfast.jobs.job_snapshot import condition, disruption
+from holdfast.jobs.diagnose.job_snapshot import condition, disruption
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.kubernetes import LABEL_NAME
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
+from holdfast.vocabulary.serving import PORT, PROXY_ADMIN_PORT, drain_budget
 from tests import platforms
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.node.lab import as_rendered

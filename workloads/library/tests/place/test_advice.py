@@ -5,11 +5,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from holdfast.contract.capacity import Capacity, Placement
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.place import advice, ask, hazard, job, policies, prices, scenarios
+from holdfast.cost import prices
+from holdfast.place import advice, ask, hazard, job, policies, scenarios
 from holdfast.place.belief import Option, World
 from holdfast.place.job import Job
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.capacity import Capacity, Placement
 from workloads.library.tests.place.worlds import A100, A100_80, H100, L4, REGION, by, option, world
 
 

@@ -10,12 +10,12 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from holdfast.commands import app
-from holdfast.contract.capacity import Placement
-from holdfast.contract.errors import InputError
-from holdfast.jobs import file_text
-from holdfast.jobs.job_file import OwnJob
-from holdfast.place import prices
+from holdfast.cost import prices
+from holdfast.jobs.file import file_text
+from holdfast.jobs.file.job_file import OwnJob
 from holdfast.place.job import accelerator
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Placement
 from tests import platforms
 from workloads.library.tests.place.worlds import A100_80, REGION
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.contract.capacity import Placement
-from holdfast.contract.errors import InputError
 from holdfast.place import advice, ask, elastic, hazard
 from holdfast.place.elastic import Counts, Gang
 from holdfast.place.job import Job
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Placement
 from workloads.library.tests.bench.placements import gangs as placement_gangs
 
 RECORDED = Path(__file__).with_name("recorded")

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.contract.capacity import Capacity, Placement
-from holdfast.contract.errors import InputError
-from holdfast.contract.machines import ACCELERATORS
+from holdfast.cost.churn import estimate
+from holdfast.cost.churn.cli import show
 from holdfast.place import advice, ask, break_even, hazard, scenarios
-from holdfast.place.churn import estimate
-from holdfast.place.churn.cli import show
 from holdfast.place.job import Job
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity, Placement
+from holdfast.vocabulary.machines import ACCELERATORS
 from workloads.library.tests.place.worlds import A100, REGION, world
 
 UNKNOWN = np.zeros(len(hazard.AGES_H))

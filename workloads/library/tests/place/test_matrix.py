@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract import pools
-from holdfast.contract.capacity import ANNOTATION_RULE, Placement, PlacementRule
 from holdfast.place import matrix
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
+from holdfast.vocabulary import pools
+from holdfast.vocabulary.capacity import ANNOTATION_RULE, Placement, PlacementRule
 from tests.platforms import names
 from tests.workloads.manifests import rendered
 

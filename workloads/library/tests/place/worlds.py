@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from holdfast.contract.capacity import Placement
-from holdfast.place import hazard, prices
+from holdfast.cost import prices
+from holdfast.place import hazard
 from holdfast.place.belief import Case, Option, World
+from holdfast.vocabulary.capacity import Placement
 
 A100 = "nvidia-tesla-a100"
 L4 = "nvidia-l4"

@@ -14,11 +14,11 @@ import pytest
 from google.cloud import monitoring_v3
 from google.cloud.monitoring_v3.services.metric_service.transports import MetricServiceGrpcTransport
 
-from holdfast.checks import Check, Status, examine
 from holdfast.clients.api import Api
+from holdfast.support.checks import Check, Status, examine
 from tests import platforms
+from workloads.library.tests.cost.churn.metric_server import MetricServer
 from workloads.library.tests.jobs.api_server import serving
-from workloads.library.tests.place.churn.metric_server import MetricServer
 from workloads.operators import alert_series
 
 EXAMPLE = platforms.load("example")

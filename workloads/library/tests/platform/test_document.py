@@ -12,13 +12,13 @@ import pytest
 
 import holdfast.platform.schema as schemas
 from holdfast.clients.api import Api
-from holdfast.command_line import run_app
 from holdfast.commands import app as holdfast
-from holdfast.contract.environment import ENV_PLATFORM
-from holdfast.contract.errors import InputError, Stopped
-from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.platform import Platform, parse, read, reading
 from holdfast.platform.cluster import PATH, choose, nearest, require_cluster_of
+from holdfast.support.command_line import run_app
+from holdfast.support.errors import InputError, Stopped
+from holdfast.vocabulary.environment import ENV_PLATFORM
+from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 from tests import platforms
 from workloads.__main__ import app as workloads
 from workloads.library.tests.jobs.api_server import serving

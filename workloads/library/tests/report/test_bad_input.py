@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.commands import app
-from holdfast.contract.errors import InputError, Unjudged
 from holdfast.report.cli import read_report
 from holdfast.report.model import Report
 from holdfast.report.page import render
+from holdfast.support.errors import InputError, Unjudged
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, KILLS, Line, encoded, line
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.report import theme
 from holdfast.report.cli import exit_code, read_report, write_report
 from holdfast.report.model import Report, build
 from holdfast.report.objectives import ObjectiveVerdict
 from holdfast.report.page import render
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, Line, line
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError
-from holdfast.exporter import loop
+from holdfast.controllers import loop
 from holdfast.report import teams
+from holdfast.support.errors import InputError
 
 
 def receipt(job: str, **fields: Any) -> str:

@@ -3,9 +3,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.contract.errors import InputError
 from holdfast.runtime import deadline
 from holdfast.runtime.shutdown import Shutdown
+from holdfast.support.errors import InputError
 
 NOON = datetime(2027, 1, 31, 12, tzinfo=UTC).timestamp()
 

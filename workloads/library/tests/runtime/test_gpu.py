@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
 from holdfast.runtime import gpu
+from holdfast.support.errors import InputError
 from tests import support
 from workloads.library.tests.training.runs import Run
 

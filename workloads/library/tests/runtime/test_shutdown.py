@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.runtime import pidfiles
 from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 
 TERM = signal.SIGTERM
 INT = signal.SIGINT

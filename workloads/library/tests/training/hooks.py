@@ -34,7 +34,7 @@ def replaced(file: Path, name: str, code: str) -> tuple[str, str, str]:
     file.write_text(
         "import importlib, os, runpy, sys\n"
         "sys.path[0] = os.getcwd()  # as with -m\n"
-        "importlib.import_module('holdfast.training.launch')\n"
+        "importlib.import_module('holdfast.training.trainer.launch')\n"
         f"good = getattr(importlib.import_module({home!r}), {function!r})\n"
         f"{code}\n"
         "for module in [m for key, m in sys.modules.items() if key.startswith('holdfast.')]:\n"

@@ -25,7 +25,9 @@ Event = dict[str, Any]
 def run_server() -> contextlib.closing[ForkServer]:
     """For runs whose start from nothing is not what is tested."""
     return contextlib.closing(
-        ForkServer(["holdfast.commands", "holdfast.training.launch", "holdfast.runtime.deadline"])
+        ForkServer(
+            ["holdfast.commands", "holdfast.training.trainer.launch", "holdfast.runtime.deadline"]
+        )
     )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.checkpoint.errors import RankLost
-from holdfast.contract.errors import run_cli
-from holdfast.contract.exit_codes import FATAL_EXIT_CODES, of_ranks
 from holdfast.runtime import shutdown as notices
+from holdfast.support.errors import run_cli
 from holdfast.training.cli import app
-from holdfast.training.rank import failure_code
+from holdfast.training.trainer.rank import failure_code
+from holdfast.vocabulary.exit_codes import FATAL_EXIT_CODES, of_ranks
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.contract.errors import InputError
-from holdfast.training.config import TrainConfig
-from holdfast.training.data import Corpus, Samples, seed_draws
-from holdfast.training.progress import Progress
+from holdfast.support.errors import InputError
+from holdfast.training.trainer.config import TrainConfig
+from holdfast.training.trainer.data import Corpus, Samples, seed_draws
+from holdfast.training.trainer.progress import Progress
 
 TEXT = torch.arange(1000, dtype=torch.int64).remainder(251).to(torch.uint8)
 

@@ -11,7 +11,11 @@ import torch
 from ruamel.yaml import YAML
 
 from holdfast.checkpoint import load_tensors
-from holdfast.contract.environment import (
+from holdfast.jobs.file import file_text
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.render.pod_parts import RANKS
+from holdfast.training import examples
+from holdfast.vocabulary.environment import (
     ENV_CHECKPOINTS,
     ENV_COMPLETION_INDEX,
     ENV_GANG_NODES,
@@ -19,10 +23,6 @@ from holdfast.contract.environment import (
     ENV_KILL_AT,
     ENV_RUN,
 )
-from holdfast.jobs import file_text
-from holdfast.jobs.job_file import OwnJob
-from holdfast.jobs.pod_parts import RANKS
-from holdfast.training import examples
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run, ranks

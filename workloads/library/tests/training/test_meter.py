@@ -8,7 +8,7 @@ from torch import nn
 
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
-from holdfast.training.meter import SLOW, Meter, digest, slowest_of
+from holdfast.training.trainer.metrics import SLOW, Meter, digest, slowest_of
 
 
 def meter_in(path: Path, begun: int = 0, *, lead: bool = True, **options: Any) -> Meter:

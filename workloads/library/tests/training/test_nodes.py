@@ -16,11 +16,11 @@ import pytest
 from torch.distributed import DistError, HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-from holdfast.contract.environment import ENV_KEY_FILE
-from holdfast.contract.errors import InputError
-from holdfast.training import launch, rendezvous
-from holdfast.training.config import TrainConfig
-from holdfast.training.launch import AFTER_THE_NOTICED_S
+from holdfast.support.errors import InputError
+from holdfast.training.trainer import launch, rendezvous
+from holdfast.training.trainer.config import TrainConfig
+from holdfast.training.trainer.launch import AFTER_THE_NOTICED_S
+from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
 from workloads.library.tests.training.elastic.gangs import free_ports

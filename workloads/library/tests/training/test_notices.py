@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.contract.environment import ENV_RUN_DIR
-from holdfast.contract.object_names import parse_step
+from holdfast.support.object_names import parse_step
+from holdfast.vocabulary.environment import ENV_RUN_DIR
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.environment import ENV_DEADLINE
 from holdfast.runtime.deadline import DEFAULT_LEAD_S
+from holdfast.vocabulary.environment import ENV_DEADLINE
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children
 from workloads.library.tests.training.hooks import before_import, replaced
 from workloads.library.tests.training.runs import Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
-LOSS = "holdfast.training.model:next_byte_loss"
+LOSS = "holdfast.training.trainer.model:next_byte_loss"
 
 
 def again_and_again(process: subprocess.Popen[str]) -> None:
@@ -152,7 +152,7 @@ NOT_NEEDED = (
 )
 RECORD = """
 import json, pathlib, sys
-import holdfast.training.meter as meter
+import holdfast.training.trainer.metrics as meter
 step = meter.Meter.step
 def recorded(self, done, loss):
     step(self, done, loss)
@@ -166,7 +166,7 @@ def test_nothing_of_the_compiler_is_imported_before_a_step_is_done(
 ) -> None:
     found = tmp_path / "modules"
     env = before_import(
-        tmp_path / "site", "holdfast.training.trainer", RECORD.format(path=str(found))
+        tmp_path / "site", "holdfast.training.trainer.loop", RECORD.format(path=str(found))
     )
     run = Run(
         folder=tmp_path / "run",

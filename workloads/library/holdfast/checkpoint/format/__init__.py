@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.contract import object_names
-from holdfast.contract.environment import ENV_KEY_FILE
-from holdfast.contract.errors import InputError
+from holdfast.support import object_names
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_KEY_FILE
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -20,8 +20,8 @@ from holdfast.checkpoint.format.decoding import (
 )
 from holdfast.checkpoint.format.soundness import check_manifests, check_stored
 from holdfast.checkpoint.stores.storage import Stat, Storage, exists, put_new, read_object
-from holdfast.contract import object_names
-from holdfast.contract.errors import InputError
+from holdfast.support import object_names
+from holdfast.support.errors import InputError
 
 
 @dataclass(kw_only=True, slots=True)

@@ -30,9 +30,9 @@ from holdfast.checkpoint.format import (
     signature_matches,
 )
 from holdfast.checkpoint.format.soundness import check_values
-from holdfast.contract import object_names
-from holdfast.contract.errors import InputError
-from holdfast.contract.printable import printable
+from holdfast.support import object_names
+from holdfast.support.errors import InputError
+from holdfast.support.printable import printable
 
 # An object may have been replaced by anything: what is larger is not read into memory.
 MAX_COMMIT_BYTES = 64 << 20

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.checkpoint.errors import AlreadyExists, Fenced, StorageError
 from holdfast.checkpoint.stores.storage import Storage, numbers_below, put_new, read_object
-from holdfast.contract import object_names
+from holdfast.support import object_names
 
 # A few are left, for people who ask who ran when; the newest must stay, or its number would be
 # given again.

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.checkpoint.errors import Damaged, NotFound
 from holdfast.checkpoint.format import MAX_BYTES, Commit, Manifest, TensorPart
 from holdfast.checkpoint.stores.storage import Stat, Storage, crc32c
-from holdfast.contract.printable import printable
+from holdfast.support.printable import printable
 
 Json = Any
 

@@ -28,7 +28,7 @@ from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.places import Version
 from holdfast.checkpoint.peers.wire import Head
 from holdfast.checkpoint.stores.storage import crc32c, fill
-from holdfast.contract.errors import HoldfastError, InputError
+from holdfast.support.errors import HoldfastError, InputError
 
 MOST_CONNECTIONS = 256
 SLOTS = 2

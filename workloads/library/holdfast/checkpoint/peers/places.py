@@ -13,7 +13,7 @@ from typing import Self
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.format import Manifest, hex_digest
 from holdfast.checkpoint.peers.wire import Address, Head, ask, peer_key
-from holdfast.contract.environment import ENV_PEERS
+from holdfast.vocabulary.environment import ENV_PEERS
 
 Version = tuple[int, str]
 """Step and attempt: one state of the whole gang."""

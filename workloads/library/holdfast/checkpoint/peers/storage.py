@@ -19,7 +19,7 @@ from holdfast.checkpoint.format.decoding import parse_manifest
 from holdfast.checkpoint.peers.places import PeerPlaces, Version
 from holdfast.checkpoint.peers.wire import Head, ask
 from holdfast.checkpoint.stores.storage import Stat
-from holdfast.contract import object_names
+from holdfast.support import object_names
 
 MOST_OFFERS = 4
 """Of each rank a node has no more versions that are complete."""

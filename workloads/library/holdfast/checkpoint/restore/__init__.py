@@ -32,8 +32,8 @@ from holdfast.checkpoint.restore.target import (
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, PerRank, capture, targets
 from holdfast.checkpoint.stores.storage import Storage
-from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
+from holdfast.support.errors import InputError
 
 Skipped = list[tuple[int, str]]
 

@@ -18,7 +18,7 @@ from holdfast.checkpoint.settings import Tuning, checked_url
 from holdfast.checkpoint.state.tensors import dtype_name, memory_of
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 # A person waits for the answer: no five minutes, as a trainer has for its store.
 FOR_PEOPLE = Tuning(retry_s=60.0)

@@ -11,7 +11,7 @@ from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.restore.reading import empty_like_saved
 from holdfast.checkpoint.state.parameter_names import NAMES, numbering
 from holdfast.checkpoint.state.tensors import as_dtensor, saved_dtype
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ from holdfast.checkpoint.format.decoding import (
 from holdfast.checkpoint.format.soundness import check_committed, check_stored
 from holdfast.checkpoint.state.tensors import Box, boxes_of, memory_of, saved_dtype
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object
-from holdfast.contract import object_names
+from holdfast.support import object_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

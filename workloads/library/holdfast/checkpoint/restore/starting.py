@@ -19,8 +19,8 @@ from holdfast.checkpoint.ranks import Ranks, agreed, outcome
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.storage import Storage
-from holdfast.contract.errors import InputError, Later
 from holdfast.runtime import logs
+from holdfast.support.errors import InputError, Later
 
 # Names that are looked at to say which runs there are: a bucket may hold millions.
 LISTED = 2000

@@ -39,7 +39,7 @@ from holdfast.checkpoint.state import (
 )
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
 from holdfast.checkpoint.state.tensors import dtype_name, local_of, memory_at, saved_dtype
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 # Of these a state_dict() after load_state_dict() gives back what was loaded; loaders and schedulers
 # may not.

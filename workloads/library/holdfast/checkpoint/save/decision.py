@@ -15,7 +15,7 @@ from holdfast.checkpoint.save.uploader_process import ANOTHER_RANK_FAILED
 from holdfast.checkpoint.state import Captured, capture
 from holdfast.checkpoint.state.tensors import Piece, pieces_of
 from holdfast.checkpoint.stores.storage import random_hex
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 NOTHING = Captured(
     skeleton={},

@@ -15,7 +15,7 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest
 from holdfast.checkpoint.format.commit import StepObjects, read_commit, survey
 from holdfast.checkpoint.stores.storage import Stat, Storage
-from holdfast.contract import object_names
+from holdfast.support import object_names
 
 # Longer than any upload lasts: a save that is still being written looks like an orphan. Attempts
 # that failed, or of an earlier start, go at once.

@@ -36,7 +36,7 @@ from holdfast.checkpoint.save.retention import FailedAttempts, Known, retain
 from holdfast.checkpoint.save.uploader import Job, UploadOrders
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 # How long a committed checkpoint is still hoped for once the trainer is gone.
 ORPHAN_PATIENCE_S = 60.0

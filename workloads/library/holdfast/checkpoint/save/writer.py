@@ -33,8 +33,8 @@ from holdfast.checkpoint.save.uploader import Job, Report, Uploader, UploadOrder
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, capture
 from holdfast.checkpoint.state.tensors import Piece, pieces_of
-from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
+from holdfast.support.errors import InputError
 
 # Sooner, every store that is a little slow would be logged; later, a person looks at a job that
 # does not move.

@@ -21,7 +21,7 @@ from holdfast.checkpoint.format.soundness import FACTORIES, MAX_DEPTH, NUMPY_DTY
 from holdfast.checkpoint.state.parameter_names import named, parameter_names
 from holdfast.checkpoint.state.random_streams import rng_state
 from holdfast.checkpoint.state.tensors import storable
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 Skeleton = Any
 Put = Callable[[str, torch.Tensor], None]

@@ -11,7 +11,7 @@ import torch
 
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.state.tensors import dtype_name, dtype_of, memory_of
-from holdfast.contract.printable import printable
+from holdfast.support.printable import printable
 
 Packed = Any
 

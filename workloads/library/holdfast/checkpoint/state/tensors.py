@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from holdfast.checkpoint.format import TensorPart
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from holdfast.checkpoint.state import Stateful
 from holdfast.checkpoint.state.random_streams import Generators, Packed, packed_streams, set_streams
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 
 def track(source: Any, *, ahead: int = 0) -> Any:

@@ -33,7 +33,7 @@ from holdfast.checkpoint.errors import (
     Transient,
 )
 from holdfast.checkpoint.stores.storage import Stat, checked_name, fill
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 CONNECT_S = 10.0
 SEND_BYTES = 1 << 20

@@ -28,7 +28,7 @@ from holdfast.checkpoint.errors import (
     Transient,
 )
 from holdfast.checkpoint.stores.storage import Stat, checked_name, fill, random_hex
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 # Objects being written; not listed. What a killed writer left there goes after an hour.
 INCOMING = ".incoming"

@@ -15,9 +15,9 @@ from holdfast.checkpoint.errors import StorageError, Transient
 from holdfast.checkpoint.settings import REQUEST_S, Tuning
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import Stat, Storage
-from holdfast.contract.errors import InputError
-from holdfast.contract.extensions import extensions, refused
-from holdfast.runtime.retry import Retry
+from holdfast.support.errors import InputError
+from holdfast.support.extensions import extensions, refused
+from holdfast.support.retry import Retry
 
 ALLOWED = (
     "file:///absolute/dir, a path, gs://bucket/prefix, or a scheme of the entry points"

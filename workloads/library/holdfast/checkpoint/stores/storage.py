@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import google_crc32c
 
 from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
@@ -94,7 +94,7 @@ def checked_name(name: str) -> str:
                 "parts of A-Z a-z 0-9 . _ - joined by '/', each beginning with a letter or digit,"
                 " without '..'"
             ),
-            fix="use the names of holdfast.contract.object_names",
+            fix="use the names of holdfast.support.object_names",
         )
     return name
 

@@ -19,14 +19,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.contract.errors import Unjudged
-from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.serving import PROBE_PERIOD_S, PROBE_TIMEOUT_S, READY_PATH, drain_budget
 from holdfast.drill.errors import DrillError
 from holdfast.drill.pods import Pod, owned
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from holdfast.support.errors import Unjudged
+from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
+from holdfast.vocabulary.serving import PROBE_PERIOD_S, PROBE_TIMEOUT_S, READY_PATH, drain_budget
 
 HOST = "127.0.0.1"
 ENDPOINT_DELAY_S = 1.0  # API server, EndpointSlice, proxy: as late as the contract assumes

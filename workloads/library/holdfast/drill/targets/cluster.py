@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.errors import InputError, Stopped
-from holdfast.contract.kubernetes import (
+from holdfast.drill.plan import RECOVERED, Fault
+from holdfast.drill.target import Undo
+from holdfast.drill.targets.evictors import NODES, NodeEvictor
+from holdfast.jobs.diagnose.job_snapshot import JOBS, JOBSETS, JobSnapshot, disruption
+from holdfast.support.errors import InputError, Stopped
+from holdfast.vocabulary.kubernetes import (
     ANNOTATION_INDEX,
     LABEL_JOB,
     LABEL_JOBSET,
     SYSTEM_NAMESPACES,
 )
-from holdfast.contract.pools import LABEL_FLEX_START, LABEL_ROLE, LABEL_SPOT, Role
-from holdfast.drill.plan import RECOVERED, Fault
-from holdfast.drill.target import Undo
-from holdfast.drill.targets.evictors import NODES, NodeEvictor
-from holdfast.jobs.job_snapshot import JOBS, JOBSETS, JobSnapshot, disruption
+from holdfast.vocabulary.pools import LABEL_FLEX_START, LABEL_ROLE, LABEL_SPOT, Role
 
 _ENDED = ("Succeeded", "Failed")
 _NEVER = (Role.SYSTEM.value, Role.SERVING.value)

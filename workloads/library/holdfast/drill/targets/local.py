@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.drill.events import Follower
 from holdfast.drill.plan import Fault
 from holdfast.drill.pods import Pod, clear
 from holdfast.drill.target import Undo
 from holdfast.runtime.events import EventLog
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 SIGTERM = "SIGTERM"  # notice, then the window
 SIGKILL = "SIGKILL"  # power loss

@@ -9,15 +9,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.drill.errors import DrillError
 from holdfast.drill.events import POLL_S, completed, until
 from holdfast.drill.plan import Fault
 from holdfast.drill.pods import Pod
 from holdfast.drill.target import Undo
 from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, timed
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
+from holdfast.vocabulary.telemetry import KIND_BATCH
 
 _BODY = "an item that a worker scores while another one vanishes. " * 120
 _BATCH = (*HOLDFAST, "batch")

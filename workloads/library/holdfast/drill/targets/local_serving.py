@@ -9,13 +9,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
-from holdfast.contract.telemetry import KIND_SERVING
 from holdfast.drill.plan import RECOVERED, Fault
 from holdfast.drill.serving.fleet import HOST, Fleet, Replica, holdfast_server
 from holdfast.drill.serving.load import INFER_BODY, INFER_PATH, Load
 from holdfast.drill.target import Undo
 from holdfast.drill.targets.local import Local, Measure
+from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.vocabulary.telemetry import KIND_SERVING
 
 _REFUSED = "429"
 

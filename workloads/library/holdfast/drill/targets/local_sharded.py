@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from holdfast.contract.environment import ENV_EVENTS, ENV_GANG_PORT, ENV_JOB, ENV_RUN
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.drill.plan import RECOVERED, Fault
 from holdfast.drill.pods import Pod
 from holdfast.drill.serving.fleet import free_port
 from holdfast.drill.targets.local import HOLDFAST, Local, Measure
+from holdfast.vocabulary.environment import ENV_EVENTS, ENV_GANG_PORT, ENV_JOB, ENV_RUN
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 _PROGRAM = (sys.executable, "-m", "holdfast.training.examples.sharded_fsdp2")
 _ENDLESS = 1_000_000  # steps: the drill ends first

@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from holdfast.contract.environment import ENV_ATTEMPT
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.drill.errors import DrillError
 from holdfast.drill.events import until
 from holdfast.drill.plan import DrillWork, Fault
 from holdfast.drill.pods import Pod
 from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, timed
 from holdfast.ledger.job_summary import JobSummary
+from holdfast.vocabulary.environment import ENV_ATTEMPT
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 _ENDLESS = 1_000_000  # steps: the drill ends first
 

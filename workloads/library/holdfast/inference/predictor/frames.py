@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.errors import ItemFault, LoaderFailed, PredictorBroken
 from holdfast.inference.values import Value
+from holdfast.support.errors import InputError
 
 _LENGTH = struct.Struct(">I")
 MAX_HEADER_BYTES = 1024 * 1024 * 1024  # values of the largest micro-batch

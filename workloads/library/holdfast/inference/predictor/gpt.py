@@ -21,11 +21,11 @@ from holdfast.checkpoint import committed_steps, load_tensors
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.parts import decode, only_run, open_step, read_whole
 from holdfast.checkpoint.stores import Storage, open_storage
-from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.values import Value
 from holdfast.runtime import gpu
-from holdfast.training.model import ByteGPT, ModelConfig
+from holdfast.support.errors import InputError
+from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
 ROWS = 32
 """Windows of one forward pass."""

@@ -16,13 +16,13 @@ import time
 import traceback
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor import frames
 from holdfast.inference.predictor.frames import configuration_of
 from holdfast.inference.predictor.spec import Predictor, PredictorSpec, build
 from holdfast.runtime import gpu
 from holdfast.runtime.errors import GpuLost
+from holdfast.support.errors import InputError
 
 _PR_SET_PDEATHSIG = 1
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.errors import InputError
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, ProcessDied, TimedOut
 from holdfast.inference.predictor import frames
 from holdfast.inference.predictor.frames import Link, configuration_of, raise_error, values_of
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_DATABASE
 
 _LOAD_POLL_S = 0.1
 _EXIT_S = 10.0

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.extensions import extensions
 from holdfast.inference.values import Value
+from holdfast.support.errors import InputError
+from holdfast.support.extensions import extensions
 
 # A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, which is given the spec.
 GROUP = "holdfast.predictors"

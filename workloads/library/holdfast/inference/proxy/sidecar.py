@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.serving import DRAIN_PATH, PROBE_TIMEOUT_S, READY_PATH
 from holdfast.runtime import logs
 from holdfast.runtime.bounded_http import BoundedHandler, BoundedServer
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.serving import DRAIN_PATH, PROBE_TIMEOUT_S, READY_PATH
 
 _POLL_S = 0.1
 

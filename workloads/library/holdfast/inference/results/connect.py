@@ -12,9 +12,9 @@ from psycopg import Connection, errors, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.errors import InputError, Later, Unjudged
 from holdfast.inference.errors import QueueUnavailable
+from holdfast.support.errors import InputError, Later, Unjudged
+from holdfast.vocabulary.environment import ENV_DATABASE
 
 WORKER_ROLE = "holdfast_worker"  # made by migration 0001: rows only, no DDL
 

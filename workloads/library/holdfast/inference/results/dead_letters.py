@@ -2,9 +2,9 @@
 
 from psycopg import Connection
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs
+from holdfast.support.errors import InputError
 
 
 def newest(connection: Connection, job: str, limit: int) -> list[dict[str, object]]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from holdfast.contract.errors import InputError, Unjudged
 from holdfast.inference.results import postgres_access
 from holdfast.inference.results.postgres_access import (
     SUPERUSER,
@@ -27,6 +26,7 @@ from holdfast.inference.results.postgres_access import (
     give_to_server_user,
     make_private,
 )
+from holdfast.support.errors import InputError, Unjudged
 
 DATABASE = "postgres"
 PORT = 5432  # names the socket file; there is no TCP

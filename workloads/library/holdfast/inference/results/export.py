@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from holdfast.contract.errors import unusable
+from holdfast.support.errors import unusable
 
 _ROWS = """
 SELECT r.item, r.value FROM holdfast.result r JOIN holdfast.job j USING (job, fingerprint)

@@ -10,10 +10,10 @@ from datetime import datetime
 
 from psycopg import Connection
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.values import moment
 from holdfast.inference.items import Item, checked_job
 from holdfast.inference.queue.protocol import Queue
+from holdfast.support.errors import InputError
+from holdfast.support.values import moment
 
 
 def fingerprint(configuration: Mapping[str, object]) -> str:

@@ -11,7 +11,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged
 
 SUPERUSER = "postgres"
 # sun_path holds 107 bytes, and the socket is called .s.PGSQL.5432

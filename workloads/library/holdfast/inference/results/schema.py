@@ -15,8 +15,8 @@ from typing import LiteralString, cast
 
 from psycopg import Connection, sql
 
-from holdfast.contract.environment import ENV_SCHEMA_WAIT_S
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_SCHEMA_WAIT_S
 
 FOLDER = Path(__file__).parent / "migrations"
 # Any number does, as long as every migrator takes the same one.

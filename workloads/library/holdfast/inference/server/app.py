@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.contract.serving import LIVE_PATH, READY_PATH
 from holdfast.inference.errors import Refused
 from holdfast.inference.server import tensors
 from holdfast.inference.server.batcher import Ticket
@@ -30,6 +29,7 @@ from holdfast.inference.server.lane import Lane, Request, Values
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.reading import GONE, Budget, Held, declared_bytes, read_body
 from holdfast.inference.server.settings import ServerSettings
+from holdfast.vocabulary.serving import LIVE_PATH, READY_PATH
 
 _BINARY = "inference-header-content-length"
 """The length of the JSON before binary tensors, of the protocol's extension."""

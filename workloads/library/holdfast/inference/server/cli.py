@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.environment import ENV_WINDOW_S
-from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_CODES_HELP
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.serving import HOOK_PORT, PORT, SIDECAR_PORT
-from holdfast.contract.values import assigned, settings_help
+from holdfast.support.examples import examples
+from holdfast.support.values import assigned, settings_help
+from holdfast.vocabulary.environment import ENV_WINDOW_S
+from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
+from holdfast.vocabulary.serving import HOOK_PORT, PORT, SIDECAR_PORT
 
 SETTINGS = {
     "host": "address to listen on",
@@ -122,10 +122,10 @@ def sidecar(
     """Add readiness and a preStop hook to a server that stops at once on SIGTERM. Runs until
     SIGTERM.
     """
-    from holdfast.contract.serving import sidecar_budget
-    from holdfast.contract.values import between
     from holdfast.inference.proxy.sidecar import Sidecar
     from holdfast.runtime.shutdown import of_process
+    from holdfast.support.values import between
+    from holdfast.vocabulary.serving import sidecar_budget
 
     between("the window is out of range", window, 1.0, 86_400.0)
     shutdown = of_process()

@@ -8,7 +8,7 @@ new connection, what has begun is answered), GONE. The clock is the caller's.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.contract.serving import QUIET_S, DrainBudget
+from holdfast.vocabulary.serving import QUIET_S, DrainBudget
 
 
 class Phase(StrEnum):

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NoReturn, TypeVar
 
-from holdfast.contract.serving import TRIES
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
@@ -25,6 +24,7 @@ from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.inference.values import Value
 from holdfast.runtime import logs
+from holdfast.vocabulary.serving import TRIES
 
 Values = list[Value]
 _PREDICT_TIMEOUT_S = 30.0

@@ -1,10 +1,10 @@
-"""What a server counts, for Prometheus; names and help are in holdfast.contract.serving."""
+"""What a server counts, for Prometheus; names and help are in holdfast.vocabulary.serving."""
 
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from holdfast.contract import serving
+from holdfast.vocabulary import serving
 
 _SECONDS = (
     0.001,

@@ -13,9 +13,6 @@ from collections.abc import Generator
 
 import uvicorn
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.serving import KEEP_ALIVE_S, OVER_BUDGET
 from holdfast.inference.errors import LoaderFailed, PredictorBroken
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.app import App
@@ -26,6 +23,9 @@ from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown, of_process
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.serving import KEEP_ALIVE_S, OVER_BUDGET
 
 _TICK_S = 0.05
 _BACKLOG = 2048

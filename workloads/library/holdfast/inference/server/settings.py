@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
-from holdfast.contract.serving import LEAST_ACCEPT_S, PORT, DrainBudget, drain_budget
-from holdfast.contract.values import between
+from holdfast.support.errors import InputError
+from holdfast.support.values import between
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
+from holdfast.vocabulary.serving import LEAST_ACCEPT_S, PORT, DrainBudget, drain_budget
 
 MIB = 1024 * 1024
 

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.inference.errors import PredictorBroken, redacted
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.results.connect import TRANSIENT
@@ -25,6 +24,7 @@ from holdfast.inference.worker.triage import Triage
 from holdfast.inference.worker.writer import Writer
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import leave_now
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 
 
 class Worker:

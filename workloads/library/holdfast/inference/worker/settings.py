@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
-from holdfast.contract.values import between
+from holdfast.support.values import between
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 
 LONGEST_PREDICTION_S = 300.0
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from holdfast.inference.errors import QueueUnavailable
 from holdfast.inference.results.connect import TRANSIENT, permanent
 from holdfast.runtime.events import EventLog
-from holdfast.runtime.retry import Retry
+from holdfast.support.retry import Retry
 
 
 class Failpoint(StrEnum):

@@ -13,7 +13,7 @@ from holdfast.inference.results.postgres import Failure
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
 from holdfast.inference.worker.micro_batch import Outcome, Parts
 from holdfast.inference.worker.telemetry import Failpoint
-from holdfast.runtime.retry import Retry
+from holdfast.support.retry import Retry
 
 
 class Writer(threading.Thread):

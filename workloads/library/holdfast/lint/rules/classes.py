@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.kubernetes import DRIVER_LATEST
-from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.vocabulary.kubernetes import DRIVER_LATEST
+from holdfast.vocabulary.machines import MACHINE_TYPES
 
 DOC_CLASS = "https://cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes"
 API = "GoogleCloudPlatform/compute-class-api api/cloud.google.com/v1/types.go"
-MACHINES = "workloads/library/holdfast/contract/machines.py"
+MACHINES = "workloads/library/holdfast/vocabulary/machines.py"
 
 
 def _class(*priorities: str) -> str:

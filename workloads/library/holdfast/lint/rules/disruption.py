@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from holdfast.contract.kubernetes import PRIORITIES
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.vocabulary.kubernetes import PRIORITIES
 
 DOC_PDB = "https://kubernetes.io/docs/tasks/run-application/configure-pdb/"
 DOC_PRIORITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"

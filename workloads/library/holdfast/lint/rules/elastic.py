@@ -6,12 +6,12 @@ one is lost.
 
 from collections.abc import Iterator
 
-from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES
-from holdfast.contract.kubernetes import ANNOTATION_STATE
-from holdfast.contract.values import GIB, quantity
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.support.values import GIB, quantity
+from holdfast.vocabulary.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES
+from holdfast.vocabulary.kubernetes import ANNOTATION_STATE
 
 DOC_INDEXED = (
     "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from holdfast.contract import pools as contract
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.lifecycle import FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
-from holdfast.contract.pools import FLEX_TAINT, GPU_RESOURCE, SPOT_TAINT
 from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Pod, as_int, as_list, as_map, as_text
 from holdfast.lint.registry import Context, rule
+from holdfast.vocabulary import pools as contract
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
+from holdfast.vocabulary.pools import FLEX_TAINT, GPU_RESOURCE, SPOT_TAINT
 
 DOC_FLEX = "https://cloud.google.com/kubernetes-engine/docs/how-to/dws-flex-start-training"
 SOURCE_CA = "GoogleCloudPlatform/cluster-autoscaler pkg/autoprovisioning/injection.go"

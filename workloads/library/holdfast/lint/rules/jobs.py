@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
-from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
-from holdfast.contract.values import quantity
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.support.values import quantity
+from holdfast.vocabulary.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
+from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
 DOC_POLICY = DOC_JOB + "#pod-failure-policy"
@@ -176,7 +176,7 @@ def backoff_of_ignored_disruptions(job: Job, context: Context) -> Iterator[Hit]:
         "143, 137 and 75 mean that the work can be resumed. Such a rule ends the Job at the first"
         " eviction."
     ),
-    source="workloads/library/holdfast/contract/exit_codes.py",
+    source="workloads/library/holdfast/vocabulary/exit_codes.py",
     base="job",
     fix=f"list the codes of bugs only: {list(FATAL_EXIT_CODES)}",
     bad=_policy(_IGNORE, "{action: FailJob, onExitCodes: {operator: NotIn, values: [0]}}"),
@@ -428,7 +428,7 @@ def _is_of(job: Job, host: str) -> bool:
     on=Pod,
     what=f"{ENV_JOB} is not the name of the object.",
     why="Events, receipts and `explain` then count this job's work, and its loss, for another one.",
-    source="workloads/library/holdfast/contract/environment.py",
+    source="workloads/library/holdfast/vocabulary/environment.py",
     fix="set it to metadata.name",
     base="container",
     bad=f"env: [{{name: {ENV_JOB}, value: other}}]",

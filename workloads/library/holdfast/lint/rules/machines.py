@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from holdfast.contract import pools as contract
-from holdfast.contract.kubernetes import DRIVER_LATEST, LABEL_DRIVER
-from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
-from holdfast.contract.pools import GPU_RESOURCE
-from holdfast.contract.values import quantity
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_map
 from holdfast.lint.platform import machine_size
 from holdfast.lint.registry import Context, rule
+from holdfast.support.values import quantity
+from holdfast.vocabulary import pools as contract
+from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.vocabulary.pools import GPU_RESOURCE
 
 DOC_GPU = "https://cloud.google.com/kubernetes-engine/docs/how-to/gpus"
-MACHINES = "workloads/library/holdfast/contract/machines.py"
+MACHINES = "workloads/library/holdfast/vocabulary/machines.py"
 # Google's names for GPUs that no machine of the contract has; HF003 finds that no pool has them.
 OTHER_ACCELERATORS = frozenset(
     {

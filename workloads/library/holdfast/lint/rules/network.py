@@ -5,14 +5,14 @@ need each other connect.
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.environment import ENV_GANG_PORT
-from holdfast.contract.kubernetes import LABEL_NAMESPACE
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.elastic import GOOD, but, member
 from holdfast.lint.world import selector_of, selects
+from holdfast.vocabulary.environment import ENV_GANG_PORT
+from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
 
 DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-policies/"
 DOC_SERVICE = "https://kubernetes.io/docs/concepts/services-networking/service/"

@@ -2,8 +2,13 @@
 
 from collections.abc import Iterator
 
-from holdfast.contract import pools as contract
-from holdfast.contract.pools import (
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Pod, as_int, as_text, near
+from holdfast.lint.placement import Placement
+from holdfast.lint.platform import is_judged, tolerates
+from holdfast.lint.registry import Context, rule
+from holdfast.vocabulary import pools as contract
+from holdfast.vocabulary.pools import (
     FLEX_TAINT,
     GPU_TAINT,
     SPOT_TAINT,
@@ -11,11 +16,6 @@ from holdfast.contract.pools import (
     UNREACHABLE,
     silence_tolerations,
 )
-from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Pod, as_int, as_text, near
-from holdfast.lint.placement import Placement
-from holdfast.lint.platform import is_judged, tolerates
-from holdfast.lint.registry import Context, rule
 
 DOC_TAINTS = "https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"
 DOC_SPOT = "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"
@@ -281,7 +281,7 @@ def tolerates_everything(pod: Pod, context: Context) -> Iterator[Hit]:
     on=Pod,
     what="A Job tolerates the taint of the system pool.",
     why="The pool has room for controllers only. Work on it takes their CPU and memory.",
-    source="workloads/library/holdfast/contract/pools.py",
+    source="workloads/library/holdfast/vocabulary/pools.py",
     fix="remove the toleration",
     base="job-pod",
     bad="tolerations: [{key: CriticalAddonsOnly, operator: Exists}]",

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PROVISIONING_CLASS
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
-from holdfast.contract.values import quantity
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Object, as_list, as_map, as_text, dig, near
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.world import QUEUED_RESOURCES
+from holdfast.support.values import quantity
+from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PROVISIONING_CLASS
+from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
 
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
 _AT = ("metadata", "labels", LABEL_QUEUE)

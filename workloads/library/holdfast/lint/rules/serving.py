@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from holdfast.contract import serving
-from holdfast.contract.serving import DRAIN_PATH, HOOK_PORT
-from holdfast.contract.values import quantity
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.shutdown import pre_stop_sleep
 from holdfast.lint.world import selector_of
+from holdfast.support.values import quantity
+from holdfast.vocabulary import serving
+from holdfast.vocabulary.serving import DRAIN_PATH, HOOK_PORT
 
 ANNOTATION_NEG = "cloud.google.com/neg"
 OVERFLOW_OF = "holdfast.dev/overflow-of"

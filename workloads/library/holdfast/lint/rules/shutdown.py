@@ -4,18 +4,18 @@ import re
 from collections.abc import Iterator
 from math import inf
 
-from holdfast.contract.environment import ENV_WINDOW_S
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.values import quantity
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.shell import exits_zero_on_term, handlers, loses_exit_code, slept_s
+from holdfast.support.values import quantity
+from holdfast.vocabulary.environment import ENV_WINDOW_S
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 
 DOC_SHUTDOWN = "https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/"
 DOC_HOOKS = "https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/"
-EXIT_CODES = "workloads/library/holdfast/contract/exit_codes.py"
+EXIT_CODES = "workloads/library/holdfast/vocabulary/exit_codes.py"
 _SAVES = re.compile(r"check.?point|ckpt|\bsave|gsutil|gcloud storage", re.IGNORECASE)
 _SEVERAL = re.compile(r"&&|;|\n\s*\S")
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -247,7 +247,7 @@ def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
         " the grace period."
     ),
     why="The process plans its last save, a server its last answers, by this number.",
-    source="workloads/library/holdfast/contract/environment.py",
+    source="workloads/library/holdfast/vocabulary/environment.py",
     fix="set it to the pool's window",
     base="container",
     bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]',

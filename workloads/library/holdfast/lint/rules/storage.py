@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from holdfast.contract.kubernetes import FUSE_DRIVER
-from holdfast.contract.values import quantity
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.support.values import quantity
+from holdfast.vocabulary.kubernetes import FUSE_DRIVER
 
 DOC_VOLUMES = "https://kubernetes.io/docs/concepts/storage/volumes/"
 DOC_FUSE = (

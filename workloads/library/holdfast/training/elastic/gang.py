@@ -13,7 +13,7 @@ One process for each GPU: `holdfast train ranks --processes 4 -- python train.py
 node. Each holds the whole state, or those of a node share it (HSDP, tested with gloo only), by two
 lines before the optimizer is made:
 
-    mesh = join_node("cuda")  # of holdfast.training.elastic.node
+    mesh = join_node("cuda")  # of holdfast.training.gang.node
     fully_shard(model, mesh=mesh)
 
 A state sharded over nodes needs the rigid gang (`holdfast train run`). A step is the same V shards
@@ -38,27 +38,27 @@ from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.parts import checked_state
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.object_names import checked_run
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
-from holdfast.training.data import mixed_seed, seed_draws
+from holdfast.support.object_names import checked_run
 from holdfast.training.elastic import shards as sharing
-from holdfast.training.elastic.asking import Peers
-from holdfast.training.elastic.control import Control
-from holdfast.training.elastic.crew import Crew
+from holdfast.training.elastic.gang_member import Crew
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
-from holdfast.training.elastic.group import Group, opening
-from holdfast.training.elastic.membership import Member
-from holdfast.training.elastic.node import node_of, parameters_of
-from holdfast.training.elastic.pace import Pace
-from holdfast.training.elastic.places import Places, gang_id, of_pod
-from holdfast.training.elastic.regroup import Regroup
-from holdfast.training.elastic.saves import GangSaves, open_store
 from holdfast.training.elastic.shards import GangProgress
-from holdfast.training.elastic.watch import Lag
+from holdfast.training.elastic.straggler_detection import Pace
 from holdfast.training.errors import GroupLost
-from holdfast.training.gate import join_key
+from holdfast.training.gang.liveness import Lag
+from holdfast.training.gang.member_addresses import Places, gang_id, of_pod
+from holdfast.training.gang.member_server import Control
+from holdfast.training.gang.membership import Member
+from holdfast.training.gang.node import node_of, parameters_of
+from holdfast.training.gang.peer_client import Peers
+from holdfast.training.gang.process_group import Group, opening
+from holdfast.training.gang.regroup import Regroup
+from holdfast.training.gang.saves import GangSaves, open_store
+from holdfast.training.tcp_gate import join_key
+from holdfast.training.trainer.data import mixed_seed, seed_draws
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
 class ElasticGang:

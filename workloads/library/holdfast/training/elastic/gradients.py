@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from holdfast.checkpoint.parts import as_dtensor, local_of
-from holdfast.training.elastic.node import ALONE, Node
 from holdfast.training.errors import GroupLost
+from holdfast.training.gang.node import ALONE, Node
 
 # |gradient| * 2^-exponent < 1 is kept with this many bits; the sum of up to 2^16 shards then fits
 # 63.

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from holdfast.contract import exit_codes
-from holdfast.contract.environment import ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE
-from holdfast.contract.values import between
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.training.elastic.forked_ranks import ForkedRanks
-from holdfast.training.elastic.places import MAX_RANKS
+from holdfast.support.values import between
+from holdfast.training.gang.forked_ranks import ForkedRanks
+from holdfast.training.gang.member_addresses import MAX_RANKS
+from holdfast.vocabulary import exit_codes
+from holdfast.vocabulary.environment import ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE
 
 
 def run_ranks(

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
-from holdfast.training.progress import check_facts
+from holdfast.training.trainer.progress import check_facts
 
 # With V = 6 N the slowest rank does at most 4 % more than its share at any size down to N / 2 (N =
 # 8).

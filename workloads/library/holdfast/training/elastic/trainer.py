@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import torch
 
 from holdfast.checkpoint.errors import CheckpointExit
-from holdfast.contract import exit_codes
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
-from holdfast.training.config import Training
-from holdfast.training.data import Corpus, Samples
 from holdfast.training.deferred_compiler import defer_compiler
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.places import Places
-from holdfast.training.meter import Meter, digest
-from holdfast.training.model import ByteGPT, next_byte_loss
-from holdfast.training.trainer import chosen_device
+from holdfast.training.gang.member_addresses import Places
+from holdfast.training.trainer.config import Training
+from holdfast.training.trainer.data import Corpus, Samples
+from holdfast.training.trainer.loop import chosen_device
+from holdfast.training.trainer.metrics import Meter, digest
+from holdfast.training.trainer.model import ByteGPT, next_byte_loss
+from holdfast.vocabulary import exit_codes
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 LIMITS = ("window_s", "gather_s", "hold_s", "silent_s", "lag_s")
 OF_THE_GANG = ("run", "places", "shards", "exact", "every", "seed", *LIMITS)

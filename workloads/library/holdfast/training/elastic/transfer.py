@@ -26,9 +26,9 @@ from holdfast.checkpoint.parts import (
     local_of,
     targets,
 )
-from holdfast.contract.errors import InputError
-from holdfast.training.elastic.group import broadcast_json
-from holdfast.training.elastic.node import Node
+from holdfast.support.errors import InputError
+from holdfast.training.gang.node import Node
+from holdfast.training.gang.process_group import broadcast_json
 
 CHUNK_BYTES = 64 << 20
 MOST_TIMES = 32

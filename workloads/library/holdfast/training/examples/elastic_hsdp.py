@@ -13,11 +13,11 @@ import sys
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from holdfast.contract.errors import run_cli
-from holdfast.training.data import Corpus, Samples
+from holdfast.support.errors import run_cli
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.node import join_node
-from holdfast.training.model import ByteGPT, ModelConfig
+from holdfast.training.gang.node import join_node
+from holdfast.training.trainer.data import Corpus, Samples
+from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
 SAMPLES = 2  # of a shard
 

@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from holdfast.contract.errors import run_cli
+from holdfast.support.errors import run_cli
 from holdfast.training.elastic.gang import ElasticGang
 
 SAMPLES = 8  # of a shard

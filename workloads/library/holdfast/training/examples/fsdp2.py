@@ -15,8 +15,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.training.data import Corpus, Samples, mixed_seed
-from holdfast.training.model import ByteGPT, ModelConfig
+from holdfast.training.trainer.data import Corpus, Samples, mixed_seed
+from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
 
 def main(

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
-from holdfast.training.data import Corpus
 from holdfast.training.frameworks.huggingface import HoldfastCallback
+from holdfast.training.trainer.data import Corpus
 
 CONTEXT = 64
 

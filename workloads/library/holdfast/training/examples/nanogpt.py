@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint import Checkpointer, track
-from holdfast.training.data import Corpus
-from holdfast.training.model import ByteGPT, ModelConfig
+from holdfast.training.trainer.data import Corpus
+from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
 CONTEXT = 64
 BATCH = 8

@@ -3,7 +3,7 @@
 
 Start it again after any end: it continues. torchrun's own exit code is 1 after SIGTERM; a Job that
 has to distinguish evictions from bugs runs `python -m holdfast train run`, or maps codes as
-workloads/library/holdfast/training/launch.py does.
+workloads/library/holdfast/training/trainer/launch.py does.
 """
 
 import os
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.training.replicas import replicate
+from holdfast.training.trainer.replicas import replicate
 
 
 def main(url: str, steps: int = 200) -> None:

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from holdfast.checkpoint import Checkpointer, Tuning
-from holdfast.training.data import Corpus, Samples
-from holdfast.training.model import ByteGPT, ModelConfig
+from holdfast.training.trainer.data import Corpus, Samples
+from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
 BATCH = 4  # of a rank
 

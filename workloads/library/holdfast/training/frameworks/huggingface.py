@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from holdfast.training.frameworks.loaders import Position
 from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer, refuse_deepspeed
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.runtime import shutdown as notices
+from holdfast.support.errors import InputError
 from holdfast.training.frameworks.loaders import shield_forked_workers
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
 class ManagedCheckpointer:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.report.capacity import at
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from workloads.library.tests.bench.batches.harness import Bench
 from workloads.library.tests.bench.batches.predictors import Marking
 from workloads.library.tests.processes import until

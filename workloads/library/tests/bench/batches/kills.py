@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.bench import result
 from workloads.library.tests.bench.batches.harness import Bench, database
 from workloads.library.tests.bench.batches.predictors import Recording

@@ -17,11 +17,11 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.runtime.events import EventLog
-from holdfast.training.config import TrainConfig
-from holdfast.training.data import Corpus, Samples, mixed_seed, seed_draws
-from holdfast.training.meter import Meter
-from holdfast.training.model import ByteGPT, next_byte_loss
-from holdfast.training.trainer import share
+from holdfast.training.trainer.config import TrainConfig
+from holdfast.training.trainer.data import Corpus, Samples, mixed_seed, seed_draws
+from holdfast.training.trainer.loop import share
+from holdfast.training.trainer.metrics import Meter
+from holdfast.training.trainer.model import ByteGPT, next_byte_loss
 from workloads.library.tests.fork_server import die_with
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from holdfast.checkpoint.peers.storage import whole_offers
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.bench.gangs.kinds import (
     COPY,
     DAMAGED,

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.places import Places
-from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
+from holdfast.training.gang.member_addresses import Places
+from holdfast.training.trainer.model import ByteGPT, ModelConfig, next_byte_loss
 from workloads.library.tests.bench.kill_lane import side_by_side
 from workloads.library.tests.training.elastic.gangs import free_ports
 

@@ -36,7 +36,7 @@ SETTINGS = {
     "peer_steps": 1,
     "pace_s": 0.2,
 }
-MODULES = ("holdfast.commands", "holdfast.training.elastic.in_place", CHILD, "torch._dynamo")
+MODULES = ("holdfast.commands", "holdfast.training.sharded.launcher", CHILD, "torch._dynamo")
 KEEPS = ("one", "two others", STAGED)
 """After these no step that was copied may be lost."""
 COPIED = {

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer, PerRank, Tuning
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 from workloads.library.tests.processes import MIB
 
 TENSORS = 16

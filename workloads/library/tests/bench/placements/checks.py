@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from holdfast.contract.capacity import Placement
-from holdfast.contract.checkpoint_interval import daly
+from holdfast.cost import prices
 from holdfast.ledger import closed_forms
-from holdfast.place import advice, break_even, hazard, policies, prices
+from holdfast.place import advice, break_even, hazard, policies
 from holdfast.place.belief import World
 from holdfast.place.job import Job
 from holdfast.place.runs import Paths, Runs, runs_of
 from holdfast.place.simulate import simulate
+from holdfast.vocabulary.capacity import Placement
+from holdfast.vocabulary.checkpoint_interval import daly
 from workloads.library.tests.bench.placements.policies import DEADLINES_H, Trace, share
 
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 from holdfast.checkpoint import Checkpointer, PerRank
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.decision import check_state
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING
 from workloads.library.tests.checkpoint.process_groups import same, step, whole
 

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.checkpoint.errors import Damaged, Denied, Transient
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome
-from holdfast.contract.errors import InputError, Later
 from holdfast.runtime.stop import OneProcessStore
+from holdfast.support.errors import InputError, Later
 from workloads.library.tests.checkpoint.made import failing
 
 

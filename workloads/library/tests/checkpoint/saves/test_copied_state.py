@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 
 pytestmark = pytest.mark.process
 

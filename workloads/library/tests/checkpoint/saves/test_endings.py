@@ -17,9 +17,9 @@ import torch
 from holdfast.checkpoint import Checkpointer, Superseded, load_tensors
 from holdfast.checkpoint.format import fence
 from holdfast.checkpoint.stores.opening import open_storage
-from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_EVENTS, ENV_JOB
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.checkpoint.jobs import (
     STEPS,
     TUNING,

@@ -16,7 +16,7 @@ import torch
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.stores.opening import Retrying, open_storage
 from holdfast.checkpoint.stores.storage import crc32c
-from holdfast.contract.exit_codes import EXIT_RETRY
+from holdfast.vocabulary.exit_codes import EXIT_RETRY
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, committed, newest
 from workloads.library.tests.checkpoint.saves import faulty_proxy as faults
 from workloads.library.tests.checkpoint.saves.faulty_proxy import FaultyProxy, storm

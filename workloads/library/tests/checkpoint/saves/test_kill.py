@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.failpoints import POINTS
-from holdfast.contract.exit_codes import EXIT_RETRY
+from holdfast.vocabulary.exit_codes import EXIT_RETRY
 from tests.support import commits
 from workloads.library.tests.checkpoint.jobs import EVERY, STEPS, Jobs, committed, finish, newest
 from workloads.library.tests.processes import children

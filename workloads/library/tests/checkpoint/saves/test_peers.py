@@ -21,7 +21,7 @@ from holdfast.checkpoint.peers.places import PeerPlaces, neighbour_of
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.stores.storage import crc32c
-from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.vocabulary.environment import ENV_KEY_FILE
 
 RUN = "job"
 START = 3

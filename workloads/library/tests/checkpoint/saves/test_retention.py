@@ -12,7 +12,7 @@ from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.save.retention import Known, Policy, retain
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import put_new
-from holdfast.contract import object_names
+from holdfast.support import object_names
 
 RUN = "r"
 

@@ -19,7 +19,7 @@ from holdfast.checkpoint.peers.keeper import SLOTS
 from holdfast.checkpoint.save import writer as saving
 from holdfast.lint.rules.elastic import ALONE, MEMORIES
 from holdfast.runtime.pidfiles import running
-from holdfast.training.elastic.in_place import MEMORIES as OWN_MEMORIES
+from holdfast.training.sharded.launcher import MEMORIES as OWN_MEMORIES
 from workloads.library.tests.checkpoint.jobs import committed
 from workloads.library.tests.processes import children, until
 

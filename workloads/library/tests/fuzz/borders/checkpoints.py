@@ -15,8 +15,8 @@ from holdfast.checkpoint.format.soundness import check_manifests
 from holdfast.checkpoint.inspection import rows
 from holdfast.checkpoint.restore.loading import read_whole
 from holdfast.checkpoint.restore.reading import open_step
-from holdfast.contract import object_names
-from holdfast.contract.errors import InputError
+from holdfast.support import object_names
+from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.forgeries import encoded, envelope
 from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border

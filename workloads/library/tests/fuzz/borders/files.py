@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from holdfast.contract.errors import InputError, Unjudged
-from holdfast.jobs import submit
+from holdfast.cost import prices
+from holdfast.jobs.submit import submission
 from holdfast.lint import examples, formats
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.registry import all_rules
 from holdfast.place import plan as placement
-from holdfast.place import prices
+from holdfast.support.errors import InputError, Unjudged
 from infra import environments
 from tests import platforms
 from workloads.library.tests.fuzz.campaign import Border
@@ -102,8 +102,8 @@ def _enter_submit(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.yaml"
         path.write_bytes(data)
-        submit.plan(
-            submit.checked(path, submit.documents_of(path)),
+        submission.plan(
+            submission.checked(path, submission.documents_of(path)),
             platforms.load("example"),
             prices.load(),
             1.0,

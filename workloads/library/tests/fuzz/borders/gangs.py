@@ -2,9 +2,9 @@
 
 import json
 
-from holdfast.contract import object_names
-from holdfast.contract.errors import InputError
-from holdfast.training.elastic import asking, membership
+from holdfast.support import object_names
+from holdfast.support.errors import InputError
+from holdfast.training.gang import membership, peer_client
 from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import seeded
@@ -25,7 +25,7 @@ def _enter_epoch(data: bytes) -> None:
 
 
 def _enter_answer(data: bytes) -> None:
-    asking.epoch_of(asking.read_answer(data))
+    peer_client.epoch_of(peer_client.read_answer(data))
 
 
 BORDERS = {

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
 from holdfast.inference import items, sources
 from holdfast.inference.errors import MalformedMessage, PredictorError, Refused
 from holdfast.inference.predictor import frames
 from holdfast.inference.server import tensors
 from holdfast.inference.values import encode_value
+from holdfast.support.errors import InputError
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import hostile, seeded
 

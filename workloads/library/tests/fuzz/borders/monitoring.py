@@ -5,12 +5,12 @@ import random
 import tempfile
 from pathlib import Path
 
-from holdfast.contract.errors import InputError
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.job_summary import job_summaries
 from holdfast.report.cli import read_report
 from holdfast.report.page import render
+from holdfast.support.errors import InputError
 from workloads.library.tests import sample
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import hostile

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.predictor.gpt import ROWS, GptLoss, Model, load_model
-from holdfast.training.model import ByteGPT, ModelConfig
+from holdfast.support.errors import InputError
+from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
 CONFIG = ModelConfig(context=32, width=64, layers=2, heads=4)
 

@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.environment import ENV_DATABASE, ENV_GPUS
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.inference.errors import ItemFault, ProcessDied
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.batch_time import BatchTime
@@ -25,6 +22,9 @@ from holdfast.inference.results import dead_letters
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.inference.worker.triage import bound_s
 from holdfast.runtime.shutdown import Shutdown
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_DATABASE, ENV_GPUS
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.inference.harness import QUICK, Harness
 from workloads.library.tests.processes import until
 

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.contract.serving import DRAIN_PATH, READY_PATH, sidecar_budget
 from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from holdfast.vocabulary.serving import DRAIN_PATH, READY_PATH, sidecar_budget
 from workloads.library.tests.http_server import answering
 from workloads.library.tests.inference.server.serving import Client, envoy, running
 from workloads.library.tests.processes import until

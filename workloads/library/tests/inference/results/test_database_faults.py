@@ -13,7 +13,6 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.items import Item
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool
@@ -21,6 +20,7 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres_access import as_server_user
 from holdfast.inference.values import Value
 from holdfast.inference.worker.batch_worker import Worker
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.inference.harness import (
     CountingPredictor,
     Harness,

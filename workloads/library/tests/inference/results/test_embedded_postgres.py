@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.results.connect import WORKER_ROLE, connect, database_uri, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres_access import make_private, server_uid, socket_folder
+from holdfast.support.errors import InputError
 from tests import support
 
 pytestmark = pytest.mark.process

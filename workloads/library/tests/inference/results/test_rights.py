@@ -14,10 +14,10 @@ import pytest
 from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 from holdfast.inference.results import schema
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT
 from tests.platforms import load
 from tests.workloads.manifests.rendered import bodies
 from workloads.library.tests.inference.test_commands import Done, in_this_process

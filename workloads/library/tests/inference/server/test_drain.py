@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.contract.serving import QUIET_S, drain_budget, sidecar_budget
 from holdfast.inference import server
 from holdfast.inference.server.drain import Drain, Phase
+from holdfast.vocabulary.serving import QUIET_S, drain_budget, sidecar_budget
 
 
 def noticed(window_s: float = 15.0, request_s: float = 0.0) -> Drain:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.serving import TRIES, drain_budget
 from holdfast.drill.serving.fleet import free_port
+from holdfast.vocabulary.serving import TRIES, drain_budget
 from workloads.library.tests.inference.server.serving import INFER, ROOT, Client, envoy, served
 from workloads.library.tests.processes import until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.serving import drain_budget
+from holdfast.vocabulary.serving import drain_budget
 from workloads.library.tests.inference.server.serving import (
     PREDICTORS,
     Answer,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract import serving
 from holdfast.drill.serving.fleet import HOST, Fleet, admin, holdfast_server
 from holdfast.drill.serving.load import Load
+from holdfast.vocabulary import serving
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import OF_SERVERS, alerts
 from tests.monitoring.alerting import logfilter, promtool

@@ -1,8 +1,8 @@
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.items import Item
 from holdfast.inference.worker.telemetry import Failpoint
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
 
 pytestmark = pytest.mark.process  # PostgreSQL

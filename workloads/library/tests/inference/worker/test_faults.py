@@ -10,10 +10,10 @@ import time
 import pytest
 from psycopg import Connection
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.queue.pubsub import PubSubQueue
 from holdfast.inference.results import dead_letters
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import (
     CountingPredictor,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.clients.api import Object
-from holdfast.contract.environment import ENV_DATABASE, ENV_GPUS
+from holdfast.vocabulary.environment import ENV_DATABASE, ENV_GPUS
 from tests.cluster.sim.runnable import without_queue
 
 CLOUD_SQL_PROXY = "cloud-sql-proxy"

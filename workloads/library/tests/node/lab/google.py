@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 from holdfast.clients.api import Object
-from holdfast.contract.object_names import COMMIT_OBJECT
+from holdfast.support.object_names import COMMIT_OBJECT
 from tests.cluster.sim.processes import Processes, free_ports
 from tests.tools.build import TOOLS, build
 from workloads.library.tests.node.lab.lab import Lab

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.clients.api import Api
-from holdfast.contract.lifecycle import ShutdownWindow
-from holdfast.contract.pools import GPU_RESOURCE, Pool
+from holdfast.vocabulary.lifecycle import ShutdownWindow
+from holdfast.vocabulary.pools import GPU_RESOURCE, Pool
 from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.processes import Processes, alive, free_ports, is_orphan, owner

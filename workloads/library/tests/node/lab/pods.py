@@ -3,8 +3,8 @@
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.pools import Pool
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim.world import POLICY
 from workloads.library.tests.node.lab.config import IMAGE
 

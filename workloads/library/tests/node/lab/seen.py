@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.environment import ENV_JOB
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.jobs.job_snapshot import containers, disruption
+from holdfast.jobs.diagnose.job_snapshot import containers, disruption
+from holdfast.vocabulary.environment import ENV_JOB
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.node.lab.lab import Lab, Machine

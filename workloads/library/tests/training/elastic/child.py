@@ -15,13 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from holdfast.contract.environment import ENV_GANG_NODES
-from holdfast.contract.errors import run_cli
-from holdfast.training.elastic import group, trainer
+from holdfast.support.errors import run_cli
+from holdfast.training.elastic import trainer
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.places import Places, of_pod
 from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
-from holdfast.training.model import ModelConfig
+from holdfast.training.gang import process_group
+from holdfast.training.gang.member_addresses import Places, of_pod
+from holdfast.training.trainer.model import ModelConfig
+from holdfast.vocabulary.environment import ENV_GANG_NODES
 
 
 def gated(
@@ -74,8 +75,8 @@ def gated(
 def work(settings: dict[str, Any]) -> None:
     """Never returns."""
     found = dict(settings)
-    group.CONNECT_S = found.pop("connect_s")
-    group.BACKENDS["cuda"] = found.pop("backend", group.BACKENDS["cuda"])
+    process_group.CONNECT_S = found.pop("connect_s")
+    process_group.BACKENDS["cuda"] = found.pop("backend", process_group.BACKENDS["cuda"])
     ledger = found.pop("ledger", None)
     trainer.ElasticGang = gated(
         Path(found.pop("gate")),

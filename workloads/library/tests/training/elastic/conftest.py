@@ -18,7 +18,7 @@ Make = Callable[..., Gang]
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[ForkServer]:
-    launchers = ["holdfast.commands", "holdfast.training.elastic.in_place"]
+    launchers = ["holdfast.commands", "holdfast.training.sharded.launcher"]
     with closing(
         ForkServer(
             [

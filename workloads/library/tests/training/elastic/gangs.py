@@ -17,11 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
-from holdfast.contract.exit_codes import EXIT_COMPLETE
-from holdfast.training.elastic.asking import Peers
-from holdfast.training.elastic.places import Address
-from holdfast.training.gate import join_key
+from holdfast.training.gang.member_addresses import Address
+from holdfast.training.gang.peer_client import Peers
+from holdfast.training.tcp_gate import join_key
+from holdfast.vocabulary.environment import ENV_ATTEMPT, ENV_KILL_AT
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
 from workloads.library.tests.processes import kill_family, until

@@ -20,13 +20,13 @@ from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.parts import RNG_KEY, capture
-from holdfast.contract import exit_codes
-from holdfast.contract.environment import ENV_LOCAL_RANK
-from holdfast.contract.errors import run_cli
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
-from holdfast.training.elastic import group
-from holdfast.training.elastic.node import join_node
+from holdfast.support.errors import run_cli
+from holdfast.training.gang import process_group
+from holdfast.training.gang.node import join_node
+from holdfast.vocabulary import exit_codes
+from holdfast.vocabulary.environment import ENV_LOCAL_RANK
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 from workloads.library.tests.training.elastic.child import gated
 
 SAMPLES = 2
@@ -108,5 +108,5 @@ def bits(
 
 if __name__ == "__main__":
     found = json.loads(sys.argv[1])
-    group.CONNECT_S = found["connect_s"]
+    process_group.CONNECT_S = found["connect_s"]
     run_cli(lambda: train(found))

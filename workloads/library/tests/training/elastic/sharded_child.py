@@ -24,9 +24,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from holdfast.checkpoint import Checkpointer, Tuning
 from holdfast.checkpoint.parts import local_of
-from holdfast.contract.errors import run_cli
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
+from holdfast.support.errors import run_cli
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 from workloads.library.tests.training.elastic.hsdp_child import bits
 
 WIDTH = 8

@@ -14,7 +14,8 @@ from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.parts import PeerPlaces
 from holdfast.checkpoint.stores.storage import crc32c
-from holdfast.contract.environment import (
+from holdfast.training.gang.member_addresses import Address
+from holdfast.vocabulary.environment import (
     ENV_COMPLETION_INDEX,
     ENV_GANG_ADDRESS,
     ENV_GANG_DOMAIN,
@@ -22,7 +23,6 @@ from holdfast.contract.environment import (
     ENV_GANG_PORT,
     ENV_KILL_AT,
 )
-from holdfast.training.elastic.places import Address
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run

@@ -14,17 +14,17 @@ import pytest
 
 from holdfast.checkpoint.errors import Preempted
 from holdfast.checkpoint.stores import LocalStorage
-from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
-from holdfast.training.elastic.asking import Peers
-from holdfast.training.elastic.control import Control
-from holdfast.training.elastic.membership import Epoch, Member
-from holdfast.training.elastic.places import Address
-from holdfast.training.elastic.reach import TRIES, Reach, gives_way
-from holdfast.training.elastic.regroup import Regroup
-from holdfast.training.elastic.watch import Lag
+from holdfast.support.errors import InputError
 from holdfast.training.errors import CutOff
-from holdfast.training.gate import _Relay
+from holdfast.training.gang.liveness import Lag
+from holdfast.training.gang.member_addresses import Address
+from holdfast.training.gang.member_server import Control
+from holdfast.training.gang.membership import Epoch, Member
+from holdfast.training.gang.peer_client import Peers
+from holdfast.training.gang.reachability import TRIES, Reach, gives_way
+from holdfast.training.gang.regroup import Regroup
+from holdfast.training.tcp_gate import _Relay
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
 from workloads.library.tests.training.elastic.conftest import Make
 from workloads.library.tests.training.elastic.gangs import Gang, free_ports
 

@@ -24,19 +24,19 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import NotDurable
-from holdfast.contract.environment import (
+from holdfast.cost.receipt import receipt
+from holdfast.ledger.events import read_folder
+from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.gang.member_addresses import Address, Places
+from holdfast.training.trainer.metrics import SLOW
+from holdfast.vocabulary.environment import (
     ENV_COMPLETION_INDEX,
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_KEY_FILE,
 )
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.ledger.events import read_folder
-from holdfast.ledger.job_ledger import job_ledgers
-from holdfast.ledger.receipt import receipt
-from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.places import Address, Places
-from holdfast.training.meter import SLOW
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic import gangs
 from workloads.library.tests.training.elastic.conftest import Make

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.training.elastic.membership import Epoch, Member
-from holdfast.training.elastic.regroup import successor
+from holdfast.training.gang.membership import Epoch, Member
+from holdfast.training.gang.regroup import successor
 from workloads.library.tests.interleavings import explore
 
 pytestmark = pytest.mark.process

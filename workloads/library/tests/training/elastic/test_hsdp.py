@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.environment import (
+from holdfast.vocabulary.environment import (
     ENV_COMPLETION_INDEX,
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_LOCAL_RANK,
     ENV_LOCAL_WORLD_SIZE,
 )
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.gangs import HSDP_CHILD, Gang, free_run
 from workloads.library.tests.training.elastic.kills import Played, Strike

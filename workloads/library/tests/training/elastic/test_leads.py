@@ -18,17 +18,17 @@ from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit, Fenced, NotDurable, StorageError, Superseded
 from holdfast.checkpoint.parts import fence, survey
 from holdfast.checkpoint.stores import LocalStorage
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.training.elastic.asking import Peers
-from holdfast.training.elastic.control import Control
-from holdfast.training.elastic.crew import Crew
-from holdfast.training.elastic.group import Group
-from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
-from holdfast.training.elastic.regroup import Regroup
-from holdfast.training.elastic.saves import GangSaves
-from holdfast.training.elastic.watch import Lag
+from holdfast.training.elastic.gang_member import Crew
 from holdfast.training.errors import CutOff, Expelled, GroupLost
+from holdfast.training.gang.liveness import Lag
+from holdfast.training.gang.member_server import Control
+from holdfast.training.gang.membership import Epoch, Member, newest_number, propose
+from holdfast.training.gang.peer_client import Peers
+from holdfast.training.gang.process_group import Group
+from holdfast.training.gang.regroup import Regroup
+from holdfast.training.gang.saves import GangSaves
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
 from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.elastic.test_elastic_gang import one_node
 

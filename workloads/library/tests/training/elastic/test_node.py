@@ -13,12 +13,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from holdfast.checkpoint.errors import Preempted, StorageError
-from holdfast.contract.errors import InputError
-from holdfast.training.elastic import node as nodes
+from holdfast.support.errors import InputError
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.node import Node
-from holdfast.training.elastic.places import Places
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
+from holdfast.training.gang import node as nodes
+from holdfast.training.gang.member_addresses import Places
+from holdfast.training.gang.node import Node
 from workloads.library.tests.training.elastic.gangs import free_ports
 
 pytestmark = pytest.mark.process

@@ -18,20 +18,20 @@ from torch import nn
 
 from holdfast.checkpoint.parts import capture
 from holdfast.checkpoint.stores import LocalStorage
-from holdfast.contract.environment import ENV_KEY_FILE
-from holdfast.contract.errors import InputError
-from holdfast.training.elastic.asking import Peers
-from holdfast.training.elastic.control import EPOCHS, Control
+from holdfast.support.errors import InputError
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
-from holdfast.training.elastic.in_place import ShardedNode
-from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose, read_epoch
-from holdfast.training.elastic.node import Node
-from holdfast.training.elastic.places import Places, addresses
 from holdfast.training.elastic.shards import GangProgress, checked_shards, share
 from holdfast.training.elastic.transfer import room_for, take
-from holdfast.training.elastic.watch import MOST_REPEATS, Lag, Watch
 from holdfast.training.errors import GroupLost
-from holdfast.training.gate import join_key
+from holdfast.training.gang.liveness import MOST_REPEATS, Lag, Watch
+from holdfast.training.gang.member_addresses import Places, addresses
+from holdfast.training.gang.member_server import EPOCHS, Control
+from holdfast.training.gang.membership import Epoch, Member, newest_number, propose, read_epoch
+from holdfast.training.gang.node import Node
+from holdfast.training.gang.peer_client import Peers
+from holdfast.training.sharded.launcher import ShardedNode
+from holdfast.training.tcp_gate import join_key
+from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.training.elastic.gangs import free_ports
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from tests.cluster.sim.waiting import until
 
 pytestmark = pytest.mark.process

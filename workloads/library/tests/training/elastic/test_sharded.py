@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.contract.environment import ENV_WINDOW_S
+from holdfast.vocabulary.environment import ENV_WINDOW_S
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.gangs import Launched, ranks
 from workloads.library.tests.training.frameworks.waits import ENV_WAIT_AT

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
+from holdfast.support.errors import InputError
 from holdfast.training.frameworks.managed_checkpointer import refuse_deepspeed
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.gangs import Launched

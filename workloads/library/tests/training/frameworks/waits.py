@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.stop import StopAgreement
+from holdfast.vocabulary.environment import ENV_WINDOW_S
 
 ENV_WAIT_AT = "HOLDFAST_TEST_WAIT_AT"
 """One of the moments that a script prints."""

@@ -1,0 +1,1 @@
+"""Watching a cluster under a lease, which exporter and mover share."""

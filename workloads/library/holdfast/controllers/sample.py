@@ -1,0 +1,31 @@
+"""One value of one metric at one moment."""
+
+from dataclasses import dataclass
+
+from holdfast.vocabulary.job_identity import JobIdentity
+from holdfast.vocabulary.telemetry import METRICS
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    metric: str
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def series(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        return self.metric, self.labels
+
+    @property
+    def cumulative(self) -> bool:
+        return self.metric.endswith("_total")
+
+
+def run_labels(run: JobIdentity) -> dict[str, str]:
+    """Of the series about a run; without an index, where the job is one run."""
+    return {"namespace": run.namespace} | {name: str(value) for name, value in run.fields().items()}
+
+
+def sample(metric: str, value: float, **labels: str) -> Sample:
+    assert metric in METRICS, metric
+    return Sample(metric, float(value), tuple(sorted(labels.items())))

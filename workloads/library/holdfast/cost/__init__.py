@@ -1,0 +1,1 @@
+"""Prices, churn, money and receipts."""

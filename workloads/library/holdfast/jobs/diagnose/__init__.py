@@ -1,0 +1,1 @@
+"""Explains why a job waits, restarts or is slow."""

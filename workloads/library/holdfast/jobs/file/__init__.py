@@ -1,0 +1,1 @@
+"""The job file: its fields, its text and its JSON schema."""

@@ -1,0 +1,1 @@
+"""Decides where a job runs and what that costs."""

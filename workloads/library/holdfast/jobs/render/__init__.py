@@ -1,0 +1,1 @@
+"""Turns a job file into Kubernetes objects."""

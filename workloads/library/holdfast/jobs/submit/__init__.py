@@ -1,0 +1,1 @@
+"""Checks, prices and starts a job, and follows it."""

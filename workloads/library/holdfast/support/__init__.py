@@ -1,0 +1,1 @@
+"""Tools that every room uses: errors, values, tables, progress, retries, command line."""

@@ -1,0 +1,1 @@
+"""Membership of gangs, which elastic and sharded training share."""

@@ -1,0 +1,1 @@
+"""Gangs whose nodes each hold a part of the state."""

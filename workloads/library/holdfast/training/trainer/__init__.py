@@ -1,0 +1,1 @@
+"""The reference trainer: a small byte-level GPT under DDP."""

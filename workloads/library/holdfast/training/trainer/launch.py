@@ -1,0 +1,157 @@
+"""Starts the ranks of one node under torchrun's agent and turns their ends into one exit code.
+
+This is the first process of the pod. The agent imports torch once and forks the ranks, which saves
+each of them the import. It passes the first signal on to every rank, waits inside the window, and
+kills what is left when the window closes. A second signal ends it at once.
+
+| exit | meaning | what a Job should do |
+|---|---|---|
+| 0 | all steps done | complete |
+| 143 | stopped cleanly after a notice, or at the window's end | ignore, start again |
+| 75 | a peer or the rendezvous was lost | start again |
+| 137 and other 128 + n | a rank died by signal n | start again, counted |
+| 2, 70 | bad input, a bug | fail |
+"""
+
+# Why it is so: infra/decisions/0031.
+
+import contextlib
+import gc
+import logging
+import math
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from typing import cast
+
+from torch.distributed import DistError
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.rendezvous.api import RendezvousError
+
+from holdfast.runtime import logs
+from holdfast.runtime import shutdown as notices
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.phases import Phases
+from holdfast.runtime.shutdown import Shutdown
+from holdfast.training.deferred_compiler import defer_compiler
+from holdfast.training.trainer.config import TrainConfig
+from holdfast.training.trainer.data import Corpus
+from holdfast.training.trainer.rank import Ending, SharedStatus, run_rank
+from holdfast.training.trainer.rendezvous import rendezvous_handler
+from holdfast.vocabulary import exit_codes
+from holdfast.vocabulary.telemetry import KIND_TRAINING
+
+# The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
+AGENT_MARGIN_S = 1.0
+# A gang is restarted free of charge if the first failure seen is that of the pod that was noticed,
+# so others wait. infra/decisions/0085
+AFTER_THE_NOTICED_S = 5.0
+LAST_ANSWERS_S = 3.0
+"""After a notice and the end of its own ranks: how long an agent waits for those of other nodes,
+whose ranks may still ask the store that it keeps. The agent of a node that is gone never comes.
+"""
+
+
+class Agent(LocalElasticAgent):
+    """Torchrun's, which would wait for a lost node until the window ends."""
+
+    def _exit_barrier(self) -> None:
+        met = threading.Thread(target=super()._exit_barrier, daemon=True)
+        met.start()
+        noticed_at = math.inf
+        while met.is_alive() and time.monotonic() - noticed_at < LAST_ANSWERS_S:
+            met.join(0.05)
+            if notices.of_process().requested:
+                noticed_at = min(noticed_at, time.monotonic())
+
+
+def launch(config: TrainConfig, phases: Phases) -> int:
+    """Run this node's ranks to their end; the exit code of the pod."""
+    shutdown = notices.of_process()
+    shutdown.takes_s = config.window_s
+    corpus = Corpus.read(config.data)
+    phases.lap("corpus")
+    defer_compiler()
+    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    status = SharedStatus(config.ranks)
+    threading.Thread(
+        target=_pass_on,
+        args=(shutdown, status, config.window_s),
+        daemon=True,
+    ).start()
+    endings = _run_agent(config, corpus, status, phases)
+    noticed = shutdown.requested
+    code = exit_codes.of_ranks([ending["code"] for ending in endings], noticed=noticed)
+    digests = {ending["digest"] for ending in endings if "digest" in ending}
+    events.emit(
+        "exit",
+        code=code,
+        step=status.furthest,
+        **({"digest": digests.pop()} if digests else {}),
+    )
+    if (
+        config.nodes > 1
+        and not noticed
+        and code in (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
+    ):
+        shutdown.wait(AFTER_THE_NOTICED_S)
+    return code
+
+
+def _run_agent(
+    config: TrainConfig,
+    corpus: Corpus,
+    status: SharedStatus,
+    phases: Phases,
+) -> list[Ending]:
+    """How the ranks ended; empty when they never met."""
+    for name in ("elastic.multiprocessing.api", "elastic.agent.server.api"):
+        # A rank logs itself why it failed; the agent's traceback of its own would bury that.
+        logging.getLogger(f"torch.distributed.{name}").setLevel(logging.CRITICAL)
+    # on SIGTERM it would kill the ranks
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
+    with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as scratch:
+        try:
+            spec = WorkerSpec(
+                role="trainer",
+                local_world_size=config.ranks,
+                entrypoint=run_rank,
+                args=(config, corpus, status, phases),
+                rdzv_handler=rendezvous_handler(config),
+                # restarting is the controller's work: it counts, backs off and moves nodes
+                max_restarts=0,
+                monitor_interval=0.05,
+            )
+            agent = Agent(spec, DefaultLogsSpecs(log_dir=scratch), start_method="fork")
+            gc.freeze()  # what exists now stays shared with the forked ranks
+            notices.of_process().begin()
+            result = cast(RunResult, agent.run())
+        except SignalException as death:
+            return [{"code": -death.sigval}]
+        except (DistError, RendezvousError) as error:
+            logs.error("rendezvous", f"the other nodes or ranks were lost: {error}")
+            return []
+    if result.state is WorkerState.SUCCEEDED:
+        return list(result.return_values.values())
+    return [{"code": failure.exitcode} for failure in result.failures.values()]
+
+
+def _pass_on(shutdown: Shutdown, status: SharedStatus, window_s: float) -> None:
+    """Thread of the agent: the notice goes to every rank; at the window's end none may be left."""
+    shutdown.wait()
+    _signal(status.notice(), signal.SIGTERM)
+    while (left := shutdown.seconds_left(window_s, AGENT_MARGIN_S)) > 0:
+        time.sleep(min(left, 0.2))
+    _signal(status.pids(), signal.SIGKILL)
+    notices.leave_now(exit_codes.EXIT_PREEMPTED)
+
+
+def _signal(pids: Iterable[int], signum: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)

@@ -1,0 +1,204 @@
+"""Node pools, and the labels and taints by which pods find or avoid them.
+
+Pools and the manifests that select them come from the same `Pool`, so a selector that matches no
+pool cannot be written.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, ShutdownWindow
+
+
+class Effect(StrEnum):
+    """Kubernetes' spelling; the provider wants NO_SCHEDULE (`provider_value`)."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+    @property
+    def provider_value(self) -> str:
+        return {
+            "NoSchedule": "NO_SCHEDULE",
+            "PreferNoSchedule": "PREFER_NO_SCHEDULE",
+            "NoExecute": "NO_EXECUTE",
+        }[self]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taint:
+    key: str
+    value: str
+    effect: Effect = Effect.NO_SCHEDULE
+
+    def toleration(self) -> dict[str, str]:
+        return {
+            "key": self.key,
+            "operator": "Equal",
+            "value": self.value,
+            "effect": self.effect.value,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect.value}"
+
+
+# Set by us on the system pool; GKE's own add-ons tolerate the key.
+SYSTEM_TAINT = Taint(key="CriticalAddonsOnly", value="true")
+# Set by us on every Spot pool. GKE adds only labels to manual Spot pools, no taint.
+SPOT_TAINT = Taint(key="provisioning-tier", value="preemptible")
+# Set by us on every GPU pool, and by GKE on those that NAP creates.
+GPU_TAINT = Taint(key="nvidia.com/gpu", value="present")
+# Set by NAP when a pod selects flex-start and tolerates exactly this value; never `Exists`.
+FLEX_TAINT = Taint(key="cloud.google.com/gke-flex-start", value="true")
+# Set by GKE on queued-provisioning pools.
+QUEUED_TAINT = Taint(key="cloud.google.com/gke-queued", value="true")
+
+# Labels that GKE sets; read by selectors.
+LABEL_SPOT = "cloud.google.com/gke-spot"
+LABEL_FLEX_START = "cloud.google.com/gke-flex-start"
+LABEL_PROVISIONING = "cloud.google.com/gke-provisioning"
+LABEL_ACCELERATOR = "cloud.google.com/gke-accelerator"
+LABEL_NODEPOOL = "cloud.google.com/gke-nodepool"
+LABEL_COMPUTE_CLASS = "cloud.google.com/compute-class"
+LABEL_ZONE = "topology.kubernetes.io/zone"
+# Selectors that NAP reads; range FLEX_MIN_RUN_S..FLEX_MAX_RUN_S.
+LABEL_MAX_RUN = "cloud.google.com/gke-max-run-duration-seconds"
+LABEL_RECYCLE_LEAD = "cloud.google.com/gke-node-recycle-lead-time-seconds"
+# The platform's labels, set on every pool.
+LABEL_POOL_CLASS = "holdfast.dev/pool-class"
+LABEL_ROLE = "holdfast.dev/role"
+# On pools of a reservation: what one machine costs by your contract, and the days of calendar mode.
+LABEL_OWN_PRICE = "holdfast.dev/usd-per-hour"
+LABEL_RESERVED_FROM = "holdfast.dev/reserved-from"
+LABEL_RESERVED_UNTIL = "holdfast.dev/reserved-until"
+# Nodes that Google does not take away.
+STAYING = (Capacity.ON_DEMAND, Capacity.RESERVED)
+
+# Set by the mover on a Spot node that it replaces: which fault its GPU has.
+LABEL_GPU_FAULT = "holdfast.dev/gpu-fault"
+
+GPU_RESOURCE = "nvidia.com/gpu"
+
+# Set by the node controller: the kubelet stopped reporting (after about 50 s), or reports that it
+# cannot run pods.
+UNREACHABLE = "node.kubernetes.io/unreachable"
+NOT_READY = "node.kubernetes.io/not-ready"
+# Seconds that a pod stays on such a node. Kubernetes' default is 300. A kubelet that is not ready
+# may be restarting.
+SILENCE_TOLERATED_S = {UNREACHABLE: 10, NOT_READY: 30}
+
+
+def silence_tolerations() -> list[dict[str, str | int]]:
+    """What every pod of the platform carries, so that a silent node holds it for seconds."""
+    return [
+        {
+            "key": key,
+            "operator": "Exists",
+            "effect": Effect.NO_EXECUTE.value,
+            "tolerationSeconds": seconds,
+        }
+        for key, seconds in SILENCE_TOLERATED_S.items()
+    ]
+
+
+class Role(StrEnum):
+    """What a pool is for. SYSTEM and SERVING are never interruptible."""
+
+    SYSTEM = "system"
+    SERVING = "serving"
+    BATCH = "batch"
+    TRAINING = "training"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """One GKE node pool. Node counts are totals over all zones."""
+
+    name: str
+    role: Role
+    capacity: Capacity
+    machine_type: str
+    min_nodes: int
+    max_nodes: int
+    pool_class: str = ""
+    """Pools of one class differ in machine type only; empty means the pool's own name."""
+    accelerator: str = ""
+    gpus_per_node: int = 0
+    zones: tuple[str, ...] = ()
+    """Empty means every zone of the cluster."""
+    taints: tuple[Taint, ...] = ()
+    extra_labels: tuple[tuple[str, str], ...] = ()
+    disk_gib: int = 100
+    disk_type: str = "pd-balanced"
+    window: ShutdownWindow = field(default=DEFAULT_WINDOW)
+    max_run_s: int = 0
+    """Planned life of a flex-start node; 0: no end, or on a queued pool the one that the job's
+    request names.
+    """
+
+    @property
+    def interruptible(self) -> bool:
+        return self.capacity not in STAYING
+
+    @property
+    def own_usd_per_hour(self) -> float | None:
+        """Of one reserved machine, as the environment says; None for other capacities."""
+        stated = dict(self.extra_labels).get(LABEL_OWN_PRICE)
+        return float(stated) if stated else None
+
+    @property
+    def reserved_days(self) -> tuple[str, str]:
+        """First and last day of a reservation in calendar mode, as 2026-12-01; empty where it has
+        none.
+        """
+        labels = dict(self.extra_labels)
+        return labels.get(LABEL_RESERVED_FROM, ""), labels.get(LABEL_RESERVED_UNTIL, "")
+
+    def labels(self) -> dict[str, str]:
+        """The platform's labels; GKE adds its own."""
+        return {
+            LABEL_POOL_CLASS: self.pool_class or self.name,
+            LABEL_ROLE: self.role.value,
+            **dict(self.extra_labels),
+        }
+
+    def node_labels(self) -> dict[str, str]:
+        """Everything a selector may match on a node of this pool: ours and GKE's."""
+        labels = self.labels() | {LABEL_NODEPOOL: self.name}
+        if self.accelerator:
+            labels |= {LABEL_ACCELERATOR: self.accelerator, LABEL_DRIVER: DRIVER_LATEST}
+        other = "standard" if self.capacity in STAYING else "flex-start"
+        provisioning = "spot" if self.capacity is Capacity.SPOT else other
+        labels[LABEL_PROVISIONING] = provisioning
+        if self.capacity is Capacity.SPOT:
+            labels[LABEL_SPOT] = "true"
+        if provisioning == "flex-start":
+            labels[LABEL_FLEX_START] = "true"
+        return labels
+
+    def selector(self) -> dict[str, str]:
+        """The nodeSelector of a pod that must run on this class of pools."""
+        labels = self.node_labels()
+        keys = (LABEL_POOL_CLASS, LABEL_ACCELERATOR, LABEL_SPOT, LABEL_FLEX_START)
+        return {key: labels[key] for key in keys if key in labels}
+
+    def tolerations(self) -> list[dict[str, str]]:
+        return [taint.toleration() for taint in self.taints]
+
+
+def flex_selector(accelerator: str) -> dict[str, str]:
+    """The nodeSelector of a pod on flex-start or queued nodes: those of node pools, and those that
+    NAP makes for it.
+
+    No maximal run: only nodes that NAP makes have that label, so no pod that selects it fits a node
+    pool.
+    """
+    return {
+        LABEL_FLEX_START: "true",
+        LABEL_ACCELERATOR: accelerator,
+        LABEL_DRIVER: DRIVER_LATEST,
+    }

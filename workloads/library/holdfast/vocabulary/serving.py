@@ -1,0 +1,149 @@
+"""How an online server leaves without dropping a request: times that server, manifests, linter and
+proxy share.
+
+A Spot notice takes no pod out of a Service: the kubelet that shuts its node down probes the pod no
+more, so the pod stays ready until its containers have ended (Kubernetes 1.36.3). The proxy's own
+health check ends the traffic. So a server goes on accepting for `accept_s` after SIGTERM, finishes
+what it has, and leaves. What is left of the window is the longest request that can be promised.
+Seconds throughout.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.vocabulary.lifecycle import WINDOW_MARGIN_S
+
+# The readiness probe, and the proxy's own health check of the same path. httpGet, since exec probes
+# do nothing while a pod terminates on Kubernetes 1.35.
+PROBE_PERIOD_S = 1
+PROBE_TIMEOUT_S = 1
+PROBE_FAILURES = 1
+# The proxy's check may come a period late and time out, twice: 2 x (1 + 1), and 1 in reserve.
+# Measured on real kubelets: 0.1 to 0.5 s, since each answer of a leaving server says so to the
+# proxy.
+LEAST_ACCEPT_S = 5.0
+# Of a longer window: there a proxy further away may learn it late.
+ACCEPT_SHARE = 1 / 7
+# After `accept_s` a server stops accepting as soon as no request has come for so long.
+QUIET_S = 1.0
+# Google's load balancers keep a backend connection for 600 s: a server that closes earlier answers
+# some requests with a reset.
+KEEP_ALIVE_S = 620
+# Of the window, before a server that cannot go on accepting (vLLM) gets its SIGTERM: the least, and
+# the share.
+SIDECAR_LEAST_S = 4.0
+SIDECAR_SPARE_S = 4.0
+
+PORT = 8080
+"""Of the server: requests, probes and metrics; of the proxy: requests."""
+PROXY_ADMIN_PORT = 9901  # on the loopback interface only
+PROXY_METRICS_PORT = 9902  # of the admin interface the metrics alone, for who scrapes
+SIDECAR_PORT = 8081  # of a sidecar: the readiness probe
+# of a sidecar: the preStop hook; the kubelet reaches it through any network policy, and no pod does
+HOOK_PORT = 8082
+LIVE_PATH = "/v2/health/live"
+READY_PATH = "/v2/health/ready"
+DRAIN_PATH = "/drain"
+
+# On pods: which half of the capacity they are.
+LABEL_TIER = "holdfast.dev/serving-tier"
+TIER_LABEL = "tier"  # the same, on series
+TIER_BASE = "base"
+TIER_OVERFLOW = "overflow"
+
+# The last line of a server that its watchdog ends; an alert reads it.
+OVER_BUDGET = "drain over budget: requests are cut"
+
+# Of a replica's throughput with full batches, what may be counted on: beyond it queues grow without
+# end.
+USABLE_SHARE = 0.8
+
+# What may be retried by a proxy, and how often. 429 is load and must not be; `reset` covers a
+# server that died.
+RETRY_ON = "connect-failure,refused-stream,reset,retriable-status-codes"
+RETRIABLE_STATUS = 503
+TRIES = 3
+# Envoy's default breaker lets three retries run at once, and fails the rest.
+MAX_RETRIES = 1000
+
+# Metrics of a server, as Prometheus reads them: dashboards, alerts and autoscalers name them from
+# here.
+RUNNING = "holdfast_server_requests_running"
+WAITING = "holdfast_server_requests_waiting"
+# both: what autoscaling reads, since it grows with load
+INFLIGHT = "holdfast_server_requests_inflight"
+READY = "holdfast_server_ready"
+DRAINING = "holdfast_server_draining"
+REQUESTS = "holdfast_server_requests_total"
+REFUSED = "holdfast_server_refused_total"
+PREDICTOR_DEATHS = "holdfast_server_predictor_deaths_total"
+QUEUE_SECONDS = "holdfast_server_queue_seconds"
+PREDICT_SECONDS = "holdfast_server_predict_seconds"
+REQUEST_SECONDS = "holdfast_server_request_seconds"
+BATCH_ITEMS = "holdfast_server_batch_items"
+# Of the proxy, as Envoy names it: answers to clients by class of their code. What a retry repaired
+# is not among them.
+PROXY_ANSWERS = "envoy_http_downstream_rq_xx"
+PROXY_METRICS_PATH = "/stats/prometheus"
+# the listener that clients reach, among those that the proxy counts for
+PROXY_REQUESTS = "requests"
+REFUSED_FOR_LOAD = ("queue", "bytes", "deadline", "late")
+SERVER_METRICS = {
+    RUNNING: "requests in the batch that is computed",
+    WAITING: "requests that wait for a batch",
+    INFLIGHT: "requests that run or wait",
+    READY: "1 while the readiness probe is answered with 200",
+    DRAINING: "1 from SIGTERM on",
+    REQUESTS: (
+        "requests for a prediction that were answered, by HTTP code; 499: the client was gone"
+    ),
+    REFUSED: (
+        "requests refused, by reason: queue, bytes, deadline, late, loading, leaving, restarting,"
+        " overdue"
+    ),
+    PREDICTOR_DEATHS: "predicting processes that ended by themselves",
+    QUEUE_SECONDS: "from a request's arrival to the start of its batch",
+    PREDICT_SECONDS: "of a batch in the predicting process",
+    REQUEST_SECONDS: "from a request's first byte to its answer",
+    BATCH_ITEMS: "items of a batch",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrainBudget:
+    """What a window leaves for each step of a drain."""
+
+    window_s: float
+    """From SIGTERM to SIGKILL."""
+    accept_s: float
+    longest_request_s: float
+    """From a request's first byte to the last of its answer."""
+
+    @property
+    def leave_s(self) -> float:
+        """When the process must be gone."""
+        return self.window_s - WINDOW_MARGIN_S
+
+    def latest_accept_s(self, request_s: float) -> float:
+        """When a server whose requests last at most `request_s` must stop accepting."""
+        return max(self.accept_s, self.leave_s - request_s)
+
+
+def drain_budget(window_s: float) -> DrainBudget:
+    """15 s: accept 5, request 7. 105 s: accept 15, request 87."""
+    accept_s = max(LEAST_ACCEPT_S, window_s * ACCEPT_SHARE)
+    return DrainBudget(
+        window_s=window_s,
+        accept_s=accept_s,
+        longest_request_s=max(0.0, window_s - WINDOW_MARGIN_S - accept_s),
+    )
+
+
+def sidecar_budget(window_s: float) -> tuple[float, float]:
+    """For a server that refuses requests from SIGTERM on: seconds not ready before it, and its
+    shutdown timeout.
+
+    15 s: 4 and 7. 105 s: 15 and 80.
+    """
+    hold_s = max(SIDECAR_LEAST_S, window_s * ACCEPT_SHARE)
+    spare_s = SIDECAR_SPARE_S if hold_s == SIDECAR_LEAST_S else window_s * 2 / 21
+    return hold_s, window_s - hold_s - spare_s

@@ -1,0 +1,225 @@
+"""Churn from Cloud Monitoring: the real client, what the exporter wrote, and every way in which it
+can fail.
+"""
+
+import json
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from holdfast.controllers.sample import sample
+from holdfast.cost.churn import cli
+from holdfast.cost.churn.cloud_series import SETTLE_S, CloudReader, Measured
+from holdfast.cost.churn.estimate import Exposure, Group
+from holdfast.exporter.cloud import CloudWriter
+from holdfast.support.errors import InputError, Unjudged
+from workloads.library.tests.cost.churn.metric_server import MetricServer
+from workloads.library.tests.exporter.test_cloud import Clock
+
+HOUR = 3_600.0
+MIDNIGHT = 20_000 * 86_400.0
+L4 = Group(
+    pool="spot-l4",
+    machine_type="g2-standard-8",
+    zone="us-central1-a",
+)
+
+
+class Cloud:
+    """An exporter that writes, and a reader of what it wrote."""
+
+    def __init__(self) -> None:
+        self.clock = Clock(MIDNIGHT)
+        self.server = MetricServer(self.clock)
+        self.client = self.server.start()
+        self.reader = CloudReader(
+            client=self.client,
+            project="acme-ai",
+            patience_s=30.0,
+        )
+        self.writers: dict[str, CloudWriter] = {}
+
+    def write(
+        self,
+        hours: float,
+        node_hours: float,
+        losses: int,
+        group: Group = L4,
+        age_h: str = "0",
+        cluster: str = "ours",
+    ) -> None:
+        """Both counters at a moment; hours from midnight."""
+        self.clock.now = MIDNIGHT + hours * HOUR
+        labels = {
+            "pool": group.pool,
+            "machine_type": group.machine_type,
+            "zone": group.zone,
+            "age_h": age_h,
+        }
+        values = {"spot_node_seconds_total": node_hours * HOUR, "spot_node_losses_total": losses}
+        both = [sample(name, value, **labels) for name, value in values.items()]
+        writer = CloudWriter(self.client, "acme-ai", "us-central1", cluster, clock=self.clock)
+        assert self.writers.setdefault(cluster, writer).write(both) == 2
+
+    def measured(self, hours: float, since_s: float = 7 * 86_400.0) -> Measured:
+        return self.reader.measured(MIDNIGHT + hours * HOUR + SETTLE_S, since_s)
+
+
+@pytest.fixture
+def cloud() -> Generator[Cloud]:
+    cloud = Cloud()
+    yield cloud
+    cloud.server.stop()
+
+
+def test_losses_over_node_hours_are_what_the_exporter_counted_though_its_counters_restart(
+    cloud: Cloud,
+) -> None:
+    for hours, node_hours, losses in ((1, 5, 1), (2, 10, 2), (3, 1, 0), (40, 7, 1)):
+        cloud.write(hours, node_hours, losses)
+    [(group, exposure)] = cloud.measured(41).groups.items()
+    assert group == L4
+    assert (exposure.hours, exposure.events) == (pytest.approx(17), pytest.approx(3))
+
+
+def test_each_group_and_each_age_is_kept_apart_over_all_pages(cloud: Cloud) -> None:
+    groups = [
+        Group(
+            pool=f"pool-{n}",
+            machine_type="g2-standard-8",
+            zone="a",
+        )
+        for n in range(7)
+    ]
+    for n, group in enumerate(groups):
+        cloud.write(1 + n / 60, 0, 0, group)
+        cloud.write(2 + n / 60, 10 * (n + 1), n, group, "0")
+    cloud.write(2.5, 3, 1, groups[0], "12")
+    cloud.server.page_series = 3
+    found = cloud.measured(4)
+    assert cloud.server.pages == [3, 3, 2] * 2
+    assert [round(found.groups[group].hours) for group in groups] == [13, 20, 30, 40, 50, 60, 70]
+    assert [round(found.groups[group].events) for group in groups] == [1, 1, 2, 3, 4, 5, 6]
+    (low, _, oldest) = found.ages[-1]
+    assert (low, round(oldest.hours), round(oldest.events)) == (12.0, 3, 1)
+
+
+def test_an_empty_period_and_a_series_that_was_never_written_are_no_quiet_ones(
+    cloud: Cloud,
+) -> None:
+    with pytest.raises(
+        Unjudged, match="spot_node_seconds_total: the exporter has never written it"
+    ):
+        cloud.measured(5)
+    cloud.write(1, 5, 1)
+    with pytest.raises(
+        Unjudged, match="no Spot node was watched in project acme-ai from 2024-10-13 00:00 to"
+    ):
+        cloud.measured(10 * 24, since_s=24 * HOUR)
+    for hours in range(2, 60):
+        cloud.write(hours, 4 + hours, 1)
+    hours_measured = cloud.measured(55, since_s=31 * HOUR).groups[L4].hours
+    assert hours_measured == pytest.approx(31), "the newest may not have arrived"
+
+
+FAULTS = {
+    grpc.StatusCode.PERMISSION_DENIED: "needs roles/monitoring.viewer",
+    grpc.StatusCode.UNAUTHENTICATED: "needs roles/monitoring.viewer",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "the read quota is used up",
+    grpc.StatusCode.UNAVAILABLE: "did not answer for spot_node_seconds_total",
+}
+
+
+def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_no_number(cloud: Cloud) -> None:
+    cloud.write(1, 5, 1)
+    cloud.server.faults = [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE]
+    assert cloud.measured(5).groups[L4] == Exposure(events=1, hours=5)
+    cloud.reader = replace(cloud.reader, patience_s=0.3)
+    for fault, shown in FAULTS.items():
+        cloud.server.faults = [fault] * 50
+        with pytest.raises(Unjudged, match=shown):
+            cloud.measured(5)
+
+
+def test_what_is_not_whole_is_no_number(cloud: Cloud) -> None:
+    for n in range(4):
+        cloud.write(1 + n / 60, 5, 1, Group(pool=f"pool-{n}", machine_type="m", zone="a"))
+    cloud.server.incomplete = "shard away"
+    with pytest.raises(Unjudged, match="could not read all of spot_node_seconds_total: shard away"):
+        cloud.measured(5)
+    cloud.server.incomplete = ""
+    cloud.server.page_series = 2
+    cloud.server.fault_on_page = grpc.StatusCode.PERMISSION_DENIED
+    with pytest.raises(Unjudged, match=r"roles/monitoring\.viewer"):
+        cloud.measured(5)
+    cloud.server.fault_on_page = None
+    cloud.write(2, 5, 1, age_h="0.5")
+    with pytest.raises(Unjudged, match="age band of another version"):
+        cloud.measured(5)
+
+
+@pytest.mark.parametrize(
+    ("events", "project", "since", "cluster", "shown"),
+    [
+        (None, "", "", "", "one source"),
+        (Path(), "acme-ai", "", "", "one source"),
+        (Path(), "", "", "ours", "know no cluster"),
+        (None, "Acme AI", "", "", "no project id"),
+        (None, "acme-ai", "a week", "", "no span of time"),
+        (None, "acme-ai", "", 'x" OR "', "no cluster name"),
+    ],
+)
+def test_nonsense_is_bad_input(
+    events: Path | None,
+    project: str,
+    since: str,
+    cluster: str,
+    shown: str,
+) -> None:
+    with pytest.raises(InputError, match=shown):
+        cli.show_churn(
+            events,
+            project,
+            since,
+            as_json=False,
+            cluster=cluster,
+        )
+
+
+def test_clusters_are_never_added_up_in_silence(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for hours, node_hours, losses in ((1, 0, 0), (2, 40, 4)):
+        cloud.write(hours, node_hours, losses)
+        cloud.write(hours, 2 * node_hours, 0, cluster="other")
+
+    def reader_of(project: str, cluster: str) -> CloudReader:
+        return replace(cloud.reader, project=project, cluster=cluster)
+
+    monkeypatch.setattr("holdfast.cost.churn.cloud_series.cloud_reader", reader_of)
+    monkeypatch.setattr(cli, "time", SimpleNamespace(time=lambda: MIDNIGHT + 5 * HOUR))
+
+    def shown(cluster: str) -> tuple[float, list[str], str]:
+        cli.show_churn(
+            None,
+            "acme-ai",
+            "7d",
+            as_json=True,
+            cluster=cluster,
+        )
+        printed = capsys.readouterr()
+        body = json.loads(printed.out)
+        [row] = body["groups"]
+        assert row["pool"] == "spot-l4" and row["low"] <= row["per_hour"] < row["high"]
+        return row["per_hour"], body["clusters"], printed.err
+
+    both = ["us-central1/other", "us-central1/ours"]
+    summed = f"added up: {', '.join(both)}; --cluster NAME shows one of them\n"
+    assert shown("") == (pytest.approx(4 / 120), both, summed)
+    assert shown("ours") == (pytest.approx(0.1), both[1:], "")
+    assert shown("other") == (0, both[:1], "")

@@ -1,0 +1,157 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.cost import prices
+from holdfast.cost.prices import CAPACITIES, GPU, Note, Table
+from holdfast.place import matrix
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity, Placement
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
+
+A100 = "nvidia-tesla-a100"
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return prices.load()
+
+
+def usd(table: Table, machine: str, region: str) -> list[float]:
+    quotes = [table.quote(MACHINE_TYPES[machine], region, capacity) for capacity in CAPACITIES]
+    return [round(quote.usd, 4) for quote in quotes if quote is not None]
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_a_gpu_has_prices_where_it_is_sold_within_the_discounts_of_the_matrix(
+    table: Table, accelerator: str
+) -> None:
+    machine = prices.reference_machine(accelerator)
+    regions = table.regions(accelerator)
+    sold = machine.sold_as.intersection(CAPACITIES)
+    assert sum(all(table.quote(machine, r, c) for c in sold) for r in regions) >= 3
+    assert set(regions) == {zone.rpartition("-")[0] for zone in ACCELERATORS[accelerator].zones}
+    for region in regions:
+        spot, demand = (
+            table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND)
+        )
+        if spot and demand:
+            assert 0 < 1 - spot.usd / demand.usd <= matrix.MAX_DISCOUNT[Placement.SPOT]
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        ("g2-standard-8", [0.3406, 0.8536, 0.8536]),
+        ("a2-highgpu-1g", [1.9277, 2.0204, 3.6736]),
+        ("a2-highgpu-8g", [15.4214, 16.1630, 29.3890]),
+        ("a3-highgpu-1g", [3.3537, 4.7078, 10.9790]),
+    ],
+)
+def test_a_machine_costs_its_cores_memory_and_gpus(
+    table: Table, machine: str, expected: list[float]
+) -> None:
+    assert usd(table, machine, "us-central1") == pytest.approx(expected, rel=2e-4)
+
+
+def test_each_note_of_the_table_explains_a_disorder_that_is_there(table: Table) -> None:
+    found = {(accelerator, region) for accelerator, region, _ in prices.disorders(table)}
+    assert {(note.accelerator, note.region) for note in table.notes} == found
+
+
+def repriced(table: Table, capacity: Capacity, usd: float, of: str = "") -> Table:
+    """With this price of each part, or of one GPU alone."""
+    changed = (
+        s.capacity is capacity and (not of or (s.part, s.of) == (GPU, of)) for s in table.skus
+    )
+    return replace(
+        table,
+        skus=tuple(
+            replace(s, usd=usd) if c else s for s, c in zip(table.skus, changed, strict=True)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("capacity", "usd", "of", "shown"),
+    [
+        (Capacity.ON_DEMAND, 1.0, A100, A100),
+        (Capacity.SPOT, 0.0, "", "each above 0"),
+        (Capacity.SPOT, -1.0, "", "each above 0"),
+    ],
+    ids=["flex-start's price in the on-demand column", "free", "negative"],
+)
+def test_disorder_needs_a_note(
+    table: Table,
+    capacity: Capacity,
+    usd: float,
+    of: str,
+    shown: str,
+) -> None:
+    wrong = repriced(table, capacity, usd, of)
+    with pytest.raises(InputError, match=shown):
+        prices.check(wrong)
+    notes = (Note(accelerator=a, region=r, text="so it is") for a, r, _ in prices.disorders(wrong))
+    prices.check(replace(wrong, notes=tuple(notes)))
+
+
+def test_writing_and_reading_gives_the_same_table(table: Table, tmp_path: Path) -> None:
+    path = tmp_path / "prices.json"
+    path.write_text(prices.dump(table))
+    assert prices.load(path) == table
+    assert path.read_text() == prices.TABLE.read_text()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda body: body.pop("skus"),
+        lambda body: body.update(schema="other/1"),
+        lambda body: body.update(fetched_at="yesterday"),
+        lambda body: body["skus"][0].update(capacity="rented"),
+        lambda body: body["skus"][0].update(part="wheel"),
+        lambda body: body["skus"][0].pop("usd"),
+        lambda body: body["skus"][0].update(as_of="last week"),
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
+    body = json.loads(prices.TABLE.read_text())
+    damage(body)  # type: ignore[operator]
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(body))
+    with pytest.raises(InputError, match=r"price table prices\.json"):
+        prices.load(path)
+
+
+def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_one(
+    table: Table,
+) -> None:
+    def known(
+        table: Table, machine: str, capacity: Capacity = Capacity.SPOT
+    ) -> tuple[str, bool] | None:
+        found = table.quote(MACHINE_TYPES[machine], "us-central1", capacity)
+        return found and (found.as_of, found.inferred)
+
+    assert (known(table, "a2-highgpu-1g"), known(table, "g2-standard-8")) == (
+        ("2026-08-02", False),
+        ("", False),
+    )
+    flex = known(table, "g2-standard-8", Capacity.FLEX_START)
+    assert flex and flex[1]
+    aged = tuple(
+        replace(s, as_of="2025-01-01") if s.part == GPU and s.as_of else s for s in table.skus
+    )
+    assert known(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
+
+
+def test_a_slice_holds_its_share_of_the_host_and_without_a_part_a_machine_has_no_price(
+    table: Table,
+) -> None:
+    without = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))
+    assert without.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", Capacity.SPOT) is None
+    b200 = MACHINE_TYPES["a4-highgpu-8g"]
+    slice_usd = table.sku(GPU, b200.accelerator, "us-central1", Capacity.SPOT)
+    quote = table.quote(b200, "us-central1", Capacity.SPOT)
+    assert slice_usd and quote and quote.usd == pytest.approx(8 * slice_usd.usd)

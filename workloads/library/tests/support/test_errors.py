@@ -1,0 +1,129 @@
+"""How a command ends: bad input and missing services are the user's to mend, anything else is a bug
+of ours.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.vocabulary.environment import ENV_JOB, ENV_TRACEBACK
+
+pytestmark = pytest.mark.process
+
+PROGRAM = """
+import pathlib, sys
+from holdfast.support.errors import InputError, Unjudged, run_cli
+def main():
+    for number in range(100_000):
+        print(number)
+    {body}
+run_cli(main)
+"""
+
+
+def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM.format(body=body)]
+    usual = {}
+    for name, value in os.environ.items():
+        if name not in (ENV_JOB, ENV_TRACEBACK):
+            usual[name] = value
+    return subprocess.run(
+        command,
+        env=usual | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "line"),
+    [
+        ("raise InputError('x', got=1, allowed='2', fix='3')", 2, "error:   x"),
+        ("raise Unjudged('no cluster')", 3, "could not judge: no cluster"),
+        ("open('x' * 5_000)", 2, "error:   the path cannot be used"),
+        (
+            "pathlib.Path('/proc/no/such').mkdir(parents=True)",
+            2,
+            "error:   the path cannot be used",
+        ),
+        ("pathlib.Path('/dev/null').mkdir(exist_ok=True)", 2, "error:   the path cannot be used"),
+        ("raise OSError(28, 'No space left on device')", 75, "error:   the disk is full"),
+        (
+            (
+                "from holdfast.support.errors import Later; raise Later('x', got=1, allowed='2',"
+                " fix='3')"
+            ),
+            75,
+            "error:   x",
+        ),
+        (
+            "open('/no/such')",
+            70,
+            (
+                "internal error: FileNotFoundError: [Errno 2] No such file or directory: '/no/such'"
+                " (<string>, line 7)"
+            ),
+        ),
+        (
+            "raise ValueError('one\\ntwo')",
+            70,
+            "internal error: ValueError: one two (<string>, line 7)",
+        ),
+        ("sys.exit(1)", 1, ""),
+    ],
+)
+def test_only_findings_exit_1(body: str, code: int, line: str) -> None:
+    done = ended(body)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith(line)
+    if code == 70:
+        head, where = done.stderr.splitlines()
+        assert head == line
+        assert "issue tracker" in where and f"{ENV_TRACEBACK}=1" in where
+
+
+@pytest.mark.parametrize("variable", [ENV_TRACEBACK, ENV_JOB])
+def test_a_bug_leaves_its_traceback_in_the_log_of_a_pod_or_where_it_is_asked_for(
+    variable: str,
+) -> None:
+    done = ended("raise KeyError('step')", **{variable: "1"})
+    assert done.returncode == 70
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.splitlines()[-2].startswith("internal error: KeyError: 'step'")
+
+
+def test_a_reader_that_has_seen_enough_is_no_bug() -> None:
+    assert_read_in_part(PROGRAM.format(body="pass"))
+
+
+def assert_read_in_part(program: str) -> None:
+    """Its output is closed after the first line, `0`: it ends well, and says nothing."""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout and running.stderr
+        assert running.stdout.readline() == "0\n"
+        running.stdout.close()
+        assert running.stderr.read() == ""
+        assert running.wait(60) == 0
+
+
+def test_what_an_error_quotes_neither_rules_the_terminal_nor_speaks_to_the_ci() -> None:
+    loud = "a\n::error::b\x1b[2J##[error]c\u202e"
+    done = ended(f"raise InputError({loud!r}, got={loud!r}, allowed={loud!r}, fix={loud!r})")
+    assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == [
+        "error",
+        "got",
+        "allowed",
+        "fix",
+    ]
+    assert all(line.isprintable() and "##[" not in line for line in done.stderr.splitlines())

@@ -1,0 +1,74 @@
+"""Somebody who waits at a terminal sees what for; a log and a pipe see nothing."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+WORK = """
+import sys, time
+from holdfast.support.progress import working
+with working("render") as step:
+    step("one\\x1b[2J")
+    sys.stdin.readline()
+print(0)
+with working("soon over"):
+    pass
+"""
+
+
+def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> tuple[str, str, int]:
+    """Standard output, what the terminal got as standard error, exit code. A line goes in once
+    `until` was shown.
+    """
+    ours, theirs = pty.openpty()
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": theirs,
+    }
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | variables,
+        text=True,
+        **pipes,
+    ) as running:
+        os.close(theirs)
+        assert running.stdin and running.stdout
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 65_536)
+            except OSError:  # EIO: the last end of the terminal is closed
+                break
+            if until and until.encode() in shown:
+                running.stdin.close()
+                until = ""
+        written = running.stdout.read()
+    os.close(ours)
+    return written, shown.decode(), running.returncode
+
+
+@pytest.mark.process
+def test_what_takes_long_is_named_with_its_seconds_and_wiped() -> None:
+    written, shown, code = at_a_terminal(
+        [sys.executable, "-c", WORK], until="render: one", TERM="xterm"
+    )
+    assert (written, code) == ("0\n", 0)
+    first, *_, last = shown.split("\r\x1b[2K")[1:]
+    assert first == "render: one\\x1b[2J (1 s)"
+    assert last == "" and "\n" not in shown
+    assert "soon" not in shown
+
+
+@pytest.mark.process
+def test_a_terminal_that_cannot_wipe_is_left_alone() -> None:
+    """Whatever it waits for: there is no thread that would draw."""
+    work = WORK.replace("sys.stdin.readline()", "import threading; print(threading.active_count())")
+    assert at_a_terminal([sys.executable, "-c", work], TERM="dumb") == ("1\n0\n", "", 0)
