@@ -12,12 +12,16 @@ import pytest
 
 from tests.support import ROOT
 
-CONTRACT = "holdfast.contract"
 TABLE = tomllib.loads((ROOT / "tests" / "layers.toml").read_text())
+EVERYWHERE = {"holdfast.vocabulary", "holdfast.support"}
+"""Rooms that every other room of the library may import."""
 MAY_IMPORT: dict[str, set[str]] = {
-    f"holdfast.{room}": {CONTRACT, *(f"holdfast.{other}" for other in others)}
+    f"holdfast.{room}": {*EVERYWHERE, *(f"holdfast.{other}" for other in others)}
     for room, others in TABLE["library"].items()
-} | {room: {*TABLE["public"], *others} for room, others in TABLE["platform"].items()}
+}
+MAY_IMPORT["holdfast.vocabulary"] = set()
+MAY_IMPORT["holdfast.support"] = {"holdfast.vocabulary"}
+MAY_IMPORT |= {room: {*TABLE["public"], *others} for room, others in TABLE["platform"].items()}
 FACES = {room: {*modules} for room, modules in TABLE["faces"].items()}
 MOST_MODULES = 25
 PACKAGES = ("holdfast", "infra", "workloads", "monitoring")
@@ -34,7 +38,20 @@ def imports(path: Path) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             full = (f"{node.module}.{alias.name}" for alias in node.names)
             found |= {name if is_module(name) else node.module for name in full}
+        elif isinstance(node, ast.Call) and node.args:
+            found |= imported_by_name(node)
     return frozenset(found)
+
+
+def imported_by_name(call: ast.Call) -> set[str]:
+    """Returns the module that `import_module("...")` or `__import__("...")` names."""
+    function = (
+        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    )
+    name = call.args[0]
+    if function in ("import_module", "__import__") and isinstance(name, ast.Constant):
+        return {str(name.value)}
+    return set()
 
 
 @cache
@@ -121,11 +138,13 @@ def test_a_wrong_import_is_found_at_any_depth(tmp_path: Path) -> None:
         "import infra.main\ndef f(x=lambda: 1):\n if x:\n  try: from infra import cdk\n  finally:"
         " pass\nmatch 1:\n case 1:\n  with f() as g:\n   from monitoring.stack import X\ntry:"
         " pass\nexcept OSError:\n import holdfast.checkpoint.save.writer as api\n"
+        "importlib.import_module('holdfast.checkpoint.restore.reading')\n"
     )
     inner = "holdfast.checkpoint.save.writer"
     imported = imports(tmp_path / "a.py")
-    assert imported == {"infra.main", "infra.cdk", "monitoring.stack", inner}
-    assert f"must not import ['{inner}', 'infra.cdk', " in (
+    by_name = "holdfast.checkpoint.restore.reading"
+    assert imported == {"infra.main", "infra.cdk", "monitoring.stack", inner, by_name}
+    assert f"must not import ['{by_name}', '{inner}', 'infra.cdk', " in (
         not_allowed("infra.specs.pools", imported) or ""
     )
     assert not_allowed("infra", imported) and not not_allowed("infra", frozenset())
@@ -171,11 +190,12 @@ def test_every_exception_of_the_library_has_one_root() -> None:
     assert not rootless, "derive them from holdfast.support.errors.HoldfastError"
 
 
-def test_contract_needs_the_standard_library_only() -> None:
-    for path in sorted(
-        [*(ROOT / "infra/contract").glob("*.py"), *(LIBRARY / "holdfast/contract").glob("*.py")]
-    ):
-        others = {
-            name for name in imports(path) if not name.startswith((CONTRACT, "infra.contract"))
-        }
-        assert {name.split(".")[0] for name in others} <= sys.stdlib_module_names, path
+def test_vocabularies_need_the_standard_library_only() -> None:
+    files = [
+        *(ROOT / "infra/contract").glob("*.py"),
+        *(LIBRARY / "holdfast/vocabulary").glob("*.py"),
+    ]
+    for path in sorted(files):
+        ours = ("holdfast.vocabulary", "holdfast.support", "infra.contract")
+        others = {name for name in imports(path) if not name.startswith(ours)}
+    assert {name.split(".")[0] for name in others} <= sys.stdlib_module_names, path

@@ -156,7 +156,7 @@ class View(Cluster):
 
 def ending(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:
     """Jobs and JobSets of these namespaces."""
-    paths = []
+    paths: list[str] = []
     for version, kind in ((JOB_API, "jobs"), (JOBSET_API, "jobsets")):
         for namespace in namespaces:
             paths.append(f"{api_path(version)}/namespaces/{namespace}/{kind}")

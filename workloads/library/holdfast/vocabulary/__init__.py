@@ -1,5 +1,5 @@
-"""What processes in pods, their manifests and their watchers agree on.
+"""Data that processes in pods, their manifests and their watchers agree on.
 
-Standard library only, imports no other room. A name that two rooms use is spelled here once; its
-comment it names its writer and its readers. The platform's own vocabulary is `infra.contract`.
+Standard library only, and no other room. A name that two rooms use is spelled here once; its
+comment names its writer and its readers. The platform's own vocabulary is `infra.contract`.
 """

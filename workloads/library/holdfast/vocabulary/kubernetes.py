@@ -2,7 +2,7 @@
 priority classes.
 
 As Kubernetes, its operators and GKE spell them. What is on nodes of a pool is in `pools`; what pods
-and processes share is in `holdfast.contract`.
+and processes share is in `holdfast.vocabulary`.
 """
 
 from dataclasses import dataclass

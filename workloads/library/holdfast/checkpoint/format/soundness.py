@@ -300,5 +300,6 @@ def item_bytes(name: str) -> int | None:
     # table is worth a start.
     if "torch" not in sys.modules and name in ITEM_BYTES:
         return ITEM_BYTES[name]
-    found = import_module("holdfast.checkpoint.state.tensors").dtype_of(name)
-    return found.itemsize if found else None
+    torch = import_module("torch")
+    dtype: Any = getattr(torch, name, None)
+    return dtype.itemsize if isinstance(dtype, torch.dtype) else None
