@@ -52,6 +52,7 @@ check: setup ## Format, lint, types, workflow files, wording
 	@$(PY) -m pytest --collect-only -qq -p no:xdist | { grep -vE '^([^ ]+: [0-9]+)?$$' || true; } # imports of every test
 	@$(PY) -m tests.check_workflows
 	@$(PY) -m tests.check_words
+	@$(PY) -m tests.check_style
 
 .PHONY: fmt lock
 fmt: setup ## Format and fix what ruff can

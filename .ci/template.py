@@ -55,7 +55,10 @@ LEFT_OUT = (
     "tests/test_release.py",
     "tests/test_stderr.py",
     "tests/test_tiers.py",
+    "tests/check_style.py",
     "tests/check_words.py",
+    "tests/style.toml",
+    "tests/test_style.py",
     "tests/test_template.py",
     "tests/test_words.py",
     "tests/test_commands.py",
@@ -166,7 +169,7 @@ REWRITTEN = {
         "check: setup ## Format, lint, types, workflow files, wording\n": (
             "check: setup ## Format, lint, types, workflow files\n"
         ),
-        "\t@$(PY) -m tests.check_words\n": "",
+        "\t@$(PY) -m tests.check_words\n\t@$(PY) -m tests.check_style\n": "",
     },
     ".gitignore": {"/vendor/\n": ""},
     "monitoring/README.md": {"[library](../workloads/library/README.md)": "library"},
