@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.contract.distribution import install_command
 from holdfast.drill.errors import DrillError
 from holdfast.drill.pods import Pod, owned
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
@@ -312,7 +313,7 @@ def find_envoy() -> str:
     own = Path(sys.executable).with_name("envoy")
     found = shutil.which("envoy") or (str(own) if own.exists() else "")
     if not found:
-        raise Unjudged("no envoy on PATH: `make setup` installs one")
+        raise Unjudged(f"no envoy on PATH; run {install_command('drill')}")
     # a wheel of the wrong platform fails here
     subprocess.run([found, "--version"], check=True, capture_output=True)
     return found
