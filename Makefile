@@ -27,10 +27,10 @@ setup: .venv/.ready ## Install Python packages and Node under .venv; nothing glo
 	@$(PYTHON) .ci/bootstrap.py
 
 demo: setup ## Train, score and serve under preemptions, then show a report (5 minutes)
-	@$(PY) -m holdfast demo --out $(OUT)/demo
+	@holdfast demo --out $(OUT)/demo
 
 drill: setup ## Evict local processes on purpose and check the results
-	@$(PY) -m holdfast drill --target local --out $(OUT)/drills
+	@holdfast drill --target local --out $(OUT)/drills
 
 ##@ Check
 
@@ -78,7 +78,7 @@ render: setup ## Render the manifests of every environment
 	@$(PY) -m workloads render
 
 lint: setup ## Lint the rendered manifests
-	@$(PY) -m holdfast lint workloads/rendered
+	@holdfast lint workloads/rendered
 
 apply: setup ## Apply ENV's platform objects to the current cluster and delete old ones; needs no GPU
 	@$(PY) -m workloads apply $(NAMED_ENV) $(if $(YES),--yes)

@@ -1,10 +1,14 @@
 """`make setup`: .venv from the hash-pinned lock, through uv, and Node 22. Standard library only."""
 
+import argparse
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,6 +16,16 @@ ROOT = Path(__file__).parents[1]
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements" / "dev.txt"
 UV = "uv==0.13.8"
+# What pip writes for an entry point. Without the guard, processes that multiprocessing spawns would
+# run it again.
+COMMAND = """#!{python}
+import sys
+
+from holdfast.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
@@ -19,6 +33,11 @@ def main() -> None:
     if not (3, 11) <= sys.version_info[:2] < (3, 14):
         got = f"{sys.version.split()[0]} at {sys.executable}"
         refuse("Python", got, "3.11, 3.12 or 3.13", "make setup PYTHON=python3.12")
+    with only_process(ROOT):
+        set_up()
+
+
+def set_up() -> None:
     uv = find_uv()
     print(
         f"setup: packages of requirements/{LOCK.name} into .venv (some 7 GB; minutes the first"
@@ -47,9 +66,15 @@ def find_uv() -> str:
     if found:
         return found
     home = CACHE / UV.replace("==", "-")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with only_process(CACHE):
+        return str(cached_uv(home))
+
+
+def cached_uv(home: Path) -> Path:
     uv = home / "bin" / "uv"
     if uv.exists() and subprocess.run([uv, "--version"], capture_output=True).returncode == 0:
-        return str(uv)
+        return uv
     print(f"setup: {UV} into {home}")
     try:
         run(sys.executable, "-m", "venv", "--clear", str(home))
@@ -58,7 +83,24 @@ def find_uv() -> str:
         allowed = "a Python with venv and ensurepip"
         refuse(what, sys.executable, allowed, "apt-get install python3-venv")
     run(str(home / "bin/python"), "-m", "pip", "install", "--quiet", UV)
-    return str(uv)
+    return uv
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """One process at a time writes to the folder. The lock is the folder's own, and ends with the
+    process.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"setup: waiting for another set-up in {folder}", flush=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def link_library() -> None:
@@ -69,7 +111,7 @@ def link_library() -> None:
         return
     (site_packages() / "holdfast.pth").write_text(f"{ROOT / 'workloads' / 'library'}\n")
     command = VENV / "bin" / "holdfast"
-    command.write_text(f"#!{VENV / 'bin' / 'python'}\nfrom holdfast.cli import main\n\nmain()\n")
+    command.write_text(COMMAND.format(python=VENV / "bin" / "python"))
     command.chmod(0o755)
 
 
@@ -116,6 +158,7 @@ def refuse(what: str, got: object, allowed: str, fix: str) -> NoReturn:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     try:
         main()
     except subprocess.CalledProcessError as error:

@@ -4,8 +4,8 @@ newest that is allowed.
 Names, versions, hashes; no addresses.
 """
 
+import argparse
 import subprocess
-import sys
 
 from bootstrap import ROOT, find_uv
 
@@ -21,12 +21,17 @@ COMMON = (
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--upgrade", action="store_true", help="take the newest versions that pyproject.toml allows"
+    )
+    upgrade = ["--upgrade"] if parser.parse_args().upgrade else []
     command = [
         find_uv(),
         "pip",
         "compile",
         *COMMON,
-        *(["--upgrade"] if "--upgrade" in sys.argv[1:] else []),
+        *upgrade,
     ]
     sources: dict[str, list[str]] = {}
     for group in ("dev", "infra", "train", "serve", "monitor"):

@@ -2,8 +2,10 @@
 or changelog differ.
 """
 
+import argparse
 import gzip
 import io
+import json
 import re
 import subprocess
 import sys
@@ -13,15 +15,16 @@ import tomllib
 from pathlib import Path
 
 from bootstrap import ROOT, refuse
+from sbom import bill_of
 
+# Of the platform, and of each kind of image.
+LOCKS = ("infra", "monitor", "serve", "train")
 OUT = ROOT / "out" / "release"
 CHANGELOG = ROOT / ".github" / "CHANGELOG.md"
 
 
 def main(tag: str) -> None:
-    version = tomllib.loads((ROOT / "workloads/library/pyproject.toml").read_text())["project"][
-        "version"
-    ]
+    version = library_version()
     if tag != f"v{version}":
         refuse(
             "tag",
@@ -39,7 +42,17 @@ def main(tag: str) -> None:
     (OUT / "NOTES.md").write_text(notes)
     (OUT / f"rendered-{version}.tar.gz").write_bytes(archived(ROOT / "workloads" / "rendered"))
     (OUT / f"template-{version}.tar.gz").write_bytes(template())
+    (OUT / f"locks-{version}.tar.gz").write_bytes(archived(ROOT / "requirements"))
+    for group in LOCKS:
+        bill = bill_of((ROOT / "requirements" / f"{group}.txt").read_text(), version)
+        (OUT / f"sbom-{group}-{version}.cdx.json").write_text(f"{json.dumps(bill, indent=2)}\n")
     print(*sorted(path.name for path in OUT.iterdir()), sep="\n")
+
+
+def library_version() -> str:
+    return tomllib.loads((ROOT / "workloads/library/pyproject.toml").read_text())["project"][
+        "version"
+    ]
 
 
 def notes_of(version: str, changelog: str) -> str:
@@ -83,4 +96,6 @@ def template() -> bytes:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2] or [""])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tag", metavar="vX.Y.Z")
+    main(parser.parse_args().tag)

@@ -17,16 +17,19 @@ from bootstrap import ROOT, refuse
 # repository are made.
 LEFT_OUT = (
     "workloads/library/*",
+    ".ci/lock.py",
+    ".ci/publish.py",
     ".ci/release.py",
+    ".ci/sbom.py",
     ".ci/site/*",
     ".ci/template*",
     ".ci/wheel.py",
-    ".ci/lock.py",
     ".github/CHANGELOG.md",
     ".github/CONTRIBUTING.md",
     ".github/demo.png",
     ".github/pictures/*",
     ".github/workflows/locks.yml",
+    ".github/workflows/publish.yml",
     ".github/workflows/release.yml",
     ".github/workflows/tiers.yml",
     ".pre-commit-hooks.yaml",
@@ -148,7 +151,7 @@ def pin(folder: Path) -> None:
     for path in vendor.iterdir():
         if path.suffix != ".whl":
             path.unlink()
-    (wheel,) = vendor.glob("holdfast-*.whl")
+    (wheel,) = vendor.glob("holdfast_gke-*.whl")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     lock = folder / "requirements" / "dev.txt"
     lock.write_text(f"{lock.read_text().rstrip()}\n./vendor/{wheel.name} --hash=sha256:{digest}\n")

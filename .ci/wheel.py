@@ -18,7 +18,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     out: Path = given.out_dir
-    before = set(out.glob("holdfast-*")) if given.wheel_only else set[Path]()
+    before = set(out.glob("holdfast_gke-*")) if given.wheel_only else set[Path]()
     for path in before:
         path.unlink()
     words = [
@@ -34,7 +34,7 @@ def main() -> None:
     subprocess.run([*words, ROOT / "workloads" / "library"], env=env, check=True)
     # uv's own: it would hide the folder from what reads the tree
     (out / ".gitignore").unlink(missing_ok=True)
-    print(*sorted(str(path) for path in out.glob("holdfast-*")), sep="\n")
+    print(*sorted(str(path) for path in out.glob("holdfast_gke-*")), sep="\n")
 
 
 def committed_s() -> str:

@@ -6,6 +6,7 @@ environment that is about to be destroyed, on purpose. HOLDFAST_RUN labels every
 of a proof. CDKTF_OUTDIR is the CDK's own variable.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -70,4 +71,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     run_cli(main)

@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import typer
@@ -52,6 +53,47 @@ def test_a_python_that_was_not_set_up_is_told_the_way_out(name: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+# These pass their words on, or are started by the library with words of its own.
+WITHOUT_HELP = {
+    "infra/ops/bundled_terraform.py",
+    "workloads/library/holdfast/inference/predictor/process.py",
+}
+GUARD = 'if __name__ == "__main__":'
+LIBRARY = "workloads/library/"
+
+
+def started_by_users() -> list[str]:
+    """Product modules and scripts that run by themselves, as `python -m` or by path."""
+    patterns = (".ci/*.py", "infra/*.py", "monitoring/*.py", "workloads/*.py")
+    listed = ran(["git", "ls-files", *patterns]).stdout.splitlines()
+    product = [name for name in listed if "/tests/" not in name and name not in WITHOUT_HELP]
+    return [name for name in product if GUARD in (ROOT / name).read_text()]
+
+
+def words_of(file: str) -> list[str]:
+    if file.startswith(".ci/"):
+        return [str(ROOT / file)]
+    module = (
+        file.removeprefix(LIBRARY).removesuffix(".py").replace("/", ".").removesuffix(".__main__")
+    )
+    return ["-m", module]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("file", started_by_users())
+def test_help_is_shown_and_nothing_is_done(file: str, tmp_path: Path) -> None:
+    variables = os.environ | {
+        "PYTHONPATH": f"{ROOT}:{ROOT / LIBRARY}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = ran([sys.executable, *words_of(file), "--help"], tmp_path, variables)
+    if "ModuleNotFoundError" in done.stderr:
+        pytest.skip("a framework of an environment of its own")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().lower().startswith("usage:"), done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_unknown_command_is_a_usage_error(name: str) -> None:
     assert ended(name, ["no-such-verb"])[0] == 2
@@ -90,7 +132,7 @@ RUNS = {
     target: [
         re.sub(r" \$\([^ ]*", "", found)
         for found in re.findall(
-            r"\$\(PY\) -m ((?:holdfast|infra|workloads|monitoring)(?: (?:--)?[a-z-]+|"
+            r"(?:@|\$\(PY\) -m )((?:holdfast|infra|workloads|monitoring)(?: (?:--)?[a-z-]+|"
             r" \$\((?:NAMED_)?ENV\))+)",
             recipe,
         )

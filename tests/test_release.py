@@ -1,15 +1,19 @@
-"""What a release holds, and what it is refused for."""
+"""What a release holds, what it is refused for, and what of it is uploaded to the package index."""
 
 import importlib
+import json
+import re
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.support import program
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / ".ci"))
-release = importlib.import_module("release")
+release, publish, sbom = map(importlib.import_module, ("release", "publish", "sbom"))
 DATED = "# Changelog\n\n## 0.2.0, 2026-12-01\n\n- New.\n\n## 0.1.0, 2026-11-01\n\n- First.\n"
 
 
@@ -42,3 +46,80 @@ def test_an_archive_holds_the_tree_and_the_same_bytes_each_time(tmp_path: Path) 
     (tmp_path / "t.tar.gz").write_bytes(release.archived(tmp_path / "tree"))
     with tarfile.open(tmp_path / "t.tar.gz") as archive:
         assert archive.getmember("run").mode & 0o100
+
+
+@pytest.mark.process
+def test_a_release_has_every_file_that_its_workflow_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = release.library_version()
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version}, 2026-11-01\n\n- First.\n")
+    monkeypatch.setattr(release, "CHANGELOG", tmp_path / "CHANGELOG.md")
+    monkeypatch.setattr(release, "OUT", tmp_path / "out")
+    monkeypatch.setattr(release, "template", lambda: b"made by another test")
+    release.main(f"v{version}")
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    archives = {
+        f"{name}-{version}.tar.gz" for name in ("holdfast_gke", "template", "rendered", "locks")
+    }
+    bills = {f"sbom-{group}-{version}.cdx.json" for group in release.LOCKS}
+    assert files == {"NOTES.md", f"holdfast_gke-{version}-py3-none-any.whl"} | archives | bills
+    with tarfile.open(tmp_path / "out" / f"locks-{version}.tar.gz") as archive:
+        assert {f"{group}.txt" for group in release.LOCKS} <= set(archive.getnames())
+    head = (ROOT / ".github/workflows/release.yml").read_text().partition("\nname:")[0]
+    assert all(
+        word in head
+        for word in ("wheel and sdist", "template", "rendered", "locks", "bill of\n# materials")
+    )
+
+
+@pytest.mark.parametrize("group", release.LOCKS)
+def test_a_bill_of_materials_has_every_package_of_the_lock(group: str) -> None:
+    lock = (ROOT / "requirements" / f"{group}.txt").read_text()
+    bill = sbom.bill_of(lock, "1.2.3")
+    assert json.loads(json.dumps(bill)) == bill
+    listed = [f"{each['name']}=={each['version']}" for each in bill["components"]]
+    assert listed == re.findall(r"^([\w.-]+==[\w.+!-]+)", lock, re.MULTILINE)
+    hashes = [digest["content"] for each in bill["components"] for digest in each["hashes"]]
+    assert hashes == re.findall(r"sha256:([0-9a-f]{64})", lock)
+    assert bill["dependencies"][0]["dependsOn"] == sorted(
+        each["bom-ref"] for each in bill["components"]
+    )
+
+
+def test_a_package_with_a_marker_says_where_it_is_installed() -> None:
+    lock = f"jax==0.12.0.1 ; python_full_version >= '3.12' \\\n    --hash=sha256:{'a' * 64}\n"
+    (component,) = sbom.bill_of(lock, "1.2.3")["components"]
+    assert component["properties"] == [
+        {"name": "python:marker", "value": "python_full_version >= '3.12'"}
+    ]
+    assert component["purl"] == "pkg:pypi/jax@0.12.0.1"
+
+
+def test_the_wheel_and_sdist_alone_are_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = release.library_version()
+    names = [f"holdfast_gke-{version}-py3-none-any.whl", f"holdfast_gke-{version}.tar.gz"]
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name in names:
+        (folder / name).touch()
+    program(tmp_path / "bin/uv", f'#!/bin/sh\necho "$@" > {tmp_path}/called\n')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(SystemExit) as done:
+        publish.main(f"v{version}", folder)
+    assert done.value.code == 0
+    paths = " ".join(str(folder / name) for name in names)
+    assert (tmp_path / "called").read_text() == f"publish --trusted-publishing always {paths}\n"
+
+
+@pytest.mark.parametrize("files", [[], ["other-0.1.0.tar.gz"], ["holdfast_gke-99.0.tar.gz"]])
+def test_files_of_another_release_or_name_are_not_uploaded(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(SystemExit) as refused:
+        publish.main(f"v{release.library_version()}", tmp_path)
+    assert refused.value.code == 2 and "error:   files of the release" in capsys.readouterr().err

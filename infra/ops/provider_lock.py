@@ -4,6 +4,7 @@ Needs the registry: a provider from a mirror has checksums of its own. The compo
 file next to each stack that is deployed, so that a changed provider fails `init`.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -59,4 +60,5 @@ def write(target: Path = LOCK) -> Path:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     run_cli(lambda: print(write().relative_to(ROOT)))

@@ -2,6 +2,7 @@
 it like any other update.
 """
 
+import argparse
 import json
 import sys
 
@@ -11,10 +12,9 @@ from workloads.images import copying, pins
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        wanted = sys.argv[1]
-    else:
-        wanted = json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("image", nargs="?", help="IMAGE:TAG; default: the one that is recorded")
+    wanted = parser.parse_args().image or json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
     with working(f"ask for {wanted}"):
         digest = copying.resolve(wanted, plain_http=False)
     pins.record_base(wanted, digest)

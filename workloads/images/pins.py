@@ -55,7 +55,7 @@ def lock_of(context: Path, role: str) -> Path:
 
 def wheel_in(folder: Path) -> Path:
     """The one wheel of the library that images install. InputError for none, or several."""
-    found = sorted(folder.glob("holdfast-*.whl"))
+    found = sorted(folder.glob("holdfast_gke-*.whl"))
     if len(found) != 1:
         got = ", ".join(path.name for path in found) or f"none in {folder}"
         fix = (
@@ -65,7 +65,7 @@ def wheel_in(folder: Path) -> Path:
         raise InputError(
             "the wheel of the library",
             got=got,
-            allowed="one holdfast-VERSION-py3-none-any.whl",
+            allowed="one holdfast_gke-VERSION-py3-none-any.whl",
             fix=fix,
         )
     return found[0]

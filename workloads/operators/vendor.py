@@ -4,6 +4,7 @@ into `upstream/`.
 The module's checksum is the source's proof. Needs go and kubectl, which includes kustomize.
 """
 
+import argparse
 import json
 import re
 import shutil
@@ -86,6 +87,7 @@ def _run(command: list[str]) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with working("render upstream's manifests"):
         changed = vendor("go", "kubectl")
     for path in changed:

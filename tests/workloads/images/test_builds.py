@@ -21,7 +21,7 @@ from workloads.operators.catalogue import OPERATORS
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
 DIGEST = f"sha256:{'ab' * 32}"
-WHEEL = "holdfast-0.1.0-py3-none-any.whl"
+WHEEL = "holdfast_gke-0.1.0-py3-none-any.whl"
 BASE = f"docker.io/library/python:3.11-slim@sha256:{'cd' * 32}"
 # Any tool: it writes the digest wherever it is asked to, and remembers how it was called.
 TOOL = """#!{python} -IS
@@ -169,7 +169,7 @@ def test_bad_input_is_refused_before_anything_is_built(
     ):
         with pytest.raises(InputError, match=word):
             cli.build("example", roles, builder, base=base)
-    for wheels in ((WHEEL, "holdfast-0.2.0-py3-none-any.whl"), ()):
+    for wheels in ((WHEEL, "holdfast_gke-0.2.0-py3-none-any.whl"), ()):
         for path in vendor.iterdir():
             path.unlink()
         for name in wheels:

@@ -2,13 +2,17 @@
 and the wheel all files.
 """
 
+import configparser
 import importlib.metadata
 import json
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
+import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +21,9 @@ from packaging.requirements import Requirement
 
 from holdfast.commands import app
 from holdfast.support.command_line import run_app
+from holdfast.support.distribution import DISTRIBUTION, install_command
 from holdfast.support.extras import OF_COMMAND, OF_PACKAGE
+from tests import support
 from workloads.images import pins
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +96,7 @@ def declared(extra: str) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {"google-crc32c": frozenset()}
     for line in EXTRAS[extra]:
         one = Requirement(line)
-        if one.name == "holdfast":
+        if one.name == DISTRIBUTION:
             for part in one.extras:
                 found |= declared(part)
         else:
@@ -151,6 +157,90 @@ def test_an_extra_brings_all_that_its_rooms_import(extra: str) -> None:
     done = import_all(extra, *ROOMS[extra])
     assert done.returncode == 0, done.stderr[-1500:]
     assert len(done.stdout.split()) >= 3
+
+
+@pytest.fixture(scope="module")
+def drilled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """bin/ of a new virtual environment with the wheel and what its extra `drill` declares, as
+    links.
+    """
+    built = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        str(ROOT / ".ci/wheel.py"),
+        "--wheel-only",
+        "--out-dir",
+        str(built),
+    ]
+    subprocess.run(command, check=True, timeout=200)
+    with tempfile.TemporaryDirectory() as name:
+        # as root, PostgreSQL runs as another user, who must reach its programs
+        Path(name).chmod(0o755)
+        yield installed(pins.wheel_in(built), "drill", Path(name))
+
+
+def installed(wheel: Path, extra: str, folder: Path) -> Path:
+    venv.create(folder, symlinks=True, with_pip=False)
+    (site,) = folder.glob("lib/python3.*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    for name in closure(declared(extra)):
+        link_files(name, site)
+    for path in site.glob("*.dist-info/entry_points.txt"):
+        write_scripts(path, folder / "bin")
+    return folder / "bin"
+
+
+def link_files(distribution: str, site: Path) -> None:
+    """File by file: namespace packages share a folder."""
+    for file in importlib.metadata.files(distribution) or []:
+        if ".." in file.parts or file.suffix == ".pyc":
+            continue
+        link = site / file
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(str(file.locate()))
+
+
+def write_scripts(entry_points: Path, folder: Path) -> None:
+    """Its commands, as pip writes them."""
+    points = configparser.ConfigParser(delimiters="=")
+    points.optionxform = str
+    points.read(entry_points)
+    for name, target in (
+        points["console_scripts"].items() if points.has_section("console_scripts") else ()
+    ):
+        module, _, call = target.partition(":")
+        guard = f'if __name__ == "__main__":\n    sys.exit({call}())\n'
+        text = f"#!{folder / 'python'}\nimport sys\nfrom {module} import {call}\n{guard}"
+        support.program(folder / name, text)
+
+
+@pytest.mark.process
+def test_the_extra_drill_brings_the_database_the_proxy_and_what_the_demo_shows(
+    drilled: Path, tmp_path: Path
+) -> None:
+    variables = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+    }
+    words = [drilled / "holdfast", "batch", "database", "--dir", tmp_path / "db"]
+    with subprocess.Popen(
+        words,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None and server.stderr is not None
+        line = server.stdout.readline()
+        server.terminate()
+        assert line, server.stderr.read()
+        assert json.loads(line)["uri"].startswith("postgresql://") and server.wait(60) == 0
+    envoy = "from holdfast.drill.serving.fleet import find_envoy; print(find_envoy())"
+    found = support.ran([drilled / "python", "-c", envoy], tmp_path, variables)
+    assert found.stdout.strip() == str(drilled / "envoy"), found.stderr
+    for shown in (["place"], ["report", "--help"], ["drill", "--list"]):
+        done = support.ran([drilled / "holdfast", *shown], tmp_path, variables)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.process
@@ -217,9 +307,7 @@ def test_a_command_that_lacks_a_package_names_its_extra(
         return
     assert end.value.code == 2
     _, got, _, fix = capsys.readouterr().err.splitlines()
-    assert got.endswith(f"holdfast without {name}") and fix.endswith(
-        f"pip install 'holdfast[{extra}]'"
-    )
+    assert got.endswith(f"holdfast without {name}") and fix.endswith(install_command(extra))
 
 
 @pytest.mark.process

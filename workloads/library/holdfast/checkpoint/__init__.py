@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, Superseded
+from holdfast.support.distribution import require_no_foreign_package
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.settings import Tuning
     from holdfast.checkpoint.state import PerRank
     from holdfast.checkpoint.state.tracking import track
+
+require_no_foreign_package()
 
 _HOME = {
     "Checkpointer": "checkpointer",

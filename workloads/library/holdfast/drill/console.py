@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from holdfast.drill.errors import in_one_line
 from holdfast.drill.plan import RECOVERED, number
 from holdfast.support.tables import print_table
 
@@ -67,7 +68,7 @@ def sentence(journal: dict[str, Any]) -> str:
     if back is not None and journal["verdict"] == "held":
         clauses.append(f"back after {back:.1f} s")
     if journal["fail_step"]:
-        clauses.append(f"at step `{journal['fail_step']}`: {journal['why'].splitlines()[0]}")
+        clauses.append(f"at step `{journal['fail_step']}`: {in_one_line(journal['why'])}")
     return "; ".join(clauses) + f" ({journal['duration']:.0f} s)"
 
 

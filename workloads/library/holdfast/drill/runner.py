@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast.clients.api import ApiError
-from holdfast.drill.errors import DrillError
+from holdfast.drill.errors import DrillError, in_one_line
 from holdfast.drill.plan import RECOVERED, Drill, number
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import Result, Verdict, drill_verdict
@@ -223,7 +223,7 @@ class DrillRun:
 
     def _failed(self, step: str, why: str) -> None:
         self.record.fail(step, why)
-        self._note(step, why.splitlines()[0])
+        self._note(step, in_one_line(why))
 
     def _note(self, step: str, text: str) -> None:
         now = time.time()

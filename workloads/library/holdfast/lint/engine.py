@@ -5,11 +5,8 @@ Nothing here prints, and no rule sees a file: order is read -> world -> rules ->
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from multiprocessing import get_context
-from os import cpu_count
 from pathlib import Path
 
 from holdfast.lint.document import Document, load_text, read, unread
@@ -28,7 +25,6 @@ from holdfast.support.printable import MOST_CHARACTERS
 SUFFIXES = (".yaml", ".yml", ".json")
 SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}
 MOST_HITS = 100  # of one rule about one object: a flood hides what else is wrong
-PARALLEL_FROM = 150  # files; below it, starting a second process costs more than it saves
 _DIRECTIVE = re.compile(r"^#\s*holdfast:\s*environment=(\S+)\s*$", re.MULTILINE)
 # Linter's own findings about text that is not judged.
 _TROUBLES = {
@@ -109,21 +105,13 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def lint(paths: Iterable[Path], options: Options) -> Report:
     """Judge everything below `paths`; the files are seen as one set for each environment."""
-    return judge(_read_all(collect(paths)), options)
+    # In this process: to receive parsed files from another one takes longer than to parse them.
+    return judge([_read_file(path) for path in collect(paths)], options)
 
 
 def lint_texts(texts: dict[str, str], options: Options) -> Report:
     """The same for texts by file name."""
     return judge([read_text(name, text) for name, text in texts.items()], options)
-
-
-def _read_all(paths: list[Path]) -> list[File]:
-    if len(paths) < PARALLEL_FROM:
-        return [_read_file(path) for path in paths]
-    # Not fork: the caller may have threads. Started once for all, because parsing is most of the
-    # work.
-    with ProcessPoolExecutor(cpu_count(), mp_context=get_context("spawn")) as pool:
-        return list(pool.map(_read_file, paths, chunksize=25))
 
 
 def _read_file(path: Path) -> File:

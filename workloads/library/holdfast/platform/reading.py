@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.platform.codec import decode, encode
 from holdfast.platform.document import SCHEMA, Platform
+from holdfast.support.distribution import DISTRIBUTION
 from holdfast.support.errors import InputError
 
 FILE = "platform.json"
@@ -54,10 +55,8 @@ def _of_another_version(source: str, schema: object) -> InputError:
     family, _, number = str(schema).partition("/")
     if family == SCHEMA.partition("/")[0] and number.isdecimal():
         newer = int(number) > int(SCHEMA.partition("/")[2])
-        if newer:
-            fix = "pip install -U holdfast"
-        else:
-            fix = "raise the platform's pin of holdfast, then make apply"
+        update = f"pip install -U {DISTRIBUTION}, or the wheel that the platform pins"
+        fix = update if newer else f"raise the platform's pin of {DISTRIBUTION}, then make apply"
         return InputError(
             f"{source}: schema",
             got=schema,

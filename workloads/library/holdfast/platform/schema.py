@@ -4,6 +4,7 @@
 editors and validators.
 """
 
+import argparse
 import ast
 import inspect
 import json
@@ -94,4 +95,5 @@ def _texts(kind: type[Any]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(json.dumps(schema(), indent=1))

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.support.distribution import DISTRIBUTION, install_command
 from holdfast.support.errors import InputError
 
 _TABLES = tomllib.loads(Path(__file__).with_name("extras.toml").read_text())
@@ -34,6 +35,6 @@ def lacking(error: ImportError, words: Sequence[str]) -> InputError | None:
     return InputError(
         "a package of this command is not installed",
         got=f"holdfast without {name}",
-        allowed=f"holdfast with its extra {extra}",
-        fix=f"pip install 'holdfast[{extra}]'",
+        allowed=f"{DISTRIBUTION}[{extra}]",
+        fix=install_command(extra),
     )

@@ -84,7 +84,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         write(Path(name))
         began = time.perf_counter()
-        command = [sys.executable, "-m", "holdfast", "lint", name, "--json"]
+        holdfast = Path(sys.executable).with_name("holdfast")  # the command that users run
+        command = [holdfast, "lint", name, "--json"]
         done = subprocess.run(
             command,
             capture_output=True,

@@ -19,6 +19,7 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.opening import open_storage, reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, read_object
 from holdfast.checkpoint.stores.storage import put_new as put
+from holdfast.support.distribution import install_command
 from holdfast.support.errors import InputError, Later
 from holdfast.vocabulary.exit_codes import EXIT_RETRY
 from workloads.library.tests.checkpoint.made import alone
@@ -170,7 +171,7 @@ def test_a_store_without_its_package_names_the_line_that_installs_it(
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     with pytest.raises(InputError) as refused:
         open_storage("gs://b/x")
-    assert refused.value.fix == "pip install 'holdfast[gcs]'"
+    assert refused.value.fix == install_command("gcs")
 
 
 def test_a_bucket_that_is_not_there_and_a_folder_that_cannot_be_made_are_refused_at_once(

@@ -29,11 +29,11 @@ EXAMPLE = platforms.with_images("example")
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """bin/ of a virtual environment with `holdfast[jobs]` and nothing else."""
+    """bin/ of a virtual environment with `holdfast-gke[jobs]` and nothing else."""
     folder = tmp_path_factory.mktemp("installed")
     words = [sys.executable, ROOT / ".ci/wheel.py", "--wheel-only", "--out-dir", folder]
     subprocess.run(words, check=True, capture_output=True)
-    (wheel,) = folder.glob("holdfast-*.whl")
+    (wheel,) = folder.glob("holdfast_gke-*.whl")
     # as pip installs it, in a tenth of its time
     uv = support.bootstrap().find_uv()
     env = folder / "env"
@@ -89,7 +89,7 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
             _let_it_end(api)
 
     install, *typed = commands(PAGE.read_text())
-    assert install == 'pip install "$(ls holdfast-*.whl)[jobs]"' and len(typed) == 4
+    assert install == 'pip install "$(ls holdfast_gke-*.whl)[jobs]"' and len(typed) == 4
     # Only below the price that somebody allows, which is tried before the page's own line.
     typed.insert(1, "holdfast submit my-run.yaml --max-usd-per-hour 0.01; [ $? = 4 ]")
     written, refused, sent, followed, listed = [

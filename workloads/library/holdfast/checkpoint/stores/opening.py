@@ -15,6 +15,7 @@ from holdfast.checkpoint.errors import StorageError, Transient
 from holdfast.checkpoint.settings import REQUEST_S, Tuning
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import Stat, Storage
+from holdfast.support.distribution import install_command
 from holdfast.support.errors import InputError
 from holdfast.support.extensions import extensions, refused
 from holdfast.support.retry import Retry
@@ -76,7 +77,7 @@ def _bucket(parts: SplitResult, request_s: float) -> Storage:
             "gs:// needs a package that is not installed",
             got="holdfast without its extra gcs",
             allowed="file:///absolute/dir and paths need none",
-            fix="pip install 'holdfast[gcs]'",
+            fix=install_command("gcs"),
         )
     # Imported here: an extra, which only who keeps checkpoints in a bucket has.
     from holdfast.checkpoint.stores.gcs import GcsStorage

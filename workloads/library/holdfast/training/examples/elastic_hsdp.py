@@ -7,8 +7,8 @@ times in each pod; by itself it is a node of one process. With exact=True the we
 bits for any number of such nodes.
 """
 
+import argparse
 import os
-import sys
 
 import torch
 from torch.distributed.fsdp import fully_shard
@@ -22,7 +22,7 @@ from holdfast.training.trainer.model import ByteGPT, ModelConfig
 SAMPLES = 2  # of a shard
 
 
-def main(url: str, steps: int = 200) -> None:
+def main(url: str, steps: int) -> None:
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cuda":
         device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
@@ -67,4 +67,12 @@ def main(url: str, steps: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    run_cli(lambda: main(sys.argv[1], *map(int, sys.argv[2:])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument(
+        "steps",
+        nargs="?",
+        type=int,
+        default=200,
+    )
+    run_cli(lambda: main(**vars(parser.parse_args())))

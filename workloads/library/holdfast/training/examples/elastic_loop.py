@@ -6,8 +6,8 @@ by itself it is a gang of one. On 8, 7 or 4 nodes each step is the same 48 shard
 and learning rate stay; with exact=True the weights are the same bits too.
 """
 
+import argparse
 import os
-import sys
 
 import torch
 
@@ -17,7 +17,7 @@ from holdfast.training.elastic.gang import ElasticGang
 SAMPLES = 8  # of a shard
 
 
-def main(url: str, steps: int = 200) -> None:
+def main(url: str, steps: int) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(32, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -50,4 +50,12 @@ def main(url: str, steps: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    run_cli(lambda: main(sys.argv[1], *map(int, sys.argv[2:])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument(
+        "steps",
+        nargs="?",
+        type=int,
+        default=200,
+    )
+    run_cli(lambda: main(**vars(parser.parse_args())))

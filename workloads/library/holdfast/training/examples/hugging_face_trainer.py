@@ -3,11 +3,11 @@
 holdfast.training.examples.hugging_face_trainer URL`.
 
 Started again after any end it goes on behind the last batch that was used. Needs
-holdfast[transformers].
+holdfast-gke[transformers].
 """
 
+import argparse
 import os
-import sys
 import tempfile
 
 import torch
@@ -34,7 +34,7 @@ class Windows(Dataset):
         return {"input_ids": window, "labels": window}
 
 
-def main(url: str, steps: int = 60) -> None:
+def main(url: str, steps: int) -> None:
     set_seed(0)
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(
@@ -68,4 +68,12 @@ def main(url: str, steps: int = 60) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument(
+        "steps",
+        nargs="?",
+        type=int,
+        default=60,
+    )
+    main(**vars(parser.parse_args()))

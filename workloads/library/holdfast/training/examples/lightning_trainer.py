@@ -3,11 +3,11 @@
 [STEPS]`.
 
 Started again after any end it goes on at the batch that comes next, in the middle of an epoch too.
-Needs holdfast[lightning].
+Needs holdfast-gke[lightning].
 """
 
+import argparse
 import os
-import sys
 import tempfile
 
 import lightning.pytorch as pl
@@ -36,7 +36,7 @@ class Regression(pl.LightningModule):
         }
 
 
-def main(url: str, steps: int = 60) -> None:
+def main(url: str, steps: int) -> None:
     pl.seed_everything(0)
     inputs = torch.randn(160, 32)
     loader = DataLoader(
@@ -57,4 +57,12 @@ def main(url: str, steps: int = 60) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument(
+        "steps",
+        nargs="?",
+        type=int,
+        default=60,
+    )
+    main(**vars(parser.parse_args()))

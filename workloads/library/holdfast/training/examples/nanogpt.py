@@ -5,12 +5,11 @@ is drawn while the device computes, and the best evaluation is remembered. All o
 after a kill, bit by bit.
 """
 
+import argparse
 import math
 import os
-import sys
 
 import torch
-from torch import Tensor
 
 from holdfast.checkpoint import Checkpointer, track
 from holdfast.training.trainer.data import Corpus
@@ -22,7 +21,7 @@ BATCHES_A_STEP = 2
 WARM_UP = 10
 
 
-def main(url: str, steps: int = 60) -> None:
+def main(url: str, steps: int) -> None:
     torch.manual_seed(1337)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     data = Corpus.read(None).text.long()  # Python's own sources
@@ -34,7 +33,7 @@ def main(url: str, steps: int = 60) -> None:
     )
     progress = {"best": 9.0}
 
-    def draw() -> tuple[Tensor, Tensor]:
+    def draw() -> tuple[torch.Tensor, torch.Tensor]:
         cut = torch.stack(
             [data[at : at + CONTEXT + 1] for at in torch.randint(len(data) - CONTEXT, (BATCH,))]
         )
@@ -72,4 +71,12 @@ def main(url: str, steps: int = 60) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument(
+        "steps",
+        nargs="?",
+        type=int,
+        default=60,
+    )
+    main(**vars(parser.parse_args()))

@@ -6,8 +6,8 @@ has to distinguish evictions from bugs runs `python -m holdfast train run`, or m
 workloads/library/holdfast/training/trainer/launch.py does.
 """
 
+import argparse
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.training.trainer.replicas import replicate
 
 
-def main(url: str, steps: int = 200) -> None:
+def main(url: str, steps: int) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = torch.nn.Linear(32, 1)
@@ -45,4 +45,12 @@ def main(url: str, steps: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument(
+        "steps",
+        nargs="?",
+        type=int,
+        default=200,
+    )
+    main(**vars(parser.parse_args()))

@@ -7,8 +7,8 @@ holdfast.training.examples.sharded_fsdp2 URL`. The program is the same as under 
 launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and starts it again.
 """
 
+import argparse
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -21,12 +21,7 @@ from holdfast.training.trainer.model import ByteGPT, ModelConfig
 BATCH = 4  # of a rank
 
 
-def main(
-    url: str,
-    steps: int = 200,
-    every: int = 10,
-    copy_every: int = 0,
-) -> None:
+def main(url: str, steps: int, every: int, copy_every: int) -> None:
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
@@ -65,4 +60,17 @@ def main(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    for name, default in {
+        "steps": 200,
+        "every": 10,
+        "copy_every": 0,
+    }.items():
+        parser.add_argument(
+            name,
+            nargs="?",
+            type=int,
+            default=default,
+        )
+    main(**vars(parser.parse_args()))

@@ -15,7 +15,12 @@ from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.inference.results.connect import WORKER_ROLE, connect, database_uri, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from holdfast.inference.results.postgres_access import make_private, server_uid, socket_folder
+from holdfast.inference.results.postgres_access import (
+    make_private,
+    require_reachable,
+    server_uid,
+    socket_folder,
+)
 from holdfast.support.errors import InputError
 from tests import support
 
@@ -117,6 +122,20 @@ def test_the_server_is_private_and_one_folder_is_served_once(tmp_path: Path) -> 
             assert connects_as(server.uri, 0)
             assert not connects_as(server.uri, 65533)
             assert not connects_as(server.uri, 65534), "others use the server's account, too"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as another account")
+def test_programs_that_the_servers_account_cannot_reach_are_named(tmp_path: Path) -> None:
+    """As in a virtual environment below root's home, where initdb says that there is no program
+    `postgres`.
+    """
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    tmp_path.chmod(0o700)
+    with pytest.raises(InputError, match="cannot reach its own programs") as refused:
+        require_reachable(programs)
+    closed = Path(refused.value.got.partition(",")[0])
+    assert programs.is_relative_to(closed) and f"chmod o+x {closed}" in refused.value.fix
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])

@@ -1,0 +1,54 @@
+"""Bills of materials of the locks that images and the platform install, as CycloneDX 1.5."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+LIBRARY = "holdfast-gke"
+_ENTRY = re.compile(
+    r"^([A-Za-z0-9._-]+)==([^\s;]+)(?: ; ([^\\\n]+?))?(?: \\)?\n((?:[ \t]+--hash=\S+(?: \\)?\n?)*)",
+    re.MULTILINE,
+)
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+def bill_of(lock: str, version: str) -> dict[str, Any]:
+    """What an environment with the library of this version and this lock contains."""
+    library = _component(LIBRARY, version)
+    components = list(_components(lock))
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": library},
+        "components": components,
+        "dependencies": [
+            {
+                "ref": library["bom-ref"],
+                "dependsOn": sorted(each["bom-ref"] for each in components),
+            }
+        ],
+    }
+
+
+def _components(lock: str) -> Iterator[dict[str, Any]]:
+    for name, version, marker, hashes in _ENTRY.findall(lock):
+        component = _component(name, version)
+        # Each hash is of one file of the release, of which an environment installs one.
+        component["hashes"] = [
+            {"alg": "SHA-256", "content": digest} for digest in _HASH.findall(hashes)
+        ]
+        if marker:
+            component["properties"] = [{"name": "python:marker", "value": marker}]
+        yield component
+
+
+def _component(name: str, version: str) -> dict[str, Any]:
+    url = f"pkg:pypi/{name}@{version}"
+    return {
+        "type": "library",
+        "bom-ref": url,
+        "name": name,
+        "version": version,
+        "purl": url,
+    }

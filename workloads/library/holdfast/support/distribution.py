@@ -1,0 +1,61 @@
+"""The distribution that installs this package. On PyPI, the package's own name belongs to another
+project.
+"""
+
+# Why it is so: infra/decisions/0121.
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.support.errors import InputError
+
+DISTRIBUTION = "holdfast-gke"
+FOREIGN = "holdfast"
+_FOREIGN_METADATA = re.compile(rf"{FOREIGN}(-\d[^-]*(-py[\d.]+)?)?\.(dist|egg)-info", re.IGNORECASE)
+
+
+def require_no_foreign_package() -> None:
+    """Raises InputError if a distribution named `holdfast` is installed: it overwrites files of
+    this package.
+    """
+    for metadata in _foreign_metadata():
+        version = _installed_version()
+        requirement = f"{DISTRIBUTION}=={version}" if version else DISTRIBUTION
+        raise InputError(
+            f"another distribution that installs the package {FOREIGN} is present",
+            got=metadata,
+            allowed=f"{DISTRIBUTION} alone: the two overwrite each other's files",
+            fix=(
+                f"pip uninstall {FOREIGN}; pip install --force-reinstall --no-deps {requirement},"
+                " or its wheel"
+            ),
+        )
+
+
+def install_command(extra: str) -> str:
+    """What adds an extra to this installation."""
+    if _installed_version():
+        return f"pip install '{DISTRIBUTION}[{extra}]'"
+    return "make setup"
+
+
+def _foreign_metadata() -> Iterator[Path]:
+    # Not by importlib.metadata: its import takes half as long as all of `holdfast --help`.
+    for folder in sys.path:
+        with suppress(OSError):  # an archive, or nothing
+            yield from (
+                path for path in Path(folder).iterdir() if _FOREIGN_METADATA.fullmatch(path.name)
+            )
+
+
+def _installed_version() -> str:
+    """Empty in a clone, where `make setup` links the package and installs what all extras bring."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,134 @@
+"""The distribution is `holdfast-gke`: nothing sends users to `holdfast`, and nothing starts beside
+it.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.support.distribution import DISTRIBUTION, install_command, require_no_foreign_package
+from holdfast.support.errors import InputError
+from tests.support import ROOT, ran
+
+LIBRARY = ROOT / "workloads" / "library"
+# Words that name a distribution to pip, a workflow, a lock or a reader.
+WRONG_NAME = re.compile(
+    r"pip3? install (?:-\S+ )*['\"]?holdfast(?![\w-])"
+    r"|(?<![\w.-])holdfast\[(?=[a-z])"
+    r"|(?<![\w.-])holdfast(?:==|>=|-VERSION|-\*\.whl|-\d+\.\d)"
+    r"|(?:version|distribution|metadata|requires)\(['\"]holdfast['\"]\)"
+)
+OWN = Path(__file__).relative_to(ROOT).as_posix()
+
+
+def metadata(folder: Path, name: str) -> Path:
+    """The folder that tells pip and importlib.metadata what is installed."""
+    info = folder / name
+    info.mkdir(parents=True)
+    distribution, _, version = name.removesuffix(".dist-info").partition("-")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
+    return info
+
+
+def test_nothing_names_the_distribution_of_others() -> None:
+    listed = ran(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    ).stdout.splitlines()
+    found: list[str] = []
+    for name in listed:
+        path = ROOT / name
+        if name == OWN or not path.is_file() or path.suffix in (".png", ".gz", ".parquet"):
+            continue
+        lines = path.read_text(errors="ignore").splitlines()
+        found += [
+            f"{name}:{number}: {line}"
+            for number, line in enumerate(lines, 1)
+            if WRONG_NAME.search(line)
+        ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install -U holdfast",
+        "pip install 'holdfast[gcs]'",
+        "needs holdfast[jobs]",
+        "version('holdfast')",
+        "holdfast==0.1.0",
+    ],
+)
+def test_a_text_that_names_the_distribution_of_others_is_found(text: str) -> None:
+    assert WRONG_NAME.search(text)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("words", [["-m", "holdfast", "--help"], ["-m", "holdfast", "lint"]])
+def test_the_command_line_does_not_start_beside_the_distribution_of_others(
+    words: list[str], tmp_path: Path
+) -> None:
+    info = metadata(tmp_path, "holdfast-0.5.1.dist-info")
+    done = ran(
+        [sys.executable, *words], tmp_path, os.environ | {"PYTHONPATH": f"{tmp_path}:{LIBRARY}"}
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    what, got, allowed, fix = done.stderr.splitlines()
+    assert what.startswith("error: ") and str(info) in got and DISTRIBUTION in allowed
+    assert "pip uninstall holdfast;" in fix and f"{DISTRIBUTION}, or its wheel" in fix
+
+
+@pytest.mark.process
+def test_a_trainer_does_not_start_beside_the_distribution_of_others(tmp_path: Path) -> None:
+    metadata(tmp_path, "holdfast-0.5.1.dist-info")
+    words = [sys.executable, "-c", "from holdfast.checkpoint import Checkpointer"]
+    done = ran(words, tmp_path, os.environ | {"PYTHONPATH": f"{tmp_path}:{LIBRARY}"})
+    assert done.returncode == 1 and "fix: pip uninstall holdfast" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "holdfast-0.5.1.dist-info",
+        "Holdfast-0.5.1.dist-info",
+        "holdfast.egg-info",
+        "holdfast-0.5.1-py3.12.egg-info",
+    ],
+)
+def test_each_form_of_metadata_is_recognised(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata(tmp_path, name)
+    metadata(tmp_path, "holdfast_gke-0.1.0.dist-info")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError) as refused:
+        require_no_foreign_package()
+    assert refused.value.got == str(tmp_path / name)
+    assert refused.value.fix.endswith("--no-deps holdfast-gke==0.1.0, or its wheel")
+
+
+def test_distributions_of_other_names_are_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "holdfast_gke-0.1.0.dist-info",
+        "holdfast_platform-0.1.0.dist-info",
+        "holdfast-gke-0.1.0.egg-info",
+    ):
+        metadata(tmp_path, name)
+    for folder in (tmp_path, tmp_path / "gone", Path(__file__)):
+        monkeypatch.syspath_prepend(folder)
+    require_no_foreign_package()
+
+
+def test_an_installed_library_names_its_extra_and_a_clone_its_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert install_command("gcs") == "make setup"
+    metadata(tmp_path, "holdfast_gke-0.1.0.dist-info")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert install_command("gcs") == "pip install 'holdfast-gke[gcs]'"
