@@ -9,7 +9,6 @@ Decision: infra/decisions/0021.
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,6 +18,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from holdfast.checkpoint.errors import Damaged, Preempted, RankLost, StorageError, Transient
+from holdfast.contract.lost_peer import says_lost_peer
 from holdfast.runtime.ballot import Store
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.support.errors import InputError, Later
@@ -120,19 +120,10 @@ def default_store() -> c10d.Store:
     return mine
 
 
-# What torch's RuntimeErrors contain when another rank is gone (gloo; nccl raises DistError).
-_PEER_LOST = re.compile(
-    "closed by peer|reset by peer|Connection refused|Broken pipe|Timed out|recv header|caused pair"
-    " closure"
-)
-
-
 def is_lost_peer(error: BaseException) -> bool:
     """Whether it says that another rank is gone: worth another start, and no bug of the program's."""
     # RankLost: a peer that is silent while a start or a save is agreed on, which no socket reports.
-    return isinstance(error, (dist.DistError, RankLost)) or (
-        isinstance(error, RuntimeError) and _PEER_LOST.search(str(error)) is not None
-    )
+    return isinstance(error, RankLost) or says_lost_peer(error)
 
 
 T = TypeVar("T")

@@ -131,13 +131,25 @@ class Reports:
         # restored.
         lost = step - writer.durable_step
         seconds = time.monotonic() - writer.durable_since
-        if lost > 0:
-            newest = (
-                f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
+        if lost <= 0:
+            return
+        kept = ", unless the save in flight still completes" if writer.busy else ""
+        line = (
+            f"the newest checkpoint is of step {writer.durable_step}: {lost} steps ({seconds:.0f}"
+            f" s) are lost{kept}"
+        )
+        copied = writer.copied_step
+        if copied > writer.durable_step:
+            line = (
+                f"the memory of nodes holds step {copied}: {step - copied} steps are lost; without"
+                f" it {line}"
             )
-            kept = ", unless the save in flight still completes" if writer.busy else ""
-            line = f"{newest}: {lost} steps ({seconds:.0f} s) are lost{kept}{peer and f'; {peer}'}"
-            self.log(logs.warning, "stop", line, everywhere=bool(peer))
+        self.log(
+            logs.warning,
+            "stop",
+            f"leaving at step {step}, {line}{peer and f'; {peer}'}",
+            everywhere=bool(peer),
+        )
 
     def of_window(self, writer: CheckpointWriter, window_s: float, every: Cadence) -> None:
         """Once, after the first save: what a notice will leave time for."""

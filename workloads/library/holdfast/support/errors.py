@@ -9,6 +9,7 @@ HoldfastError
 └── every other exception class of the library, in its room's errors
 """
 
+import atexit
 import errno
 import os
 import subprocess
@@ -17,6 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from holdfast.contract.lost_peer import says_lost_peer
 from holdfast.support.printable import printable
 from holdfast.vocabulary.environment import ENV_JOB, ENV_TRACEBACK
 from holdfast.vocabulary.exit_codes import (
@@ -167,6 +169,10 @@ def run_cli(command: Callable[[], object]) -> None:
         refused = unusable_path(error) if isinstance(error, OSError) else None
         if refused:
             _end_as_bad_input(refused)
+        # Only who has started a process group has peers: to all others such a message is a bug like
+        # any other.
+        if "torch.distributed" in sys.modules and says_lost_peer(error):
+            _end_as_lost_peer(error)
         _report_bug(error)
         sys.exit(EXIT_BUG)
 
@@ -180,6 +186,24 @@ def _end_as_unjudged(text: str) -> NoReturn:
     shown = "\n".join(printable(line, 2_000) for line in text.splitlines())
     print(f"could not judge: {shown}", file=sys.stderr)
     sys.exit(EXIT_NOT_JUDGED)
+
+
+def _end_as_lost_peer(error: Exception) -> NoReturn:
+    if os.environ.get(ENV_TRACEBACK):
+        traceback.print_exception(error)
+    reason, _, _advice = str(error).partition(" This is typically")
+    message = printable(" ".join(reason.split())[:300])
+    print(f"lost:    another process of this job is gone: {message}", file=sys.stderr)
+    print(
+        f"  next:    start this one again; it ends with {EXIT_RETRY}, so that its launcher does",
+        file=sys.stderr,
+    )
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At the interpreter's end torch would take down a broken group: that aborts the process now and
+    # then, or hangs.
+    os._exit(EXIT_RETRY)
 
 
 def _report_bug(error: Exception) -> None:

@@ -43,7 +43,10 @@ ELASTIC_SETTINGS = {
     "seed": "of weights and data",
     "gather_s": "seconds to wait for all nodes at the start",
     "hold_s": "seconds that too few nodes wait",
-    "silent_s": "seconds without an answer after which a node is lost",
+    "silent_s": (
+        "seconds after which a node that takes no connection is lost; five times as long if only"
+        " its process is silent"
+    ),
 }
 
 app = typer.Typer(

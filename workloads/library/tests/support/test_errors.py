@@ -127,3 +127,8 @@ def test_what_an_error_quotes_neither_rules_the_terminal_nor_speaks_to_the_ci() 
         "fix",
     ]
     assert all(line.isprintable() and "##[" not in line for line in done.stderr.splitlines())
+
+
+def test_command_that_has_no_peers_loses_none() -> None:
+    done = ended("raise RuntimeError('Connection closed by peer')")
+    assert done.returncode == 70 and "a bug in holdfast" in done.stderr

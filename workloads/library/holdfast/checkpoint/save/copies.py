@@ -130,6 +130,16 @@ class Copies:
             self._processor_s = report.processor_s or self._processor_s
 
     @property
+    def copied_step(self) -> int:
+        """Newest step of which this rank's shard is known to be in the memory of two nodes; -1: of
+        none.
+        """
+        newest = self._newest
+        if newest and newest.state == "copied":
+            return newest.version[0]
+        return self.kept[0]
+
+    @property
     def newest_step(self) -> int:
         """Of the version that was staged last."""
         return self._newest.version[0] if self._newest else self.kept[0]

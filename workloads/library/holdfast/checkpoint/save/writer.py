@@ -113,6 +113,11 @@ class CheckpointWriter:
         return self._stagings[0].bytes
 
     @property
+    def copied_step(self) -> int:
+        """Newest step that the memory of nodes is known to hold; -1: none."""
+        return self._copies.copied_step if self._copies else -1
+
+    @property
     def busy(self) -> bool:
         return bool(self._uploader.in_flight)
 

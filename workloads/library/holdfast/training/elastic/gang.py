@@ -66,9 +66,10 @@ class ElasticGang:
     one process. A place also uses the port above its own. `shards`: cut of each step, 0 for six for
     each process. `every`: steps between checkpoints. `facts`: what must not differ when a run is
     resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a start
-    or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that
-    does not answer counts as lost; `lag_s`: how long the others wait in a step for one that does
-    answer, doubled where that was too short.
+    or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member counts
+    as lost whose machine does not answer, five times as long where only its process does not;
+    `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too
+    short.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class ElasticGang:
             gather_s=gather_s,
             hold_s=hold_s,
             stop_asked=self._stop_asked,
+            silent_s=silent_s,
         )
         added_up = pod.nodes[node.rank :: node.size]
         device = self._gradients.device

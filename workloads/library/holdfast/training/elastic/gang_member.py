@@ -18,10 +18,12 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
+from holdfast.training.elastic.hearing import Hearing
 from holdfast.training.elastic.transfer import all_applied, synchronize
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
 from holdfast.training.gang.liveness import Watch
 from holdfast.training.gang.membership import Epoch
+from holdfast.training.gang.peer_client import of_members
 from holdfast.training.gang.process_group import Group
 from holdfast.training.gang.reachability import Reach
 from holdfast.training.gang.regroup import Regroup
@@ -109,8 +111,9 @@ class Crew:
         began = time.monotonic()
         before = self.epoch
         silent = self._watch.silent
+        heard = self._watch.hearing
         self._leave()
-        epoch = self._after(before, silent)
+        epoch = self._after(before, silent, heard)
         # No member was lost, so the same members would fail at the same step again.
         if self.step != NO_STATE and {*before.members} <= {*epoch.members}:
             self._lag.repeated(self.step, str(error))
@@ -145,17 +148,18 @@ class Crew:
 
     def _others_commit(self) -> bool:
         """False: this is the lead that is left."""
+        lower = [member for member in self.epoch.members if member.index < self.me.index]
+        hearing = self._regroup.hearing([member.index for member in lower])
         while True:
-            answers = self._peers.answers([*self.epoch.members])
-            # Who was left out of the gang and asks to come in ends nothing.
-            lead = next(
-                (member for member, found in answers.items() if found.get("phase") != "waiting"),
-                self.me,
-            )
-            if lead == self.me:
+            answers = of_members(lower, hearing.survey())
+            # Members that were left out of the gang and ask to join end nothing.
+            phases = []
+            for found in answers.values():
+                if found.get("phase") != "waiting":
+                    phases.append(found.get("phase"))
+            if not phases and not hearing.unanswered:
                 return False
-            status = self._peers.ask(lead.index, "/status", 1.0) or {}
-            if status.get("phase") == "complete":
+            if phases[:1] == ["complete"]:
                 self._control.enter(self.epoch, "complete")
                 return True
             time.sleep(0.05)
@@ -208,9 +212,11 @@ class Crew:
         self._control.lose(self.epoch)
         self.group.close()
 
-    def _after(self, epoch: Epoch, without: frozenset[int] = frozenset()) -> Epoch:
+    def _after(
+        self, epoch: Epoch, without: frozenset[int] = frozenset(), heard: Hearing | None = None
+    ) -> Epoch:
         try:
-            return self._decided(lambda: self._regroup.after(epoch, without=without))
+            return self._decided(lambda: self._regroup.after(epoch, without=without, heard=heard))
         except Expelled:
             logs.warning("gang", "the gang went on without this node, which now joins it again")
             self._saves.follow()
@@ -301,11 +307,14 @@ class Crew:
             self._node.decided(self._await_restored)
 
     def _await_restored(self) -> None:
+        place = self.epoch.lead.index
+        hearing = self._regroup.hearing([place])
         while True:
-            lead = self._peers.ask(self.epoch.lead.index, "/status", 1.0)
-            if not lead or lead.get("incarnation") != self.epoch.lead.incarnation:
+            lead = hearing.survey().get(place)
+            replaced = lead is not None and lead.get("incarnation") != self.epoch.lead.incarnation
+            if replaced or hearing.silent:
                 raise GroupLost("the lead was lost while it restored")
-            if lead.get("phase") == "member":
+            if lead and lead.get("phase") == "member":
                 return
             time.sleep(0.05)
 

@@ -3,8 +3,8 @@ lost.
 
 A collective knows only its own time limit, and a member may need long for a step: an evaluation, a
 checkpoint, a slow machine. So that limit is long, and a thread asks the others meanwhile. It ends
-the collective if one does not answer for `silent_s`, is another process by now, or has lost the
-group itself.
+the collective if one is silent for as long as hearing.py allows, is another process by now, or has
+lost the group itself.
 """
 
 import threading
@@ -14,13 +14,13 @@ from typing import Self
 
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
+from holdfast.training.elastic.hearing import LOOK_S, Hearing
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, epoch_of
 
 # Shorter than any wait that a person notices, and longer than the sums of most models: those cost
 # no question.
 GRACE_S = 0.5
-LOOK_S = 0.25
 MOST_REPEATS = 4
 
 
@@ -49,6 +49,8 @@ class Watch:
         """Places for which the last collectives were ended; empty where that would be all the
         others: then it may be this process that was stopped.
         """
+        self.hearing: Hearing | None = None
+        """That of the last collectives which lasted long enough to have one."""
         self._closed = threading.Event()
         threading.Thread(
             target=self._work,
@@ -61,6 +63,7 @@ class Watch:
         undisturbed step pays nothing.
         """
         self.silent = frozenset()
+        self.hearing = None
         self._over = (epoch, time.monotonic())
         return self
 
@@ -91,25 +94,25 @@ class Watch:
         if self._only_lead and epoch.lead != self._me:
             others = [epoch.lead]
         # Silence counts from the beginning of the collectives, not from the first question.
-        heard = dict.fromkeys(others, began)
+        already_s = time.monotonic() - began
+        places = [member.index for member in others]
+        hearing = Hearing(
+            self._peers,
+            places,
+            silent_s=self._silent_s,
+            already_s=already_s,
+        )
+        self.hearing = hearing
         left: list[Member] = []
         while self._over is over and not self._closed.wait(LOOK_S):
-            status = self._peers.look([member.index for member in others])
-            heard |= {member: time.monotonic() for member in others if member.index in status}
+            status = hearing.survey()
             # Twice: at a boundary some leave the epoch a moment before the last have their sum.
             before = left
             left = [member for member in others if _gone(member, status.get(member.index), epoch)]
             gone = [member for member in left if member in before]
-            silent = [
-                member for member, at in heard.items() if time.monotonic() - at >= self._silent_s
-            ]
-            if self._over is over and (gone or silent):
-                for member in silent:
-                    late = (
-                        f"place {member.index} has not answered for {self._silent_s:g} s and counts"
-                        " as lost"
-                    )
-                    logs.warning("gang", late)
+            if self._over is over and (gone or hearing.silent):
+                for place, why in hearing.silent.items():
+                    logs.warning("gang", f"place {place} {why} and counts as lost")
                 for member in gone:
                     logs.warning(
                         "gang",
@@ -117,8 +120,8 @@ class Watch:
                     )
                 # All silent at once: rather this process was stopped, and it must not propose a
                 # gang of itself.
-                if len(silent) < len(others):
-                    self.silent = frozenset(m.index for m in silent)
+                if len(hearing.silent) < len(others):
+                    self.silent = frozenset(hearing.silent)
                 else:
                     self.silent = frozenset()
                 self._abort()

@@ -193,13 +193,14 @@ class Control:
                 "epoch": self._epoch.to_json() if self._epoch else None,
                 "ear": self.ear,
                 "lost": self._lost,
+                "joining": sorted(self._joins),
                 "unheard": dict(self._unheard.values()),
             }
         )
 
 
 class _Server(BoundedServer):
-    most = 1024  # all members of the largest gang at one of them
+    most = request_queue_size = 1024  # all members of the largest gang at one of them
 
     def __init__(self, address: Address, control: Control) -> None:
         self.control = control

@@ -15,11 +15,12 @@ from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.stores import Storage
 from holdfast.runtime import logs
+from holdfast.training.elastic.hearing import PATIENCE, SILENT_S, Hearing
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_server import POLL_S, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose
-from holdfast.training.gang.peer_client import Peers, epoch_of
+from holdfast.training.gang.peer_client import Peers, epoch_of, of_members
 from holdfast.training.gang.reachability import TRIES, unreachable
 
 _LOOK_S = 0.05
@@ -38,9 +39,10 @@ class Regroup:
         gather_s: float,
         hold_s: float,
         stop_asked: Callable[[], bool],
+        silent_s: float = SILENT_S,
     ) -> None:
         """`gather_s`: how long a start waits for more than the least; `hold_s`: how long too few
-        wait.
+        wait; `silent_s`: as Hearing counts it.
         """
         self._storage = storage
         self._run = run
@@ -53,7 +55,8 @@ class Regroup:
         self._gather_s = gather_s
         self._hold_s = hold_s
         self._me = control.me
-        self._reported_late = 0
+        self._silent_s = silent_s
+        self._reported_late = self._reported_unanswered = 0
         self._left_out_by: Epoch | None = None
         """The newest that went on without this member."""
 
@@ -64,10 +67,12 @@ class Regroup:
         # Who asks in turn learns from it that their old epoch is over.
         self.control.enter(self._left_out_by, "waiting")
         began = time.monotonic()
+        others = [place for place in range(self._places) if place != self._me.index]
+        hearing = self.hearing(others)
         while True:
             if self._stop_asked():
                 raise Preempted(0)
-            status = self.peers.look([*range(self._places)])
+            status = hearing.survey()
             lead = _lead_to_ask(status, self._me.index)
             if lead != self._me.index:
                 failpoint("gang.join")
@@ -81,23 +86,31 @@ class Regroup:
                     if self._left_out_by is None or found.number > self._left_out_by.number:
                         return self._entered(found)
                     self.control.wait(_LOOK_S)  # that answer came at once
-            elif epoch := self._found(began):
+            # One that does not answer yet may be at work, and what is founded beside it would end
+            # its gang.
+            elif not hearing.unanswered and (epoch := self._found(began)):
                 return epoch
             # Where a gang is at work its lead decides; before that, waiting costs what waiting
             # nodes cost.
             elif time.monotonic() - began > self._gather_s + self._hold_s:
                 raise GangTooSmall(0, self._too_few())
 
-    def after(self, epoch: Epoch, *, without: frozenset[int] = frozenset()) -> Epoch:
+    def after(
+        self, epoch: Epoch, *, without: frozenset[int] = frozenset(), heard: Hearing | None = None
+    ) -> Epoch:
         """The epoch that follows: those who live, less those who leave or are silent, and those who
         want to join.
 
-        Raises Expelled. The state is not this function's business.
+        `heard`: what asked the members until now. Raises Expelled. The state is not this function's
+        business.
         """
         stayers = [member for member in epoch.members if member.index not in without]
         began = time.monotonic()
+        hearing = self.hearing(
+            [member.index for member in stayers if member != self._me], before=heard
+        )
         while True:
-            answers = self.peers.answers(stayers)
+            answers = of_members(stayers, hearing.survey())
             # Who has done the last step reports nothing more. A lower place commits, and is gone
             # soon.
             done = [
@@ -105,7 +118,7 @@ class Regroup:
                 for m, found in answers.items()
                 if m.index > self._me.index and found.get("finished") == epoch.number
             ]
-            living = [member for member in answers if member not in done]
+            living = [m for m in stayers if m == self._me or (m in answers and m not in done)]
             if not living or living[0] == self._me:
                 # Others have met without this member, that was frozen: what it proposes is decided
                 # already.
@@ -113,20 +126,29 @@ class Regroup:
                     found and found.number > epoch.number
                     for found in map(epoch_of, answers.values())
                 )
-                proposed = self._lead(
+                if hearing.unanswered and not ahead:
+                    self._report_unanswered(epoch, hearing.unanswered)
+                elif proposed := self._lead(
                     epoch,
                     living,
                     began,
                     ahead=ahead,
                     done=len(done),
-                )
-                if proposed:
+                ):
                     return proposed
             else:
                 failpoint("gang.report")
                 found = epoch_of(self._ask(living[0].index, "/report", epoch=epoch.number))
                 if found and found.number > epoch.number:
                     return self._entered(found)
+
+    def hearing(self, places: list[int], *, before: Hearing | None = None) -> Hearing:
+        return Hearing(
+            self.peers,
+            places,
+            silent_s=self._silent_s,
+            before=before,
+        )
 
     def _too_few(self) -> str:
         host, port = self.peers.addresses[self._me.index]
@@ -208,11 +230,27 @@ class Regroup:
                 f" {self.lag.bound_s:g} s",
             )
 
+    def _report_unanswered(self, epoch: Epoch, unanswered: frozenset[int]) -> None:
+        if self._reported_unanswered != epoch.number:
+            self._reported_unanswered = epoch.number
+            places = ", ".join(map(str, sorted(unanswered)))
+            most_s = PATIENCE * self._silent_s
+            logs.warning(
+                "gang",
+                f"waiting up to {most_s:g} s for place {places}: its machine takes connections, its"
+                " process is silent",
+            )
+
     def _joiners(self) -> list[Member]:
         asking = self.control.joining().values()
-        there = self.peers.answers([*asking])
-        # Every later epoch would wait for a member that died.
-        self.control.forget({*asking} - there.keys())
+        survey = self.peers.survey([member.index for member in asking])
+        there = of_members([*asking], survey.answers)
+        # Every later epoch would wait for a member that died. One that is only slow to answer may
+        # join the next one.
+        slow = survey.unanswered | survey.unknown
+        self.control.forget(
+            {member for member in asking if member not in there and member.index not in slow}
+        )
         return [*there]
 
     def _propose(self, epoch: Epoch, began: float) -> Epoch | None:
@@ -248,7 +286,7 @@ class Regroup:
             )
         return epoch
 
-    def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
+    def _ask(self, index: int, path: str, **body: Any) -> dict[str, object] | None:
         # An answer to these may itself wait for POLL_S.
         return self.peers.ask(index, path, POLL_S + 1, **asdict(self._me), **body)
 

@@ -28,13 +28,14 @@ from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
+from holdfast.training.elastic.hearing import SILENT_S
 from holdfast.training.errors import Expelled
 from holdfast.training.gang.forked_ranks import ForkedRanks
 from holdfast.training.gang.liveness import Lag, Watch
 from holdfast.training.gang.member_addresses import MAX_RANKS, Address
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
-from holdfast.training.gang.peer_client import Peers
+from holdfast.training.gang.peer_client import Peers, of_members
 from holdfast.training.gang.process_group import opening
 from holdfast.training.gang.regroup import Regroup
 from holdfast.training.gang.saves import open_store
@@ -51,8 +52,6 @@ from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 MEMORIES = 3
 """Of a rank: one that is kept, one that is copied, and one that is uploaded."""
 CONNECT_S = 60.0
-SILENT_S = 3.0
-"""When a node that answers no question counts as lost."""
 MAX_DOMAIN = 200
 """Characters: each rank gets those of all nodes."""
 
@@ -176,7 +175,7 @@ class _Launcher:
             self._keeper.end_uploaders()
             self._control.lose(epoch)
             try:
-                epoch = self._regroup.after(epoch)
+                epoch = self._regroup.after(epoch, heard=self._watch.hearing)
             except Expelled:
                 epoch = self._regroup.first()
 
@@ -264,9 +263,13 @@ class _Launcher:
         """One that went now would look lost to those whose ranks are still ending."""
         self._control.enter(epoch, "complete")
         others = [member for member in epoch.members if member != self._control.me]
-        while any(
-            found.get("phase") != "complete" for found in self._peers.answers(others).values()
-        ):
+        hearing = self._regroup.hearing([member.index for member in others])
+        while True:
+            found = of_members(others, hearing.survey())
+            if not hearing.unanswered and all(
+                each.get("phase") == "complete" for each in found.values()
+            ):
+                return
             self._control.wait(0.1)
 
     def _statuses(self, epoch: Epoch) -> list[dict[str, Any]] | None:

@@ -3,15 +3,18 @@ cost.
 """
 
 import os
+from typing import cast
 
 import pytest
 import torch
 
 from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.reports import Reports
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.copies import Copies
 from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.save.uploader import Report
+from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.state.tensors import pieces_of
@@ -85,3 +88,48 @@ def test_a_memory_that_outlives_a_start_keeps_what_it_held_when_the_state_has_gr
     assert os.fstat(outliving).st_size >= 2 * size
     assert os.pread(outliving, len(held), 4321) == held
     os.close(outliving)
+
+
+class AtStep:
+    """What a report asks a writer."""
+
+    durable_step = 0
+    durable_since = 0.0
+    busy = False
+
+    def __init__(self, own: Copies) -> None:
+        self._own = own
+
+    @property
+    def copied_step(self) -> int:
+        return self._own.copied_step
+
+
+def reported(own: Copies, step: int, capsys: pytest.CaptureFixture[str]) -> str:
+    Reports(None, "job").of_loss(
+        cast(CheckpointWriter, AtStep(own)), step, "Connection closed by peer"
+    )
+    return capsys.readouterr().out
+
+
+def test_steps_that_the_memory_of_nodes_holds_are_not_reported_as_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = copies()
+    assert "leaving at step 52, the newest checkpoint is of step 0: 52 steps (" in reported(
+        own, 52, capsys
+    )
+    own.staged((52, "a"), 0, 1, 0.1)
+    assert "52 steps (" in reported(own, 52, capsys) and own.copied_step == -1, "still on its way"
+    own.take(Report(save=1, done="copied"))
+    text = reported(own, 52, capsys)
+    assert (
+        "leaving at step 52, the memory of nodes holds step 52: 0 steps are lost; without it the"
+        " newest" in text
+    )
+    assert "Connection closed by peer" in text
+    own.staged((53, "a"), 1, 2, 0.1)
+    own.take(Report(save=2, done="uncopied", reason="no room"))
+    assert "52 steps" in reported(own, 52, capsys), (
+        "the version before was not known to be whole on every rank"
+    )

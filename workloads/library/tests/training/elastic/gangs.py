@@ -224,6 +224,10 @@ class Gang(Launched):
         """Whether the process of that place asks to come in."""
         return self.peers.look([place]).get(place, {}).get("phase") == "waiting"
 
+    def joining(self, place: int, lead: int = 0) -> bool:
+        """Whether the lead has heard that place ask to come in: it takes it in at the next step."""
+        return place in self.peers.look([lead]).get(lead, {}).get("joining", ())
+
 
 class Commits:
     """Of a run, noted while it lasts: retention deletes them."""

@@ -76,10 +76,19 @@ class Played:
     """
 
     def __init__(
-        self, gang: Gang, strikes: Sequence[Strike], *, watch: Callable[[], None] = lambda: None
+        self,
+        gang: Gang,
+        strikes: Sequence[Strike],
+        *,
+        watch: Callable[[], None] = lambda: None,
+        opens_gate: Callable[["Played"], bool] = lambda _: False,
     ) -> None:
+        """`watch`: called while it lasts; `opens_gate`: when members that stand at the gang's gate
+        go on.
+        """
         self.struck = list[str]()
         self.wrong = list[str]()
+        self._opens_gate = opens_gate
         self._gang = gang
         self._watch = watch
         self._waiting = {
@@ -97,6 +106,8 @@ class Played:
             if any(codes) or None not in codes:
                 self._ended(node, {code for code in codes if code is not None})
         self._watch()
+        if self._opens_gate(self):
+            self._gang.open_gate()
         return not self._left
 
     def _start(self, node: int) -> None:

@@ -28,7 +28,7 @@ from holdfast.training.gang.member_addresses import Places, addresses
 from holdfast.training.gang.member_server import EPOCHS, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose, read_epoch
 from holdfast.training.gang.node import Node
-from holdfast.training.gang.peer_client import Peers
+from holdfast.training.gang.peer_client import Peers, Survey
 from holdfast.training.sharded.launcher import ShardedNode
 from holdfast.training.tcp_gate import join_key
 from holdfast.vocabulary.environment import ENV_KEY_FILE
@@ -411,13 +411,14 @@ class Answers:
         self.asked: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
         self._times = 0
 
-    def look(self, places: list[int]) -> dict[int, dict[str, Any]]:
+    def survey(self, places: list[int]) -> Survey:
         self.asked.put(places)
         self._times += 1
         lost = {"lost": EPOCH.number} if self._times > 3 else {}
-        return {
-            place: {"incarnation": f"p{place}"} | (lost if not place else {}) for place in places
-        }
+        answers = {}
+        for place in places:
+            answers[place] = {"incarnation": f"p{place}"} | (lost if not place else {})
+        return Survey(answers=answers, unanswered=frozenset())
 
 
 @pytest.mark.parametrize(("me", "asked"), [(0, [1, 2, 3]), (2, [0])])

@@ -34,6 +34,10 @@ def fork_server(site: Path) -> ForkServer:
     return ForkServer(IMPORTS, path=[ROOT, site])
 
 
+WINDOW_S = 120.0
+"""In which a last save fits on any machine: whether one fits is another test's question."""
+
+
 class Gang(Launched):
     def __init__(
         self,
@@ -64,7 +68,7 @@ class Gang(Launched):
         assert self.all_ended() == [0] * self._size, self.logs()
         return self._printed("digest ")
 
-    def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
+    def notice_on_rank_1(self, after: str, *, window_s: float = WINDOW_S) -> list[int]:
         """As torchrun does: SIGTERM to the rank's whole group where it prints `after` and waits;
         all exit codes.
         """

@@ -1,0 +1,61 @@
+"""How a rank ends whose peer is gone: as a loss, which is expected, and not as a bug."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.vocabulary.environment import ENV_JOB, ENV_TRACEBACK
+from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_RETRY
+from workloads.library.tests.training.elastic.gangs import ranks
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+RANK = """
+import os
+import torch, torch.distributed as dist
+from holdfast.support.errors import run_cli
+def main():
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os._exit(9)
+    {body}
+run_cli(main)
+"""
+SUM = "dist.all_reduce(torch.ones(1))"
+
+
+def ended(body: str, *, also: str = "") -> subprocess.CompletedProcess[str]:
+    """Rank 0 of two, once the other is gone."""
+    usual = {}
+    for name, value in os.environ.items():
+        if name not in (ENV_JOB, ENV_TRACEBACK):
+            usual[name] = value
+    command = [sys.executable, "-c", RANK.format(body=body)]
+    first, other = (usual | variables | ({also: "1"} if also else {}) for variables in ranks(2))
+    with subprocess.Popen(command, env=other) as lost:
+        done = subprocess.run(
+            command,
+            env=first,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert lost.wait() == 9
+    return done
+
+
+@pytest.mark.parametrize("also", ["", ENV_JOB])
+def test_rank_that_loses_its_peer_says_so_and_can_be_started_again(also: str) -> None:
+    done = ended(SUM, also=also)
+    assert "lost:    another process of this job is gone" in done.stderr
+    assert "bug" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == EXIT_RETRY, done.stderr
+
+
+def test_bug_beside_a_lost_peer_is_a_bug() -> None:
+    done = ended("torch.ones(2, 3) @ torch.ones(2, 3)")
+    assert "a bug in holdfast" in done.stderr and done.returncode == EXIT_BUG
