@@ -18,9 +18,9 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
-from holdfast.training.elastic.hearing import Hearing
 from holdfast.training.elastic.transfer import all_applied, synchronize
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
+from holdfast.training.gang.hearing import Hearing
 from holdfast.training.gang.liveness import Watch
 from holdfast.training.gang.membership import Epoch
 from holdfast.training.gang.peer_client import of_members

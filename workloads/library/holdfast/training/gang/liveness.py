@@ -14,7 +14,7 @@ from typing import Self
 
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
-from holdfast.training.elastic.hearing import LOOK_S, Hearing
+from holdfast.training.gang.hearing import LOOK_S, Hearing
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, epoch_of
 

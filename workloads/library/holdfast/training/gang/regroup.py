@@ -15,8 +15,8 @@ from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.stores import Storage
 from holdfast.runtime import logs
-from holdfast.training.elastic.hearing import PATIENCE, SILENT_S, Hearing
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall
+from holdfast.training.gang.hearing import PATIENCE, SILENT_S, Hearing
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_server import POLL_S, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose

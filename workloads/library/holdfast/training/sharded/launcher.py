@@ -28,9 +28,9 @@ from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
-from holdfast.training.elastic.hearing import SILENT_S
 from holdfast.training.errors import Expelled
 from holdfast.training.gang.forked_ranks import ForkedRanks
+from holdfast.training.gang.hearing import SILENT_S
 from holdfast.training.gang.liveness import Lag, Watch
 from holdfast.training.gang.member_addresses import MAX_RANKS, Address
 from holdfast.training.gang.member_server import Control

@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from holdfast.checkpoint.stores import LocalStorage
-from holdfast.training.elastic.hearing import PATIENCE, Hearing
+from holdfast.training.gang.hearing import PATIENCE, Hearing
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
