@@ -18,10 +18,10 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from holdfast.checkpoint.errors import Damaged, Preempted, RankLost, StorageError, Transient
-from holdfast.contract.lost_peer import says_lost_peer
 from holdfast.runtime.ballot import Store
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.support.errors import InputError, Later
+from holdfast.support.lost_peer import says_lost_peer
 
 Json = Any
 

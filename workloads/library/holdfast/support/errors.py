@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from holdfast.contract.lost_peer import says_lost_peer
+from holdfast.support.lost_peer import says_lost_peer
 from holdfast.support.printable import printable
 from holdfast.vocabulary.environment import ENV_JOB, ENV_TRACEBACK
 from holdfast.vocabulary.exit_codes import (
