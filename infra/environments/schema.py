@@ -111,7 +111,7 @@ class Environment:
     teams: tuple[Team, ...] = ()
     """Those that share the cluster with the default team."""
     delivery: Delivery | None = None
-    """None: only people deploy. See infra/UPGRADING.md."""
+    """None: only people deploy. See infra/docs/how-to/upgrading.md."""
     labels: tuple[tuple[str, str], ...] = ()
     """Set on every resource that supports labels, for billing."""
     enable_apis: bool = True

@@ -25,7 +25,7 @@ def of_readme() -> str:
 
 def test_what_the_page_of_checkpoints_imports_is_what_an_example_runs_with() -> None:
     imported = re.compile(r"^\+?(from holdfast\S* import \w+)$", re.MULTILINE)
-    shown = imported.findall((LIBRARY / "CHECKPOINTS.md").read_text())
+    shown = imported.findall((LIBRARY / "docs/how-to/checkpoints-in-your-trainer.md").read_text())
     used = set()
     for path in (LIBRARY / "holdfast/training/examples").glob("*.py"):
         for line in imported.findall(path.read_text()):
