@@ -134,8 +134,8 @@ def test_silence_is_carried_over_to_the_next_hearing() -> None:
 
 MEMBER = """
 import sys, time
-from holdfast.training.elastic.control import Control
-from holdfast.training.elastic.membership import Member
+from holdfast.training.gang.member_server import Control
+from holdfast.training.gang.membership import Member
 control = Control(Member(index=0, incarnation="p0"), int(sys.argv[1]), b"run")
 print("up", flush=True)
 time.sleep(3600)

@@ -183,7 +183,7 @@ def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that
 HOST = """
 import sys, time
 from datetime import timedelta
-from holdfast.training.gate import Gate
+from holdfast.training.tcp_gate import Gate
 gate = Gate(int(sys.argv[1]), b"run", timeout=timedelta(seconds=10))
 print("up", flush=True)
 time.sleep(3600)
