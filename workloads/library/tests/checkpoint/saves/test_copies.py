@@ -1,13 +1,11 @@
-"""When a rank's copies are made and which of them is kept: by what every rank has, and by what they
-cost.
-"""
+"""The schedule of copies: by what every rank has, and by what they cost."""
 
 import os
 
 import pytest
 import torch
 
-from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.copies import Copies
 from holdfast.checkpoint.save.staging import Staging
@@ -28,7 +26,7 @@ PLACES = PeerPlaces(
 """No copy is handed over, so no keeper is asked."""
 
 
-def copies(**settings: int) -> Copies:
+def make_copies(**settings: int) -> Copies:
     return Copies(
         PLACES,
         Tuning(**settings),
@@ -42,46 +40,64 @@ def copies(**settings: int) -> Copies:
 
 
 def test_a_copy_that_failed_is_tried_more_rarely() -> None:
-    """What is kept meanwhile is of copies_model.py."""
-    own = copies(peer_steps=3)
-    assert own.due(5) and own.agree(alone(), 5, 1.0)
-    own.staged((5, "a"), 0, 1, 0.1)
-    own.take(Report(save=1, done="uncopied", reason="no room"))
-    assert own.agree(alone(), 8, 1.0)
-    assert not own.due(13) and own.due(14)
+    """copies_model.py checks which copy stays meanwhile."""
+    copies = make_copies(peer_steps=3)
+    assert copies.due(5) and copies.agree(alone(), 5, 1.0)
+    copies.record_staged(
+        (5, "a"),
+        0,
+        1,
+        0.1,
+    )
+    copies.record_outcome(Report(save=1, done="uncopied", reason="no room"))
+    assert copies.agree(alone(), 8, 1.0)
+    assert not copies.due(13) and copies.due(14)
 
 
-def test_copies_keep_below_two_percent_of_the_steps_time() -> None:
-    own = copies()
+def test_copies_take_less_than_two_percent_step_time() -> None:
+    copies = make_copies()
     for save, step in enumerate((5, 6), start=1):
-        assert own.agree(alone(), step, 0.5)
-        own.staged((step, "a"), 0, save, 0.1 if save == 2 else 60.0)
-        own.take(Report(save=save, done="copied"))
-    own.agree(alone(), 7, 0.5)
-    assert not own.due(23) and own.due(24), "0.1 s in 17 steps of 0.5 s, of which 1.2 % are 0.102 s"
+        assert copies.agree(alone(), step, 0.5)
+        copies.record_staged(
+            (step, "a"),
+            0,
+            save,
+            0.1 if save == 2 else 60.0,
+        )
+        copies.record_outcome(Report(save=save, done="copied"))
+    copies.agree(alone(), 7, 0.5)
+    assert not copies.due(23) and copies.due(24), (
+        "0.1 s in 17 steps of 0.5 s, of which 1.2 % are 0.102 s"
+    )
 
 
-def test_copies_take_at_most_two_percent_of_the_nodes_processors(
+def test_copies_take_at_most_two_percent_cpu_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    own = copies()
-    assert own.agree(alone(), 5, 0.5)
-    own.staged((5, "a"), 0, 1, 0.0)
-    own.take(Report(save=1, done="copied", processor_s=2.0))
-    own.agree(alone(), 6, 0.5)
-    assert not own.due(89) and own.due(90), "half a second of all cores in 84 steps of 0.5 s"
+    copies = make_copies()
+    assert copies.agree(alone(), 5, 0.5)
+    copies.record_staged(
+        (5, "a"),
+        0,
+        1,
+        0.0,
+    )
+    copies.record_outcome(Report(save=1, done="copied", processor_s=2.0))
+    copies.agree(alone(), 6, 0.5)
+    assert not copies.due(89) and copies.due(90), "half a second of all cores in 84 steps of 0.5 s"
 
 
-def test_a_memory_that_outlives_a_start_keeps_what_it_held_when_the_state_has_grown() -> None:
+def test_a_memory_that_has_to_grow_keeps_its_content() -> None:
     size = 1 << 20
-    held = b"a copy that a restore may need"
-    outliving = os.memfd_create("outliving")
-    os.ftruncate(outliving, size)
-    os.pwrite(outliving, held, 4321)
-    staging = Staging(os.dup(outliving))
-    staging.prepare(pieces_of(capture({"t": torch.ones(2 * size, dtype=torch.uint8)}), 0, 1))
+    content = b"a copy that a restore may need"
+    memory = os.memfd_create("outliving")
+    os.ftruncate(memory, size)
+    os.pwrite(memory, content, 4321)
+    staging = Staging(os.dup(memory))
+    larger_state = {"t": torch.ones(2 * size, dtype=torch.uint8)}
+    staging.prepare(pieces_of(capture(larger_state), 0, 1))
     staging.close()
-    assert os.fstat(outliving).st_size >= 2 * size
-    assert os.pread(outliving, len(held), 4321) == held
-    os.close(outliving)
+    assert os.fstat(memory).st_size >= 2 * size
+    assert os.pread(memory, len(content), 4321) == content
+    os.close(memory)
