@@ -1,6 +1,6 @@
-"""From a URL to its store, with retries where they help.
+"""Open the store of a URL, with retries of requests that may succeed later.
 
-A put whose first try did arrive and whose answer was lost ends in AlreadyExists; `put_object`
+A put whose first try succeeded but whose answer was lost ends in AlreadyExists; `put_object`
 compares the object with its own bytes.
 """
 
@@ -31,30 +31,43 @@ GROUP = "holdfast.stores"
 _CALLABLE = "a callable (url, *, request_s) that returns a holdfast.checkpoint.stores.Storage"
 
 
-def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
-    """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay
-    silent. Raises InputError for another form, a store whose package is missing, and one that
-    cannot be used.
+def open_storage(
+    url: str,
+    *,
+    request_s: float = REQUEST_S,
+) -> Storage:
+    """Open the store of a URL of one of the forms in ALLOWED.
+
+    `request_s` is the time that a bucket may stay silent. Raises InputError for another form, a
+    store whose package is missing, and a store that cannot be used.
     """
     parts = _split(url)
     if parts.scheme == "gs" and parts.netloc:
-        return _bucket(parts, request_s)
-    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and parts.path:
-        return LocalStorage.open(url if not parts.scheme else unquote(parts.path))
-    if parts.scheme not in ("", "gs", "file") and (
-        found := _of_another_distribution(url, parts.scheme, request_s)
-    ):
-        return found
-    raise _no_known_kind(url)
+        return _open_bucket(parts, request_s)
+    is_local = parts.scheme in ("", "file") and parts.netloc in ("", "localhost")
+    if is_local and parts.path:
+        path = unquote(parts.path) if parts.scheme else url
+        return LocalStorage.open(path)
+    if parts.scheme not in ("", "gs", "file"):
+        storage = _open_extension(url, parts.scheme, request_s)
+        if storage:
+            return storage
+    raise _form_error(url)
 
 
-def reliable_storage(url: str, tuning: Tuning, *, create: bool = False) -> Storage:
-    """The store of a URL; requests that may succeed later are retried for `tuning.retry_s`.
-    `create`: for writers. Raises InputError for a URL of an unknown form or a store that cannot be
-    used.
+def reliable_storage(
+    url: str,
+    tuning: Tuning,
+    *,
+    create: bool = False,
+) -> Storage:
+    """Open the store of a URL; requests that may succeed later are retried for `tuning.retry_s`.
+
+    Writers pass `create`, readers do not. Raises InputError for a URL of an unknown form and a
+    store that cannot be used.
     """
     parts = _split(url)
-    # Opening creates the folder, and a mistyped path would become an empty store.
+    # Opening creates the folder: for a reader, a mistyped path would become an empty store.
     # Not Path.is_dir(), which raises for a name that no file system takes.
     if not create and parts.scheme in ("", "file") and not os.path.isdir(unquote(parts.path)):  # noqa: PTH112
         raise InputError(
@@ -67,19 +80,19 @@ def reliable_storage(url: str, tuning: Tuning, *, create: bool = False) -> Stora
 
 
 def client_of(url: str) -> str:
-    """The client package of this URL's store; empty where none is needed or installed."""
-    return GCS_CLIENT if url.startswith("gs://") and _installed(GCS_CLIENT) else ""
+    """Return the client package of this URL's store; empty if none is needed or installed."""
+    return GCS_CLIENT if url.startswith("gs://") and _is_installed(GCS_CLIENT) else ""
 
 
-def _bucket(parts: SplitResult, request_s: float) -> Storage:
-    if not _installed(GCS_CLIENT):
+def _open_bucket(parts: SplitResult, request_s: float) -> Storage:
+    if not _is_installed(GCS_CLIENT):
         raise InputError(
             "gs:// needs a package that is not installed",
             got="holdfast without its extra gcs",
             allowed="file:///absolute/dir and paths need none",
             fix=install_command("gcs"),
         )
-    # Imported here: an extra, which only who keeps checkpoints in a bucket has.
+    # Imported here: an extra, installed only if checkpoints are kept in a bucket.
     from holdfast.checkpoint.stores.gcs import GcsStorage
 
     return GcsStorage.open(
@@ -89,17 +102,32 @@ def _bucket(parts: SplitResult, request_s: float) -> Storage:
     )
 
 
-def _of_another_distribution(url: str, scheme: str, request_s: float) -> Storage | None:
-    """The store that an entry point named like the scheme makes."""
+def _open_extension(
+    url: str,
+    scheme: str,
+    request_s: float,
+) -> Storage | None:
+    """Open the store of an entry point that is named like the scheme; None if there is none."""
     for distribution, name, make in extensions(GROUP):
         if name == scheme:
             try:
-                made = cast(Callable[..., object], make)(url, request_s=request_s)
+                storage = cast(Callable[..., object], make)(url, request_s=request_s)
             except TypeError as error:
-                raise refused(distribution, f"{GROUP}: {name}", str(error), _CALLABLE) from error
-            if not isinstance(made, Storage):
-                raise refused(distribution, f"{GROUP}: {name}", type(made).__name__, _CALLABLE)
-            return made
+                raise refused(
+                    distribution,
+                    f"{GROUP}: {name}",
+                    str(error),
+                    _CALLABLE,
+                ) from error
+            if not isinstance(storage, Storage):
+                kind = type(storage).__name__
+                raise refused(
+                    distribution,
+                    f"{GROUP}: {name}",
+                    kind,
+                    _CALLABLE,
+                )
+            return storage
     return None
 
 
@@ -108,7 +136,7 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         secret = parts.password
     except ValueError as error:  # a bracket that is not closed
-        raise _no_known_kind(url) from error
+        raise _form_error(url) from error
     # A URL goes into logs, arguments of processes and errors.
     if secret:
         raise InputError(
@@ -120,14 +148,14 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of a dotted name the first half is missing
+    except ModuleNotFoundError:  # the package above a dotted name is missing
         return False
 
 
-def _no_known_kind(url: str) -> InputError:
+def _form_error(url: str) -> InputError:
     return InputError(
         "checkpoint URL has an unknown form",
         got=url[:200],
@@ -143,6 +171,8 @@ LONGEST_PAUSE_S = 20.0
 
 
 class Retrying:
+    """A store whose transient failures are tried again until a budget of time is spent."""
+
     def __init__(
         self,
         storage: Storage,
@@ -157,14 +187,36 @@ class Retrying:
         self._sleep = sleep
         self._clock = clock
 
-    def put(self, name: str, data: memoryview, crc32c: str) -> None:
-        self._keep_trying(lambda: self._storage.put(name, data, crc32c))
+    def put(
+        self,
+        name: str,
+        data: memoryview,
+        crc32c: str,
+    ) -> None:
+        self._keep_trying(
+            lambda: self._storage.put(
+                name,
+                data,
+                crc32c,
+            )
+        )
 
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        self._keep_trying(lambda: self._storage.read_into(name, start, into))
+    def read_into(
+        self,
+        name: str,
+        start: int,
+        into: memoryview,
+    ) -> None:
+        self._keep_trying(
+            lambda: self._storage.read_into(
+                name,
+                start,
+                into,
+            )
+        )
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        # To its end within one try: a listing that breaks off would look like a store with fewer
+        # Listed to the end within one try: a partial listing would look like a store with fewer
         # checkpoints.
         return iter(self._keep_trying(lambda: list(self._storage.list(prefix))))
 
@@ -175,16 +227,21 @@ class Retrying:
         self._keep_trying(lambda: self._storage.delete(name))
 
     def _keep_trying(self, call: Callable[[], T]) -> T:
-        ends = self._clock() + self._budget_s
-        kept = Retry(
+        deadline = self._clock() + self._budget_s
+
+        # The last pause ends with the budget, so that one more try is made there.
+        def pause(seconds: float) -> None:
+            remaining_s = deadline - self._clock()
+            self._sleep(max(0.0, min(remaining_s, seconds)))
+
+        retry = Retry(
             transient=(Transient,),
-            give_up=lambda: self._clock() >= ends,
+            give_up=lambda: self._clock() >= deadline,
             first_pause_s=FIRST_PAUSE_S,
             longest_pause_s=LONGEST_PAUSE_S,
-            # The last pause ends with the budget, so that one more try is made there.
-            sleep=lambda seconds: self._sleep(max(0.0, min(ends - self._clock(), seconds))),
+            sleep=pause,
         )
         try:
-            return kept(call)
+            return retry(call)
         except Transient as error:
             raise StorageError(f"{error} (tried for {self._budget_s:.0f} s)") from error
