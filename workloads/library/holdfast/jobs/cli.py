@@ -50,22 +50,22 @@ def submit(
 ) -> None:
     """Show the cost of a manifest and start it; refuse it above a price limit (exit 4)."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import show
-    from holdfast.jobs.submit import preparation
+    from holdfast.jobs import output
+    from holdfast.jobs.submit import prepared_job
 
     # Without a cluster only a dry run has an answer, by a document that was given or is near.
     found, api = _platform(manifest, platform, kubeconfig, dry_run=dry_run)
     made = _planned(manifest, job, found, max_usd_per_hour)
     if as_json:
-        show.as_json(made.as_json())
+        output.as_json(made.as_json())
     else:
-        show.plan(made, str(manifest))
+        output.plan(made, str(manifest))
     if made.refusals:
         for refusal in made.refusals:
-            show.note(f"refused: {refusal}")
+            output.note(f"refused: {refusal}")
         raise typer.Exit(EXIT_STOPPED)
     if write:
-        preparation.write_manifest(made, write / manifest.name)
+        prepared_job.write_manifest(made, write / manifest.name)
     if dry_run:
         return
     _start(
@@ -78,33 +78,33 @@ def submit(
 
 def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
     """Sends what does not run already."""
-    from holdfast.jobs import show
+    from holdfast.jobs import output
     from holdfast.jobs.submit import existing_jobs, submission
 
     with _asking():
         sent, replaced = existing_jobs.compare(api, made.documents, replace=replace)
     for document in made.documents:
         if document not in sent:
-            show.note(
+            output.note(
                 f"{document['metadata']['name']} runs already as the file says: it is not sent"
                 " again"
             )
     if not any(document["kind"] in submission.KINDS for document in sent):
         return
     for path in replaced:
-        show.note(
+        output.note(
             f"deletes {path.rpartition('/')[2]}, which runs now: what it did since its last"
             " checkpoint is lost"
         )
-    show.agree(yes)
+    output.agree(yes)
     with _asking():
         for path in replaced:
             existing_jobs.end(api, path)
     for name in submission.apply(api, sent):
-        show.note(f"applied {name}")
-    show.note(f"Next: holdfast explain {made.purchases[0].job}")
+        output.note(f"applied {name}")
+    output.note(f"Next: holdfast explain {made.purchases[0].job}")
     if any(document["kind"] in ("Job", "JobSet") for document in sent):
-        show.note(f"Next: holdfast explain {made.purchases[0].job} --follow")
+        output.note(f"Next: holdfast explain {made.purchases[0].job} --follow")
 
 
 def _platform(
@@ -136,11 +136,11 @@ def _planned(
     """Of a manifest, or of a job file."""
     from holdfast.cost import prices
     from holdfast.jobs.file import file_text
-    from holdfast.jobs.submit import preparation, submission
+    from holdfast.jobs.submit import prepared_job, submission
 
     documents = submission.documents_of(file)
     if documents and file_text.is_job(documents[0]):
-        return preparation.plan(preparation.read_job(documents[0], file, platform), cap)
+        return prepared_job.plan(prepared_job.read_job(documents[0], file, platform), cap)
     chosen = submission.only(submission.checked(file, documents), job)
     submission.require_of(file, platform)
     return submission.plan(chosen, platform, prices.load(), cap)
@@ -169,10 +169,10 @@ def explain(
     """
     from holdfast.clients.api import Api
     from holdfast.cost import prices
-    from holdfast.jobs import show
+    from holdfast.jobs import output
     from holdfast.jobs.diagnose import explain as room
     from holdfast.jobs.diagnose import job_snapshot
-    from holdfast.jobs.submit import following
+    from holdfast.jobs.submit import follower
     from holdfast.platform.cluster import choose
 
     if follow and (as_json or not job):
@@ -196,20 +196,20 @@ def explain(
                     allowed="a JobSet or a Job",
                     fix=fix,
                 )
-            asked = following.Following(timeout_s=timeout_s, events=events)
-            raise typer.Exit(following.follow(api, chosen, followed, asked, show.note))
+            asked = follower.Following(timeout_s=timeout_s, events=events)
+            raise typer.Exit(follower.follow(api, chosen, followed, asked, output.note))
         if job:
             found = room.explain(api, job, namespace, events, chosen)
         else:
             found = room.rows(api, chosen, prices.load(), events, namespace)
     if as_json:
-        show.as_json(room.rows_json(found) if isinstance(found, list) else found.as_json())
+        output.as_json(room.rows_json(found) if isinstance(found, list) else found.as_json())
     elif not isinstance(found, list):
-        show.explanation(found)
+        output.explanation(found)
     elif found:
-        show.listing(found)
+        output.listing(found)
     else:
-        show.note("no jobs")
+        output.note("no jobs")
 
 
 @contextmanager
@@ -265,12 +265,12 @@ def place(
 
     Without a job: which capacity suits which workload, and why.
     """
-    from holdfast.place import ask, job, show
+    from holdfast.place import job, output, recommendation
     from holdfast.platform.cluster import nearest
     from holdfast.support.progress import working
 
     if not (gpu or hours or file):
-        show.matrix(as_json=as_json)
+        output.matrix(as_json=as_json)
         return
     if file and (gpu or hours or nodes):
         fix = "leave --gpu, --hours and --nodes out"
@@ -289,13 +289,15 @@ def place(
         asked = file_text.question_of(file, document, offered)
     else:
         asked = job.typed(gpu, gpus, hours, deadline, nodes, checkpoint, offered)
-    world = ask.world_of(
+    world = recommendation.world_of(
         asked, churn, job.duration_h(spot_wait, "Spot wait") if spot_wait else None
     )
     with working("price every capacity"):
         # A job runs where its platform is: a cheaper region is no answer to its owner.
-        answer = ask.answer(asked, world, region or (document.price_region if document else ""))
-    show.place(asked, answer, as_json=as_json)
+        answer = recommendation.answer(
+            asked, world, region or (document.price_region if document else "")
+        )
+    output.place(asked, answer, as_json=as_json)
 
 
 def new_job(
@@ -339,7 +341,7 @@ def new_job(
     """
     from holdfast.clients.api import Api
     from holdfast.jobs.file import file_text
-    from holdfast.jobs.submit import preparation
+    from holdfast.jobs.submit import prepared_job
     from holdfast.platform.cluster import choose, nearest
 
     found = nearest(platform) or choose(Api(), None)
@@ -360,7 +362,7 @@ def new_job(
     job = file_text.assigned(
         others or (), stated | {key: each for key, each in options.items() if each is not None}
     )
-    preparation.new_job(job, found, out or Path(f"{name}.yaml"))
+    prepared_job.new_job(job, found, out or Path(f"{name}.yaml"))
 
 
 def try_(
@@ -378,12 +380,12 @@ def try_(
 ) -> None:
     """Run the smallest sample on the cheapest Spot pool and follow it to its receipt."""
     from holdfast.clients.api import Api
-    from holdfast.jobs.submit import preparation
-    from holdfast.jobs.submit.following import Following
+    from holdfast.jobs.submit import prepared_job
+    from holdfast.jobs.submit.follower import Following
     from holdfast.platform.cluster import choose
 
     api = Api(kubeconfig)
     asked = Following(evict=evict, timeout_s=timeout_s)
     raise typer.Exit(
-        preparation.first_run(api, choose(api, platform), steps, asked, max_usd_per_hour, yes=yes)
+        prepared_job.first_run(api, choose(api, platform), steps, asked, max_usd_per_hour, yes=yes)
     )

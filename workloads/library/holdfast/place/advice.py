@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from holdfast.cost.prices import Quote
-from holdfast.place import elastic, hazard, policies
-from holdfast.place.belief import Case, Option, World
+from holdfast.place import elastic, policies, preemption_rate
 from holdfast.place.job import Job
+from holdfast.place.options import Case, Option, World
 from holdfast.place.policies import Policy
-from holdfast.place.runs import Outcome, Paths, Runs, runs_of, take
 from holdfast.place.scenarios import flex_waits
-from holdfast.place.simulate import side_by_side, simulate
+from holdfast.place.simulation import side_by_side, simulate
+from holdfast.place.simulation_arrays import Outcome, Paths, Runs, runs_of, take
 from holdfast.vocabulary.capacity import Capacity, Placement
 from holdfast.vocabulary.checkpoint_interval import daly
 from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
@@ -123,7 +123,7 @@ def _spot_paths(job: Job, world: World) -> tuple[list[Paths], float]:
     per_path = int(min(needed, MAX_LIVES))
     count = int(np.clip(SAMPLES / max(per_path, 8 * units), FEWEST_RUNS, RUNS))
     # Late in a long run the nodes of a gang have all ages; a short run begins with new ones.
-    spans = hazard.gang_lives(
+    spans = preemption_rate.gang_lives(
         rng,
         churn[:count],
         units=units,
@@ -137,7 +137,7 @@ def _spot_paths(job: Job, world: World) -> tuple[list[Paths], float]:
         # A shortened job still waits once for its first machines; the answer is multiplied
         # afterwards.
         waits[:, 0] /= fold
-        found.append(hazard.spot_paths(spans, waits))
+        found.append(preemption_rate.spot_paths(spans, waits))
     return found, fold
 
 
@@ -258,7 +258,7 @@ def _flex(
     )
     rounds = math.ceil(job.hours / (FLEX_MAX_RUN_H - job.restart_h)) + 2
     rng = np.random.default_rng(0)
-    paths = hazard.flex_paths(
+    paths = preemption_rate.flex_paths(
         rng,
         RUNS,
         max_run_h=FLEX_MAX_RUN_H,

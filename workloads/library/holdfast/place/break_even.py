@@ -13,12 +13,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from holdfast.place import advice, hazard
+from holdfast.place import advice, preemption_rate
 from holdfast.place.advice import FLEX_MAX_RUN_H
-from holdfast.place.belief import World
 from holdfast.place.job import Job
-from holdfast.place.runs import Floats
+from holdfast.place.options import World
 from holdfast.place.scenarios import Waits
+from holdfast.place.simulation_arrays import Floats
 from holdfast.vocabulary.capacity import Capacity
 
 SAMPLES = 30_000
@@ -113,7 +113,7 @@ def _waits(job: Job, world: World) -> Waits:
 @lru_cache(maxsize=8)
 def _drawn(rate: float, groups: int, settled: bool) -> Floats:
     churn = np.full(max(60, SAMPLES // max(LIVES, 12 * groups)), rate / groups)
-    return hazard.gang_lives(
+    return preemption_rate.gang_lives(
         np.random.default_rng(0),
         churn,
         units=groups,

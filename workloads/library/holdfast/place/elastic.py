@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.place.belief import World
-from holdfast.place.hazard import lifetimes, residuals
 from holdfast.place.job import Job
+from holdfast.place.options import World
 from holdfast.place.policies import EPS_H
-from holdfast.place.runs import Bools, Floats, Ints, Outcome
+from holdfast.place.preemption_rate import lifetimes, residuals
 from holdfast.place.scenarios import Waits
+from holdfast.place.simulation_arrays import Bools, Floats, Ints, Outcome
 
 # A death and the redone step; how long survivors pause while a newcomer gets the state.
 SHRINK_H = 2 / 3600

@@ -14,7 +14,7 @@ import numpy as np
 
 from holdfast.place import policies
 from holdfast.place.policies import Policy, decide
-from holdfast.place.runs import Runs, runs_of
+from holdfast.place.simulation_arrays import Runs, runs_of
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
 

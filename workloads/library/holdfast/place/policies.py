@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.place.runs import Bools, Floats, Runs
+from holdfast.place.simulation_arrays import Bools, Floats, Runs
 
 # Sums of event times differ in the last bits; without it a run stays at its own event for ever.
 EPS_H = 1e-9

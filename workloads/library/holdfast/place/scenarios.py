@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.place.runs import Bools, Floats, Ints
+from holdfast.place.simulation_arrays import Bools, Floats, Ints
 
 RECORD = Path(__file__).with_name("availability.json")
 RECORDED_GPU = "nvidia-h100-80gb"

@@ -13,8 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from holdfast.jobs.file import file_text
-from holdfast.jobs.submit import preparation
-from holdfast.jobs.submit.preparation import Prepared
+from holdfast.jobs.submit import prepared_job
+from holdfast.jobs.submit.prepared_job import Prepared
 from tests.platforms import with_images
 from workloads.library.tests.inference import test_examples as predictors
 from workloads.library.tests.training import test_examples as trainers
@@ -52,7 +52,7 @@ def test_an_example_is_short_and_its_job_file_runs_it(example: Path) -> None:
     given: dict[str, Any] = YAML(typ="safe").load(job_file(example).read_text())
     jsonschema.validate(given, json.loads((ROOT / file_text.SCHEMA_FILE).read_text()))
     # Rendered, and refused where the linter finds anything.
-    prepared: Prepared = preparation.read_job(given, job_file(example), with_images("example"))
+    prepared: Prepared = prepared_job.read_job(given, job_file(example), with_images("example"))
     assert prepared.bodies and prepared.job.name == example.stem.replace("_", "-")
     started = (
         given.get("predictor", "").partition(":")[0]

@@ -15,7 +15,7 @@ from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.jobs.test_job_file import own
-from workloads.library.tests.jobs.test_rendered import made, pod_of
+from workloads.library.tests.jobs.test_manifests import made, pod_of
 
 pytestmark = pytest.mark.process
 TORCHRUN = Path(sys.executable).with_name("torchrun")

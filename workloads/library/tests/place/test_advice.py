@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from holdfast.cost import prices
-from holdfast.place import advice, ask, hazard, job, policies, scenarios
-from holdfast.place.belief import Option, World
+from holdfast.place import advice, job, policies, preemption_rate, recommendation, scenarios
 from holdfast.place.job import Job
+from holdfast.place.options import Option, World
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Capacity, Placement
 from workloads.library.tests.place.worlds import A100, A100_80, H100, L4, REGION, by, option, world
 
 
 def picked(asked: Job, there: World, region: str = REGION) -> Option:
-    return ask.choose(asked, advice.options(asked, there, region))
+    return recommendation.choose(asked, advice.options(asked, there, region))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,9 @@ def test_the_cheapest_that_keeps_the_deadline_is_taken(
     deadline_h: float, rows: list[Option], taken: Placement
 ) -> None:
     assert (
-        ask.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=deadline_h), rows).placement
+        recommendation.choose(
+            Job(accelerator=L4, gpus=1, hours=40, deadline_h=deadline_h), rows
+        ).placement
         is taken
     )
 
@@ -147,7 +149,7 @@ def test_the_cheapest_that_keeps_the_deadline_is_taken(
 def test_where_no_row_keeps_the_deadline_each_says_why() -> None:
     rows = [LATE_AT_WORST[0], replace(LATE_AT_WORST[1], refused="not sold")]
     with pytest.raises(Unjudged, match=r"50% late in the worst scenario.*not sold"):
-        ask.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=72), rows)
+        recommendation.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=72), rows)
 
 
 def test_a_tight_deadline_takes_what_is_never_late() -> None:
@@ -163,7 +165,7 @@ def test_a_queue_with_a_way_out_is_never_late() -> None:
     plain, safe = (o for o in options if o.placement is Placement.FLEX_START)
     assert plain.late > 0.02 and safe.late == 0.0
     assert plain.mean_usd < safe.mean_usd < by(options)[Placement.ON_DEMAND].mean_usd
-    assert ask.choose(asked, options) is safe
+    assert recommendation.choose(asked, options) is safe
 
 
 def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
@@ -231,14 +233,14 @@ def test_nodes_are_lost_in_groups_of_about_the_square_root_and_in_the_record_no_
 def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=100)
     sure = world(0.1)
-    unsure = replace(world(), churn=hazard.prior(A100))
+    unsure = replace(world(), churn=preemption_rate.prior(A100))
     usd = [by(advice.options(asked, w, REGION))[Placement.SPOT].usual.usd for w in (sure, unsure)]
     spread = [np.ptp(np.percentile(each, [5, 95])) for each in usd]
     assert spread[1] > 1.3 * spread[0]
 
 
 ASKED = Job(accelerator=A100_80, gpus=1, hours=10)
-BELIEVED = ask.world_of(ASKED, "0.05")
+BELIEVED = recommendation.world_of(ASKED, "0.05")
 CHEAPEST = "us-east5"
 
 
@@ -252,7 +254,7 @@ def test_a_job_goes_to_the_cheapest_of_the_regions_that_are_allowed_for_its_data
         "us-central1": "us-central1",
     } | several
     for region, beginnings in allowed.items():
-        found = ask.answer(ASKED, BELIEVED, region)
+        found = recommendation.answer(ASKED, BELIEVED, region)
         usd = [each.usd for each in found.elsewhere]
         known = {name for name in prices.load().regions(A100_80) if name.startswith(beginnings)}
         assert {
@@ -265,7 +267,7 @@ def test_a_job_goes_to_the_cheapest_of_the_regions_that_are_allowed_for_its_data
 @pytest.mark.parametrize("region", ["mars-north1", "us-east", "europe,,us", "u"])
 def test_no_such_region_gets_those_that_have_prices(region: str) -> None:
     with pytest.raises(InputError, match="--region") as refused:
-        ask.answer(Job(accelerator=A100, gpus=1, hours=1), BELIEVED, region)
+        recommendation.answer(Job(accelerator=A100, gpus=1, hours=1), BELIEVED, region)
     assert "europe-west4, me-west1, us-central1" in refused.value.allowed
 
 
@@ -308,10 +310,12 @@ def test_what_spot_cannot_finish_is_refused_and_a_year_is_priced_on_one_machine_
         in advice.on_spot(endless, world(5.0), REGION, policies.WAIT)[0].refused
     )
     year = Job(accelerator=A100_80, gpus=8, hours=8_760)
-    chosen = ask.choose(year, advice.options(year, ask.world_of(year), CHEAPEST))
+    chosen = recommendation.choose(
+        year, advice.options(year, recommendation.world_of(year), CHEAPEST)
+    )
     assert chosen.placement is Placement.SPOT and chosen.mean_usd == pytest.approx(
         120_771, rel=0.03
     )
     gang = replace(year, gpus=512)
-    spot = advice.on_spot(gang, ask.world_of(gang), CHEAPEST, policies.WAIT)[0]
+    spot = advice.on_spot(gang, recommendation.world_of(gang), CHEAPEST, policies.WAIT)[0]
     assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.place import advice, ask, elastic, hazard
+from holdfast.place import advice, elastic, preemption_rate, recommendation
 from holdfast.place.elastic import Counts, Gang
 from holdfast.place.job import Job
 from holdfast.support.errors import InputError
@@ -89,7 +89,9 @@ def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_
             min_nodes=nodes // 2,
             max_nodes=nodes,
         )
-        rows = {o.policy: o for o in advice.options(job, ask.world_of(job), "us-central1")}
+        rows = {
+            o.policy: o for o in advice.options(job, recommendation.world_of(job), "us-central1")
+        }
         rigid = rows["wait for Spot"]
         ours = rows[f"elastic {nodes // 2}..{nodes}, wait for Spot"]
         assert ours.finish_at(50) <= rigid.finish_at(50)
@@ -99,7 +101,9 @@ def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_
 
 def test_a_year_is_priced_as_well_as_a_day() -> None:
     day, year = (
-        advice.options(replace(ASKED, hours=hours), ask.world_of(ASKED), "us-central1")[-1].mean_usd
+        advice.options(replace(ASKED, hours=hours), recommendation.world_of(ASKED), "us-central1")[
+            -1
+        ].mean_usd
         / hours
         for hours in (48, 8760)
     )
@@ -109,22 +113,22 @@ def test_a_year_is_priced_as_well_as_a_day() -> None:
 def test_the_churn_believed_of_an_a100_is_that_of_the_public_record() -> None:
     data = np.array(json.loads((RECORDED / "gcp-a100-us-east1-b.json").read_text())["data"])
     per_hour = np.maximum(-np.diff(data), 0).sum() / (data.sum() / 60)
-    assert hazard.prior("nvidia-tesla-a100").per_hour == pytest.approx(per_hour, rel=0.02)
+    assert preemption_rate.prior("nvidia-tesla-a100").per_hour == pytest.approx(per_hour, rel=0.02)
 
 
 def test_an_elastic_gang_is_taken_where_it_is_cheapest_and_not_for_a_deadline_that_the_worst_week_breaks() -> (
     None
 ):
-    answer = ask.answer(ASKED, ask.world_of(ASKED, "0.02"), "me-west1")
+    answer = recommendation.answer(ASKED, recommendation.world_of(ASKED, "0.02"), "me-west1")
     assert (answer.chosen.policy, answer.chosen.placement) == (
         "elastic 4..8, wait for Spot",
         Placement.SPOT,
     )
     assert answer.flip is None and "the gang is elastic" in answer.reason
     dated = replace(ASKED, deadline_h=45)
-    rows = ask.answer(dated, ask.world_of(ASKED), "us-central1").options
+    rows = recommendation.answer(dated, recommendation.world_of(ASKED), "us-central1").options
     row = next(each for each in rows if each.policy == answer.chosen.policy)
-    assert row.late > 0.5 > row.cases[0].late and row not in ask.keeping(dated, rows)
+    assert row.late > 0.5 > row.cases[0].late and row not in recommendation.keeping(dated, rows)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from holdfast.cost import prices
-from holdfast.place import hazard
-from holdfast.place.belief import Case, Option, World
+from holdfast.place import preemption_rate
+from holdfast.place.options import Case, Option, World
 from holdfast.vocabulary.capacity import Placement
 
 A100 = "nvidia-tesla-a100"
@@ -21,7 +21,7 @@ SHORT_WAIT_H = 0.25 / 3
 def world(churn: float = 0.1, **changes: object) -> World:
     plain = World(
         prices=prices.load(),
-        churn=hazard.fixed(churn),
+        churn=preemption_rate.fixed(churn),
         spot_wait_h=SHORT_WAIT_H,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]

@@ -12,12 +12,12 @@ from holdfast.jobs.file.file_text import question
 from holdfast.jobs.file.job_file import AUTO, OwnJob
 from holdfast.jobs.plan.pricing import rate
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import advice, ask
-from holdfast.place.ask import Answer, keeping
-from holdfast.place.belief import Option, in_time
+from holdfast.place import advice, recommendation
 from holdfast.place.job import Job
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
+from holdfast.place.options import Option, in_time
 from holdfast.place.plan import Plan
+from holdfast.place.recommendation import Answer, keeping
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import QUEUES, Capacity, Placement, PlacementRule
@@ -299,7 +299,7 @@ def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed
     asked = question(
         job, usable[0].machine.gpus * job.pods, frozenset(offer.machine.name for offer in usable)
     )
-    answer = ask.answer(asked, ask.world_of(asked), platform.price_region)
+    answer = recommendation.answer(asked, recommendation.world_of(asked), platform.price_region)
     for option in sorted(
         keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)
     ):

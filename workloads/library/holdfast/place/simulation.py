@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.place.policies import EPS_H, Lines, Moves, Policy, decide
-from holdfast.place.runs import Bools, Floats, Ints, Outcome, Paths, Runs, stack, take
+from holdfast.place.simulation_arrays import Bools, Floats, Ints, Outcome, Paths, Runs, stack, take
 
 COMPACT_BELOW = 0.75
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.cost.prices import load
-from holdfast.place import advice, break_even, hazard
-from holdfast.place.belief import Option, World
+from holdfast.place import advice, break_even, preemption_rate
 from holdfast.place.break_even import Estimate, Flip
 from holdfast.place.job import Job
 from holdfast.place.matrix import Deadline
+from holdfast.place.options import Option, World
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.support.values import between
 from holdfast.vocabulary.capacity import Placement
@@ -35,17 +35,17 @@ def world_of(job: Job, churn: str = "", spot_wait_h: float | None = None) -> Wor
     )
 
 
-def _churn(accelerator: str, text: str) -> hazard.Churn:
+def _churn(accelerator: str, text: str) -> preemption_rate.Churn:
     if not text:
-        return hazard.prior(accelerator)
+        return preemption_rate.prior(accelerator)
     # A file that is called like a number can still be given, as ./0.1.
     if not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", text):
-        return hazard.read_measured(Path(text), accelerator)
+        return preemption_rate.read_measured(Path(text), accelerator)
     # Above 100 a node lives for half a minute: more likely a percentage was typed.
     between(
         "churn", float(text), 1e-6, 100, fix="preemptions a running node-hour, as in --churn 0.1"
     )
-    return hazard.fixed(float(text))
+    return preemption_rate.fixed(float(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 from holdfast.clients.api import Api
 from holdfast.cost import prices
-from holdfast.jobs import show
+from holdfast.jobs import output
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
-from holdfast.jobs.submit import external_checks, following, submission
-from holdfast.jobs.submit.following import Following, Report
+from holdfast.jobs.submit import external_checks, follower, submission
+from holdfast.jobs.submit.follower import Following, Report
 from holdfast.manifests import database
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.platform import Platform
@@ -106,10 +106,10 @@ def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
     prepared = prepare(job, platform)
     # A role keeps its name in the file, so that the job follows the images of the environment.
     _write(file, file_text.dump(job))
-    show.plan(plan(prepared), str(file))
+    output.plan(plan(prepared), str(file))
     for line in (*prepared.notes, f"wrote {file}"):
-        show.note(line)
-    show.note(f"Next: holdfast submit {file}")
+        output.note(line)
+    output.note(f"Next: holdfast submit {file}")
 
 
 def write_manifest(made: submission.Plan, file: Path) -> None:
@@ -119,7 +119,7 @@ def write_manifest(made: submission.Plan, file: Path) -> None:
     _write(
         file, manifests.text(made.environment, documents), over=manifests.HEAD.partition("\n")[0]
     )
-    show.note(f"wrote {file}")
+    output.note(f"wrote {file}")
 
 
 def plan(prepared: Prepared, cap: float | None = None) -> submission.Plan:
@@ -130,7 +130,7 @@ def read_job(document: Any, path: Path, platform: Platform) -> Prepared:
     """The job of a file that `submit` was given."""
     prepared = prepare(file_text.parse(document, str(path)), platform)
     for line in prepared.notes:
-        show.note(line)
+        output.note(line)
     return prepared
 
 
@@ -169,13 +169,13 @@ def first_run(
     """The exit code: 0 complete, 1 failed, 4 over the cap."""
     prepared = prepare(sample(steps, platform), platform)
     bought = plan(prepared, cap)
-    show.plan(bought, f"first run of {platform.name}")
+    output.plan(bought, f"first run of {platform.name}")
     for refusal in bought.refusals:
-        show.note(f"refused: {refusal}")
+        output.note(f"refused: {refusal}")
     if bought.refusals:
         return EXIT_STOPPED
-    show.agree(yes)
-    return follow(api, prepared, asked, show.note)
+    output.agree(yes)
+    return follow(api, prepared, asked, output.note)
 
 
 def sample(steps: int, platform: Platform) -> OwnJob:
@@ -220,6 +220,6 @@ def follow(
     """Submits it and follows it to its receipt."""
     for name in submission.apply(api, prepared.bodies):
         report(f"applied {name}")
-    return following.follow(
+    return follower.follow(
         api, prepared.platform, JobSnapshot(body=prepared.bodies[-1], pods=[]), asked, report
     )

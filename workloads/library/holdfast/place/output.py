@@ -11,11 +11,11 @@ import sys
 from typing import Any
 
 from holdfast.cost import prices as price_table
-from holdfast.place import advice, belief, policies
+from holdfast.place import advice, options, policies
 from holdfast.place import matrix as decision
-from holdfast.place.ask import Answer
-from holdfast.place.belief import Case, Option
 from holdfast.place.job import Job
+from holdfast.place.options import Case, Option
+from holdfast.place.recommendation import Answer
 from holdfast.support.tables import print_json, print_table
 from holdfast.support.values import finite
 from holdfast.vocabulary.capacity import Capacity
@@ -279,4 +279,4 @@ def _case(case: Case) -> dict[str, Any]:
 
 def needs_mover(option: Option) -> bool:
     """It watches the deadline from Spot: a class has an order of capacities and no clock."""
-    return belief.in_time(option) in policies.IN_TIME
+    return options.in_time(option) in policies.IN_TIME

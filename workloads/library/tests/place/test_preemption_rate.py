@@ -11,14 +11,14 @@ import pytest
 
 from holdfast.cost.churn import estimate
 from holdfast.cost.churn.cli import show
-from holdfast.place import advice, ask, break_even, hazard, scenarios
+from holdfast.place import advice, break_even, preemption_rate, recommendation, scenarios
 from holdfast.place.job import Job
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity, Placement
 from holdfast.vocabulary.machines import ACCELERATORS
 from workloads.library.tests.place.worlds import A100, REGION, world
 
-UNKNOWN = np.zeros(len(hazard.AGES_H))
+UNKNOWN = np.zeros(len(preemption_rate.AGES_H))
 
 
 def test_mean_life_is_one_over_the_churn_and_a_machine_that_survived_its_first_hours_is_safer() -> (
@@ -26,23 +26,23 @@ def test_mean_life_is_one_over_the_churn_and_a_machine_that_survived_its_first_h
 ):
     lives = {}
     for c in (0.01, 0.1, 1.0):
-        lives[c] = hazard.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100)
+        lives[c] = preemption_rate.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100)
     assert all(hours.mean() == pytest.approx(1 / churn, rel=0.02) for churn, hours in lives.items())
     young, old = (np.mean(lives[0.1][lives[0.1] > age] < age + 1.0) for age in (0.0, 12.0))
     assert young == pytest.approx(0.46, abs=0.03) and old < 0.1 * young
 
 
 def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
-    assert set(hazard.PRIOR_CHURN) == set(ACCELERATORS)
-    belief = hazard.prior("nvidia-l4")
+    assert set(preemption_rate.PRIOR_CHURN) == set(ACCELERATORS)
+    belief = preemption_rate.prior("nvidia-l4")
     assert belief.per_hour == pytest.approx(0.05)
-    few = hazard.measure(
+    few = preemption_rate.measure(
         belief,
         events=1,
         exposure_h=4,
         ages_h=UNKNOWN,
     )
-    many = hazard.measure(
+    many = preemption_rate.measure(
         belief,
         events=250,
         exposure_h=1_000,
@@ -55,7 +55,7 @@ def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
             np.ptp(np.quantile(b.draw(np.random.default_rng(0), 4_000), [0.05, 0.95])) / b.per_hour
         )
     assert spread == sorted(spread, reverse=True)
-    assert hazard.measure(
+    assert preemption_rate.measure(
         belief,
         events=0,
         exposure_h=960,
@@ -88,21 +88,21 @@ def test_a_file_that_is_no_ledger_or_measures_what_cannot_be_is_refused(
     path = tmp_path / "churn.json"
     path.write_text(text)
     with pytest.raises(InputError, match="measured churn"):
-        hazard.read_measured(path, "nvidia-l4")
+        preemption_rate.read_measured(path, "nvidia-l4")
 
 
 def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
     rng = np.random.default_rng(1)
     waits = scenarios.lognormal(2.0, 0.5)
-    spans = hazard.gang_lives(
+    spans = preemption_rate.gang_lives(
         rng,
         np.full(500, 0.1),
         units=1,
         per_path=40,
     )
-    spot = hazard.spot_paths(spans, waits.draw(rng, 500, 40))
+    spot = preemption_rate.spot_paths(spans, waits.draw(rng, 500, 40))
     assert not spot.starts_up.any() and not spot.planned and np.all(np.diff(spot.edges_h) >= 0)
-    flex = hazard.flex_paths(
+    flex = preemption_rate.flex_paths(
         rng,
         20_000,
         max_run_h=168,
@@ -116,11 +116,11 @@ def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
 def one_by_one(nodes: int, hours: float, churn: float, seed: int) -> float:
     """Evictions of a gang whose machines are followed each by itself, in plain steps."""
     rng = np.random.default_rng(seed)
-    gone = hazard.lifetimes(rng, np.full(nodes, churn), 1)[:, 0]
+    gone = preemption_rate.lifetimes(rng, np.full(nodes, churn), 1)[:, 0]
     count = 0
     while (first := int(np.argmin(gone))) >= 0 and gone[first] < hours:
         count += 1
-        gone[first] += hazard.lifetimes(rng, np.array([churn]), 1)[0, 0]
+        gone[first] += preemption_rate.lifetimes(rng, np.array([churn]), 1)[0, 0]
     return count
 
 
@@ -128,7 +128,7 @@ def one_by_one(nodes: int, hours: float, churn: float, seed: int) -> float:
 def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) -> None:
     churn = 0.05
     apart = np.mean([one_by_one(nodes, hours, churn, seed) for seed in range(200)])
-    spans = hazard.gang_lives(
+    spans = preemption_rate.gang_lives(
         np.random.default_rng(9),
         np.full(4_000, churn),
         units=nodes,
@@ -157,19 +157,19 @@ def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young()
     assert short and long and short.churn_per_hour < 0.3 * long.churn_per_hour
 
 
-def measured_after(hours_each: float, churn: float, machines: int) -> hazard.Churn:
+def measured_after(hours_each: float, churn: float, machines: int) -> preemption_rate.Churn:
     """What a ledger holds after jobs of this length on machines with this churn, as monitoring
     writes it.
     """
-    lives = hazard.lifetimes(np.random.default_rng(5), np.full(machines, churn), 1)[:, 0]
+    lives = preemption_rate.lifetimes(np.random.default_rng(5), np.full(machines, churn), 1)[:, 0]
     ran = np.minimum(lives, hours_each)
     lost = int(np.count_nonzero(lives < hours_each))
-    edges = np.append(hazard.AGES_H, np.inf)
+    edges = np.append(preemption_rate.AGES_H, np.inf)
     ages = np.array(
         [np.sum(np.clip(ran, low, high) - low) for low, high in itertools.pairwise(edges)]
     )
-    return hazard.measure(
-        hazard.prior(A100),
+    return preemption_rate.measure(
+        preemption_rate.prior(A100),
         events=lost,
         exposure_h=float(ran.sum()),
         ages_h=ages,
@@ -212,7 +212,7 @@ def test_what_monitoring_prints_is_what_placement_reads(
     )
     path = tmp_path / "churn.json"
     path.write_text(capsys.readouterr().out)
-    belief = hazard.read_measured(path, A100)
+    belief = preemption_rate.read_measured(path, A100)
     assert (belief.measured_events, belief.measured_h) == (12, 400)
     assert belief.per_hour < 0.03
 
@@ -224,6 +224,6 @@ def test_without_a_rival_no_flip_point_is_stated() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=5)
     assert break_even.flip(asked, there, REGION) is None
     rows = advice.options(asked, there, REGION)
-    assert "no break-even: a price is missing" in ask.why(
-        asked, there, rows, ask.choose(asked, rows), None
+    assert "no break-even: a price is missing" in recommendation.why(
+        asked, there, rows, recommendation.choose(asked, rows), None
     )

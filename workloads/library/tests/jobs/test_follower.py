@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from holdfast.clients.api import Api
 from holdfast.commands import app
 from holdfast.jobs.plan.pricing import bill
-from holdfast.jobs.submit import following
-from holdfast.jobs.submit.following import PodLines
+from holdfast.jobs.submit import follower
+from holdfast.jobs.submit.follower import PodLines
 from holdfast.ledger.job_summary import read_job_summaries
 from tests import platforms
 from workloads.library.tests import sample
@@ -72,7 +72,7 @@ def test_each_line_is_kept_once(
 ) -> None:
     """However it comes, also after a second that prints more than a piece."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(following, "PIECE", piece)
+        patch.setattr(follower, "PIECE", piece)
         if flooded:
             flood = [(f"{printed[0][0][:19]}.{n:09}Z", "x" * 100) for n in range(100)]
             assert looked(tmp_path, flood + printed[14:]) == [line for _, line in printed[15::2]]

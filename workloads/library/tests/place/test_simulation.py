@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from holdfast.place import policies
-from holdfast.place.runs import Outcome, Paths, Runs, runs_of
-from holdfast.place.simulate import side_by_side, simulate
+from holdfast.place.simulation import side_by_side, simulate
+from holdfast.place.simulation_arrays import Outcome, Paths, Runs, runs_of
 from workloads.library.tests.bench.placements.checks import (
     daly_figures,
     flips,

@@ -7,11 +7,11 @@ import numpy as np
 
 from holdfast.cost.prices import Table
 from holdfast.place import policies, scenarios
-from holdfast.place.hazard import Churn
 from holdfast.place.job import Job
 from holdfast.place.policies import Policy
-from holdfast.place.runs import Floats
+from holdfast.place.preemption_rate import Churn
 from holdfast.place.scenarios import Scenario
+from holdfast.place.simulation_arrays import Floats
 from holdfast.vocabulary.capacity import Placement
 
 SAME_USD = 0.01

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.place.runs import Floats, Paths
 from holdfast.place.scenarios import Waits
+from holdfast.place.simulation_arrays import Floats, Paths
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.machines import MACHINE_TYPES
 
