@@ -270,7 +270,7 @@ def place(
     from holdfast.support.progress import working
 
     if not (gpu or hours or file):
-        output.matrix(as_json=as_json)
+        output.print_matrix(as_json=as_json)
         return
     if file and (gpu or hours or nodes):
         fix = "leave --gpu, --hours and --nodes out"
@@ -288,16 +288,16 @@ def place(
 
         asked = file_text.question_of(file, document, offered)
     else:
-        asked = job.typed(gpu, gpus, hours, deadline, nodes, checkpoint, offered)
-    world = recommendation.world_of(
-        asked, churn, job.duration_h(spot_wait, "Spot wait") if spot_wait else None
+        asked = job.parse_job(gpu, gpus, hours, deadline, nodes, checkpoint, offered)
+    world = recommendation.make_world(
+        asked, churn, job.parse_duration(spot_wait, "Spot wait") if spot_wait else None
     )
     with working("price every capacity"):
         # A job runs where its platform is: a cheaper region is no answer to its owner.
         answer = recommendation.answer(
             asked, world, region or (document.price_region if document else "")
         )
-    output.place(asked, answer, as_json=as_json)
+    output.print_answer(asked, answer, as_json=as_json)
 
 
 def new_job(

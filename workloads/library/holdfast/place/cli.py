@@ -1,4 +1,4 @@
-"""The commands `holdfast churn` and `prices`. Bodies import, so that --help is quick."""
+"""The commands `holdfast churn` and `prices`. Imports are in the bodies, so that --help is quick."""
 
 from pathlib import Path
 from typing import Annotated
@@ -48,5 +48,5 @@ def prices(
 
     if refresh:
         with working("read the price catalog"):
-            output.refresh()
-    output.prices(as_json=as_json)
+            output.refresh_prices()
+    output.print_prices(as_json=as_json)

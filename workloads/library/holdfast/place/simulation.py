@@ -1,4 +1,4 @@
-"""Many runs of jobs at once, in continuous time, on capacity that comes and goes.
+"""Simulates many runs of jobs at once, in continuous time, on capacity that comes and goes.
 
 No clock ticks: each round every run goes to its own next event (capacity toggles, a line of its
 policy is crossed, the work is done), so a deadline net acts at the exact moment. A move by the
@@ -11,25 +11,36 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.place.policies import EPS_H, Lines, Moves, Policy, decide
-from holdfast.place.simulation_arrays import Bools, Floats, Ints, Outcome, Paths, Runs, stack, take
+from holdfast.place.simulation_arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Outcome,
+    Paths,
+    Runs,
+    stack,
+    take,
+)
 
 COMPACT_BELOW = 0.75
 
 
 def simulate(runs: Runs, paths: Paths, policy: Policy) -> Outcome:
-    """Every run to its end."""
+    """Simulate every run to its end."""
     return _simulate(runs, paths, policy.lines(runs))
 
 
 def side_by_side(runs: Runs, paths: Paths, policies: Sequence[Policy]) -> list[Outcome]:
-    """Each policy on the same runs, to the bit as alone: a round costs the interpreter the same for
-    few runs and many.
+    """Simulate each policy on the same runs, with results equal to the bit to those of `simulate`.
+
+    A round costs the interpreter the same for few runs and many, so one pass is faster.
     """
     count = len(runs)
-    found = _simulate(
-        stack([runs] * len(policies)), paths, stack([policy.lines(runs) for policy in policies])
-    )
-    return [take(found, slice(at, at + count)) for at in range(0, len(policies) * count, count)]
+    lines = [policy.lines(runs) for policy in policies]
+    stacked_runs = stack([runs] * len(policies))
+    outcome = _simulate(stacked_runs, paths, stack(lines))
+    starts = range(0, len(policies) * count, count)
+    return [take(outcome, slice(start, start + count)) for start in starts]
 
 
 def _simulate(runs: Runs, paths: Paths, lines: Lines) -> Outcome:
@@ -47,13 +58,13 @@ class _State:
     alive: Bools
     now: Floats
     done: Floats
-    """Work done, checkpoint cost spread evenly over it."""
+    """Hours of finished work, with the cost of checkpoints spread evenly over it."""
     resumed: Floats
-    """Work done when this machine was started."""
+    """Hours of work that were done when this machine started."""
     warm: Floats
-    """What is left of the restart."""
+    """Remaining hours of the restart."""
     ran: Floats
-    """Hours on this machine after the restart."""
+    """Hours on this machine since the restart."""
     on_spot: Bools
     on_demand: Bools
     up: Bools
@@ -64,95 +75,107 @@ class _State:
     on_demand_h: Floats
     idle_h: Floats
     waited: Floats
-    """Hours of the wait that a run is in."""
+    """Hours of the current wait."""
     evictions: Floats
 
 
 class Fleet:
-    """The runs that are not finished; finished ones stay as ballast until it pays to drop them."""
+    """Holds the unfinished runs; finished ones stay as ballast until it pays to drop them."""
 
     def __init__(self, runs: Runs, lines: Lines, paths: Paths) -> None:
         n = len(runs)
         self.runs = runs
         self.lines = lines
         self.paths = paths
-        self.outcome = Outcome(**dict(zip(Outcome.__slots__, np.zeros((5, n)), strict=True)))
-        zeros, no = np.zeros((12, n)), np.zeros((3, n), bool)
+        self.outcome = Outcome(
+            finish_h=np.zeros(n),
+            usd=np.zeros(n),
+            spot_h=np.zeros(n),
+            on_demand_h=np.zeros(n),
+            evictions=np.zeros(n),
+        )
         self.state = _State(
             row=np.arange(n),
-            alive=~no[0],
-            now=zeros[0],
-            done=zeros[1],
-            resumed=zeros[2],
-            warm=zeros[3],
-            ran=zeros[4],
-            on_spot=no[0],
-            on_demand=no[1],
-            up=no[2],
-            up_since=zeros[5],
-            toggle=zeros[6],
+            alive=np.ones(n, bool),
+            now=np.zeros(n),
+            done=np.zeros(n),
+            resumed=np.zeros(n),
+            warm=np.zeros(n),
+            ran=np.zeros(n),
+            on_spot=np.zeros(n, bool),
+            on_demand=np.zeros(n, bool),
+            up=np.zeros(n, bool),
+            up_since=np.zeros(n),
+            toggle=np.zeros(n),
             edge=_first_edge(runs, paths),
-            spot_h=zeros[7],
-            on_demand_h=zeros[8],
-            idle_h=zeros[9],
-            evictions=zeros[10],
-            waited=zeros[11],
+            spot_h=np.zeros(n),
+            on_demand_h=np.zeros(n),
+            idle_h=np.zeros(n),
+            evictions=np.zeros(n),
+            waited=np.zeros(n),
         )
         self._look_up(np.arange(n))
-        self._rates()
+        self._update_speed()
 
     def decide(self) -> Moves:
-        """Which runs start, move or wait on now."""
-        s = self.state
-        left = self.runs.work_h - s.done
+        """Start, move or hold each run as its policy says now."""
+        state = self.state
+        work_left = self.runs.work_h - state.done
+        slack = self.runs.deadline_h - state.now - work_left
         moves = decide(
             self.lines,
-            left_h=left,
-            slack_h=self.runs.deadline_h - s.now - left,
-            on_spot=s.on_spot,
-            on_demand=s.on_demand,
-            up=s.up,
-            up_for_h=s.now - s.up_since,
+            left_h=work_left,
+            slack_h=slack,
+            on_spot=state.on_spot,
+            on_demand=state.on_demand,
+            up=state.up,
+            up_for_h=state.now - state.up_since,
         )
         # A start of either kind pays the whole restart again, also when it interrupts one.
         moved = moves.to_spot | moves.to_demand
-        s.on_spot = (s.on_spot & ~moves.to_demand) | moves.to_spot
-        s.on_demand = (s.on_demand & ~moves.to_spot) | moves.to_demand
-        s.warm = np.where(moved, self.runs.restart_h, s.warm)
-        s.resumed = np.where(moved, s.done, s.resumed)
-        s.ran[moved] = 0.0
+        stays_on_spot = state.on_spot & ~moves.to_demand
+        stays_on_demand = state.on_demand & ~moves.to_spot
+        state.on_spot = stays_on_spot | moves.to_spot
+        state.on_demand = stays_on_demand | moves.to_demand
+        state.warm = np.where(moved, self.runs.restart_h, state.warm)
+        state.resumed = np.where(moved, state.done, state.resumed)
+        state.ran[moved] = 0.0
         return moves
 
     def advance(self) -> None:
-        """Every run to its own next event."""
-        s = self.state
-        speed = np.where(s.on_spot, self.spot_speed, s.on_demand)
-        left = self.runs.work_h - s.done
-        step = self._until_next(speed, left)
-        # No event ahead: the capacity never comes back. Left alone, the loop would not end.
-        lost = np.isinf(step)
+        """Take every run to its own next event."""
+        state = self.state
+        speed = np.where(state.on_spot, self.spot_speed, state.on_demand)
+        work_left = self.runs.work_h - state.done
+        step = self._until_next(speed, work_left)
+        # Without an event ahead the capacity never comes back, and the loop would not end.
+        stranded = np.isinf(step)
         # Zero and not inf: inf times a speed of 0 is not a number, and it would spread.
-        step[lost | ~s.alive] = 0.0
-        useful = np.maximum(step - s.warm, 0.0)
-        s.now = s.now + step
-        s.done = s.done + speed * useful
-        s.warm = np.maximum(s.warm - step, 0.0)
-        s.ran = s.ran + useful
+        step[stranded | ~state.alive] = 0.0
+        useful = np.maximum(step - state.warm, 0.0)
+        state.now = state.now + step
+        state.done = state.done + speed * useful
+        state.warm = np.maximum(state.warm - step, 0.0)
+        state.ran = state.ran + useful
         self._bill(step)
-        finished = s.alive & (lost | (s.done >= self.runs.work_h - EPS_H))
-        self._record(finished, lost)
-        self._toggle(np.flatnonzero(s.alive & (s.now >= s.toggle - EPS_H)))
+        complete = state.done >= self.runs.work_h - EPS_H
+        finished = state.alive & (stranded | complete)
+        self._record(finished, stranded)
+        at_toggle = state.now >= state.toggle - EPS_H
+        self._toggle(np.flatnonzero(state.alive & at_toggle))
 
     def compact(self) -> None:
-        if np.count_nonzero(self.state.alive) < COMPACT_BELOW * len(self.state.alive):
+        """Drop the finished runs once they are a quarter of all."""
+        alive = self.state.alive
+        if np.count_nonzero(alive) < COMPACT_BELOW * len(alive):
             # Copying costs as much as a round, so not after each finished run.
-            keep = np.flatnonzero(self.state.alive)
-            self.state = take(self.state, keep)
-            self.runs = take(self.runs, keep)
-            self.lines = take(self.lines, keep)
-            self._rates()
+            rows = np.flatnonzero(alive)
+            self.state = take(self.state, rows)
+            self.runs = take(self.runs, rows)
+            self.lines = take(self.lines, rows)
+            self._update_speed()
 
-    def _rates(self) -> None:
+    def _update_speed(self) -> None:
         period = self.runs.period_h
         # Continuous and absent checkpoints cost nothing while running; inf / inf is not a number.
         checkpointed = np.isfinite(period) & (self.runs.interval_h > 0)
@@ -163,108 +186,123 @@ class Fleet:
             where=checkpointed,
         )
 
-    def _until_next(self, speed: Floats, left: Floats) -> Floats:
-        s = self.state
+    def _until_next(self, speed: Floats, work_left: Floats) -> Floats:
+        state = self.state
         lines = self.lines
-        slack = self.runs.deadline_h - s.now - left
+        slack = self.runs.deadline_h - state.now - work_left
         # Without a deadline slack is infinite; what is not a number then is no event, and fmin
         # passes over it.
         with np.errstate(divide="ignore", invalid="ignore"):
-            finish = s.warm + left / speed
+            finish = state.warm + work_left / speed
             # While warming slack falls hour by hour; afterwards by the share that checkpoints take.
             room = slack - lines.leave
-            left_at = np.where(room <= s.warm, room, s.warm + (room - s.warm) / (1.0 - speed))
-            waited = slack - np.maximum(lines.enter, lines.wait_base + lines.wait_slope * left)
-        step = np.minimum(finish, s.toggle - s.now)
-        step = np.where(s.on_spot, np.fmin(step, left_at), step)
-        step = np.where(s.on_spot | s.on_demand, step, np.fmin(step, waited))
-        at = np.flatnonzero(s.on_demand & s.up)
-        step[at] = np.fmin(step[at], self._may_return(at, slack[at], left[at]))
+            slowed = state.warm + (room - state.warm) / (1.0 - speed)
+            must_leave = np.where(room <= state.warm, room, slowed)
+            wait_line = lines.wait_base + lines.wait_slope * work_left
+            must_buy = slack - np.maximum(lines.enter, wait_line)
+        step = np.minimum(finish, state.toggle - state.now)
+        step = np.where(state.on_spot, np.fmin(step, must_leave), step)
+        running = state.on_spot | state.on_demand
+        step = np.where(running, step, np.fmin(step, must_buy))
+        rows = np.flatnonzero(state.on_demand & state.up)
+        may_return = self._until_return(rows, slack[rows], work_left[rows])
+        step[rows] = np.fmin(step[rows], may_return)
         return np.maximum(step, 0.0)
 
-    def _may_return(self, at: Ints, slack: Floats, left: Floats) -> Floats:
-        """Hours until these rows, on on-demand while Spot is there, are ahead enough or have been
-        patient enough.
+    def _until_return(self, rows: Ints, slack: Floats, work_left: Floats) -> Floats:
+        """Return the hours until runs on on-demand may go back to Spot that is available.
+
+        A run may go back when it is far enough ahead, or when it has been patient enough.
         """
-        s = self.state
-        lines = take(self.lines, at)
+        state = self.state
+        lines = take(self.lines, rows)
+        warm = state.warm[rows]
         with np.errstate(divide="ignore", invalid="ignore"):
-            ahead = s.warm[at] + left - (slack - s.warm[at] - lines.back_base) / lines.back_slope
-        ripe = s.up_since[at] + lines.patience_h - s.now[at]
-        return np.fmin(np.where(ahead > EPS_H, ahead, np.inf), np.where(ripe > EPS_H, ripe, np.inf))
+            ahead = warm + work_left - (slack - warm - lines.back_base) / lines.back_slope
+        ripe = state.up_since[rows] + lines.patience_h - state.now[rows]
+        until_ahead = np.where(ahead > EPS_H, ahead, np.inf)
+        until_ripe = np.where(ripe > EPS_H, ripe, np.inf)
+        return np.fmin(until_ahead, until_ripe)
 
     def _bill(self, step: Floats) -> None:
-        s = self.state
+        state = self.state
         # Nothing is billed before the first machine has come.
-        waiting = ~(s.on_spot | s.on_demand) & (s.spot_h + s.on_demand_h > 0.0)
-        s.spot_h = s.spot_h + step * s.on_spot
-        s.on_demand_h = s.on_demand_h + step * s.on_demand
-        before = np.minimum(s.waited, self.runs.keep_h)
-        s.waited = np.where(waiting, s.waited + step, 0.0)
-        s.idle_h = s.idle_h + waiting * (np.minimum(s.waited, self.runs.keep_h) - before)
+        rented = state.spot_h + state.on_demand_h > 0.0
+        waiting = ~(state.on_spot | state.on_demand) & rented
+        state.spot_h = state.spot_h + step * state.on_spot
+        state.on_demand_h = state.on_demand_h + step * state.on_demand
+        billed_before = np.minimum(state.waited, self.runs.keep_h)
+        state.waited = np.where(waiting, state.waited + step, 0.0)
+        billed_now = np.minimum(state.waited, self.runs.keep_h)
+        state.idle_h = state.idle_h + waiting * (billed_now - billed_before)
 
-    def _record(self, finished: Bools, lost: Bools) -> None:
-        at = np.flatnonzero(finished)
-        if not len(at):
+    def _record(self, finished: Bools, stranded: Bools) -> None:
+        rows = np.flatnonzero(finished)
+        if not len(rows):
             return
-        s = self.state
-        runs = take(self.runs, at)
-        out = self.outcome
-        row = s.row[at]
-        out.finish_h[row] = np.where(lost[at], np.inf, s.now[at])
-        out.spot_h[row], out.on_demand_h[row], out.evictions[row] = (
-            s.spot_h[at],
-            s.on_demand_h[at],
-            s.evictions[at],
-        )
-        rented = s.spot_h[at] * runs.spot_usd + s.on_demand_h[at] * runs.on_demand_usd
-        out.usd[row] = rented + s.idle_h[at] * runs.idle_usd
-        s.alive[at] = False
+        state = self.state
+        runs = take(self.runs, rows)
+        outcome = self.outcome
+        original = state.row[rows]
+        spot_h = state.spot_h[rows]
+        on_demand_h = state.on_demand_h[rows]
+        outcome.finish_h[original] = np.where(stranded[rows], np.inf, state.now[rows])
+        outcome.spot_h[original] = spot_h
+        outcome.on_demand_h[original] = on_demand_h
+        outcome.evictions[original] = state.evictions[rows]
+        rent = spot_h * runs.spot_usd + on_demand_h * runs.on_demand_usd
+        outcome.usd[original] = rent + state.idle_h[rows] * runs.idle_usd
+        state.alive[rows] = False
 
-    def _toggle(self, at: Ints) -> None:
-        """Capacity came or went at these rows; runs on it are evicted and keep what was committed."""
-        s = self.state
-        evicted = at[s.on_spot[at]]
-        s.on_spot[evicted] = False
+    def _toggle(self, rows: Ints) -> None:
+        """Let capacity come or go at these rows.
+
+        Runs on capacity that goes are evicted, and keep the work that they committed.
+        """
+        state = self.state
+        evicted = rows[state.on_spot[rows]]
+        state.on_spot[evicted] = False
         # The end of a flex-start node is announced days ahead: a checkpoint is taken, nothing is
         # lost.
         if not self.paths.planned:
-            s.evictions[evicted] += 1
-            s.done[evicted] = self._committed(evicted)
+            state.evictions[evicted] += 1
+            state.done[evicted] = self._sum_committed(evicted)
         # The exact moment, not the sum of steps that led to it: rounding would add up over a year
         # of toggles.
-        s.now[at] = s.toggle[at]
-        s.edge[at] += 1
-        self._look_up(at)
+        state.now[rows] = state.toggle[rows]
+        state.edge[rows] += 1
+        self._look_up(rows)
         # Patience counts from here, also for runs that were not on it.
-        s.up_since[at] = np.where(s.up[at], s.now[at], s.up_since[at])
+        state.up_since[rows] = np.where(state.up[rows], state.now[rows], state.up_since[rows])
 
-    def _committed(self, at: Ints) -> Floats:
-        s = self.state
-        runs = take(self.runs, at)
+    def _sum_committed(self, rows: Ints) -> Floats:
+        state = self.state
+        runs = take(self.runs, rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             # A checkpoint counts when it is complete; half of one is none.
-            whole = np.floor(s.ran[at] / runs.period_h + EPS_H) * runs.interval_h
-        whole = np.where(np.isinf(runs.interval_h), 0.0, whole)
-        return np.where(runs.interval_h > 0, s.resumed[at] + whole, s.done[at])
+            checkpoints = np.floor(state.ran[rows] / runs.period_h + EPS_H)
+            work = checkpoints * runs.interval_h
+        work = np.where(np.isinf(runs.interval_h), 0.0, work)
+        return np.where(runs.interval_h > 0, state.resumed[rows] + work, state.done[rows])
 
-    def _look_up(self, at: Ints) -> None:
-        s = self.state
-        path = self.runs.path[at]
-        last = self.paths.edges_h.shape[1] - 1
-        edge = s.edge[at]
-        hours = self.paths.edges_h[path, np.minimum(edge, last)]
-        s.toggle[at] = np.where(edge > last, np.inf, hours) - self.runs.offset_h[at]
-        s.up[at] = self.paths.starts_up[path] ^ (edge % 2 == 1)
+    def _look_up(self, rows: Ints) -> None:
+        state = self.state
+        path = self.runs.path[rows]
+        edge = state.edge[rows]
+        last_edge = self.paths.edges_h.shape[1] - 1
+        hours = self.paths.edges_h[path, np.minimum(edge, last_edge)]
+        toggle = np.where(edge > last_edge, np.inf, hours)
+        state.toggle[rows] = toggle - self.runs.offset_h[rows]
+        state.up[rows] = self.paths.starts_up[path] ^ (edge % 2 == 1)
 
 
 def _first_edge(runs: Runs, paths: Paths) -> Ints:
-    """How many toggles each run's path has behind it when the run begins."""
+    """Count the toggles that each run's path has behind it when the run begins."""
     edge = np.zeros(len(runs), np.int64)
-    begun = np.flatnonzero(runs.offset_h > 0.0)
+    late_starts = np.flatnonzero(runs.offset_h > 0.0)
     # Path by path: rows are padded with inf, so that one search over all of them would need a key
     # for each.
-    for path in np.unique(runs.path[begun]):
-        at = begun[runs.path[begun] == path]
-        edge[at] = np.searchsorted(paths.edges_h[path], runs.offset_h[at], side="right")
+    for path in np.unique(runs.path[late_starts]):
+        rows = late_starts[runs.path[late_starts] == path]
+        edge[rows] = np.searchsorted(paths.edges_h[path], runs.offset_h[rows], side="right")
     return edge

@@ -34,7 +34,7 @@ def test_gpus_become_the_largest_machines_that_fit(
     name: str, gpus: int, machine: str, nodes: int
 ) -> None:
     asked = Job(
-        accelerator=job.accelerator(name),
+        accelerator=job.parse_accelerator(name),
         gpus=gpus,
         hours=1,
     )
@@ -240,7 +240,7 @@ def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
 
 
 ASKED = Job(accelerator=A100_80, gpus=1, hours=10)
-BELIEVED = recommendation.world_of(ASKED, "0.05")
+BELIEVED = recommendation.make_world(ASKED, "0.05")
 CHEAPEST = "us-east5"
 
 
@@ -282,8 +282,8 @@ def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int)
     lost = [*combinations(range(nodes), nodes // advice.groups(asked))]
     both = sum(any((one + 1) % nodes in each for one in each) for each in lost) / len(lost)
     assert advice.neighbours_lost(asked) == pytest.approx(both)
-    kept_h, held_h = advice.kept(asked, 0.1)
-    upload_h, _ = advice.kept(replace(asked, sharded=0), 0.1)
+    kept_h, held_h = advice.committed_interval(asked, 0.1)
+    upload_h, _ = advice.committed_interval(replace(asked, sharded=0), 0.1)
     assert kept_h == pytest.approx(both * upload_h + (1 - both) * 50 / 3600)
     assert held_h / kept_h == pytest.approx(0.02 + asked.checkpoint_h / upload_h)
 
@@ -311,11 +311,11 @@ def test_what_spot_cannot_finish_is_refused_and_a_year_is_priced_on_one_machine_
     )
     year = Job(accelerator=A100_80, gpus=8, hours=8_760)
     chosen = recommendation.choose(
-        year, advice.options(year, recommendation.world_of(year), CHEAPEST)
+        year, advice.options(year, recommendation.make_world(year), CHEAPEST)
     )
     assert chosen.placement is Placement.SPOT and chosen.mean_usd == pytest.approx(
         120_771, rel=0.03
     )
     gang = replace(year, gpus=512)
-    spot = advice.on_spot(gang, recommendation.world_of(gang), CHEAPEST, policies.WAIT)[0]
+    spot = advice.on_spot(gang, recommendation.make_world(gang), CHEAPEST, policies.WAIT)[0]
     assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000

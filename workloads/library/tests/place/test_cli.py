@@ -13,7 +13,7 @@ from holdfast.commands import app
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.place.job import accelerator
+from holdfast.place.job import parse_accelerator
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Placement
 from tests import platforms
@@ -216,7 +216,7 @@ def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
     ],
 )
 def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
-    assert accelerator(typed) == meant
+    assert parse_accelerator(typed) == meant
 
 
 MINE = OwnJob(

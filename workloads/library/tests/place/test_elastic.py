@@ -90,7 +90,7 @@ def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_
             max_nodes=nodes,
         )
         rows = {
-            o.policy: o for o in advice.options(job, recommendation.world_of(job), "us-central1")
+            o.policy: o for o in advice.options(job, recommendation.make_world(job), "us-central1")
         }
         rigid = rows["wait for Spot"]
         ours = rows[f"elastic {nodes // 2}..{nodes}, wait for Spot"]
@@ -101,9 +101,9 @@ def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_
 
 def test_a_year_is_priced_as_well_as_a_day() -> None:
     day, year = (
-        advice.options(replace(ASKED, hours=hours), recommendation.world_of(ASKED), "us-central1")[
-            -1
-        ].mean_usd
+        advice.options(
+            replace(ASKED, hours=hours), recommendation.make_world(ASKED), "us-central1"
+        )[-1].mean_usd
         / hours
         for hours in (48, 8760)
     )
@@ -119,16 +119,18 @@ def test_the_churn_believed_of_an_a100_is_that_of_the_public_record() -> None:
 def test_an_elastic_gang_is_taken_where_it_is_cheapest_and_not_for_a_deadline_that_the_worst_week_breaks() -> (
     None
 ):
-    answer = recommendation.answer(ASKED, recommendation.world_of(ASKED, "0.02"), "me-west1")
-    assert (answer.chosen.policy, answer.chosen.placement) == (
+    answer = recommendation.answer(ASKED, recommendation.make_world(ASKED, "0.02"), "me-west1")
+    assert (answer.recommended.policy, answer.recommended.placement) == (
         "elastic 4..8, wait for Spot",
         Placement.SPOT,
     )
     assert answer.flip is None and "the gang is elastic" in answer.reason
     dated = replace(ASKED, deadline_h=45)
-    rows = recommendation.answer(dated, recommendation.world_of(ASKED), "us-central1").options
-    row = next(each for each in rows if each.policy == answer.chosen.policy)
-    assert row.late > 0.5 > row.cases[0].late and row not in recommendation.keeping(dated, rows)
+    rows = recommendation.answer(dated, recommendation.make_world(ASKED), "us-central1").options
+    row = next(each for each in rows if each.policy == answer.recommended.policy)
+    assert row.late > 0.5 > row.cases[0].late and row not in recommendation.select_in_time(
+        dated, rows
+    )
 
 
 @pytest.mark.parametrize(

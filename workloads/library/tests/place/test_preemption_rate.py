@@ -88,7 +88,7 @@ def test_a_file_that_is_no_ledger_or_measures_what_cannot_be_is_refused(
     path = tmp_path / "churn.json"
     path.write_text(text)
     with pytest.raises(InputError, match="measured churn"):
-        preemption_rate.read_measured(path, "nvidia-l4")
+        preemption_rate.load_measurements(path, "nvidia-l4")
 
 
 def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
@@ -212,7 +212,7 @@ def test_what_monitoring_prints_is_what_placement_reads(
     )
     path = tmp_path / "churn.json"
     path.write_text(capsys.readouterr().out)
-    belief = preemption_rate.read_measured(path, A100)
+    belief = preemption_rate.load_measurements(path, A100)
     assert (belief.measured_events, belief.measured_h) == (12, 400)
     assert belief.per_hour < 0.03
 
@@ -224,6 +224,6 @@ def test_without_a_rival_no_flip_point_is_stated() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=5)
     assert break_even.flip(asked, there, REGION) is None
     rows = advice.options(asked, there, REGION)
-    assert "no break-even: a price is missing" in recommendation.why(
+    assert "no break-even: a price is missing" in recommendation.explain(
         asked, there, rows, recommendation.choose(asked, rows), None
     )

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from holdfast.place.job import accelerator
+from holdfast.place.job import parse_accelerator
 from holdfast.support.errors import InputError
 
 # A child Job, an index of three digits and the pod's suffix come behind it, and a pod's name is its
@@ -95,7 +95,7 @@ def gpus(got: object) -> tuple[int, str]:
             allowed=f"1 to {MAX_GPUS}",
             fix=fix,
         )
-    return int(count), accelerator(kind)
+    return int(count), parse_accelerator(kind)
 
 
 def bucket(field: str, got: object) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from holdfast.place.job import Job
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
 from holdfast.place.options import Option, in_time
 from holdfast.place.plan import Plan
-from holdfast.place.recommendation import Answer, keeping
+from holdfast.place.recommendation import Answer, select_in_time
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import QUEUES, Capacity, Placement, PlacementRule
@@ -299,16 +299,16 @@ def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed
     asked = question(
         job, usable[0].machine.gpus * job.pods, frozenset(offer.machine.name for offer in usable)
     )
-    answer = recommendation.answer(asked, recommendation.world_of(asked), platform.price_region)
+    answer = recommendation.answer(asked, recommendation.make_world(asked), platform.price_region)
     for option in sorted(
-        keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)
+        select_in_time(asked, answer.options), key=lambda o: (o is not answer.recommended, o.mean_usd)
     ):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
         # A switch to on-demand in time needs the mover.
         moves = option.placement is Placement.HYBRID or in_time(option) is not None
         if chosen is None or (moves and not _movable(chosen, usable, option)):
             continue
-        first = option is answer.chosen
+        first = option is answer.recommended
         if first:
             reason = answer.reason
         else:
