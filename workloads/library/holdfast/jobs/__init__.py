@@ -1,1 +1,1 @@
-"""Jobs as a user sees them: what starting one buys, how it fares, and why it waits or restarts."""
+"""Starts jobs from a file, shows their price, follows them, and explains why one waits or restarts."""

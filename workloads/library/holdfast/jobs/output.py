@@ -1,4 +1,4 @@
-"""Tables of submit, list and explain: data on stdout, never cut off without a terminal."""
+"""Prints the tables of submit and explain: data on stdout, never cut off without a terminal."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from holdfast.jobs.diagnose.explain import Explanation, Row
-from holdfast.jobs.submit.submission import Plan
+from holdfast.jobs.plan.pricing import Purchase, PurchasePlan
 from holdfast.support.errors import InputError
 from holdfast.support.printable import printable
 from holdfast.support.tables import print_table
@@ -31,63 +31,68 @@ LIST_HEAD = (
 )
 
 
-def as_json(body: dict[str, Any]) -> None:
+def print_body(body: dict[str, Any]) -> None:
+    """Print a body as JSON."""
     print(json.dumps(finite(body), indent=1))
 
 
-def explanation(found: Explanation) -> None:
-    for name, text in found.lines():
+def print_explanation(explanation: Explanation) -> None:
+    for name, text in explanation.lines():
         print(f"{name + ':':10} {printable(text, 4_000)}")
 
 
-def listing(found: list[Row]) -> None:
-    rows = []
-    for row in found:
-        rows.append(
-            (
-                row.name,
-                row.kind,
-                row.capacity,
-                row.status,
-                row.why,
-                "-" if row.step is None else str(row.step),
-                _age(row.saved_age_s),
-                str(row.evicted),
-                str(row.crashed),
-                _age(row.waited_s),
-                _age(row.ran_s),
-                "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.1f}",
-                _usd(row.usd),
-            )
-        )
-    _grid(LIST_HEAD, rows)
+def print_jobs(jobs: list[Row]) -> None:
+    _print_table(LIST_HEAD, [_job_cells(job) for job in jobs])
 
 
-def plan(made: Plan, file: str) -> None:
-    """What will be bought, on stderr where the manifest itself goes to stdout."""
+def _job_cells(job: Row) -> tuple[str, ...]:
+    return (
+        job.name,
+        job.kind,
+        job.capacity,
+        job.status,
+        job.why,
+        "-" if job.step is None else str(job.step),
+        _age(job.saved_age_s),
+        str(job.evicted),
+        str(job.crashed),
+        _age(job.waited_s),
+        _age(job.ran_s),
+        "-" if job.useful_ratio is None else f"{100 * job.useful_ratio:.1f}",
+        _usd(job.usd),
+    )
+
+
+def print_plan(plan: PurchasePlan, file: str) -> None:
+    """Print what the jobs of a file buy."""
     head = ("JOB", "CAPACITY", "POOL", "PODS", "GPUS", "$/H")
-    rows = []
-    for b in made.purchases:
-        rows.append(
-            (
-                b.job,
-                b.capacity.value,
-                " ".join(b.pools) or ("none" if b.usd_per_hour is None else "auto-provisioned"),
-                str(b.pods),
-                str(b.gpus),
-                _usd(b.usd_per_hour),
-            )
-        )
-    _grid(head, rows)
-    print(f"\nPrices of {made.price_date}, list price without discounts; {file}")
+    _print_table(head, [_purchase_cells(purchase) for purchase in plan.purchases])
+    print(f"\nPrices of {plan.price_date}, list price without discounts; {file}")
+
+
+def _purchase_cells(purchase: Purchase) -> tuple[str, ...]:
+    pools = " ".join(purchase.pools)
+    if not pools:
+        pools = "none" if purchase.usd_per_hour is None else "auto-provisioned"
+    return (
+        purchase.job,
+        purchase.capacity.value,
+        pools,
+        str(purchase.pods),
+        str(purchase.gpus),
+        _usd(purchase.usd_per_hour),
+    )
 
 
 def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def agree(yes: bool) -> None:
-    """Raises InputError without a terminal, and ends the command where the answer is no."""
+def ask_to_start(yes: bool) -> None:
+    """Ask for consent, unless `yes`; a no ends the command.
+
+    Raises InputError without a terminal.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
@@ -101,7 +106,7 @@ def agree(yes: bool) -> None:
         raise typer.Exit(EXIT_STOPPED)
 
 
-def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     print_table(head, [tuple(map(printable, row)) for row in rows])
 
 

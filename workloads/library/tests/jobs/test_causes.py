@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.jobs.diagnose.cause import Cause, brief
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
-from holdfast.jobs.diagnose.diagnosis import cause_of
+from holdfast.jobs.diagnose.diagnosis import find_cause
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
+from holdfast.jobs.diagnose.reasons import Cause, brief
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parent / "recorded" / "kubelet.json").read_text()
@@ -29,7 +29,7 @@ def recorded(case: str) -> Object:
 
 def explained(history: Object) -> Cause:
     job = JobSnapshot(body=history["job"] | {"kind": "Job"}, pods=history["pods"])
-    return cause_of(job, ClusterSnapshot(events=history["events"]))
+    return find_cause(job, ClusterSnapshot(events=history["events"]))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_labels_that_fit_no_node_are_named_among_tainted_nodes(verdict: str, rea
         "spec": {},
         "status": {"allocatable": {}},
     }
-    assert cause_of(job, ClusterSnapshot(nodes=[node])).reason == reason
+    assert find_cause(job, ClusterSnapshot(nodes=[node])).reason == reason
 
 
 def test_a_refusal_before_the_newest_pod_is_history() -> None:
@@ -296,7 +296,7 @@ def test_a_jobset_without_pods_still_shows_its_own_failures() -> None:
         },
         "status": {"restarts": 5, "restartsCountTowardsMax": 2},
     }
-    found = cause_of(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
+    found = find_cause(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
     assert (found.reason, found.blocker.split(" by ")[0]) == (
         "crash",
         "2 of 3 granted restarts are used up",

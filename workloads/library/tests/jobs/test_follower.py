@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from holdfast.clients.api import Api
 from holdfast.commands import app
-from holdfast.jobs.plan.pricing import bill
 from holdfast.jobs.submit import follower
-from holdfast.jobs.submit.follower import PodLines
+from holdfast.jobs.submit.follower import PodLines, make_bill
 from holdfast.ledger.job_summary import read_job_summaries
 from tests import platforms
 from workloads.library.tests import sample
@@ -137,6 +136,6 @@ def test_a_sharded_gang_pays_for_each_of_its_pods(tmp_path: Path) -> None:
                 "tolerations": POOL.tolerations(),
             }
         )
-        receipt = bill(job, platforms.load("example"), tmp_path, [], POOL.name)
+        receipt = make_bill(job, platforms.load("example"), tmp_path, [], POOL.name)
         paid.append(float(receipt.partition("paid $")[2].split()[0]))
     assert paid[0] > 0 and paid[1] == pytest.approx(4 * paid[0], rel=0.05)

@@ -209,7 +209,7 @@ STATED = {
 
 def test_a_field_without_a_default_must_be_given() -> None:
     with pytest.raises(InputError, match="allowed: image; fix: add it"):
-        file_text.assigned([], {key: value for key, value in STATED.items() if key != "image"})
+        file_text.assign([], {key: value for key, value in STATED.items() if key != "image"})
 
 
 def test_each_field_of_the_file_can_be_set_by_name() -> None:
@@ -247,16 +247,16 @@ def test_each_field_of_the_file_can_be_set_by_name() -> None:
         "secrets.HF_TOKEN=hf/3",
         "claims./mnt/models.v1=models",
     ]
-    assert file_text.assigned(words, STATED) == job
+    assert file_text.assign(words, STATED) == job
     batch = ["sharded=true", "cpus=2", "memory=8Gi", "nodes=3"]
-    assert file_text.assigned(batch, STATED) == own(
+    assert file_text.assign(batch, STATED) == own(
         gpus="none",
         sharded=True,
         cpus=2.0,
         memory="8Gi",
         nodes=3,
     )
-    assert file_text.assigned(["nodes=4..8"], STATED).pods == 8
+    assert file_text.assign(["nodes=4..8"], STATED).pods == 8
 
 
 WRONG = {
@@ -276,4 +276,4 @@ WRONG = {
 @pytest.mark.parametrize("word", WRONG)
 def test_a_field_that_is_set_wrongly_is_refused_as_in_a_file(word: str) -> None:
     with pytest.raises(InputError, match=re.escape(WRONG[word])):
-        file_text.assigned([word], STATED)
+        file_text.assign([word], STATED)

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.controllers.queues import read_workload
-from holdfast.jobs.diagnose.cause import losses
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot, fit
 from holdfast.jobs.diagnose.explain import in_place_text, progress_text
+from holdfast.jobs.diagnose.failures import losses
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, crashed, held_since_s, when
-from holdfast.jobs.diagnose.queues import held
+from holdfast.jobs.diagnose.queues import explain_kueue
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_summary import job_summaries
 from holdfast.lint.platform import tolerates
@@ -245,7 +245,7 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
     )
     assert held_since_s(job) == read_workload(workload).since_s
     taken_s = when("2026-01-01T02:00:00Z")
-    queued = held(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
+    queued = explain_kueue(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
     assert queued is not None
     assert (
         queued.position
@@ -253,7 +253,7 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
     )
 
     workload["status"] = {"conditions": [{"type": "Admitted", "status": "True"}]}
-    assert held_since_s(job) is None and held(job, ClusterSnapshot()) is None
+    assert held_since_s(job) is None and explain_kueue(job, ClusterSnapshot()) is None
 
 
 def sharded(*phases: str) -> JobSnapshot:
@@ -361,6 +361,6 @@ def test_only_a_taint_of_a_pool_that_is_on_every_node_is_blamed() -> None:
             "tolerations": kept,
             "containers": [],
         }
-        assert fit(asked, [tainted], []).untolerated == (str(taint), 1)
+        assert fit(asked, [tainted], []).blocking_taint == (str(taint), 1)
         found = fit(asked, [tainted, bare], [])
-        assert (found.untolerated, found.selected, found.total) == (None, 2, 1)
+        assert (found.blocking_taint, found.selected, found.total) == (None, 2, 1)

@@ -7,8 +7,9 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.cost import prices
+from holdfast.jobs.file.file_text import read_documents
 from holdfast.jobs.submit import submission
-from holdfast.jobs.submit.submission import checked, documents_of, only
+from holdfast.jobs.submit.submission import checked, only
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
@@ -130,7 +131,7 @@ def test_a_manifest_without_a_whole_job_is_bad_input(
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
-        checked(path, documents_of(path))
+        checked(path, read_documents(path))
     assert output in refused.value.lines()
 
 
@@ -162,7 +163,7 @@ def test_one_job_is_taken_with_everything_that_is_no_job(tmp_path: Path) -> None
     assert refused.value.fix == "did you mean b?"
     (tmp_path / "training.yaml").write_text("")
     with pytest.raises(InputError) as refused:
-        documents_of(tmp_path / "trainning.yaml")
+        read_documents(tmp_path / "trainning.yaml")
     assert refused.value.fix == f"did you mean {tmp_path}/training.yaml?"
 
 

@@ -1,6 +1,4 @@
-"""What a pod of a job has in addition to its image: how its program starts, what it mounts, the
-queue of a batch.
-"""
+"""Adds to a pod what a job needs: the start of its program, its volumes, and the queue of a batch."""
 
 import io
 from dataclasses import replace
@@ -8,7 +6,7 @@ from dataclasses import replace
 from kubernetes import client
 from ruamel.yaml import YAML
 
-from holdfast.jobs.file.formats import bucket, secret
+from holdfast.jobs.file.formats import parse_bucket, parse_secret
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.manifests import data, database
 from holdfast.manifests.pods import PodSettings, Size, annotation, container
@@ -44,76 +42,49 @@ exit "$code"
 """
 
 
-def started(own: OwnJob, work: PodSettings) -> PodSettings:
+def add_start(own: OwnJob, work: PodSettings) -> PodSettings:
+    """Wrap the command as the job's kind and its handling of notices need it."""
     if own.predictor:
         return work
     # torchrun's agent would end with 1, and each eviction of a node count as its crash.
     if own.sharded:
-        kept = [
-            "--sharded",
-            "--copies",
-            str(own.copies),
-            "--wait",
-            f"{own.wait_hours * 3600:.0f}",
-        ]
-        work = replace(
-            work,
-            command=[
-                *RANKS,
-                str(_processes(own)),
-                *kept,
-                "--",
-                *work.command,
-            ],
-        )
+        wait = f"{own.wait_hours * 3600:.0f}"
+        options = ["--sharded", "--copies", str(own.copies), "--wait", wait]
+        command = [*RANKS, str(_processes(own)), *options, "--", *work.command]
+        work = replace(work, command=command)
     elif own.elastic and _processes(own) > 1:
-        work = replace(
-            work,
-            command=[
-                *RANKS,
-                str(_processes(own)),
-                "--",
-                *work.command,
-            ],
-        )
+        command = [*RANKS, str(_processes(own)), "--", *work.command]
+        work = replace(work, command=command)
     ranks = ("NODE_RANK", "PET_NODE_RANK") if own.gang else ()
     from_pod = work.from_pod | {name: annotation(ANNOTATION_INDEX) for name in ranks}
     work = replace(work, env=_torchrun(own) | work.env, from_pod=from_pod)
     if own.on_notice == OnNotice.DRAIN:
         return replace(work, pre_stop=DRAIN_HOOK)
     if own.on_notice == OnNotice.WRAP:
-        return replace(
-            work,
-            command=[
-                "/bin/sh",
-                "-c",
-                WRAPPER,
-                "wrap",
-                *work.command,
-            ],
-        )
+        return replace(work, command=["/bin/sh", "-c", WRAPPER, "wrap", *work.command])
     return work
 
 
 def _torchrun(own: OwnJob) -> dict[str, str]:
-    """What torchrun takes instead of options (PET_*), and what scripts read that start one process
-    themselves.
+    """Return the variables that torchrun takes instead of options (PET_*), and their plain names.
 
-    RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for
-    peers.
+    Scripts that start one process themselves read the plain names. RANK and WORLD_SIZE are left to
+    the launcher: a single process that found them would wait for peers.
     """
-    processes = _processes(own)
     nodes = own.pods if own.gang or own.sharded else 1
-    found: dict[str, object] = {"NNODES": nodes, "NPROC_PER_NODE": processes}
-    found |= {f"PET_{name}": value for name, value in found.items()}
+    sizes = {"NNODES": str(nodes), "NPROC_PER_NODE": str(_processes(own))}
+    head: dict[str, str] = {}
     if own.gang:
-        head = {"MASTER_ADDR": HEAD, "MASTER_PORT": RENDEZVOUS_PORT}
-        found |= head | {f"PET_{name}": value for name, value in head.items()}
-    return {name: str(value) for name, value in found.items()}
+        head = {"MASTER_ADDR": HEAD, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return sizes | _with_prefix(sizes) | head | _with_prefix(head)
+
+
+def _with_prefix(variables: dict[str, str]) -> dict[str, str]:
+    return {f"PET_{name}": value for name, value in variables.items()}
 
 
 def _processes(own: OwnJob) -> int:
-    """Of a pod."""
+    """Return the number of processes of a pod."""
     return own.processes or max(own.gpu_count, 1)
 
 
@@ -125,9 +96,9 @@ KEY = "checkpoint-key"
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 
 
-def mounted(own: OwnJob, work: PodSettings) -> PodSettings:
-    """With its claims, its data and its secrets."""
-    volumes = []
+def add_volumes(own: OwnJob, work: PodSettings) -> PodSettings:
+    """Mount the claims, the data and the secrets of the job."""
+    volumes: list[tuple[client.V1Volume, str]] = []
     for number, (path, name) in enumerate(sorted(own.claims.items())):
         volumes.append((_claim(number, name), path))
     env: dict[str, str] = {}
@@ -135,8 +106,10 @@ def mounted(own: OwnJob, work: PodSettings) -> PodSettings:
         volumes.append((_dataset(own), data.PATH))
     if secret_files(own):
         volumes.append((_secrets(own), SECRETS_PATH))
-        env = {f"{variable}_FILE": f"{SECRETS_PATH}/{variable}" for variable in own.secrets}
-        env |= {ENV_KEY_FILE: f"{SECRETS_PATH}/{KEY}"} if own.checkpoint_key else {}
+        for variable in own.secrets:
+            env[f"{variable}_FILE"] = f"{SECRETS_PATH}/{variable}"
+        if own.checkpoint_key:
+            env[ENV_KEY_FILE] = f"{SECRETS_PATH}/{KEY}"
     sidecar = data.SIDECAR if own.data else {}
     return replace(
         work,
@@ -147,12 +120,15 @@ def mounted(own: OwnJob, work: PodSettings) -> PodSettings:
 
 
 def secret_files(own: OwnJob) -> dict[str, str]:
-    """File -> secret."""
-    return dict(own.secrets) | ({KEY: own.checkpoint_key} if own.checkpoint_key else {})
+    """Return the secret behind each file of the mounted folder."""
+    files = dict(own.secrets)
+    if own.checkpoint_key:
+        files[KEY] = own.checkpoint_key
+    return files
 
 
 def disk(own: OwnJob) -> str:
-    """Of the pod: /tmp, logs and the container's own layer."""
+    """Return the disk of the pod: /tmp, logs and the container's own layer."""
     number = int(own.scratch[:-2])
     unit = own.scratch[-2:]
     gib = number if unit == "Gi" else -(-number // 1024)
@@ -160,18 +136,20 @@ def disk(own: OwnJob) -> str:
 
 
 def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
-    """Names the secrets; None where there are none. Their values never pass through the manifest."""
+    """Return the object that names the secrets, or None if the job has none.
+
+    Their values never pass through the manifest.
+    """
     if not secret_files(own):
         return None
     _require_add_on(own, context.platform)
-    parts = ((file, *secret(named)) for file, named in sorted(secret_files(own).items()))
-    project = f"projects/{context.platform.project}/secrets"
-    listed = [
-        {"resourceName": f"{project}/{name}/versions/{version}", "path": file}
-        for file, name, version in parts
-    ]
+    folder = f"projects/{context.platform.project}/secrets"
+    resources: list[dict[str, str]] = []
+    for file, secret in sorted(secret_files(own).items()):
+        name, version = parse_secret(secret)
+        resources.append({"resourceName": f"{folder}/{name}/versions/{version}", "path": file})
     stream = io.StringIO()
-    YAML().dump(listed, stream)
+    YAML().dump(resources, stream)
     return {
         "apiVersion": SECRETS_API,
         "kind": "SecretProviderClass",
@@ -184,14 +162,12 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
 
 
 def _require_add_on(own: OwnJob, platform: Platform) -> None:
-    """Without its driver the pod would wait for a volume that nothing mounts."""
+    """Raise InputError without the add-on: the pod would wait for a volume that nothing mounts."""
     if not platform.security.secret_manager:
+        secrets = ", ".join(sorted(set(secret_files(own).values())))
         raise InputError(
             "secrets by reference need GKE's Secret Manager add-on",
-            got=(
-                f"{', '.join(sorted(set(secret_files(own).values())))}, with the add-on off in"
-                f" {platform.name}"
-            ),
+            got=f"{secrets}, with the add-on off in {platform.name}",
             allowed="an environment with security.secret_manager",
             fix=(
                 f"the platform team sets secret_manager=True in Security of {platform.name}, then"
@@ -201,7 +177,7 @@ def _require_add_on(own: OwnJob, platform: Platform) -> None:
 
 
 def _dataset(own: OwnJob) -> client.V1Volume:
-    name, folder = bucket("data", own.data)
+    name, folder = parse_bucket("data", own.data)
     options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
     attributes = {"bucketName": name, "mountOptions": options}
     source = client.V1CSIVolumeSource(
@@ -230,54 +206,42 @@ def _claim(number: int, name: str) -> client.V1Volume:
 _HOLDFAST = ("python", "-m", "holdfast", "batch")
 
 
-def predicting(own: OwnJob, context: RenderContext, work: PodSettings) -> PodSettings:
-    """Workers that take items from the results database's queue, and end when it is empty."""
+def add_batch(own: OwnJob, context: RenderContext, work: PodSettings) -> PodSettings:
+    """Make the pods workers of a batch.
+
+    They take items from the results database's queue, and end when it is empty.
+    """
     results = database.access(context, "batch")
-    command = [
-        *_HOLDFAST,
-        "run",
-        own.name,
-        "--predictor",
-        own.predictor,
-        "--window",
-        str(work.grace_s),
-    ]
-    command += (
-        ["--set", f"predict_timeout_s={own.predict_seconds:g}"] if own.predict_seconds else []
-    )
+    command = [*_HOLDFAST, "run", own.name]
+    command += ["--predictor", own.predictor]
+    command += ["--window", str(work.grace_s)]
+    if own.predict_seconds:
+        command += ["--set", f"predict_timeout_s={own.predict_seconds:g}"]
     return replace(
         work,
         command=[*command, *own.command],
         env=results.env | work.env,
-        sidecars=[*results.sidecars, _loader(own, context, work, results)],
+        sidecars=[*results.sidecars, _make_loader(own, context, work, results)],
         volumes=[*work.volumes, *results.volumes],
     )
 
 
-def _loader(
+def _make_loader(
     own: OwnJob,
     context: RenderContext,
     work: PodSettings,
     results: database.Access,
 ) -> client.V1Container:
-    """Fills the queue before a worker starts. In every pod: queueing is idempotent, and a worker
-    that came first would find nothing to do and call the batch done.
+    """Return the container that fills the queue before a worker starts.
+
+    Every pod has it: queueing is idempotent, and a worker that came first would find nothing to do
+    and call the batch done.
     """
-    command = [
-        *_HOLDFAST,
-        "enqueue",
-        own.name,
-        "--source",
-        data.PATH,
-    ]
-    volumes = [*work.volumes, *results.volumes]
-    size = Size(cpu="1", memory="2Gi")
-    env = results.env | work.env
-    loading = replace(
+    settings = replace(
         work,
-        command=command,
-        size=size,
-        env=env,
-        volumes=volumes,
+        command=[*_HOLDFAST, "enqueue", own.name, "--source", data.PATH],
+        size=Size(cpu="1", memory="2Gi"),
+        env=results.env | work.env,
+        volumes=[*work.volumes, *results.volumes],
     )
-    return container(context, loading, name="load")
+    return container(context, settings, name="load")
