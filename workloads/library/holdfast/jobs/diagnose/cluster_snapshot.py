@@ -139,7 +139,7 @@ def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
     taints: Counter[str] = Counter()
     gpus: dict[str, int] = {}
     for node in selected:
-        taint = find_untolerated(pod_spec, node)
+        taint = find_blocking_taint(pod_spec, node)
         if taint:
             taints[taint] += 1
         else:
@@ -162,7 +162,7 @@ def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
     )
 
 
-def find_untolerated(pod_spec: Object, node: Object) -> str:
+def find_blocking_taint(pod_spec: Object, node: Object) -> str:
     """Return the first taint of a pool that the pod does not tolerate, as `key=value:effect`."""
     tolerations = pod_spec.get("tolerations", ())
     for body in node["spec"].get("taints", ()):

@@ -150,7 +150,7 @@ def _explain_start(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     event = cluster_snapshot.newest_event(cluster.events, uids)
     if event:
         news = f"{event['reason']}: {brief(cluster_snapshot.get_message(event))}"
-    elif _list_scheduled(job):
+    elif _list_starting(job):
         news = "the kubelet has reported nothing yet"
     else:
         scheduler = first["spec"].get("schedulerName", "default-scheduler")
@@ -161,7 +161,7 @@ def _explain_start(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     return Cause(Reason.STARTING, blocker, action, describe(first))
 
 
-def _list_scheduled(job: JobSnapshot) -> list[Object]:
+def _list_starting(job: JobSnapshot) -> list[Object]:
     return [pod for pod in job.phase("Pending") if pod["spec"].get("nodeName")]
 
 
@@ -178,7 +178,7 @@ def _explain_container(job: JobSnapshot) -> Cause | None:
     waiting = list(_list_waiting(job, _IMAGE))
     if waiting:
         pod, status = waiting[0]
-        reason, message = _read_waiting(status)
+        reason, message = _get_waiting_reason(status)
         node = pod["spec"].get("nodeName", "?")
         text = brief(f"{reason}: {status['image']} on {node}: {message}")
         blocker = f"{len(waiting)} of {job.size} pods: {text.removesuffix(':')}"
@@ -187,13 +187,13 @@ def _explain_container(job: JobSnapshot) -> Cause | None:
     waiting = list(_list_waiting(job, _CONFIG))
     if waiting:
         pod, status = waiting[0]
-        reason, message = _read_waiting(status)
+        reason, message = _get_waiting_reason(status)
         text = f"{reason} of {status['name']}: {message}"
         return _explain_missing(job, len(waiting), pod, text)
     return None
 
 
-def _read_waiting(status: Object) -> tuple[str, str]:
+def _get_waiting_reason(status: Object) -> tuple[str, str]:
     waiting = status["state"]["waiting"]
     return waiting["reason"], waiting.get("message", "")
 
@@ -214,7 +214,7 @@ def _explain_mount(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
 
     Running pods are left out: their mount failed and later succeeded.
     """
-    pods = {pod["metadata"]["uid"]: pod for pod in _list_scheduled(job)}
+    pods = {pod["metadata"]["uid"]: pod for pod in _list_starting(job)}
     events = cluster_snapshot.events_about(cluster.events, pods, *_MOUNT)
     if not events:
         return None

@@ -108,7 +108,7 @@ def describe_similar_waits(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     for pod in cluster.others:
         wait_s = waited_s(pod)
         is_other = pod["metadata"]["uid"] not in own_uids
-        if wait_s is not None and is_other and _is_of_class(pod, selector):
+        if wait_s is not None and is_other and _matches_class(pod, selector):
             waits.append(wait_s)
     no_eta = "; Google gives no ETA for flex-start" if LABEL_FLEX_START in selector else ""
     if not waits:
@@ -120,7 +120,7 @@ def describe_similar_waits(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     )
 
 
-def _is_of_class(pod: Object, selector: dict[str, str]) -> bool:
+def _matches_class(pod: Object, selector: dict[str, str]) -> bool:
     pod_selector = pod["spec"].get("nodeSelector", {})
     return all(pod_selector.get(label) == selector.get(label) for label in _CLASS)
 

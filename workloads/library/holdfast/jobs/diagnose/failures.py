@@ -149,7 +149,7 @@ def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) ->
     if job.kind == "Deployment":
         return _count_deployment(job)
     if "backoffLimitPerIndex" in job.body["spec"]:
-        return _count_indexed_job(job)
+        return _count_by_index(job)
     return _count_job(job, events, notices)
 
 
@@ -166,14 +166,14 @@ def _count_deployment(job: JobSnapshot) -> Losses:
     restarts = 0
     for pod in job.pods:
         restarts += sum(int(status.get("restartCount", 0)) for status in containers(pod))
-    evictions = _count_disrupted(job)
+    evictions = _count_evictions(job)
     crashes = restarts + len(crashed(job))
     return Losses(Count(evictions, exact=False), Count(crashes, exact=False))
 
 
-def _count_indexed_job(job: JobSnapshot) -> Losses:
-    evictions = _count_per_index(job.pods, ANNOTATION_IGNORED_FAILURES, _was_disrupted)
-    crashes = _count_per_index(job.pods, ANNOTATION_CHARGED_FAILURES, _was_not_disrupted)
+def _count_by_index(job: JobSnapshot) -> Losses:
+    evictions = _count_per_index(job.pods, ANNOTATION_IGNORED_FAILURES, _is_eviction)
+    crashes = _count_per_index(job.pods, ANNOTATION_CHARGED_FAILURES, _is_crash)
     return Losses(Count(evictions), Count(crashes))
 
 
@@ -186,7 +186,7 @@ def _count_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Loss
     which.
     """
     charged = int(job.status.get("failed", 0))
-    disrupted = _count_disrupted(job)
+    disrupted = _count_evictions(job)
     if not _ignores_disruptions(job):
         crashes = len(crashed(job))
         is_exact = charged - disrupted - crashes <= 0
@@ -208,15 +208,15 @@ def _has_only_first_pods(job: JobSnapshot) -> bool:
     return all(pod["metadata"]["creationTimestamp"] <= start for pod in job.pods)
 
 
-def _count_disrupted(job: JobSnapshot) -> int:
-    return sum(_was_disrupted(pod) for pod in job.phase("Failed"))
+def _count_evictions(job: JobSnapshot) -> int:
+    return sum(_is_eviction(pod) for pod in job.phase("Failed"))
 
 
-def _was_disrupted(pod: Object) -> bool:
+def _is_eviction(pod: Object) -> bool:
     return bool(disruption(pod))
 
 
-def _was_not_disrupted(pod: Object) -> bool:
+def _is_crash(pod: Object) -> bool:
     return not disruption(pod)
 
 

@@ -70,13 +70,13 @@ def _describe_checks(workload: Object) -> str:
 
 
 def _find_cluster_queue(cluster: ClusterSnapshot, queue: str) -> Object | None:
-    local_queue = _find_named(cluster.local_queues, queue)
+    local_queue = _find_by_name(cluster.local_queues, queue)
     if local_queue is None:
         return None
-    return _find_named(cluster.cluster_queues, local_queue["spec"]["clusterQueue"])
+    return _find_by_name(cluster.cluster_queues, local_queue["spec"]["clusterQueue"])
 
 
-def _find_named(objects: list[Object], name: str) -> Object | None:
+def _find_by_name(objects: list[Object], name: str) -> Object | None:
     return next((body for body in objects if body["metadata"]["name"] == name), None)
 
 

@@ -70,11 +70,11 @@ def is_job(document: Any) -> bool:
     return str(document.get("schema", "")).startswith(f"{family}/")
 
 
-def parse(document: dict[str, Any], where: str) -> OwnJob:
+def parse(document: dict[str, Any], source: str) -> OwnJob:
     """Return the job of a document. Raises InputError, which names the file and the field."""
     if document.get("schema") != SCHEMA:
         raise InputError(
-            f"{where}: schema",
+            f"{source}: schema",
             got=document.get("schema"),
             allowed=SCHEMA,
             fix="write it again with `holdfast new-job`",
@@ -85,13 +85,13 @@ def parse(document: dict[str, Any], where: str) -> OwnJob:
         if key == "schema":
             continue
         if key not in schema_fields:
-            raise _unknown_field(where, key, list(schema_fields))
+            raise _unknown_field(source, key, list(schema_fields))
         values[key] = tuple(value) if isinstance(value, list) else value
     try:
         return OwnJob(**values)
     except InputError as error:
         raise InputError(
-            f"{where}: {error.what}",
+            f"{source}: {error.what}",
             got=error.got,
             allowed=error.allowed,
             fix=error.fix,
@@ -100,17 +100,17 @@ def parse(document: dict[str, Any], where: str) -> OwnJob:
         required = [name for name, field in schema_fields.items() if _is_required(field)]
         missing = [name for name in required if name not in values]
         raise InputError(
-            f"{where}: a field is missing",
+            f"{source}: a field is missing",
             got=error,
             allowed=", ".join(missing),
             fix="add it",
         ) from error
 
 
-def _unknown_field(where: str, key: Any, names: list[str]) -> InputError:
+def _unknown_field(source: str, key: Any, names: list[str]) -> InputError:
     matches = get_close_matches(str(key), names, n=1)
     return InputError(
-        f"{where}: unknown field",
+        f"{source}: unknown field",
         got=key,
         allowed=", ".join(names),
         fix=f"did you mean {matches[0]}?" if matches else f"see {SCHEMA_FILE}",

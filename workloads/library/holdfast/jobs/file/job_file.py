@@ -246,8 +246,8 @@ class OwnJob:
         self._check_mappings()
         if self.gpus != CPU_ONLY:
             parse_gpus(self.gpus)
-        for what, got, allowed, fix in chain(self._check_work(), self._check_gang_fields()):
-            raise InputError(what, got=got, allowed=allowed, fix=fix)
+        for problem, got, allowed, fix in chain(self._check_work(), self._check_gang_fields()):
+            raise InputError(problem, got=got, allowed=allowed, fix=fix)
 
     def _check_mappings(self) -> None:
         for name, form in (("env", TEXT), ("secrets", formats.SECRET)):
@@ -283,7 +283,7 @@ class OwnJob:
             allowed = "a fixed number of nodes, 2 at least: each has a part of the state"
             fix = f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out"
             yield "sharded", f"nodes: {self.nodes}", allowed, fix
-        defaults = self._defaults_of_changed_fields()
+        defaults = self._list_changed_defaults()
         if not self.sharded:
             for name in _SHARDED_ONLY:
                 if name in defaults:
@@ -300,7 +300,7 @@ class OwnJob:
                     allowed = f"{defaults[name]}, for {gang} gang"
                     yield name, got, allowed, f"leave it out, or {other}"
 
-    def _defaults_of_changed_fields(self) -> dict[str, Any]:
+    def _list_changed_defaults(self) -> dict[str, Any]:
         defaults: dict[str, Any] = {}
         for each_field in fields(self):
             if getattr(self, each_field.name) != each_field.default:

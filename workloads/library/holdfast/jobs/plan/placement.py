@@ -53,7 +53,7 @@ class Offer:
 
 
 def offers(platform: Platform) -> list[Offer]:
-    return [*_list_pool_offers(platform), *_list_provisioned_offers(platform)]
+    return [*_list_pool_offers(platform), *_list_auto_provisioning(platform)]
 
 
 def _list_pool_offers(platform: Platform) -> Iterator[Offer]:
@@ -71,7 +71,7 @@ def _list_pool_offers(platform: Platform) -> Iterator[Offer]:
             yield Offer(first.capacity, first.accelerator, machine, lent_gpus, smallest)
 
 
-def _list_provisioned_offers(platform: Platform) -> Iterator[Offer]:
+def _list_auto_provisioning(platform: Platform) -> Iterator[Offer]:
     context = RenderContext(platform)
     for accelerator in platform.auto_provisioning:
         flex_gpus = context.flex_gpus(accelerator)
@@ -110,13 +110,13 @@ def list_fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) ->
     large = [offer for offer in of_accelerator if offer.machine.gpus >= gpus]
     fitting = [offer for offer in large if offer.lent_gpus >= gpus * nodes]
     if not fitting:
-        what = f"no pool of {platform.name} has {gpus} such GPUs on a node"
+        problem = f"no pool of {platform.name} has {gpus} such GPUs on a node"
         if large:
-            what = f"{platform.name} lends fewer GPUs at once than {nodes} x {gpus}"
+            problem = f"{platform.name} lends fewer GPUs at once than {nodes} x {gpus}"
         elif not of_accelerator:
-            what = f"no pool of {platform.name} has this GPU"
+            problem = f"no pool of {platform.name} has this GPU"
         raise InputError(
-            what,
+            problem,
             got=f"{gpus} x {accelerator} on {nodes} nodes",
             allowed="; ".join(map(str, of_accelerator or all_offers)) or "CPU only",
             fix=(
@@ -190,7 +190,7 @@ def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
     )
     if job.capacity != AUTO:
         reasons = {offer.capacity: reason for offer, reason in refusals}
-        return _place_as_stated(job, usable, reasons)
+        return _place_by_capacity(job, usable, reasons)
     if not usable:
         raise InputError(
             "no capacity for this job",
@@ -265,7 +265,7 @@ def _refuse_by_calendar(job: OwnJob, offer: Offer) -> str:
     return ""
 
 
-def _place_as_stated(
+def _place_by_capacity(
     job: OwnJob, usable: Sequence[Offer], reasons: Mapping[Capacity, str]
 ) -> Placed:
     for offer in usable:

@@ -192,10 +192,12 @@ def list_rented(
         offers = [_Offer("", machine, Capacity.FLEX_START) for machine in machines]
     gpus = count_gpus(pod_spec)
 
-    def price(machine: MachineType | None, capacity: Capacity, own: float | None) -> float | None:
+    def price(
+        machine: MachineType | None, capacity: Capacity, own_usd: float | None
+    ) -> float | None:
         if machine is None or not machine.gpus:
             return None
-        usd = rate(machine, capacity, platform, prices, own)
+        usd = rate(machine, capacity, platform, prices, own_usd)
         # A node that is made for the pod is its own.
         return usd if usd is None or not pools else usd * gpus / machine.gpus
 

@@ -9,11 +9,11 @@ from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.jobs.plan.placement import Placed
 from holdfast.jobs.render import pod_parts
 from holdfast.lint.engine import Options, lint_texts
+from holdfast.manifests import training
 from holdfast.manifests.elastic import elastic
 from holdfast.manifests.pods import PodSettings, Size
 from holdfast.manifests.policies import budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
-from holdfast.manifests.training import Task, gang, job, requeued
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 from holdfast.support.errors import InputError
@@ -41,43 +41,43 @@ HOMELESS = {
 FLEX_GRACE_S = 60
 
 
-def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
+def bodies(job: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     """Return the objects in the order in which they are sent: what the job needs comes first."""
-    work = _make_settings(own, context, placed)
-    work = pod_parts.add_volumes(own, work)
-    work = _apply_placement(own, placed, work)
-    if own.predictor:
-        work = pod_parts.add_batch(own, context, work)
+    work = _make_settings(job, context, placed)
+    work = pod_parts.add_volumes(job, work)
+    work = _apply_placement(job, placed, work)
+    if job.predictor:
+        work = pod_parts.add_batch(job, context, work)
     else:
-        work = pod_parts.add_start(own, work)
+        work = pod_parts.add_start(job, work)
     objects: list[Body] = []
-    provider = pod_parts.provider_class(own, context)
+    provider = pod_parts.provider_class(job, context)
     if provider:
         objects.append(provider)
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
-    task = Task(
+    task = training.Task(
         work=work,
-        pods=own.pods,
-        least=own.min_nodes,
-        sharded=own.sharded,
+        pods=job.pods,
+        least=job.min_nodes,
+        sharded=job.sharded,
         queue=queue,
-        deadline_s=round(own.max_hours * 3600),
-        restarts=own.restarts,
-        namespace=own.home,
+        deadline_s=round(job.max_hours * 3600),
+        restarts=job.restarts,
+        namespace=job.home,
     )
-    if own.in_place:
+    if job.in_place:
         return [*objects, *elastic(context, task)]
-    if not own.gang:
-        return [*objects, _add_plan(job(context, task), placed)]
+    if not job.gang:
+        return [*objects, _add_plan(training.job(context, task), placed)]
     reason = (
         "An eviction through the API restarts the whole gang: one at a time. Spot preemption does"
         " not ask."
     )
-    objects.append(peers(own.name, own.home))
-    objects.append(budget(own.name, own.home, own.name, reason, keep=own.pods - 1))
+    objects.append(peers(job.name, job.home))
+    objects.append(budget(job.name, job.home, job.name, reason, keep=job.pods - 1))
     if queue == QUEUES[Capacity.QUEUED]:
-        task = requeued(task, round(own.deadline_hours * 3600))
-    return [*objects, _add_plan(gang(context, task), placed)]
+        task = training.requeued(task, round(job.deadline_hours * 3600))
+    return [*objects, _add_plan(training.gang(context, task), placed)]
 
 
 def _add_plan(body: Body, placed: Placed) -> Body:
@@ -106,58 +106,58 @@ def judge(name: str, manifest: str, platform: Platform) -> None:
         )
 
 
-def _make_settings(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
+def _make_settings(job: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
     env = {
-        ENV_RUN: own.name,
-        ENV_CHECKPOINTS: own.checkpoints or context.checkpoints,
+        ENV_RUN: job.name,
+        ENV_CHECKPOINTS: job.checkpoints or context.checkpoints,
         **HOMELESS,
     }
     annotations = {ANNOTATION_RULE: placed.rule.value}
-    if own.state:
-        annotations[kubernetes.ANNOTATION_STATE] = own.state
+    if job.state:
+        annotations[kubernetes.ANNOTATION_STATE] = job.state
     # The library's commits and results refuse a second writer; a wrapped program may not.
-    if own.on_notice != OnNotice.WRAP:
+    if job.on_notice != OnNotice.WRAP:
         annotations |= kubernetes.EXPENDABLE
     return PodSettings(
-        name=own.name,
-        role=own.role,
-        image=own.image,
-        job=own.name,
-        command=list(own.command),
-        size=_size(own, placed),
+        name=job.name,
+        role=job.role,
+        image=job.image,
+        job=job.name,
+        command=list(job.command),
+        size=_size(job, placed),
         pool=None,
         priority=kubernetes.PRIORITY_PLATFORM,
         grace_s=FLEX_GRACE_S,
         restart="Never",
-        env=env | own.env,
-        reads_run=own.name if _signs(own) else "",
-        writes_run=own.name if own.role == SHARED_ACCOUNT else "",
+        env=env | job.env,
+        reads_run=job.name if _signs(job) else "",
+        writes_run=job.name if job.role == SHARED_ACCOUNT else "",
         annotations=annotations,
     )
 
 
-def _signs(own: OwnJob) -> bool:
+def _signs(job: OwnJob) -> bool:
     """Return whether the job takes the run's key if the environment signs.
 
     A wrapped program knows nothing of checkpoints.
     """
-    return not (own.checkpoint_key or own.predictor or own.on_notice == OnNotice.WRAP)
+    return not (job.checkpoint_key or job.predictor or job.on_notice == OnNotice.WRAP)
 
 
-def _size(own: OwnJob, placed: Placed) -> Size:
-    disk = pod_parts.disk(own)
+def _size(job: OwnJob, placed: Placed) -> Size:
+    disk = pod_parts.disk(job)
     if placed.offer is None:
         return Size(
-            cpu=f"{own.cpus:g}",
-            memory=own.memory,
+            cpu=f"{job.cpus:g}",
+            memory=job.memory,
             disk=disk,
-            scratch=own.scratch,
+            scratch=job.scratch,
         )
-    size = Size.share(placed.offer.machine, own.gpu_count, disk=disk)
-    return replace(size, scratch=own.scratch, shared_memory=own.shm or size.shared_memory)
+    size = Size.share(placed.offer.machine, job.gpu_count, disk=disk)
+    return replace(size, scratch=job.scratch, shared_memory=job.shm or size.shared_memory)
 
 
-def _apply_placement(own: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
+def _apply_placement(job: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
     """Set the nodes on which the job may run, its priority, and its time after a notice."""
     offer = placed.offer
     if offer is None:
@@ -165,7 +165,7 @@ def _apply_placement(own: OwnJob, placed: Placed, work: PodSettings) -> PodSetti
     is_spot = offer.capacity is Capacity.SPOT
     priority = kubernetes.PRIORITY_FLEX
     # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.
-    if is_spot and placed.plan is None and not own.gang:
+    if is_spot and placed.plan is None and not job.gang:
         priority = kubernetes.PRIORITY_SPOT
     work = replace(
         work,

@@ -45,8 +45,8 @@ def _check_foreign_bucket(job: OwnJob, platform: Platform, field: str, name: str
     try:
         bucket = ask("storage", "buckets", "describe", f"gs://{name}", project=platform.project)
     except Unjudged as error:
-        what = f"{field}: no such bucket"
-        yield _describe_failure(error, what, f"gs://{name}", "create it, or correct the name")
+        problem = f"{field}: no such bucket"
+        yield _describe_failure(error, problem, f"gs://{name}", "create it, or correct the name")
         return
     location = str((bucket or {}).get("location", "")).lower()
     if location and location != platform.region:
@@ -102,11 +102,11 @@ def _check_secrets(job: OwnJob, platform: Platform) -> Iterator[str]:
         )
 
 
-def _describe_failure(error: Unjudged, what: str, got: str, fix: str) -> str:
+def _describe_failure(error: Unjudged, problem: str, got: str, fix: str) -> str:
     """Return a line if Google did not answer. Raises InputError if it says that there is none."""
     if isinstance(error, GcloudFailed) and any(words in str(error) for words in _ABSENT):
         raise InputError(
-            what,
+            problem,
             got=got,
             allowed="one that exists",
             fix=fix,

@@ -151,16 +151,16 @@ def checked(path: Path, documents: list[Any]) -> list[Object]:
     return documents
 
 
-def _check(document: Any, where: str) -> None:
+def _check(document: Any, source: str) -> None:
     """Check as much of the form as is read here; the API server judges the rest."""
     try:
         is_complete = _is_object(document)
         if is_complete and document["kind"] in KINDS:
             is_complete = _is_complete_job(document)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise _incomplete(f"{where}: {type(error).__name__} {error}") from error
+        raise _incomplete(f"{source}: {type(error).__name__} {error}") from error
     if not is_complete:
-        raise _incomplete(where)
+        raise _incomplete(source)
 
 
 def _is_object(document: Any) -> bool:
