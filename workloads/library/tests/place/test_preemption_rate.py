@@ -1,6 +1,4 @@
-"""How long machines and gangs of them live, the churn that is measured, and the churn at which Spot
-stops paying.
-"""
+"""Tests lifetimes of machines and gangs, measured churn, and the break-even churn."""
 
 import itertools
 from dataclasses import replace
@@ -21,9 +19,7 @@ from workloads.library.tests.place.worlds import A100, REGION, world
 UNKNOWN = np.zeros(len(preemption_rate.AGES_H))
 
 
-def test_mean_life_is_one_over_the_churn_and_a_machine_that_survived_its_first_hours_is_safer() -> (
-    None
-):
+def test_mean_life_is_inverse_churn_and_old_machines_are_safer() -> None:
     lives = {}
     for c in (0.01, 0.1, 1.0):
         lives[c] = preemption_rate.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100)
@@ -114,18 +110,18 @@ def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
 
 
 def one_by_one(nodes: int, hours: float, churn: float, seed: int) -> float:
-    """Evictions of a gang whose machines are followed each by itself, in plain steps."""
+    """Counts the evictions of a gang, following each of its machines in plain steps."""
     rng = np.random.default_rng(seed)
-    gone = preemption_rate.lifetimes(rng, np.full(nodes, churn), 1)[:, 0]
+    ends = preemption_rate.lifetimes(rng, np.full(nodes, churn), 1)[:, 0]
     count = 0
-    while (first := int(np.argmin(gone))) >= 0 and gone[first] < hours:
+    while (first := int(np.argmin(ends))) >= 0 and ends[first] < hours:
         count += 1
-        gone[first] += preemption_rate.lifetimes(rng, np.array([churn]), 1)[0, 0]
+        ends[first] += preemption_rate.lifetimes(rng, np.array([churn]), 1)[0, 0]
     return count
 
 
 @pytest.mark.parametrize(("nodes", "hours"), [(4, 10.0), (16, 3.0)])
-def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) -> None:
+def test_gang_lives_like_independent_machines(nodes: int, hours: float) -> None:
     churn = 0.05
     apart = np.mean([one_by_one(nodes, hours, churn, seed) for seed in range(200)])
     spans = preemption_rate.gang_lives(
@@ -138,18 +134,18 @@ def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) 
     assert together == pytest.approx(apart, rel=0.1)
 
 
-def test_the_printed_flip_of_a_gang_is_the_simulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_flip_equals_the_simulated_one_for_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "RUNS", 8_000)
-    asked = Job(accelerator=A100, gpus=32, hours=40.0)
-    flip = break_even.flip(asked, world(0.1), REGION)
+    question = Job(accelerator=A100, gpus=32, hours=40.0)
+    flip = break_even.flip(question, world(0.1), REGION)
     assert flip
-    rows = advice.options(asked, world(flip.churn_per_hour), REGION)
-    found = {o.placement: o.mean_usd for o in rows if not o.refused}
-    rival = min(found[Placement.FLEX_START], found[Placement.ON_DEMAND])
-    assert found[Placement.SPOT] == pytest.approx(rival, rel=0.01)
+    rows = advice.options(question, world(flip.churn_per_hour), REGION)
+    costs = {o.placement: o.mean_usd for o in rows if not o.refused}
+    rival = min(costs[Placement.FLEX_START], costs[Placement.ON_DEMAND])
+    assert costs[Placement.SPOT] == pytest.approx(rival, rel=0.01)
 
 
-def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young() -> None:
+def test_short_jobs_flip_at_a_far_lower_churn() -> None:
     short, long = (
         break_even.flip(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION)
         for h in (1.0, 400.0)
@@ -157,30 +153,26 @@ def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young()
     assert short and long and short.churn_per_hour < 0.3 * long.churn_per_hour
 
 
-def measured_after(hours_each: float, churn: float, machines: int) -> preemption_rate.Churn:
-    """What a ledger holds after jobs of this length on machines with this churn, as monitoring
-    writes it.
-    """
+def measure_churn(hours_each: float, churn: float, machines: int) -> preemption_rate.Churn:
+    """Measures churn by jobs of this length on machines with this churn, as monitoring does."""
     lives = preemption_rate.lifetimes(np.random.default_rng(5), np.full(machines, churn), 1)[:, 0]
-    ran = np.minimum(lives, hours_each)
-    lost = int(np.count_nonzero(lives < hours_each))
+    run_hours = np.minimum(lives, hours_each)
+    evictions = int(np.count_nonzero(lives < hours_each))
     edges = np.append(preemption_rate.AGES_H, np.inf)
     ages = np.array(
-        [np.sum(np.clip(ran, low, high) - low) for low, high in itertools.pairwise(edges)]
+        [np.sum(np.clip(run_hours, low, high) - low) for low, high in itertools.pairwise(edges)]
     )
     return preemption_rate.measure(
         preemption_rate.prior(A100),
-        events=lost,
-        exposure_h=float(ran.sum()),
+        events=evictions,
+        exposure_h=float(run_hours.sum()),
         ages_h=ages,
     )
 
 
 @pytest.mark.parametrize(("hours_each", "machines"), [(1.0, 20_000), (400.0, 4_000)])
-def test_churn_is_measured_the_same_on_machines_of_all_ages(
-    hours_each: float, machines: int
-) -> None:
-    assert measured_after(hours_each, 0.05, machines).per_hour == pytest.approx(0.05, rel=0.15)
+def test_measured_churn_does_not_depend_on_machine_age(hours_each: float, machines: int) -> None:
+    assert measure_churn(hours_each, 0.05, machines).per_hour == pytest.approx(0.05, rel=0.15)
 
 
 def test_what_monitoring_prints_is_what_placement_reads(
@@ -196,14 +188,14 @@ def test_what_monitoring_prints_is_what_placement_reads(
         machine_type="g2-standard-8",
         zone="us-central1-a",
     )
-    seen = estimate.Exposure(events=12, hours=400)
+    exposure = estimate.Exposure(events=12, hours=400)
     ages = [
         (0.0, 0.25, estimate.Exposure(events=6, hours=100)),
         (0.25, 1.0, estimate.Exposure(events=6, hours=300)),
     ]
     show(
         {
-            group: seen,
+            group: exposure,
             other: estimate.Exposure(events=99, hours=1),
         },
         ages,
@@ -218,12 +210,12 @@ def test_what_monitoring_prints_is_what_placement_reads(
 
 
 def test_without_a_rival_no_flip_point_is_stated() -> None:
-    there = world()
-    only = tuple(s for s in there.prices.skus if s.capacity is Capacity.SPOT)
-    there = replace(there, prices=replace(there.prices, skus=only))
-    asked = Job(accelerator=A100, gpus=1, hours=5)
-    assert break_even.flip(asked, there, REGION) is None
-    rows = advice.options(asked, there, REGION)
+    beliefs = world()
+    only = tuple(s for s in beliefs.prices.skus if s.capacity is Capacity.SPOT)
+    beliefs = replace(beliefs, prices=replace(beliefs.prices, skus=only))
+    question = Job(accelerator=A100, gpus=1, hours=5)
+    assert break_even.flip(question, beliefs, REGION) is None
+    rows = advice.options(question, beliefs, REGION)
     assert "no break-even: a price is missing" in recommendation.explain(
-        asked, there, rows, recommendation.choose(asked, rows), None
+        question, beliefs, rows, recommendation.choose(question, rows), None
     )

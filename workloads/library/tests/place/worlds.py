@@ -1,4 +1,4 @@
-"""A world of stated churn and short waits, for tests of what is chosen in it."""
+"""Builds beliefs with a given churn and short waits, for tests of recommendations."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def world(churn: float = 0.1, **changes: object) -> World:
 
 
 def by(options: list[Option]) -> dict[Placement, Option]:
-    """Of two mixes of one placement, the plain one."""
+    """Index options by placement; of two mixes of one placement the plain one stays."""
     return {option.placement: option for option in reversed(options)}
 
 
