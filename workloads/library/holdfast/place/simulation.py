@@ -115,7 +115,7 @@ class Fleet:
             waited=np.zeros(n),
         )
         self._look_up(np.arange(n))
-        self._update_speed()
+        self._compute_spot_rate()
 
     def decide(self) -> Moves:
         """Start, move or hold each run as its policy says now."""
@@ -173,9 +173,9 @@ class Fleet:
             self.state = take(self.state, rows)
             self.runs = take(self.runs, rows)
             self.lines = take(self.lines, rows)
-            self._update_speed()
+            self._compute_spot_rate()
 
-    def _update_speed(self) -> None:
+    def _compute_spot_rate(self) -> None:
         period = self.runs.period_h
         # Continuous and absent checkpoints cost nothing while running; inf / inf is not a number.
         checkpointed = np.isfinite(period) & (self.runs.interval_h > 0)
@@ -266,7 +266,7 @@ class Fleet:
         # lost.
         if not self.paths.planned:
             state.evictions[evicted] += 1
-            state.done[evicted] = self._sum_committed(evicted)
+            state.done[evicted] = self._sum_checkpoints(evicted)
         # The exact moment, not the sum of steps that led to it: rounding would add up over a year
         # of toggles.
         state.now[rows] = state.toggle[rows]
@@ -275,7 +275,7 @@ class Fleet:
         # Patience counts from here, also for runs that were not on it.
         state.up_since[rows] = np.where(state.up[rows], state.now[rows], state.up_since[rows])
 
-    def _sum_committed(self, rows: Ints) -> Floats:
+    def _sum_checkpoints(self, rows: Ints) -> Floats:
         state = self.state
         runs = take(self.runs, rows)
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -25,13 +25,13 @@ def job(pool: Pool, pods: int, selector: dict[str, str] | None = None) -> Object
         "image": "x",
         "resources": {"limits": {"nvidia.com/gpu": "1"}},
     }
-    chosen = {
+    placement = {
         "nodeSelector": pool.selector() if selector is None else selector,
         "tolerations": pool.tolerations(),
     }
     body = {
         "parallelism": pods,
-        "template": {"spec": chosen | {"containers": [container]}},
+        "template": {"spec": placement | {"containers": [container]}},
     }
     return {
         "apiVersion": "batch/v1",
@@ -62,13 +62,13 @@ def test_a_job_costs_its_pods_times_the_most_expensive_machine() -> None:
         )
         return quote.usd if quote else 0.0
 
-    made = submission.plan([job(ENV.pool("spot-a100"), 4)], ENV, TABLE)
-    assert made.purchases[0].pools == ("spot-a100",)
-    assert made.usd_per_hour == pytest.approx(4 * usd("spot-a100"))
+    purchase_plan = submission.plan([job(ENV.pool("spot-a100"), 4)], ENV, TABLE)
+    assert purchase_plan.purchases[0].pools == ("spot-a100",)
+    assert purchase_plan.usd_per_hour == pytest.approx(4 * usd("spot-a100"))
     pool = next(p for p in ENV.pools if p.pool_class == "spot-l4")
-    made = submission.plan([jobset(pool, 2, 3)], ENV, TABLE)
-    assert json.loads(json.dumps(made.as_json()))["schema"] == "holdfast.purchase/2"
-    (bought,) = made.purchases
+    purchase_plan = submission.plan([jobset(pool, 2, 3)], ENV, TABLE)
+    assert json.loads(json.dumps(purchase_plan.as_json()))["schema"] == "holdfast.purchase/2"
+    (bought,) = purchase_plan.purchases
     assert (len(bought.pools), bought.pods, bought.gpus) == (3, 6, 6)
     assert bought.usd_per_hour == pytest.approx(6 * max(map(usd, bought.pools)))
 
@@ -177,6 +177,6 @@ def test_a_flex_job_costs_the_cheapest_machine_that_can_be_made_for_it() -> None
             "memory": "12Gi",
         }
         quote = TABLE.quote(prices.MACHINE_TYPES[machine], ENV.price_region, Capacity.FLEX_START)
-        made = submission.plan([document], ENV, TABLE, 100)
-        assert quote and (made.purchases[0].pools, made.refusals) == ((), [])
-        assert made.usd_per_hour == pytest.approx(3 * quote.usd)
+        purchase_plan = submission.plan([document], ENV, TABLE, 100)
+        assert quote and (purchase_plan.purchases[0].pools, purchase_plan.refusals) == ((), [])
+        assert purchase_plan.usd_per_hour == pytest.approx(3 * quote.usd)
