@@ -112,10 +112,10 @@ class JobSnapshot:
     @property
     def finished(self) -> str:
         """`Complete`, `Failed`, or empty while the job has not ended."""
-        statuses = {c["type"]: c["status"] for c in self.status.get("conditions") or ()}
-        if statuses.get("Failed") == "True":
+        if has_condition(self.body, "Failed"):
             return "Failed"
-        if "True" in (statuses.get("Complete"), statuses.get("Completed")):
+        # A Job has the one condition, a JobSet the other.
+        if has_condition(self.body, "Complete") or has_condition(self.body, "Completed"):
             return "Complete"
         return ""
 
@@ -228,6 +228,11 @@ def condition(body: Object, kind: str) -> Object:
     return next((c for c in conditions if c["type"] == kind), {})
 
 
+def has_condition(body: Object, kind: str) -> bool:
+    """Return whether the object has a condition of this kind that is true."""
+    return condition(body, kind).get("status") == "True"
+
+
 def disruption(pod: Object) -> str:
     """Return why the platform ended the pod; empty if the platform did not."""
     return disruptions.disruption(pod)[0]
@@ -253,11 +258,11 @@ def when(text: str) -> float:
 
 def waited_s(pod: Object) -> float | None:
     """Return how long the pod waited for a node, or None while it has none."""
-    scheduled = condition(pod, "PodScheduled")
-    if scheduled.get("status") != "True":
+    if not has_condition(pod, "PodScheduled"):
         return None
     created_s = when(pod["metadata"]["creationTimestamp"])
-    return max(0.0, when(scheduled["lastTransitionTime"]) - created_s)
+    scheduled_s = when(condition(pod, "PodScheduled")["lastTransitionTime"])
+    return max(0.0, scheduled_s - created_s)
 
 
 def ran_s(pod: Object, now: float) -> float:
@@ -279,13 +284,13 @@ def held_since_s(job: JobSnapshot) -> float | None:
     Returns None if Kueue does not hold it. The exporter counts queue_wait_seconds in the same way.
     """
     workload = job.workload
-    if workload is None or condition(workload, "Admitted").get("status") == "True":
+    if workload is None or has_condition(workload, "Admitted"):
         return None
     created_s = when(workload["metadata"]["creationTimestamp"])
-    eviction = condition(workload, "Evicted")
-    if eviction.get("status") != "True":
+    if not has_condition(workload, "Evicted"):
         return created_s
-    return max(created_s, when(eviction["lastTransitionTime"]))
+    evicted_s = when(condition(workload, "Evicted")["lastTransitionTime"])
+    return max(created_s, evicted_s)
 
 
 def held_for_s(job: JobSnapshot, now_s: float) -> float:

@@ -7,7 +7,13 @@ from typing import Any
 
 from holdfast.clients.api import Object
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, condition, held_for_s, owners
+from holdfast.jobs.diagnose.job_snapshot import (
+    JobSnapshot,
+    condition,
+    has_condition,
+    held_for_s,
+    owners,
+)
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief
 from holdfast.jobs.plan.pricing import count_gpus
 from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, KUEUE_INADMISSIBLE
@@ -17,20 +23,22 @@ from holdfast.vocabulary.pools import GPU_RESOURCE
 def explain_kueue(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     """Return the cause of a job that Kueue holds, or None if it does not."""
     workload = job.workload
-    if workload is None or condition(workload, "Admitted").get("status") == "True":
+    if workload is None or has_condition(workload, "Admitted"):
         return None
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     queue = workload["spec"].get("queueName", "")
     wait_s = held_for_s(job, cluster.taken_s)
-    if condition(workload, "QuotaReserved").get("status") == "True":
+    if has_condition(workload, "QuotaReserved"):
         action = "wait for the controller of the check, or remove the check from the ClusterQueue"
         position = f"past queue {queue}, waiting for {wait_s:.0f} s"
-        return Cause(Reason.GATE, _describe_checks(workload), action, evidence, position)
+        blocker = _describe_checks(workload)
+        return Cause(Reason.GATE, blocker, action, evidence, position)
     line = sorted(_list_waiting(cluster.workloads, queue), key=_turn)
     uids = [waiting["metadata"]["uid"] for waiting in line]
     uid = workload["metadata"]["uid"]
     place = 1 + (uids.index(uid) if uid in uids else 0)
-    blocker = _describe_quota(job, workload, _find_cluster_queue(cluster, queue), queue)
+    cluster_queue = _find_cluster_queue(cluster, queue)
+    blocker = _describe_quota(job, workload, cluster_queue, queue)
     position = f"{place} of {len(line)} waiting in queue {queue}, for {wait_s:.0f} s"
     reason = str(condition(workload, "QuotaReserved").get("reason", ""))
     action = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
@@ -66,7 +74,8 @@ def _describe_checks(workload: Object) -> str:
         if check["state"] != "Ready":
             message = f" ({check['message']})" if check.get("message") else ""
             descriptions.append(f"{check['name']} is {check['state']}{message}")
-    return f"quota is reserved, admission check {brief(', '.join(descriptions) or 'not done')}"
+    checks = ", ".join(descriptions) or "not done"
+    return f"quota is reserved, admission check {brief(checks)}"
 
 
 def _find_cluster_queue(cluster: ClusterSnapshot, queue: str) -> Object | None:
@@ -99,15 +108,15 @@ def _waits_in(workload: Object, queue: str) -> bool:
     spec = workload["spec"]
     if spec.get("queueName") != queue or not spec.get("active", True):
         return False
-    for kind in ("QuotaReserved", "Finished"):
-        if condition(workload, kind).get("status") == "True":
-            return False
-    return True
+    if has_condition(workload, "QuotaReserved"):
+        return False
+    return not has_condition(workload, "Finished")
 
 
 def _turn(workload: Object) -> tuple[int, str]:
     """Return the sort key of Kueue: priority, then age."""
-    return -int(workload["spec"].get("priority") or 0), workload["metadata"]["creationTimestamp"]
+    priority = int(workload["spec"].get("priority") or 0)
+    return -priority, workload["metadata"]["creationTimestamp"]
 
 
 PATIENCE = "wait: Google gives no ETA for flex-start; `holdfast place` compares with Spot"
@@ -118,20 +127,18 @@ def explain_flex_start(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | No
     request = next((r for r in cluster.requests if _belongs(r, job)), None)
     if request is None:
         return None
-    provisioned = condition(request, "Provisioned")
-    if provisioned.get("status") == "True":
+    if has_condition(request, "Provisioned"):
         return None
-    accepted = condition(request, "Accepted")
-    failed = condition(request, "Failed")
     action = PATIENCE
-    if failed.get("status") == "True":
-        status = f"failed: {_describe_condition(failed)}"
+    if has_condition(request, "Failed"):
+        status = f"failed: {_describe_condition(request, 'Failed')}"
         action = "delete the job and submit it again, or take Spot"
-    elif accepted.get("status") == "True":
-        since = accepted.get("lastTransitionTime", "?")
-        status = f"accepted {since}, no nodes yet: {_describe_condition(provisioned)}"
+    elif has_condition(request, "Accepted"):
+        since = condition(request, "Accepted").get("lastTransitionTime", "?")
+        message = _describe_condition(request, "Provisioned")
+        status = f"accepted {since}, no nodes yet: {message}"
     else:
-        status = f"not accepted yet: {_describe_condition(accepted)}"
+        status = f"not accepted yet: {_describe_condition(request, 'Accepted')}"
     name = request["metadata"]["name"]
     gpus = job.size * count_gpus(job.pod_spec)
     position = f"waiting for {held_for_s(job, cluster.taken_s):.0f} s" if job.workload else ""
@@ -158,5 +165,7 @@ def _belongs(request: Object, job: JobSnapshot) -> bool:
     return False
 
 
-def _describe_condition(body: Object) -> str:
-    return brief(str(body.get("message") or body.get("reason") or "the autoscaler says nothing"))
+def _describe_condition(request: Object, kind: str) -> str:
+    body = condition(request, kind)
+    text = body.get("message") or body.get("reason") or "the autoscaler says nothing"
+    return brief(str(text))

@@ -12,7 +12,7 @@ from holdfast.clients.api import Api, ApiError, Object, fix_of_unchangeable
 from holdfast.cost.prices import Table
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file.file_text import RENDER_COMMAND
-from holdfast.jobs.plan.pricing import PurchasePlan, count_gpus, make_purchase
+from holdfast.jobs.plan.pricing import Purchase, PurchasePlan, count_gpus, make_purchase
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Stopped, Unjudged
 from holdfast.vocabulary.kubernetes import LABEL_NAME
@@ -37,11 +37,12 @@ def plan(
             allowed="more than 0",
             fix="leave it out for no cap",
         )
-    jobs = [JobSnapshot(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
-    purchases = [
-        make_purchase(job.body, _max_pods(job, documents), job.pod_spec, platform, prices)
-        for job in jobs
-    ]
+    purchases: list[Purchase] = []
+    for document in documents:
+        if document["kind"] in KINDS:
+            job = JobSnapshot(body=document, pods=[])
+            pods = _max_pods(job, documents)
+            purchases.append(make_purchase(document, pods, job.pod_spec, platform, prices))
     purchase_plan = PurchasePlan(
         environment=platform.name,
         documents=documents,
@@ -207,14 +208,22 @@ def only(documents: list[Object], job: str) -> list[Object]:
             allowed=", ".join(names),
             fix=f"did you mean {matches[0]}?" if matches else "leave --job out for all of them",
         )
-    dropped = [doc for doc in jobs if job and job not in _names(doc)]
-    dropped_labels = {_names(doc)[1] for doc in dropped} - {""}
+    dropped: list[Object] = []
+    dropped_labels: set[str] = set()
+    for document in jobs:
+        if job and job not in _names(document):
+            dropped.append(document)
+            dropped_labels.add(_label(document))
+    dropped_labels.discard("")
     remaining = [doc for doc in documents if doc not in dropped]
-    return [doc for doc in remaining if _names(doc)[1] not in dropped_labels]
+    return [doc for doc in remaining if _label(doc) not in dropped_labels]
 
 
 def _names(document: Object) -> tuple[str, str]:
     """Return the name of an object, and the one in its label."""
-    meta = document["metadata"]
-    labels = meta.get("labels") or {}
-    return meta["name"], labels.get(LABEL_NAME, "")
+    return document["metadata"]["name"], _label(document)
+
+
+def _label(document: Object) -> str:
+    labels = document["metadata"].get("labels") or {}
+    return labels.get(LABEL_NAME, "")
