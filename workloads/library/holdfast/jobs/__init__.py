@@ -1,1 +1,1 @@
-"""Starts jobs from a file, shows their price, follows them, and explains why one waits or restarts."""
+"""Prices, starts and follows jobs, and explains why one waits or restarts."""

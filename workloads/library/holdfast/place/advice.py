@@ -46,8 +46,9 @@ _ENDLESS = (
 def groups(job: Job) -> int:
     """Return the number of equal groups of nodes that are each lost as one.
 
-    It is the smallest divisor of the nodes that is not below their square root. Reclaims take several nodes of a zone at once. In the record 4, 8 and 16 nodes were lost 1.5,
-    2.2 and 2.9 times as often as one. Nodes that work from a queue do not stop each other.
+    It is the smallest divisor of the nodes that is not below their square root. Reclaims take
+    several nodes of a zone at once. In the record 4, 8 and 16 nodes were lost 1.5, 2.2 and 2.9
+    times as often as one. Nodes that work from a queue do not stop each other.
     """
     nodes = 1 if job.batch else job.nodes
     smallest = math.isqrt(nodes - 1) + 1

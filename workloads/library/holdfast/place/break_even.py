@@ -1,8 +1,8 @@
 """Finds the churn at which Spot costs as much as its rival, and estimates a job's cost by region.
 
-It is the model of the simulator without a clock. Closed forms assume lives without memory and are wrong
-by an order of magnitude for short jobs, whose machines are always young. Every churn uses the same
-draws, so that the answer is smooth.
+It is the model of the simulator without a clock. Closed forms assume lives without memory and are
+wrong by an order of magnitude for short jobs, whose machines are always young. Every churn uses the
+same draws, so that the answer is smooth.
 """
 
 import math

@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 
 class Deadline(StrEnum):
-    """The time to the deadline; it is LOOSE at TIGHT_SLACK times the undisturbed run time or more."""
+    """The time to the deadline: LOOSE is TIGHT_SLACK times the undisturbed run time or more."""
 
     NONE = "none"
     LOOSE = "loose"

@@ -153,7 +153,8 @@ def _hybrid(runs: Runs) -> Lines:
 def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], Lines]:
     """Return lines of uniform progress, at `share` of its slope and with `reserve` restarts.
 
-    A run goes from on-demand back to Spot only when that has paid before, `ripe` times over. Giving up on-demand costs a restart on each side. Spot must live long enough to earn them back;
+    A run goes from on-demand back to Spot only when that has paid before, `ripe` times over.
+    Giving up on-demand costs a restart on each side. Spot must live long enough to earn them back;
     capacity that has been available for that long is likely to last as long again, because
     lifetimes have a heavy tail. The nets are exact, not doubled: simulated time stops at the very
     moment.

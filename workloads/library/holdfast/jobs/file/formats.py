@@ -68,7 +68,8 @@ TEXT = Form(
     "text without control characters",
     "put it into a file of the image",
 )
-# A name that the platform sets is refused: it would part a process from its job, its window or its peers.
+# A name that the platform sets is refused: another value would separate a process from its job,
+# its window or its peers.
 VARIABLE = Form(
     "(?!HOLDFAST_|PET_|JOB_COMPLETION_INDEX)[A-Za-z_][A-Za-z0-9_]{0,127}",
     "letters, digits and '_', and no name that the platform sets",
@@ -90,7 +91,8 @@ _RESERVED_FOLDERS = (
 )
 PATH = Form(
     f"(?!.*[.][.])(?!({'|'.join(_RESERVED_FOLDERS)})(/|$))/[A-Za-z0-9._/-]{{1,200}}",
-    f"an absolute path of letters, digits, '.', '_' and '-', none below {', '.join(_RESERVED_FOLDERS)}",
+    "an absolute path of letters, digits, '.', '_' and '-', none below"
+    f" {', '.join(_RESERVED_FOLDERS)}",
     "as /mnt/models",
 )
 

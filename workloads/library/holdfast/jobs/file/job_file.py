@@ -381,7 +381,10 @@ def _check(
 
 
 def _require_type(name: str, value: Any, kind: str) -> None:
-    """Refuse another type: Python takes a text for a list, and YAML reads "3" without quotes as 3."""
+    """Raise InputError for another type.
+
+    Python takes a text for a list of letters, and YAML reads 3 without quotes as a number.
+    """
     if _has_type(value, kind):
         return
     phrases = {"array": "a list of texts", "object": "texts by name"}

@@ -1,4 +1,4 @@
-"""Adds to a pod what a job needs: the start of its program, its volumes, and the queue of a batch."""
+"""Adds to a pod what a job needs: the start of its program, its volumes, a batch's queue."""
 
 import io
 from dataclasses import replace

@@ -39,7 +39,7 @@ SECOND = len("2026-01-01T00:00:00")
 POLL_S = 2.0
 LATER_POLL_S = 15.0
 YOUNG_S = 600.0
-"""Age up to which a job is looked at often: a look lists the cluster, and a person watches first."""
+"""Age up to which a job is looked at often, since a person watches; a look lists the cluster."""
 PATIENCE_S = 20.0
 """Time that a job waits before the reason is printed."""
 WATCHER = "follower"

@@ -1,4 +1,4 @@
-"""Prepares the job of a file: checks, places, renders and prices it, for `new-job`, `submit`, `try`."""
+"""Prepares the job of a file: checks, places, renders and prices it."""
 
 import json
 import time
