@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 JUDGES = (
     "tests/workloads/manifests",
     "tests/workloads/operators",
-    "workloads/library/tests/jobs/test_rendered.py",
+    "workloads/library/tests/jobs/test_manifests.py",
     "tests/infra/environments",
     "tests/infra/rules",
 )

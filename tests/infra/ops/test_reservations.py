@@ -8,7 +8,7 @@ import pytest
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
-from holdfast.jobs.submit import preparation
+from holdfast.jobs.submit import prepared_job
 from holdfast.manifests.render_context import RenderContext, yaml_text
 from holdfast.platform import Platform, reading
 from holdfast.support.checks import Status, examine
@@ -84,9 +84,9 @@ def test_it_comes_first_and_costs_what_its_owner_says() -> None:
     for job in (own(), own(hours=10.0), own(nodes=2), own(resumes=False)):
         placed = placement.place(job, ours, prices.load())
         assert placed.offer and placed.offer.capacity is Capacity.RESERVED, placed.reason
-    prepared = preparation.prepare(own(), ours)
+    prepared = prepared_job.prepare(own(), ours)
     assert "kueue.x-k8s.io/queue-name: reserved" in yaml_text(prepared.bodies)
-    assert preparation.plan(prepared).usd_per_hour == 1.25
+    assert prepared_job.plan(prepared).usd_per_hour == 1.25
     queues = set()
     for b in queueing.objects(RenderContext(ours)):
         if b["kind"] == "ClusterQueue":
