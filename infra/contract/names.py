@@ -1,5 +1,5 @@
-"""What names of cloud objects are made of; `Environment` computes them, so that stacks never refer
-to each other.
+"""Parts of the names of cloud objects. `Environment` computes names from them, so that stacks never
+refer to each other.
 """
 
 import re
@@ -8,25 +8,23 @@ from holdfast.support.errors import InputError
 
 PROVISIONING_PREFIX = "holdfast"
 
-# Stacks by blast radius, each after those before it.
+# Stacks by blast radius, in the order in which they are deployed.
 AREAS = ("foundation", "cluster", "monitoring")
 BUCKETS = ("checkpoints", "data")
 
-# On everything that a proof makes and that takes labels: what `leftovers --remove` may remove.
+# The label of all resources of a proof that take labels: `leftovers --remove` may remove them.
 LABEL_RUN = "holdfast-run"
 
 
-def checked(name: str, *, limit: int, what: str) -> str:
-    """A DNS-like name within `limit` characters, or an InputError that says by how much it is too
-    long.
-    """
+def check_name(name: str, *, limit: int, kind: str) -> str:
+    """Return `name` if it is DNS-like and within `limit` characters, else raise InputError."""
     if len(name) > limit or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
         allowed = (
             f"at most {limit} of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
         )
         fix = "choose a shorter environment name or name_prefix"
         raise InputError(
-            f"{what} is no valid name",
+            f"{kind} is no valid name",
             got=f"{name} ({len(name)} characters)",
             allowed=allowed,
             fix=fix,
@@ -35,11 +33,11 @@ def checked(name: str, *, limit: int, what: str) -> str:
 
 
 def stack(area: str, env: str) -> str:
-    """`foundation-dev`, `cluster-dev`, `monitoring-dev`: what `cdktf deploy` is given."""
+    """Return the name of a stack for `cdktf deploy`, as `foundation-dev`."""
     assert area in AREAS, area
     return f"{area}-{env}"
 
 
 def stacks(env: str) -> list[str]:
-    """In the order in which they are deployed; destroyed in the other."""
+    """Return all stacks in the order in which they are deployed. Destroy them in reverse."""
     return [stack(area, env) for area in AREAS]

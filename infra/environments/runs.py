@@ -1,15 +1,14 @@
-"""Runs that are kept apart: each writes below its own prefix of the checkpoints, under an identity
-of its own.
-"""
+"""Isolated runs: each writes checkpoints below its own prefix only, under its own identity."""
 
-# Why it is so: infra/decisions/0069.
+# Decision: infra/decisions/0069.
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from infra.environments.checks import between, dns_name, one_of, require, unique
 
 DEFAULT_RUN = "default"
-"""Folder of the checkpoints below which all training writes where no runs are listed, as the
+"""The folder of the checkpoints below which all training writes if no runs are listed, as the
 account `trainer`.
 """
 READERS = ("batch", "server")
@@ -24,11 +23,11 @@ MAX_INDICES = 12
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     name: str
-    """Of the job, and of its checkpoints unless `indices`."""
+    """The name of the job, and of its checkpoints unless `indices` is set."""
     indices: int = 0
-    """Pods that train apart, each as a run of its own: NAME-0, NAME-1, ..."""
+    """The number of pods that train separately, as the runs NAME-0, NAME-1, ..."""
     read_by: tuple[str, ...] = ()
-    """Who else may load its checkpoints: batch, server."""
+    """Other roles that may load its checkpoints: batch, server."""
 
     def __post_init__(self) -> None:
         dns_name("storage.runs[].name", self.name, 50)
@@ -39,18 +38,20 @@ class Run:
 
     @property
     def account(self) -> str:
-        """Kubernetes service account of its pods."""
+        """The Kubernetes service account of its pods."""
         return f"run-{self.name}"
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Of its objects. Each ends with a slash: `train/` holds nothing of `train-2`."""
+        """The prefixes of its objects. They end with a slash, so that `train/` excludes
+        `train-2`.
+        """
         numbered = tuple(f"{self.name}-{index}/" for index in range(self.indices))
         return numbered or (f"{self.name}/",)
 
 
 def check_apart(runs: tuple[Run, ...]) -> None:
-    """InputError unless no two runs share a name or a prefix."""
+    """Raise InputError if two runs share a name or a prefix, or if there are too many."""
     require(
         len(runs) <= MAX_RUNS,
         "storage.runs",
@@ -59,8 +60,10 @@ def check_apart(runs: tuple[Run, ...]) -> None:
         "remove those that have ended",
     )
     unique("storage.runs[].name", [run.name for run in runs])
-    unique("storage.runs: prefixes", [prefix for run in runs for prefix in run.prefixes])
-    bindings = len(runs) + sum(len(readable(runs, role)) for role in READERS)
+    unique("storage.runs: prefixes", _all_prefixes(runs))
+    bindings = len(runs)
+    for role in READERS:
+        bindings += len(readable(runs, role))
     fix = "let fewer runs be read, or remove those that have ended"
     require(
         bindings <= MAX_CONDITIONS,
@@ -72,6 +75,14 @@ def check_apart(runs: tuple[Run, ...]) -> None:
 
 
 def readable(runs: tuple[Run, ...], role: str) -> list[tuple[str, ...]]:
-    """Prefixes that a role may read, as many together as one condition holds."""
-    found = tuple(prefix for run in runs if role in run.read_by for prefix in run.prefixes)
-    return [found[at : at + MAX_INDICES] for at in range(0, len(found), MAX_INDICES)]
+    """Return the prefixes that a role may read, in groups that fit into one condition."""
+    prefixes = _all_prefixes([run for run in runs if role in run.read_by])
+    starts = range(0, len(prefixes), MAX_INDICES)
+    return [tuple(prefixes[start : start + MAX_INDICES]) for start in starts]
+
+
+def _all_prefixes(runs: Iterable[Run]) -> list[str]:
+    prefixes: list[str] = []
+    for run in runs:
+        prefixes += run.prefixes
+    return prefixes

@@ -1,8 +1,8 @@
-"""Teams of people that share a cluster: namespaces of their own, guaranteed GPUs, a budget, and who
-may submit there.
+"""Teams that share a cluster: their namespaces, guaranteed GPUs, budgets, and members who may
+submit there.
 """
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 
 from holdfast.vocabulary.kubernetes import NAMESPACE_KUEUE, SYSTEM_NAMESPACES
@@ -23,7 +23,7 @@ TAKEN = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Team:
-    """Apart from the default team, which has the namespaces training, batch, serving and
+    """A team besides the default team, which has the namespaces training, batch, serving and
     monitoring. Teams trust each other: see README.md, tenants.
     """
 
@@ -44,23 +44,23 @@ class Team:
     0: none.
     """
     runs: tuple[str, ...] = ()
-    """Of storage.runs, those that train in the team's first namespace."""
+    """Names of storage.runs that train in the team's first namespace."""
 
     def __post_init__(self) -> None:
         dns_name("teams[].name", self.name, 20)
-        at = f"teams[{self.name}]."
+        prefix = f"teams[{self.name}]."
         forms("teams.", self, "members")
-        between(f"{at}budget_usd", self.budget_usd, 0, 100_000_000)
+        between(f"{prefix}budget_usd", self.budget_usd, 0, 100_000_000)
         for namespace in self.namespaces:
-            dns_name(f"{at}namespaces", namespace, 40)
-        unique(f"{at}quotas[].source", [quota.source for quota in self.quotas])
-        fix = "one namespace, or no budget"  # a budget takes one label with one value
+            dns_name(f"{prefix}namespaces", namespace, 40)
+        unique(f"{prefix}quotas[].source", [quota.source for quota in self.quotas])
+        # A budget takes one label with one value.
         require(
             not self.budget_usd or len(self.spaces) == 1,
-            f"{at}budget_usd",
+            f"{prefix}budget_usd",
             self.budget_usd,
             "0 with several namespaces",
-            fix,
+            "one namespace, or no budget",
         )
 
     @property
@@ -76,57 +76,62 @@ def check(
     groups: bool,
     budget: bool,
 ) -> None:
-    """InputError unless teams fit each other and the environment. `gpus`: accelerator -> the most
-    that one capacity lends; `groups`: role bindings by Google group are on; `budget`: the
+    """Raise InputError unless teams fit each other and the environment. `gpus`: accelerator -> the
+    most that one capacity lends; `groups`: role bindings by Google group are on; `budget`: the
     environment has one.
     """
-    unique("teams[].name", [*(team.name for team in teams), "default"])
-    unique("teams[].namespaces", [*TAKEN, *(space for team in teams for space in team.spaces)])
-    unique("teams[].runs", [run for team in teams for run in team.runs])
-    known = [run.name for run in runs]
+    spaces = list(TAKEN)
+    team_runs: list[str] = []
+    totals: Counter[str] = Counter()
     for team in teams:
-        at = f"teams[{team.name}]."
-        lost = sorted({*team.runs} - {*known})
-        fix = "add it to storage.runs"
+        spaces += team.spaces
+        team_runs += team.runs
+        for quota in team.quotas:
+            totals[quota.source] += quota.gpus
+    unique("teams[].name", [*(team.name for team in teams), "default"])
+    unique("teams[].namespaces", spaces)
+    unique("teams[].runs", team_runs)
+    for team in teams:
+        _check_team(team, [run.name for run in runs], groups=groups, budget=budget)
+    for accelerator, total in totals.items():
+        limit = gpus.get(accelerator, 0)
         require(
-            not lost,
-            f"{at}runs",
-            ", ".join(lost),
-            ", ".join(known) or "none: storage.runs is empty",
-            fix,
+            total <= limit,
+            f"teams[].quotas[{accelerator}].gpus",
+            total,
+            f"at most {limit} over all teams",
+            f"accelerators are {', '.join(gpus)}; lower the quotas of teams",
         )
-        fix = (
-            'set security.rbac_security_group="gke-security-groups@your-domain", and put the group'
-            " into it"
-        )
-        require(
-            groups or not team.members,
-            f"{at}members",
-            team.members,
-            "a group where GKE reads groups",
-            fix,
-        )
-        fix = "set budget, whose billing account it takes"
-        require(
-            budget or not team.budget_usd,
-            f"{at}budget_usd",
-            team.budget_usd,
-            "0 without budget",
-            fix,
-        )
-    for source in {quota.source: None for team in teams for quota in team.quotas}:
-        wanted = sum(guaranteed(teams, source).values())
-        most = gpus.get(source, 0)
-        allowed = f"at most {most} over all teams"
-        fix = f"accelerators are {', '.join(gpus)}; lower the quotas of teams"
-        require(wanted <= most, f"teams[].quotas[{source}].gpus", wanted, allowed, fix)
 
 
-def guaranteed(teams: Iterable[Team], accelerator: str) -> dict[str, int]:
-    """Team -> GPUs."""
-    return {
-        team.name: quota.gpus
-        for team in teams
-        for quota in team.quotas
-        if quota.source == accelerator
-    }
+def _check_team(
+    team: Team,
+    runs: list[str],
+    *,
+    groups: bool,
+    budget: bool,
+) -> None:
+    prefix = f"teams[{team.name}]."
+    missing = sorted(set(team.runs) - set(runs))
+    require(
+        not missing,
+        f"{prefix}runs",
+        ", ".join(missing),
+        ", ".join(runs) or "none: storage.runs is empty",
+        "add it to storage.runs",
+    )
+    require(
+        groups or not team.members,
+        f"{prefix}members",
+        team.members,
+        "a group where GKE reads groups",
+        'set security.rbac_security_group="gke-security-groups@your-domain", and put the group'
+        " into it",
+    )
+    require(
+        budget or not team.budget_usd,
+        f"{prefix}budget_usd",
+        team.budget_usd,
+        "0 without budget",
+        "set budget, whose billing account it takes",
+    )
