@@ -9,42 +9,45 @@ from infra.environments.checks import between, numbers, require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """Online inference: requests per second that are promised without Spot, and the peak with Spot."""
+    """Online inference: the load that is promised without Spot, and the peak with Spot."""
 
     promised_per_s: float
-    """Answered without any Spot machine, by on-demand base replicas."""
+    """Requests per second that on-demand base replicas answer, without any Spot machine."""
     peak_per_s: float
-    """Answered while Spot machines are available."""
+    """Requests per second that are answered while Spot machines are available."""
     replica_per_s: float
     """Requests per second of one replica with full batches; `make bench-server` measures it for
     your model.
     """
     base_replicas: int
-    """The minimum number of on-demand replicas; infra.rules checks that it is enough for the
-    promise.
+    """The minimum number of on-demand replicas; infra.rules checks that they can keep the promise.
     """
     base_most: int
+    """The maximum number of on-demand replicas."""
     overflow_most: int
-    """On Spot."""
+    """The maximum number of replicas on Spot."""
     inflight_target: int = 24
     """Running and waiting requests per replica above which a replica is added."""
 
     def __post_init__(self) -> None:
         rates = dict.fromkeys(
-            ("promised_per_s", "peak_per_s", "replica_per_s"), (0.001, 10_000_000)
+            ("promised_per_s", "peak_per_s", "replica_per_s"),
+            (0.001, 10_000_000),
         )
         replicas = dict.fromkeys(("base_replicas", "overflow_most"), (1, 1_000))
         numbers("serving.", self, inflight_target=(1, 100_000), **rates, **replicas)
         between("serving.base_most", self.base_most, self.base_replicas, 1_000)
-        got = self.promised_per_s
-        fix = "promise less, or raise the peak"
-        require(got <= self.peak_per_s, "serving.promised_per_s", got, "at most peak_per_s", fix)
+        require(
+            self.promised_per_s <= self.peak_per_s,
+            "serving.promised_per_s",
+            self.promised_per_s,
+            "at most peak_per_s",
+            "promise less, or raise the peak",
+        )
 
     @property
     def base_needed(self) -> int:
-        """Replicas that handle the promised load without Spot, each below the load at which queues
-        grow.
-        """
+        """Replicas for the promised load without Spot, each below the load at which queues grow."""
         return ceil(self.promised_per_s / (USABLE_SHARE * self.replica_per_s))
 
     @property
@@ -53,11 +56,13 @@ class Serving:
 
     @property
     def shed_per_s(self) -> float:
-        """The share of the peak that is rejected without Spot machines, until others start."""
+        """Requests per second of the peak that are rejected without Spot machines, until others
+        start.
+        """
         return max(0.0, self.peak_per_s - USABLE_SHARE * self.base_replicas * self.replica_per_s)
 
     def __str__(self) -> str:
-        """The rule with its three numbers: B >= promise / (0.8 mu)."""
+        """Return the rule with its three numbers: B >= promise / (0.8 mu)."""
         return (
             f"base {self.base_replicas} >= {self.promised_per_s:g} / ({USABLE_SHARE:g} x"
             f" {self.replica_per_s:g}) = {self.base_needed}; promised {self.promised_per_s:g}/s,"

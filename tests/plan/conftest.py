@@ -23,22 +23,22 @@ def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
     -json` form.
     """
 
-    own = tmp_path_factory.getbasetemp()
-    out = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "plans"
+    folder = tmp_path_factory.getbasetemp()
+    out = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "plans"
 
     @cache
     def of(environment: str) -> tuple[Path, Plans]:
-        made = out / f"{environment}.json"
-        with support.locked(made.with_suffix(".lock")):
-            if not made.exists():
-                made.write_text(
+        file = out / f"{environment}.json"
+        with support.locked(file.with_suffix(".lock")):
+            if not file.exists():
+                file.write_text(
                     json.dumps(
-                        {stack: str(file) for stack, file in _planned(environment, out).items()}
+                        {stack: str(file) for stack, file in _read_plan(environment, out).items()}
                     )
                 )
         plans = {
             stack: json.loads(Path(file).read_text())
-            for stack, file in json.loads(made.read_text()).items()
+            for stack, file in json.loads(file.read_text()).items()
         }
         return out / environment / "synth" / "stacks", plans
 
@@ -46,11 +46,13 @@ def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
 
 
 def lacks_provider(printed: str) -> bool:
-    """Whether no mirror or registry has the provider, in the words of Terraform or OpenTofu."""
+    """Tell whether no mirror or registry has the provider, by the words of Terraform or
+    OpenTofu.
+    """
     return bool(re.search("Failed to (query available|resolve) provider packages", printed))
 
 
-def _planned(environment: str, out: Path) -> dict[str, Path]:
+def _read_plan(environment: str, out: Path) -> dict[str, Path]:
     try:
         return plan(environment, out)
     except Unjudged as error:
