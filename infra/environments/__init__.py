@@ -20,7 +20,6 @@ _SCHEMA = {
     "capacity",
     "cluster",
     "services",
-    "serving",
     "checks",
     "runs",
     "teams",

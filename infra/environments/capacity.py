@@ -287,7 +287,10 @@ class AutoProvisioning:
 
     def cap(self, accelerator: str) -> int:
         """Return the maximum number of GPUs; 0 if flex-start for this accelerator is off."""
-        return {cap.accelerator: cap.max_gpus for cap in self.accelerators}.get(accelerator, 0)
+        for cap in self.accelerators:
+            if cap.accelerator == accelerator:
+                return cap.max_gpus
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -76,5 +76,5 @@ class Cluster:
 
 def _count_days(days: Sequence[str], first: int) -> int:
     """Count those of `days` that are in four days from the weekday number `first`."""
-    week = [*WEEKDAYS, *WEEKDAYS]
-    return sum(day in days for day in week[first : first + 4])
+    two_weeks = [*WEEKDAYS, *WEEKDAYS]
+    return len(set(days) & set(two_weeks[first : first + 4]))

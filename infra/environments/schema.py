@@ -40,9 +40,9 @@ from infra.environments.services import (
     Network,
     Queue,
     Security,
+    Serving,
     Storage,
 )
-from infra.environments.serving import Serving
 from infra.environments.teams import Team
 from infra.environments.teams import check as check_teams
 

@@ -144,7 +144,8 @@ def write(environment: Environment, adoption: Adoption) -> Path:
 
 def report(adoption: Adoption) -> Iterator[str]:
     """Yield the lines that the command prints."""
-    yield f"imported: {', '.join(block['to'] for block in adoption.blocks)}"
+    addresses = [block["to"] for block in adoption.blocks]
+    yield f"imported: {', '.join(addresses)}"
     for address, attributes in adoption.changes.items():
         yield f"changed in place: {address}: {', '.join(attributes)}"
     yield f"created: {', '.join(adoption.created) or 'nothing'}"

@@ -85,15 +85,16 @@ def _check_project(environment: Environment) -> Answer:
 
 def _check_apis(environment: Environment) -> Answer:
     services = gcloud.ask("services", "list", "--enabled", project=environment.project)
-    enabled = [service["config"]["name"].removesuffix(".googleapis.com") for service in services]
-    missing = sorted(set(apis(environment)) - set(enabled))
+    missing = set(apis(environment))
+    for service in services:
+        missing.discard(service["config"]["name"].removesuffix(".googleapis.com"))
     if environment.enable_apis:
         # The foundation stack enables the rest, if it may use the API that enables APIs.
-        missing = [name for name in missing if name == "cloudresourcemanager"]
+        missing &= {"cloudresourcemanager"}
     return lacking(
-        [f"{name} is off" for name in missing],
+        [f"{name} is off" for name in sorted(missing)],
         "enabled",
-        f"gcloud services enable {' '.join(missing)}",
+        f"gcloud services enable {' '.join(sorted(missing))}",
     )
 
 
@@ -110,7 +111,7 @@ def _check_quota(environment: Environment) -> Answer:
         environment.region,
         project=environment.project,
     )
-    limits = {quota["metric"]: quota["limit"] for quota in region.get("quotas", [])}
+    limits = _read_limits(region)
     low = []
     unlisted = []
     for metric, gpus in sorted(_count_gpus(environment).items()):
@@ -135,12 +136,20 @@ def _check_global_quota(environment: Environment) -> Answer:
     is.
     """
     project = gcloud.ask("compute", "project-info", "describe", project=environment.project)
-    limits = {quota["metric"]: quota["limit"] for quota in project.get("quotas", [])}
+    limits = _read_limits(project)
     if ALL_REGIONS not in limits:
         raise Unjudged(f"{environment.project} lists no {ALL_REGIONS}")
     gpus = sum(_count_gpus(environment).values())
     result = f"{ALL_REGIONS} {limits[ALL_REGIONS]:.0f} of {gpus}"
     return limits[ALL_REGIONS] >= gpus, result, f"ask for more {ALL_REGIONS}, or lower the limits"
+
+
+def _read_limits(described: Any) -> dict[str, float]:
+    """Return quota metric -> limit of a region or project, as gcloud describes it."""
+    limits = {}
+    for quota in described.get("quotas", []):
+        limits[quota["metric"]] = quota["limit"]
+    return limits
 
 
 def _count_gpus(environment: Environment) -> Counter[str]:

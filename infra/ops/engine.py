@@ -186,7 +186,8 @@ def _link_mirror(folder: Path) -> Path:
 
 
 def _write_configuration(mirror_folder: Path) -> Path:
-    include = ", ".join(f'"{registry}/hashicorp/*"' for registry in REGISTRIES)
+    terraform, opentofu = REGISTRIES
+    include = f'"{terraform}/hashicorp/*", "{opentofu}/hashicorp/*"'
     # All other providers come from the registry; without `direct` a mirror of one would hide them.
     text = f"""provider_installation {{
   filesystem_mirror {{

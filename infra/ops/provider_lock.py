@@ -17,7 +17,7 @@ from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERS
 from infra.ops import engine
 from infra.ops.synth import ROOT
 
-# A lock file of one platform fails `init` for the colleague on another.
+# Platforms of a team: a lock file without one of them fails `init` there.
 PLATFORMS = ("linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64")
 LOCK = ROOT / "infra" / "provider.lock.hcl"
 

@@ -117,8 +117,8 @@ def _check_environment(
 
 
 def _find_reason(lines: list[str]) -> str:
-    """Return the reason in a command's output: the first two lines of an error of ours, otherwise
-    the last line.
+    """Return the reason in a command's output: error and got of a four-line error, otherwise the
+    last line.
     """
     for number, line in enumerate(lines):
         if line.startswith("error:"):

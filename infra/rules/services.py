@@ -15,8 +15,10 @@ SUPERUSER = "cloudsqlsuperuser"
 def database_by_identity(facts: Facts) -> Iterator[Finding]:
     """Workloads use IAM authentication for the database."""
     for instance in facts.of(INSTANCE):
-        flags = {f.get("name"): f.get("value") for f in instance.blocks("settings.database_flags")}
-        value = flags.get("cloudsql.iam_authentication", "unset")
+        value = "unset"
+        for flag in instance.blocks("settings.database_flags"):
+            if flag.get("name") == "cloudsql.iam_authentication":
+                value = flag.get("value")
         if value != "on":
             path = "settings.database_flags"
             allowed = "cloudsql.iam_authentication = on"

@@ -66,14 +66,15 @@ def _iter_unsafe_fields(environment: Environment) -> Iterator[Row]:
 def state_is_apart(facts: Facts) -> Iterator[Finding]:
     """The Terraform state has its own bucket."""
     environment = facts.environment
-    if environment.state_bucket in [environment.bucket(purpose) for purpose in BUCKETS]:
-        yield environment_finding(
-            environment,
-            "state_bucket",
-            environment.state_bucket,
-            "a separate bucket",
-            "name another bucket",
-        )
+    for purpose in BUCKETS:
+        if environment.state_bucket == environment.bucket(purpose):
+            yield environment_finding(
+                environment,
+                "state_bucket",
+                environment.state_bucket,
+                "a separate bucket",
+                "name another bucket",
+            )
 
 
 @rule(

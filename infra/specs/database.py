@@ -104,6 +104,9 @@ def _instance(environment: Environment, database: Database) -> Resource:
 
 
 def _settings(environment: Environment, database: Database) -> dict[str, object]:
+    flags = []
+    for name, value in FLAGS.items():
+        flags.append({"name": name, "value": value})
     return {
         "tier": database.tier,
         "edition": "ENTERPRISE",
@@ -136,7 +139,7 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
             "update_track": "stable",
         },
         "insights_config": {"query_insights_enabled": True},
-        "database_flags": [{"name": name, "value": value} for name, value in FLAGS.items()],
+        "database_flags": flags,
     }
 
 

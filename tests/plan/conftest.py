@@ -19,8 +19,8 @@ Plans = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Plans]]:
-    """`synthesised("example")`: the folder of its stacks, and stack -> its plan in `terraform show
-    -json` form.
+    """Return a function: `synthesised("example")` is the folder of its stacks, and stack -> its
+    plan as `terraform show -json` prints it.
     """
 
     folder = tmp_path_factory.getbasetemp()
@@ -31,15 +31,11 @@ def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
         file = out / f"{environment}.json"
         with support.locked(file.with_suffix(".lock")):
             if not file.exists():
-                file.write_text(
-                    json.dumps(
-                        {stack: str(file) for stack, file in _read_plan(environment, out).items()}
-                    )
-                )
-        plans = {
-            stack: json.loads(Path(file).read_text())
-            for stack, file in json.loads(file.read_text()).items()
-        }
+                paths = _read_plan(environment, out)
+                file.write_text(json.dumps({stack: str(path) for stack, path in paths.items()}))
+        plans = {}
+        for stack, path in json.loads(file.read_text()).items():
+            plans[stack] = json.loads(Path(path).read_text())
         return out / environment / "synth" / "stacks", plans
 
     return of

@@ -47,16 +47,15 @@ def move_seam(checkout: Path) -> None:
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """Dotted path -> value, for every value that is no container or an empty one."""
-    if isinstance(value, dict) and value:
-        return {
-            k: v for key, inner in value.items() for k, v in leaves(inner, f"{path}.{key}").items()
-        }
-    if isinstance(value, list) and value:
-        return {
-            k: v for i, inner in enumerate(value) for k, v in leaves(inner, f"{path}[{i}]").items()
-        }
-    return {path: value}
+    """Return dotted path -> value, for every value that is no container, or an empty one."""
+    values: dict[str, Any] = {}
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            values |= leaves(inner, f"{path}.{key}")
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            values |= leaves(inner, f"{path}[{index}]")
+    return values or {path: value}
 
 
 def test_only_the_librarys_version_differs_without_overrides(

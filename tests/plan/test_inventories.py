@@ -72,10 +72,9 @@ def test_plan_additions_are_differences_with_their_path(planned: Planned, added:
         (s, p) for s, p in planned("example").items() if address in inventory.planned(p)
     )
     changed = copy.deepcopy(plan_json)
-    (difference,) = (
-        r for r in changed["planned_values"]["root_module"]["resources"] if r["address"] == address
-    )
-    difference["values"] |= values
+    for resource in changed["planned_values"]["root_module"]["resources"]:
+        if resource["address"] == address:
+            resource["values"] |= values
     (field,) = values
     lines = inventory.differences(inventory.load_inventory("example", stack), changed)
     assert lines and all(line.startswith(f"{address}.{field}") for line in lines), lines

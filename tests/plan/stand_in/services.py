@@ -136,12 +136,11 @@ def _record(zone: str, record: Json) -> str:
 
 
 def _records(world: World, call: Call) -> Json:
-    records = [record for _, record in world.below(call.path)]
     names = call.query.get("name")
-    if names:
-        records = [
-            r for r in records if r["name"] == names[0] and r["type"] == call.query["type"][0]
-        ]
+    records = []
+    for _, record in world.below(call.path):
+        if not names or (record["name"], record["type"]) == (names[0], call.query["type"][0]):
+            records.append(record)
     return {"rrsets": records}
 
 
@@ -205,7 +204,7 @@ def _list_enabled(world: World, call: Call) -> Json:
 def _enable(world: World, call: Call) -> Json:
     names = call.body.get("serviceIds") or [call.path.rpartition("/")[2].partition(":")[0]]
     world.enabled |= {name.removesuffix(".googleapis.com") for name in names}
-    # The others' agents are made when somebody asks for them, or on first use.
+    # Other agents are created on request, or on first use.
     for service in {"compute", "container"} & world.enabled:
         world.make_agent(service)
     return world.operation(call, {})

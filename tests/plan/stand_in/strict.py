@@ -28,16 +28,16 @@ def change(call: Call, resource: Json) -> tuple[Json, list[str]]:
 
 
 def _read_mask(call: Call) -> tuple[Json, list[str]]:
-    """The resource in a request, and the fields of it that the request changes; no mask: all that
-    it names.
+    """Return the resource in a request, and the fields that the request changes; without a mask,
+    none.
     """
-    paths_asked = call.query.get("updateMask", [])
+    mask = ",".join(call.query.get("updateMask", []))
     body = call.body
     if isinstance(body.get("updateMask"), str):
-        paths_asked = [body["updateMask"]]
+        mask = body["updateMask"]
         (body,) = (inner for name, inner in body.items() if name != "updateMask")
-    paths = [path for text in paths_asked for path in text.split(",") if path]
-    return body, [re.sub(r"_(\w)", lambda match: match[1].upper(), path) for path in paths]
+    camel_case = re.sub(r"_(\w)", lambda match: match[1].upper(), mask)
+    return body, [path for path in camel_case.split(",") if path]
 
 
 def _is_field(call: Call, path: str) -> bool:

@@ -261,10 +261,11 @@ class World:
 
     def _list(self, call: Call) -> Json:
         schema = definitions.document(call.api)["schemas"][call.answers]["properties"]
-        plural = next(
-            name for name, p in schema.items() if p.get("type") == "array" and "$ref" in p["items"]
-        )
-        return {plural: [self.shown(r) for _, r in self.below(call.path)]}
+        items = [self.shown(resource) for _, resource in self.below(call.path)]
+        for name, field_schema in schema.items():
+            if field_schema.get("type") == "array" and "$ref" in field_schema["items"]:
+                return {name: items}
+        raise Refusal(501, f"the stand-in does not know the items of {call.answers}")
 
     def below(self, path: str) -> list[tuple[str, Json]]:
         pattern = re.compile(rf"{re.escape(path)}/[^/]+")
@@ -275,8 +276,9 @@ class World:
         if call.api == "compute" and (user := next(self._users(call.path), "")):
             text = f"The resource '{call.path}' is already being used by '{user}'"
             raise Refusal(400, text, reason="resourceInUseByAnotherResource")
-        for path in [p for p in self.resources if p == call.path or p.startswith(f"{call.path}/")]:
-            del self.resources[path]
+        for path in list(self.resources):
+            if path == call.path or path.startswith(f"{call.path}/"):
+                del self.resources[path]
         self.policies.pop(call.path, None)
         return self.operation(call, resource) if call.answers == "Operation" else {}
 
