@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.controllers import lines
-from holdfast.controllers.lines import Line
-from holdfast.controllers.objects import (
+from holdfast.controllers import event_lines
+from holdfast.controllers.cluster_objects import (
     BY_KUBELET,
     SPOT,
     Node,
@@ -22,6 +21,7 @@ from holdfast.controllers.objects import (
     read_pod,
     since_s,
 )
+from holdfast.controllers.event_lines import Line
 from holdfast.controllers.queues import Queues
 from holdfast.controllers.risk import Risk
 from holdfast.controllers.sample import Sample, run_labels, sample
@@ -64,7 +64,7 @@ class Cluster:
         now = read_node(found)
         if before is None:
             self._settle_deleted(name)
-            self._lines.append(lines.node_up(name, now, self.clock()))
+            self._lines.append(event_lines.node_up(name, now, self.clock()))
         self.nodes[name] = replace(now, taken=bool(before and before.taken))
         self.preempted.setdefault((now.pool, now.zone), 0)
         if now.taken:
@@ -79,7 +79,7 @@ class Cluster:
         reason, since_s = eviction(found)
         # One that was not watched while it lived was evicted before this exporter began.
         if reason and before and before.node and not before.disrupted:
-            line = lines.evicted(
+            line = event_lines.evicted(
                 found["metadata"].get("name", ""), before, since_s or self.clock(), reason
             )
             self._lines += [line] if line else []
@@ -147,13 +147,13 @@ class Cluster:
         """A machine may come back under its name before its end was written."""
         node = self.gone.pop(name, None)
         if node and node.gone_s:
-            self._lines.append(lines.node_down(name, node))
+            self._lines.append(event_lines.node_down(name, node))
 
     def _scheduled(self, found: Mapping[str, Any], pod: Pod) -> None:
         bound = since_s(found, "PodScheduled") or self.clock()
         node = self.nodes.get(pod.node)
         waited = max(0.0, bound - unix_s(found["metadata"].get("creationTimestamp")))
-        line = lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited)
+        line = event_lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited)
         if line:
             self._lines.append(line)
 
@@ -161,7 +161,7 @@ class Cluster:
         """What happened since the last call, as event lines of the contract."""
         for name, node in self.gone.items():
             if node.gone_s and now_s - node.gone_s >= SETTLE_S:
-                self._lines.append(lines.node_down(name, node))
+                self._lines.append(event_lines.node_down(name, node))
                 self.gone[name] = replace(node, gone_s=0.0)
         found = [*self._lines, *self.queues.lines]
         self._lines = []

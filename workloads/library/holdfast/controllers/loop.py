@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from holdfast.clients.api import ApiError
+from holdfast.controllers.cloud_logs import CloudLogs
+from holdfast.controllers.controller_log import logger
 from holdfast.controllers.lease import Lease
-from holdfast.controllers.log import logger
-from holdfast.controllers.logs import CloudLogs
 from holdfast.controllers.watch import Watcher
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError, Unjudged

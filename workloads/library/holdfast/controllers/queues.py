@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.controllers.lines import Line, admitted
-from holdfast.controllers.objects import condition, is_true, since_s
+from holdfast.controllers.cluster_objects import condition, is_true, since_s
+from holdfast.controllers.event_lines import Line, admitted
 from holdfast.controllers.sample import Sample, sample
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE

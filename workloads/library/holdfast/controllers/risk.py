@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast.controllers.objects import Node
+from holdfast.controllers.cluster_objects import Node
 from holdfast.controllers.sample import Sample, sample
 from holdfast.cost.churn.estimate import AGE_BANDS_H
 

@@ -11,7 +11,7 @@ from kubernetes.client.exceptions import ApiException
 
 from holdfast.clients.watch import ListAndWatch, NotThere
 from holdfast.controllers.cluster import Cluster
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import logger
 from holdfast.vocabulary.kubernetes import KUEUE_API, PROVISIONING_API, api_path
 
 LOG = logger("watch")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import logger
 from holdfast.controllers.sample import Sample, sample
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.environment import ENV_DATABASE

@@ -16,7 +16,7 @@ from google.api_core.retry import Retry, if_exception_type
 from google.cloud import monitoring_v3
 
 from holdfast.clients.cloud_api import TRANSIENT
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import logger
 from holdfast.controllers.sample import Sample
 from holdfast.vocabulary.telemetry import METRIC_PREFIX
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.controllers.lines import FAULTY, HOME_OF, MOVED
+from holdfast.controllers.event_lines import FAULTY, HOME_OF, MOVED
+from holdfast.controllers.event_source import EventSource
 from holdfast.controllers.sample import Sample, run_labels, sample
-from holdfast.controllers.sources import EventSource
+from holdfast.ledger.elastic_gang import below_size_since_us
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
-from holdfast.ledger.gang import below_size_since_us
 from holdfast.ledger.job_ledger import KINDS, job_ledger
 from holdfast.ledger.processes import FOREIGN_TYPES, computing_us
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED

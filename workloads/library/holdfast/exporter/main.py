@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from google.cloud.monitoring_v3 import MetricServiceClient
 
 from holdfast.clients.api import connect
-from holdfast.controllers import lines, loop
+from holdfast.controllers import event_lines, loop
 from holdfast.controllers.cluster import Cluster
 from holdfast.controllers.lease import Lease
 from holdfast.controllers.sample import Sample, sample
@@ -50,7 +50,7 @@ class Exporter:
             self.newest.show(samples)
             with self.lock:
                 seen = self.cluster.lines(self.clock())
-            lines.write(seen)
+            event_lines.write(seen)
             if self.writer:
                 self.writer.write(samples)
         elif lease.recently_held:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.ledger.border import MAX_LINE_BYTES, index_of, refusal
+from holdfast.ledger.event_schema import MAX_LINE_BYTES, index_of, refusal
 from holdfast.support.errors import InputError
 
 # Lines of these are used all the same.

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.ledger.account import JobLedger, Point, Recovery, Restart, head
+from holdfast.ledger.elastic_gang import gang_sizes, lanes_of, node_time_us
 from holdfast.ledger.events import Event
-from holdfast.ledger.gang import gang_sizes, lanes_of, node_time_us
 from holdfast.ledger.processes import ProcessRun, evictions, pairs, process_runs, seconds_before
 from holdfast.ledger.timeline import LaneTimeline, State
 

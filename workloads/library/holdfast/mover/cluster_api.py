@@ -5,8 +5,8 @@ Event.
 from collections.abc import Iterable
 
 from holdfast.clients.api import Api, ApiError
-from holdfast.controllers.log import logger
-from holdfast.mover.objects import Movable, Object
+from holdfast.controllers.controller_log import logger
+from holdfast.mover.movable_jobs import Movable, Object
 from holdfast.mover.patches import Patch
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.capacity import LABEL_MOVES

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers import lines
-from holdfast.controllers.log import logger
-from holdfast.controllers.objects import Node
+from holdfast.controllers import event_lines
+from holdfast.controllers.cluster_objects import Node
+from holdfast.controllers.controller_log import logger
 from holdfast.mover.cluster_api import event
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.kubernetes import LABEL_NAME
@@ -81,7 +81,7 @@ class FaultyNodes:
     """
     _looked_s: float = 0.0
 
-    def step(self, nodes: Mapping[str, Node], now_s: float) -> list[lines.Line]:
+    def step(self, nodes: Mapping[str, Node], now_s: float) -> list[event_lines.Line]:
         """One line for each fault that is new. `nodes`: those of Spot. ApiError and Unjudged come
         through.
         """
@@ -125,7 +125,7 @@ class FaultyNodes:
                 if (fault := fault_of(text))
             ]
 
-    def _found(self, name: str, fault: str, node: Node, now_s: float) -> lines.Line | None:
+    def _found(self, name: str, fault: str, node: Node, now_s: float) -> event_lines.Line | None:
         replaces = bool(self.per_hour) and now_s >= self._next_s
         if not replaces and (self.per_hour or name in self.known):
             return None  # its turn comes, or it was reported
@@ -153,7 +153,7 @@ class FaultyNodes:
             self.api, about, REASON, f"the GPU is broken ({fault}): {answer}", now_s, kind="Warning"
         )
         LOG.warning("%s: the GPU is broken (%s): %s", name, fault, answer)
-        return lines.faulty(name, node, now_s, fault, "replaced" if replaces else "reported")
+        return event_lines.faulty(name, node, now_s, fault, "replaced" if replaces else "reported")
 
     def _drain(self, name: str, now_s: float) -> None:
         left = [pod for space in self.namespaces for pod in self._pods(space, name)]

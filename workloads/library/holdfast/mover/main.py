@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.clients.api import Api, ApiError, connect
-from holdfast.controllers import lines, loop
+from holdfast.controllers import event_lines, loop
+from holdfast.controllers.cluster_objects import SPOT
+from holdfast.controllers.controller_log import logger
+from holdfast.controllers.event_lines import Line
 from holdfast.controllers.lease import MOVER, Lease
-from holdfast.controllers.lines import Line
-from holdfast.controllers.log import logger
-from holdfast.controllers.objects import SPOT
 from holdfast.controllers.watch import KINDS, Watcher
 from holdfast.cost.receipt import leave
-from holdfast.mover import stakes
+from holdfast.mover import preemption_priority
 from holdfast.mover.cluster_api import ClusterApi
+from holdfast.mover.cluster_view import View, ending
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.mover import Move, Mover
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
 from holdfast.mover.requeue import requeue
 from holdfast.mover.silent_nodes import end_pods
-from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
 from holdfast.support.errors import Unjudged
 from holdfast.support.values import between
@@ -67,11 +67,11 @@ class Process:
         spot = {name: node for name, node in nodes.items() if node.capacity == SPOT}
         # An API server that does not answer stops no other act, and no receipt.
         acts: dict[str, Callable[[], object]] = {
-            "nothing is moved": lambda: lines.write(map(_line, self.mover.step(seen, now))),
+            "nothing is moved": lambda: event_lines.write(map(_line, self.mover.step(seen, now))),
             "no pod of a silent node is ended": lambda: end_pods(
                 self.api, silent, now, self.namespaces
             ),
-            "no node is replaced": lambda: lines.write(self.faulty.step(spot, now)),
+            "no node is replaced": lambda: event_lines.write(self.faulty.step(spot, now)),
             "no job is queued again": lambda: requeue(self.api, waits, now, self.namespaces),
             "no priority is boosted": lambda: self._weigh(now),
         }
@@ -90,11 +90,13 @@ class Process:
         if now_s - self.weighed_s < WEIGH_EVERY_S:
             return
         self.weighed_s = now_s
-        stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s, self.namespaces)
+        preemption_priority.write(
+            self.api, lambda uid: self.progress.held.get(uid, ()), now_s, self.namespaces
+        )
 
 
 def _line(move: Move) -> Line:
-    return lines.moved(
+    return event_lines.moved(
         move.job.namespace, move.job.name, move.at_s, move.source.value, move.to.value, move.reason
     )
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.clients.api import ApiError
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import logger
 from holdfast.ledger.events import Event
 from holdfast.ledger.progress import done_h
 from holdfast.mover import patches
 from holdfast.mover.cluster_api import MAX_MESSAGE, ClusterApi
-from holdfast.mover.objects import Movable, movables
+from holdfast.mover.movable_jobs import Movable, movables
 from holdfast.place.plan import REACTION_S, Standing
 from holdfast.vocabulary.machines import MACHINE_TYPES
 

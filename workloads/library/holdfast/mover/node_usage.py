@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.controllers.objects import Node, Pod
+from holdfast.controllers.cluster_objects import Node, Pod
 from holdfast.vocabulary.capacity import Capacity
 
 Place = tuple[str, str, str]

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.mover.objects import Movable, Object
+from holdfast.mover.movable_jobs import Movable, Object
 from holdfast.vocabulary.capacity import ANNOTATION_TEMPLATES
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
-from holdfast.controllers.sources import EventSource, Lines
+from holdfast.controllers.event_source import EventSource, Lines
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.progress import SHOWING
-from holdfast.mover.objects import Movable
+from holdfast.mover.movable_jobs import Movable
 
 KEPT_LINES = 2_000
 """Of a job."""

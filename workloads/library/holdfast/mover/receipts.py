@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import logger
 from holdfast.cost.money import Prices, prices_of
 from holdfast.cost.receipt import Receipt, receipt
 from holdfast.ledger.events import Reading
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
+from holdfast.mover.cluster_view import Ended
 from holdfast.mover.node_usage import NodeUsage
-from holdfast.mover.view import Ended
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.roles import DEFAULT_TEAM

@@ -12,8 +12,8 @@ loses one restart at most.
 from collections.abc import Iterable, Mapping
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers.log import logger
-from holdfast.controllers.objects import condition, controller_of, ended_s, is_true
+from holdfast.controllers.cluster_objects import condition, controller_of, ended_s, is_true
+from holdfast.controllers.controller_log import logger
 from holdfast.mover.cluster_api import event
 from holdfast.mover.patches import Patch, key
 from holdfast.support.values import unix_s

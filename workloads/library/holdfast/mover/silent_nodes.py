@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import logger
 from holdfast.mover.cluster_api import event
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.kubernetes import ANNOTATION_EXPENDABLE

@@ -67,9 +67,11 @@ def prices(*, as_json: bool) -> None:
 
 def refresh() -> None:
     """Rewrites the table of this installation."""
-    from holdfast.cost import catalog
+    from holdfast.cost import billing_catalog
 
-    table = catalog.refresh(price_table.load(), datetime.datetime.now(tz=datetime.UTC).date())
+    table = billing_catalog.refresh(
+        price_table.load(), datetime.datetime.now(tz=datetime.UTC).date()
+    )
     price_table.TABLE.write_text(price_table.dump(table))
     listed = sum(sku.basis == price_table.LISTED for sku in table.skus)
     print(

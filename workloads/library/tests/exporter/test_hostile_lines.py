@@ -7,15 +7,15 @@ import json
 import pytest
 
 from holdfast.controllers.cluster import Cluster
+from holdfast.controllers.event_source import Lines
 from holdfast.controllers.sample import Sample
-from holdfast.controllers.sources import Lines
 from holdfast.exporter import jobs as followed
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
-from holdfast.ledger.border import AHEAD_S, MAX_LINE_BYTES
+from holdfast.ledger.event_schema import AHEAD_S, MAX_LINE_BYTES
 from holdfast.ledger.events import parse
 from workloads.library.tests import sample
-from workloads.library.tests.exporter.written import Written
+from workloads.library.tests.exporter.fake_source import Written
 from workloads.library.tests.sample import EPOCH, line
 
 NOW = EPOCH + 100

@@ -8,8 +8,8 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
 from holdfast.vocabulary.job_identity import JobIdentity
 from workloads.library.tests import sample
-from workloads.library.tests.exporter.test_cluster import node
-from workloads.library.tests.exporter.written import jobs_of
+from workloads.library.tests.controllers.test_cluster import node
+from workloads.library.tests.exporter.fake_source import jobs_of
 from workloads.library.tests.sample import EPOCH, Line, line
 
 JOB = JobIdentity(namespace="training", job="job")

@@ -14,10 +14,10 @@ from holdfast.controllers.lease import Lease
 from holdfast.cost.churn.cloud_series import CloudReader
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.main import Exporter
+from workloads.library.tests.controllers.test_cluster import node
 from workloads.library.tests.cost.churn.metric_server import MetricServer
 from workloads.library.tests.cost.churn.test_cloud import HOUR, MIDNIGHT
 from workloads.library.tests.exporter.test_cloud import Clock
-from workloads.library.tests.exporter.test_cluster import node
 
 
 @dataclass

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from holdfast.cost.receipt import receipt
 from holdfast.jobs.diagnose.explain import size_text
-from holdfast.ledger import gang, training
+from holdfast.ledger import elastic_gang, training
 from holdfast.ledger.account import totals_us
-from holdfast.ledger.border import FIELDS
+from holdfast.ledger.event_schema import FIELDS
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import JobLedger, job_ledger, job_ledgers
 from holdfast.ledger.job_summary import job_summaries, job_summary
@@ -138,7 +138,7 @@ def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(
             made.append(LaneTimeline(*args, **named))
             return made[-1]
 
-        for module in (training, gang):
+        for module in (training, elastic_gang):
             monkeypatch.setattr(module, "LaneTimeline", counted)
         sizes = []
         for n in range(50):

@@ -8,7 +8,7 @@ from holdfast.mover.mover import Mover
 from holdfast.place import plan, simulate
 from holdfast.place.plan import Plan, Standing
 from holdfast.place.runs import Paths
-from workloads.library.tests.mover.played import CREATED_S, Played
+from workloads.library.tests.mover.fake_cluster import CREATED_S, Played
 
 
 def paths(seed: int, mean_up_h: float, mean_down_h: float) -> Paths:

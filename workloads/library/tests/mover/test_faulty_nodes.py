@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.controllers.objects import Node, read_node
+from holdfast.controllers.cluster_objects import Node, read_node
 from holdfast.mover.faulty_nodes import FaultyNodes, fault_of
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
-from workloads.library.tests.exporter.test_cluster import node
-from workloads.library.tests.exporter.written import jobs_of
+from workloads.library.tests.controllers.test_cluster import node
+from workloads.library.tests.exporter.fake_source import jobs_of
 from workloads.library.tests.mover.server import Server
 
 NOW = 1_790_002_800.0

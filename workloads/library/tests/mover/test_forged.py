@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.mover import progress as followed
+from holdfast.mover.cluster_view import View, ending
 from holdfast.mover.progress import Progress
-from holdfast.mover.view import View, ending
-from workloads.library.tests.exporter.test_cluster import pod
-from workloads.library.tests.exporter.written import Written
+from workloads.library.tests.controllers.test_cluster import pod
+from workloads.library.tests.exporter.fake_source import Written
 from workloads.library.tests.sample import EPOCH, line
 
 JOBS, BATCH_JOBS, JOBSETS, _ = ending()

@@ -7,16 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.controllers import lines
+from holdfast.controllers import event_lines
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledger
 from holdfast.mover import patches
+from holdfast.mover.movable_jobs import Object, movables
 from holdfast.mover.mover import Mover
-from holdfast.mover.objects import Object, movables
 from holdfast.place import plan
 from holdfast.place.plan import Plan
 from holdfast.support.errors import InputError
-from workloads.library.tests.mover.played import CLEAN, CREATED_S, MARKED, NAME, SELECTOR, Played
+from workloads.library.tests.mover.fake_cluster import (
+    CLEAN,
+    CREATED_S,
+    MARKED,
+    NAME,
+    SELECTOR,
+    Played,
+)
 
 GIVEN = Plan(
     policy="patient",
@@ -48,7 +55,9 @@ def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it()
     ]
     assert move.slack_h == pytest.approx(0.45)
     written = json.dumps(
-        lines.moved("training", NAME, move.at_s, move.source.value, move.to.value, move.reason)
+        event_lines.moved(
+            "training", NAME, move.at_s, move.source.value, move.to.value, move.reason
+        )
     )
     cluster.worked(1.0, LATE_S + 3_600)
     reading = parse([written.encode()], job=NAME)

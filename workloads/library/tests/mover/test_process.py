@@ -10,17 +10,17 @@ import pytest
 
 from holdfast.clients.api import ApiError
 from holdfast.controllers.lease import MOVER, Lease
+from holdfast.mover.cluster_view import Ended, View, ending
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
-from holdfast.mover.view import Ended, View, ending
+from workloads.library.tests.controllers.test_cluster import node, pod
+from workloads.library.tests.exporter.fake_source import Written, jobs_of
 from workloads.library.tests.exporter.test_cloud import Clock
-from workloads.library.tests.exporter.test_cluster import node, pod
 from workloads.library.tests.exporter.test_standby import Leases
-from workloads.library.tests.exporter.written import Written, jobs_of
-from workloads.library.tests.mover.played import NAME, Played
+from workloads.library.tests.mover.fake_cluster import NAME, Played
 from workloads.library.tests.mover.test_mover import GIVEN, LATE_S
 from workloads.library.tests.mover.test_receipts import MACHINE, job
 

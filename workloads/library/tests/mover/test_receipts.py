@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError
-from holdfast.controllers.objects import read_node, read_pod
+from holdfast.controllers.cluster_objects import read_node, read_pod
 from holdfast.cost.money import prices_of
 from holdfast.cost.receipt import ANNOTATION, leave
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.mover.cluster_view import SETTLE_END_S, Ended, View, ending
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage, NodeUsages
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts, lane_prices
-from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.pools import LABEL_OWN_PRICE, LABEL_ZONE
 from workloads.library.tests import sample
+from workloads.library.tests.controllers.test_cluster import node, pod
+from workloads.library.tests.exporter.fake_source import Written
 from workloads.library.tests.exporter.test_cloud import Clock
-from workloads.library.tests.exporter.test_cluster import node, pod
-from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.sample import EPOCH
 
 L4 = ("g2-standard-8", "us-central1", "spot")

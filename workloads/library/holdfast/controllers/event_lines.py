@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.controllers.objects import Node, Pod
+from holdfast.controllers.cluster_objects import Node, Pod
 from holdfast.vocabulary.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.vocabulary.telemetry import EVENT_VERSION, KIND_BATCH, KIND_NODE, KIND_TRAINING
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers.log import logger
-from holdfast.controllers.objects import controller_of, is_true, since_s
+from holdfast.controllers.cluster_objects import controller_of, is_true, since_s
+from holdfast.controllers.controller_log import logger
 from holdfast.ledger.events import Event
 from holdfast.vocabulary.kubernetes import KUEUE_API, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES

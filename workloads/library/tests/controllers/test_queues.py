@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.controllers.cluster import Cluster
 from holdfast.controllers.watch import QUEUED
-from holdfast.ledger.border import refusal
+from holdfast.ledger.event_schema import refusal
 from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
-from workloads.library.tests.exporter.test_cluster import NOW, values
+from workloads.library.tests.controllers.test_cluster import NOW, values
 
 CREATED = "2026-11-21T00:00:00Z"
 LATER = "2026-11-21T00:30:00Z"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.controllers.objects import controller_of, ended_s, is_true
+from holdfast.controllers.cluster_objects import controller_of, ended_s, is_true
 from holdfast.place import plan
 from holdfast.place.plan import Plan
 from holdfast.support.errors import InputError

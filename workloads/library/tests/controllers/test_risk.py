@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast.controllers.cluster import Cluster
+from workloads.library.tests.controllers.test_cluster import ENDED, node, pod
 from workloads.library.tests.exporter.test_cloud import Clock
-from workloads.library.tests.exporter.test_cluster import ENDED, node, pod
 
 BORN_S = 1_795_219_200.0
 MINUTE = 60.0

@@ -18,10 +18,10 @@ from typing import Any
 import requests
 from google.auth.exceptions import GoogleAuthError
 
-from holdfast.controllers.lines import EVICT, FAULTY, MOVED, SCHEDULED
-from holdfast.controllers.log import logger
-from holdfast.controllers.objects import JOB_LABELS
-from holdfast.controllers.sources import Lines
+from holdfast.controllers.cluster_objects import JOB_LABELS
+from holdfast.controllers.controller_log import logger
+from holdfast.controllers.event_lines import EVICT, FAULTY, MOVED, SCHEDULED
+from holdfast.controllers.event_source import Lines
 from holdfast.ledger.events import Reading, parse
 from holdfast.support.errors import Unjudged
 from holdfast.support.values import rfc3339, unix_s

@@ -6,13 +6,13 @@ from collections.abc import Generator
 import pytest
 import requests
 
-from holdfast.controllers import logs
-from holdfast.controllers.logs import CloudLogs
+from holdfast.controllers import cloud_logs
+from holdfast.controllers.cloud_logs import CloudLogs
 from holdfast.exporter.jobs import Jobs
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.job_identity import JobIdentity
 from workloads.library.tests import sample
-from workloads.library.tests.exporter.log_server import LogServer, serving
+from workloads.library.tests.controllers.log_server import LogServer, serving
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH, Line, line
 
@@ -57,7 +57,7 @@ def test_a_line_is_handed_on_once_and_a_late_one_is_not_missed(
 ) -> None:
     server.add(commits(198, 199, 200))
     assert [news(source), news(source)] == [3, 0]
-    server.add(commits(201 - int(logs.LATE_S)))
+    server.add(commits(201 - int(cloud_logs.LATE_S)))
     assert [news(source), news(source)] == [1, 0]
 
 
@@ -65,8 +65,8 @@ def test_more_than_a_turn_can_read_comes_with_the_next_ones(
     server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.page = 2
-    server.add(commits(*range(2 * logs.PAGES_A_TURN + 3)))
-    assert [news(source), news(source), news(source)] == [2 * logs.PAGES_A_TURN, 3, 0]
+    server.add(commits(*range(2 * cloud_logs.PAGES_A_TURN + 3)))
+    assert [news(source), news(source), news(source)] == [2 * cloud_logs.PAGES_A_TURN, 3, 0]
     assert "more than can be read at once" in caplog.text
 
 
@@ -108,7 +108,7 @@ def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_a
     reading = source.of_job("run-7", EPOCH)
     assert {event.job for event in reading.events} == {"run-7"}
     assert len(reading.events) == len(rows)
-    monkeypatch.setattr(logs, "PAGES_A_JOB", 2)
+    monkeypatch.setattr(cloud_logs, "PAGES_A_JOB", 2)
     with pytest.raises(Unjudged, match="more than 2,000 lines"):
         source.of_job("run-7", EPOCH)
 

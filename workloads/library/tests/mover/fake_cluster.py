@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from holdfast.ledger.events import Event, parse
 from holdfast.mover.cluster_api import ClusterApi
+from holdfast.mover.movable_jobs import Movable, Object
 from holdfast.mover.mover import Pods, Seen
-from holdfast.mover.objects import Movable, Object
 from holdfast.mover.patches import Patch
 from holdfast.place.plan import Plan
 from holdfast.support.values import rfc3339

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from holdfast.controllers.sources import Lines
+from holdfast.controllers.event_source import Lines
 from holdfast.exporter.jobs import Jobs
 from workloads.library.tests.sample import Line, encoded
 

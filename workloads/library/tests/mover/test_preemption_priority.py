@@ -6,7 +6,14 @@ import random
 from typing import Any
 
 from holdfast.ledger.events import Event
-from holdfast.mover.stakes import ANNOTATION_BOOST, MIN_RUN_S, MOST, at_stake_s, boost, write
+from holdfast.mover.preemption_priority import (
+    ANNOTATION_BOOST,
+    MIN_RUN_S,
+    MOST,
+    at_stake_s,
+    boost,
+    write,
+)
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.kubernetes import PRIORITIES, PRIORITY_FLEX, PRIORITY_SPOT
 from workloads.library.tests.mover.server import Server

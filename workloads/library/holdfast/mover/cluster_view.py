@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from holdfast.controllers.cluster import Cluster
-from holdfast.controllers.objects import SPOT, controller_of, ended_s
+from holdfast.controllers.cluster_objects import SPOT, controller_of, ended_s
 from holdfast.controllers.watch import Kind, uid
 from holdfast.cost.receipt import ANNOTATION
 from holdfast.ledger.events import Event
+from holdfast.mover.movable_jobs import Movable
 from holdfast.mover.mover import Pods, Seen
 from holdfast.mover.node_usage import NodeUsage, NodeUsages
-from holdfast.mover.objects import Movable
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from holdfast.cost import catalog, prices
+from holdfast.cost import billing_catalog, prices
 from holdfast.cost.prices import CORE, GPU, INFERRED, LISTED, RAM
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Capacity
@@ -21,7 +21,7 @@ TODAY = datetime.date(2026, 11, 21)
 
 @pytest.fixture(autouse=True)
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(catalog.ENV_TOKEN, "not-a-secret")
+    monkeypatch.setenv(billing_catalog.ENV_TOKEN, "not-a-secret")
 
 
 OTHERS = (
@@ -72,7 +72,7 @@ OTHERS = (
 def test_skus_are_classified_by_their_text(
     text: str, kind: tuple[str, str, Capacity] | None
 ) -> None:
-    assert catalog.classify(text) == kind
+    assert billing_catalog.classify(text) == kind
 
 
 def raw(
@@ -154,7 +154,7 @@ def quoted(table: prices.Table, capacity: Capacity) -> tuple[float, bool]:
 def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -> None:
     old = with_guesses()
     with answering(pages) as endpoint:
-        table = catalog.refresh(old, TODAY, endpoint)
+        table = billing_catalog.refresh(old, TODAY, endpoint)
     assert (table.fetched_at, table.notes) == (TODAY, old.notes)
     assert quoted(table, SPOT) == (pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0), False)
     assert quoted(table, DEMAND) == (pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0), False)
@@ -168,7 +168,7 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
 def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
     fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
     with answering(lambda *_: (200, {"skus": fell})) as endpoint:
-        usd, _ = quoted(catalog.refresh(with_guesses(), TODAY, endpoint), FLEX)
+        usd, _ = quoted(billing_catalog.refresh(with_guesses(), TODAY, endpoint), FLEX)
     assert usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
 
 
@@ -189,7 +189,7 @@ def test_refresh_refuses_prices_that_cannot_be_right(skus: list[Any], error: str
         answering(lambda *_: (200, {"skus": skus})) as endpoint,
         pytest.raises(InputError, match=error),
     ):
-        catalog.refresh(prices.load(), TODAY, endpoint)
+        billing_catalog.refresh(prices.load(), TODAY, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -203,20 +203,20 @@ def test_refresh_refuses_prices_that_cannot_be_right(skus: list[Any], error: str
 )
 def test_an_answer_that_is_none_is_not_judged_and_shows_no_token(status: int, body: object) -> None:
     with answering(lambda *_: (status, body)) as endpoint, pytest.raises(Unjudged) as caught:
-        catalog.refresh(prices.load(), TODAY, endpoint)
+        billing_catalog.refresh(prices.load(), TODAY, endpoint)
     assert "not-a-secret" not in str(caught.value)
 
 
 def test_without_a_token_the_login_of_gcloud_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(catalog.ENV_TOKEN)
+    monkeypatch.delenv(billing_catalog.ENV_TOKEN)
     monkeypatch.setenv("PATH", str(tmp_path))  # no gcloud
     with pytest.raises(Unjudged, match="no Google credentials"):
-        catalog.refresh(prices.load(), TODAY, "http://127.0.0.1:1")
+        billing_catalog.refresh(prices.load(), TODAY, "http://127.0.0.1:1")
     gcloud = tmp_path / "gcloud"
     gcloud.write_text(
         '#!/bin/sh\n[ "$*" = "auth application-default print-access-token" ] && echo from-gcloud\n'
     )
     gcloud.chmod(0o755)
-    assert catalog.credentials() == {"Authorization": "Bearer from-gcloud"}
+    assert billing_catalog.credentials() == {"Authorization": "Bearer from-gcloud"}

@@ -148,7 +148,7 @@ def merge(skus: Iterable[Sku]) -> list[Sku]:
                 got=f"{clash.description!r} at {clash.usd} and {sku.description!r} at {sku.usd}",
                 allowed="one",
                 fix=(
-                    "teach workloads/library/holdfast/cost/catalog.py which of the two texts is"
+                    "teach workloads/library/holdfast/cost/billing_catalog.py which of the two texts is"
                     " another product"
                 ),
             )
@@ -187,7 +187,7 @@ def _usd(sku: Mapping[str, Any], unit: str) -> float:
             allowed=unit,
             fix=(
                 "the catalogue changed its unit; convert it in"
-                " workloads/library/holdfast/cost/catalog.py"
+                " workloads/library/holdfast/cost/billing_catalog.py"
             ),
         )
     price = expression["tieredRates"][-1]["unitPrice"]
