@@ -1,7 +1,6 @@
-"""The log of exporter and mover: lines with severity and action, as every process of a pod writes
-them (holdfast.runtime.logs).
+"""Makes the loggers of exporter and mover: lines with severity and action, on standard output.
 
-On standard error GKE would call each of them an error.
+On standard error GKE would treat every line as an error. See holdfast.runtime.logs for the format.
 """
 
 import logging
@@ -11,6 +10,6 @@ from holdfast.runtime import logs
 Logger = logging.LoggerAdapter[logging.Logger]
 
 
-def logger(action: str) -> Logger:
-    """`action`: what is being done when a line is written."""
+def get_logger(action: str) -> Logger:
+    """Returns a logger whose lines name `action` as what was being done."""
     return logging.LoggerAdapter(logging.getLogger(f"{logs.NAME}.exporter"), {"action": action})

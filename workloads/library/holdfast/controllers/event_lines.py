@@ -1,7 +1,6 @@
-"""Event lines of exporter and mover: nodes that came and went, pods that got one, jobs that were
-moved.
+"""Makes the event lines of exporter and mover: nodes, scheduled and evicted pods, moved jobs.
 
-Pure but for `write`.
+Pure, except `write`.
 """
 
 import json
@@ -15,8 +14,8 @@ from holdfast.vocabulary.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.vocabulary.telemetry import EVENT_VERSION, KIND_BATCH, KIND_NODE, KIND_TRAINING
 
 Line = dict[str, Any]
-KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
-HOME_OF = {kind: namespace for namespace, kind in KIND_OF.items()}
+KIND_BY_NAMESPACE = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
+NAMESPACE_BY_KIND = {kind: namespace for namespace, kind in KIND_BY_NAMESPACE.items()}
 """Kind -> namespace of jobs whose lines name none."""
 WATCHER = f"watcher-{socket.gethostname()}"
 PREEMPTED = "preempted"
@@ -27,81 +26,86 @@ EVICT = "evict"
 ADMITTED = "admitted"
 MOVED = "moved"
 FAULTY = "node_faulty"
-# A flex-start node goes within minutes of its planned end.
+# A flex-start node is deleted within minutes of its planned end.
 EXPIRY_S = 900.0
 
 
-def node_up(name: str, node: Node, t: float) -> Line:
-    """`seconds`: its age, as it may have come before anybody watched."""
-    return _of_node("node_up", name, node, t) | {"seconds": _age(node, t)}
+def make_node_up_line(name: str, node: Node, t: float) -> Line:
+    """`seconds` is the age of the node, which may have come before anybody watched."""
+    return _make_node_line("node_up", name, node, t) | {"seconds": _age_s(node, t)}
 
 
-def node_down(name: str, node: Node) -> Line:
+def make_node_down_line(name: str, node: Node) -> Line:
     t = node.gone_s
-    expired = node.ends_s and t >= node.ends_s - EXPIRY_S
-    reason = EXPIRED if expired else PREEMPTED if node.taken else DELETED
-    return _of_node("node_down", name, node, t) | {
+    if node.ends_s and t >= node.ends_s - EXPIRY_S:
+        reason = EXPIRED
+    elif node.taken:
+        reason = PREEMPTED
+    else:
+        reason = DELETED
+    return _make_node_line("node_down", name, node, t) | {
         "reason": reason,
-        "seconds": _age(node, t),
+        "seconds": _age_s(node, t),
     }
 
 
-def faulty(name: str, node: Node, t: float, fault: str, answer: str) -> Line:
-    """The mover found a broken GPU on a Spot node."""
-    return _of_node(FAULTY, name, node, t) | {"fault": fault, "answer": answer}
+def make_fault_line(name: str, node: Node, t: float, fault: str, answer: str) -> Line:
+    """Reports a broken GPU of a Spot node, and the mover's answer."""
+    return _make_node_line(FAULTY, name, node, t) | {"fault": fault, "answer": answer}
 
 
-def scheduled(
+def make_scheduled_line(
     name: str,
     pod: Pod,
     node: Node | None,
     t: float,
     waited_s: float,
 ) -> Line | None:
-    """None for pods that belong to no job of the platform."""
-    line = _of_pod(SCHEDULED, name, pod, t)
-    where = {
+    """Returns None for pods that belong to no job of the platform."""
+    line = _make_pod_line(SCHEDULED, name, pod, t)
+    if line is None:
+        return None
+    return line | {
+        "seconds": round(waited_s, 3),
         "node": pod.node,
         "pool": node.pool if node else "",
-    }
-    what = {
         "capacity": node.capacity if node else pod.capacity,
         "accelerator": pod.accelerator,
     }
-    return line | {"seconds": round(waited_s, 3)} | where | what if line else None
 
 
-def admitted(
+def make_admitted_line(
     queue: str,
     flavor: str,
     accelerator: str,
     t: float,
     waited_s: float,
 ) -> Line:
-    """Of no job, as the lines of nodes: it is about the queue, and comes before any process of the
-    job.
-    """
-    where = {
+    """Makes a line without a job: it is about the queue, and precedes any process of the job."""
+    return _make_line(ADMITTED, t, "", KIND_NODE, WATCHER) | {
+        "seconds": round(waited_s, 3),
         "queue": queue,
         "flavor": flavor,
         "accelerator": accelerator,
     }
-    return _line(ADMITTED, t, "", KIND_NODE, WATCHER) | {"seconds": round(waited_s, 3)} | where
 
 
-def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:
-    """The platform ended a pod: what no process can write that is killed."""
-    line = _of_pod(EVICT, name, pod, t)
-    if line:
-        return line | {
-            "signal": "SIGTERM",
-            "target": name,
-            "reason": reason,
-        }
-    return None
+def make_eviction_line(name: str, pod: Pod, t: float, reason: str) -> Line | None:
+    """Reports that the platform ended a pod, which a killed process cannot write itself.
+
+    Returns None for pods that belong to no job of the platform.
+    """
+    line = _make_pod_line(EVICT, name, pod, t)
+    if line is None:
+        return None
+    return line | {
+        "signal": "SIGTERM",
+        "target": name,
+        "reason": reason,
+    }
 
 
-def moved(
+def make_move_line(
     namespace: str,
     job: str,
     t: float,
@@ -109,9 +113,9 @@ def moved(
     capacity: str,
     reason: str,
 ) -> Line:
-    """The mover sent a job to another capacity."""
-    head = _line(MOVED, t, job, KIND_OF.get(namespace, KIND_TRAINING), WATCHER)
-    return head | {
+    """Reports that the mover moved a job from `source` to another capacity."""
+    kind = KIND_BY_NAMESPACE.get(namespace, KIND_TRAINING)
+    return _make_line(MOVED, t, job, kind, WATCHER) | {
         "namespace": namespace,
         "source": source,
         "capacity": capacity,
@@ -120,36 +124,31 @@ def moved(
 
 
 def write(lines: Iterable[Line]) -> None:
-    """To standard output, where the cloud's log agent reads it."""
-    sys.stdout.writelines(json.dumps(line) + "\n" for line in lines)
+    """Writes to standard output, which the cloud's log agent reads."""
+    for line in lines:
+        sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
-def _of_pod(event_type: str, name: str, pod: Pod, t: float) -> Line | None:
-    kind = KIND_OF.get(pod.namespace) or pod.kind
+def _make_pod_line(event_type: str, name: str, pod: Pod, t: float) -> Line | None:
+    kind = KIND_BY_NAMESPACE.get(pod.namespace) or pod.kind
     if not (kind and pod.job):
         return None
-    return (
-        _line(event_type, t, pod.job, kind, name)
-        | pod.identity.fields()
-        | {"namespace": pod.namespace}
-    )
+    line = _make_line(event_type, t, pod.job, kind, name)
+    return line | pod.identity.fields() | {"namespace": pod.namespace}
 
 
-def _of_node(event_type: str, name: str, node: Node, t: float) -> Line:
-    where = {
+def _make_node_line(event_type: str, name: str, node: Node, t: float) -> Line:
+    return _make_line(event_type, t, "", KIND_NODE, WATCHER) | {
         "node": name,
         "pool": node.pool,
         "zone": node.zone,
+        "machine_type": node.machine_type,
+        "capacity": node.capacity,
     }
-    return (
-        _line(event_type, t, "", KIND_NODE, WATCHER)
-        | where
-        | {"machine_type": node.machine_type, "capacity": node.capacity}
-    )
 
 
-def _line(event_type: str, t: float, job: str, kind: str, process: str) -> Line:
+def _make_line(event_type: str, t: float, job: str, kind: str, process: str) -> Line:
     return {
         "v": EVENT_VERSION,
         "t": round(t, 6),
@@ -160,5 +159,7 @@ def _line(event_type: str, t: float, job: str, kind: str, process: str) -> Line:
     }
 
 
-def _age(node: Node, t: float) -> float:
-    return round(max(0.0, t - node.born_s), 3) if node.born_s else 0.0
+def _age_s(node: Node, t: float) -> float:
+    if not node.born_s:
+        return 0.0
+    return round(max(0.0, t - node.born_s), 3)

@@ -1,4 +1,4 @@
-"""Event lines as exporter and mover get them: of each writer apart."""
+"""Defines where exporter and mover get event lines from, one writer at a time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,17 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Of one writer, in the order of writing."""
+    """Lines of one writer, in the order of writing."""
 
     lines: Sequence[bytes]
     job: str = ""
-    """By the labels of the pod that wrote them; empty where only the lines themselves name a job.
-    """
+    """The job by the labels of the pod that wrote them; empty if only the lines name a job."""
     namespace: str = ""
     pod: str = ""
-    """Empty where no pod is known to have written them."""
+    """The pod that wrote them; empty if none is known."""
 
 
 class EventSource(Protocol):
     def news(self) -> Iterable[Lines]:
-        """What was written since the last call; one item for each writer."""
+        """Returns the lines written since the last call, one item for each writer."""
         ...

@@ -39,8 +39,8 @@ class Event(NamedTuple):
 class Reading:
     """What a source held: the usable events in time order, and how many lines were not, by reason."""
 
-    events: list[Event] = field(default_factory=list[Event])
-    problems: Counter[str] = field(default_factory=Counter[str])
+    events: list[Event] = field(default_factory=list)
+    problems: Counter[str] = field(default_factory=Counter)
 
 
 def read_folder(folder: Path) -> Reading:

@@ -20,7 +20,7 @@ FOREIGN_TYPES = SIGNAL_TYPES | NODE_TYPES
 @dataclass(slots=True)
 class ProcessRun:
     process: str
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[Event] = field(default_factory=list)
     by_type: dict[str, list[Event]] = field(
         default_factory=lambda: defaultdict[str, list[Event]](list)
     )

@@ -1,11 +1,11 @@
-"""What the mover reads of a Job or JobSet and of its Kueue Workload. Pure: objects as dicts in."""
+"""Reads a Job or JobSet and its Kueue Workload as the mover needs them. Pure: objects as dicts in."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.controllers.cluster_objects import controller_of, ended_s, is_true
+from holdfast.controllers.cluster_objects import find_controller, find_end_s, is_true
 from holdfast.place import plan
 from holdfast.place.plan import Plan
 from holdfast.support.errors import InputError
@@ -32,7 +32,7 @@ class Workload:
     leaving: bool
     """It is being deleted: Kueue stops the job and makes another."""
     templates: tuple[Object, ...]
-    """The job's pod templates as they were before Kueue added what its flavor asks for."""
+    """The job's pod templates before Kueue added what its flavor asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,30 +47,34 @@ class Movable:
     plan: Plan
     created_s: float
     queue: str
-    """By its label: where it goes when it is admitted next."""
+    """The queue in its label, which is used when it is admitted next."""
     workload: Workload | None
     suspended: bool
     templates: tuple[Object, ...]
-    """A JobSet's own, with what Kueue has added while it runs."""
-    held: tuple[Object, ...]
-    """The same before Kueue added anything, as the last move wrote them down."""
+    """The pod templates of a JobSet, with what Kueue has added while it runs."""
+    original_templates: tuple[Object, ...]
+    """The same before Kueue added anything, as the last move saved them in an annotation."""
 
     @property
     def stranded(self) -> bool:
-        """It waits with the marks of the flavor that it left, so no other one will have it.
+        """It waits with the marks of a flavor that it left, so no other flavor will admit it.
 
-        A move does so when Kueue starts the JobSet again between the two requests, and sees the
-        Workload go before it sees its own start: with no Workload it cannot take back what it
-        added.
+        This happens when Kueue starts the JobSet again between the two requests of a move, and sees
+        the deletion of the Workload before its own start: without a Workload it cannot take back
+        what it added.
         """
-        if not self.suspended or not self.held or (self.workload and self.workload.admitted):
+        if not self.suspended or not self.original_templates:
             return False
-        made_from = self.workload.templates if self.workload else ()
-        return any(map(_is_marked, (*self.templates, *made_from)))
+        if self.workload and self.workload.admitted:
+            return False
+        templates = list(self.templates)
+        if self.workload:
+            templates += self.workload.templates
+        return any(_is_marked(template) for template in templates)
 
     @property
     def queued_at(self) -> str:
-        """The queue that has it now."""
+        """The queue that holds it now."""
         if self.workload and self.workload.admitted:
             return self.workload.queue
         return self.queue
@@ -79,67 +83,83 @@ class Movable:
 def movables(
     jobs: Iterable[Object], workloads: Iterable[Object]
 ) -> tuple[list[Movable], list[tuple[Object, str]]]:
-    """Jobs that are not over; and the metadata of those whose plan cannot be read, with why."""
-    owned = {owner: found for found in workloads if (owner := controller_of(found))}
-    good: list[Movable] = []
-    bad: list[tuple[Object, str]] = []
+    """Returns the jobs that are not over, and (metadata, reason) of those with unreadable plans."""
+    workload_by_job: dict[str, Object] = {}
+    for workload in workloads:
+        job_uid = find_controller(workload)
+        if job_uid:
+            workload_by_job[job_uid] = workload
+    movable_jobs: list[Movable] = []
+    unreadable: list[tuple[Object, str]] = []
     for job in jobs:
-        if ended_s(job) or job["metadata"].get("deletionTimestamp"):
+        meta = job["metadata"]
+        if find_end_s(job) or meta.get("deletionTimestamp"):
             continue
         try:
-            good.append(_movable(job, owned.get(job["metadata"]["uid"])))
+            movable_jobs.append(_read_job(job, workload_by_job.get(meta["uid"])))
         except InputError as error:
-            bad.append((job["metadata"], f"{error.what}: {error.got}"))
-    return good, bad
+            unreadable.append((meta, f"{error.what}: {error.got}"))
+    return movable_jobs, unreadable
 
 
-def _movable(job: Object, workload: Object | None) -> Movable:
+def _read_job(job: Object, workload: Object | None) -> Movable:
     meta = job["metadata"]
     spec = job.get("spec") or {}
     annotations = meta.get("annotations") or {}
-    kind = "JobSet" if job["apiVersion"] == JOBSET_API else "Job"
+    labels = meta.get("labels") or {}
+    version = job["apiVersion"]
+    kind = "JobSet" if version == JOBSET_API else "Job"
+    namespace = meta["namespace"]
+    name = meta["name"]
+    templates: list[Object] = []
+    for replicated_job in spec.get("replicatedJobs") or ():
+        templates.append(replicated_job["template"]["spec"]["template"])
     return Movable(
-        path=f"{api_path(job['apiVersion'])}/namespaces/{meta['namespace']}/{kind.lower()}s/{meta['name']}",
-        api_version=job["apiVersion"],
+        path=f"{api_path(version)}/namespaces/{namespace}/{kind.lower()}s/{name}",
+        api_version=version,
         kind=kind,
-        namespace=meta["namespace"],
-        name=meta["name"],
+        namespace=namespace,
+        name=name,
         uid=meta["uid"],
         version=meta["resourceVersion"],
         plan=plan.read(annotations.get(ANNOTATION_PLAN, "")),
         created_s=unix_s(meta.get("creationTimestamp")),
-        queue=(meta.get("labels") or {}).get(LABEL_QUEUE, ""),
-        workload=_workload(workload) if workload else None,
+        queue=labels.get(LABEL_QUEUE, ""),
+        workload=_read_workload(workload) if workload else None,
         suspended=bool(spec.get("suspend")),
-        templates=tuple(
-            each["template"]["spec"]["template"] for each in spec.get("replicatedJobs") or ()
-        ),
-        held=_held(annotations.get(ANNOTATION_TEMPLATES, "")),
+        templates=tuple(templates),
+        original_templates=_read_templates(annotations.get(ANNOTATION_TEMPLATES, "")),
     )
 
 
-def _held(text: str) -> tuple[Object, ...]:
-    """None if the text is not what the mover writes: then nothing is restored from it."""
+def _read_templates(text: str) -> tuple[Object, ...]:
+    """Returns no templates if the mover did not write the text: then nothing is restored."""
+    if not text:
+        return ()
     try:
-        found: Any = json.loads(text) if text else []
+        templates: Any = json.loads(text)
     except (ValueError, RecursionError):
         return ()
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if not isinstance(templates, list):
         return ()
-    return tuple(found)
+    if not all(isinstance(template, dict) for template in templates):
+        return ()
+    return tuple(templates)
 
 
 def _is_marked(template: Object) -> bool:
-    return LABEL_CLUSTER_QUEUE in ((template.get("metadata") or {}).get("labels") or {})
+    meta = template.get("metadata") or {}
+    return LABEL_CLUSTER_QUEUE in (meta.get("labels") or {})
 
 
-def _workload(found: Object) -> Workload:
-    meta = found["metadata"]
-    spec = found.get("spec") or {}
+def _read_workload(workload: Object) -> Workload:
+    meta = workload["metadata"]
+    spec = workload.get("spec") or {}
+    pod_sets = spec.get("podSets") or ()
     return Workload(
         path=f"{api_path(KUEUE_API)}/namespaces/{meta['namespace']}/workloads/{meta['name']}",
         queue=spec.get("queueName") or "",
-        admitted=is_true(found, "Admitted"),
+        admitted=is_true(workload, "Admitted"),
         leaving=bool(meta.get("deletionTimestamp")),
-        templates=tuple(each.get("template") or {} for each in spec.get("podSets") or ()),
+        templates=tuple(pod_set.get("template") or {} for pod_set in pod_sets),
     )

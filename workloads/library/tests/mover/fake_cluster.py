@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.ledger.events import Event, parse
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.movable_jobs import Movable, Object
-from holdfast.mover.mover import Pods, Seen
+from holdfast.mover.mover import Observation, Pods
 from holdfast.mover.patches import Patch
 from holdfast.place.plan import Plan
 from holdfast.support.values import rfc3339
@@ -111,11 +111,11 @@ class Played(ClusterApi):
     def announce(self, job: Movable, reason: str, message: str, now_s: float) -> None:
         self.announced.append(f"{reason}: {message}")
 
-    def seen(self) -> Seen:
-        return Seen(
+    def seen(self) -> Observation:
+        return Observation(
             pods={
                 "u": Pods(
-                    known=1,
+                    total=1,
                     placed=int(self.placed),
                     accelerator=GPU,
                 )

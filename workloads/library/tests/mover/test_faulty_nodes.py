@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.controllers.cluster_objects import Node, read_node
-from holdfast.mover.faulty_nodes import FaultyNodes, fault_of
+from holdfast.mover.faulty_nodes import FaultyNodes, find_fault
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
 from workloads.library.tests.controllers.test_cluster import node
@@ -35,7 +35,7 @@ BROKEN = f"# HELP x y\nDCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 79\n"
     ],
 )
 def test_only_faults_after_which_a_gpu_needs_a_reset_count(text: str, fault: str) -> None:
-    assert fault_of(text) == fault
+    assert find_fault(text) == fault
 
 
 @dataclass

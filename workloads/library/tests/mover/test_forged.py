@@ -84,13 +84,15 @@ def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> No
     written.prints("f", line(EPOCH + 90, "restore", "victim", step=0, seconds=1))
     written.prints("s", line(EPOCH + 91, "restore", "victim", step=0, seconds=1), namespace="batch")
     progress.read(EPOCH + 100)
-    assert {uid: [e.type for e in held] for uid, held in progress.held.items()} == {
+    assert {uid: [e.type for e in held] for uid, held in progress.events_by_job.items()} == {
         "uid-victim": ["window"],
         "uid-forger": ["restore"],
         "uid-same": ["restore"],
     }
     seen = view.seen(progress.events)
-    assert {uid: pods.known for uid, pods in seen.pods.items()} == dict.fromkeys(progress.held, 1)
+    assert {uid: pods.total for uid, pods in seen.pods.items()} == dict.fromkeys(
+        progress.events_by_job, 1
+    )
 
 
 def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(view: View) -> None:
@@ -99,14 +101,14 @@ def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(vi
     written.prints("late", window(10))
     written.prints("never", window(10))
     progress.read(EPOCH + 100)
-    assert progress.held == {}
+    assert progress.events_by_job == {}
     view.pod("ADDED", pod("late", on="n", owner_uid="uid-forger"))
     progress.read(EPOCH + 115)
-    assert list(progress.held) == ["uid-forger"]
+    assert list(progress.events_by_job) == ["uid-forger"]
     progress.read(EPOCH + 100 + followed.PATIENCE_S)
     view.pod("ADDED", pod("never", on="n", owner_uid="uid-same"))
     progress.read(EPOCH + 101 + followed.PATIENCE_S)
-    assert list(progress.held) == ["uid-forger"]
+    assert list(progress.events_by_job) == ["uid-forger"]
 
 
 def test_what_is_held_is_bounded_for_each_job_and_goes_with_it(
@@ -118,10 +120,10 @@ def test_what_is_held_is_bounded_for_each_job_and_goes_with_it(
     written.prints("v", window(1))
     written.prints("f", *(window(n) | {"index": n} for n in range(1, 50)))
     progress.read(EPOCH + 100)
-    assert {uid: len(held) for uid, held in progress.held.items()} == {
+    assert {uid: len(held) for uid, held in progress.events_by_job.items()} == {
         "uid-victim": 1,
         "uid-forger": 3,
     }
     JOBS.apply(view)("DELETED", owned("forger"))
     progress.forget_all_but(view.uids)
-    assert list(progress.held) == ["uid-victim"]
+    assert list(progress.events_by_job) == ["uid-victim"]

@@ -55,7 +55,7 @@ def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it()
     ]
     assert move.slack_h == pytest.approx(0.45)
     written = json.dumps(
-        event_lines.moved(
+        event_lines.make_move_line(
             "training", NAME, move.at_s, move.source.value, move.to.value, move.reason
         )
     )

@@ -11,7 +11,7 @@ from holdfast.mover.preemption_priority import (
     MIN_RUN_S,
     MOST,
     at_stake_s,
-    boost,
+    choose_boost,
     write,
 )
 from holdfast.support.values import rfc3339
@@ -63,7 +63,7 @@ def test_work_since_the_newest_save_restore_or_start_is_at_stake() -> None:
 def test_each_level_takes_twice_as_many_node_minutes_and_is_left_by_two_or_for_good_so_that_nothing_flaps() -> (
     None
 ):
-    assert [boost(60 * minutes) for minutes in (0, 7.9, 8, 16, 32, 64, 10_000)] == [
+    assert [choose_boost(60 * minutes) for minutes in (0, 7.9, 8, 16, 32, 64, 10_000)] == [
         0,
         0,
         1,
@@ -72,7 +72,13 @@ def test_each_level_takes_twice_as_many_node_minutes_and_is_left_by_two_or_for_g
         4,
         MOST,
     ]
-    assert [boost(60 * minutes, before=3) for minutes in (33, 31, 17, 15, 0)] == [3, 3, 3, 1, 0]
+    assert [choose_boost(60 * minutes, before=3) for minutes in (33, 31, 17, 15, 0)] == [
+        3,
+        3,
+        3,
+        1,
+        0,
+    ]
 
 
 def test_no_boost_reaches_the_next_priority_class() -> None:
@@ -135,7 +141,7 @@ def lost_node_h(by_stake: bool, seed: int) -> float:
         ]
         stakes = [nodes * s for (nodes, *_), s in zip(jobs, since, strict=True)]
         order = [
-            (boost(s) if by_stake else 0, -at, i)
+            (choose_boost(s) if by_stake else 0, -at, i)
             for i, (s, at) in enumerate(zip(stakes, admitted, strict=True))
         ]
         *_, victim = min(order)

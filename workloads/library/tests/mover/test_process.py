@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.clients.api import ApiError
 from holdfast.controllers.lease import MOVER, Lease
-from holdfast.mover.cluster_view import Ended, View, ending
+from holdfast.mover.cluster_view import EndedJob, View, ending
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
@@ -33,7 +33,7 @@ class Ordered(Receipts):
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def order(self, ended: Ended) -> None:
+    def order(self, ended: EndedJob) -> None:
         self.names.append(ended.name)
 
 
@@ -74,7 +74,7 @@ def test_only_the_holder_of_the_lease_moves_and_writes_receipts(
         each.one_pass()
     assert [bool(cluster.asked) for cluster in clusters] == [True, False]
     assert (ordered(first), ordered(second)) == (["run-7"], [])
-    assert second.view.node_usages.held["uid-run-7"].pod_s == 15, (
+    assert second.view.node_usages.by_job["uid-run-7"].pod_s == 15, (
         "it has seen what it may have to price"
     )
     assert capsys.readouterr().out.count('"moved"') == 1

@@ -16,7 +16,7 @@ from holdfast.cost.money import prices_of
 from holdfast.cost.receipt import ANNOTATION, leave
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
-from holdfast.mover.cluster_view import SETTLE_END_S, Ended, View, ending
+from holdfast.mover.cluster_view import SETTLE_END_S, EndedJob, View, ending
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
@@ -143,7 +143,7 @@ def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> Node
     for _ in range(passes + 1):
         view.passed(now)
         now += gap_s
-    return view.node_usages.held["uid-run-7"]
+    return view.node_usages.by_job["uid-run-7"]
 
 
 def test_the_seat_of_a_gang_is_all_of_its_nodes_and_time_in_which_nothing_watched_is_not_guessed_at() -> (
@@ -168,7 +168,7 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
         view.pod("ADDED", found)
     for n in range(3):
         view.passed(EPOCH + 10 * n)
-    assert [dict(node_usage.node_s) for node_usage in view.node_usages.held.values()] == [
+    assert [dict(node_usage.node_s) for node_usage in view.node_usages.by_job.values()] == [
         {L4: 10.0}
     ] * 2
 
@@ -197,7 +197,7 @@ def test_a_reserved_machine_costs_what_its_label_says() -> None:
     on_it = read_pod(pod("p", on="n"))
     for now_s in (1_000.0, 1_100.0):
         usages.passed([("uid", on_it)], {"n": reserved}, now_s)
-    paid, demand, hours = lane_prices(job_ledgers(events_of("training")), usages.held["uid"])
+    paid, demand, hours = lane_prices(job_ledgers(events_of("training")), usages.by_job["uid"])
     assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == prices_of(
         *L4[:2]
     ).on_demand
@@ -250,7 +250,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     assert [line for line in written if "schema" in line] == [left]
     assert "no receipt of run-7 yet" in caplog.text
     assert "run-7: paid $" in caplog.text
-    assert view.node_usages.held == {}
+    assert view.node_usages.by_job == {}
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_what_cannot_be_priced_gets_no_receipt_and_logs_why(
 ) -> None:
     reading = parse(sample.encoded(sample.training("run-7")))
     receipts = Receipts(lambda *asked: reading, lambda made, _: pytest.fail(f"left {made}"))
-    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100, node_usage))
+    receipts.order(EndedJob("training", "run-7", EPOCH, EPOCH + 100, node_usage))
     receipts.finish()
     receipts.run()
     assert f"no receipt of run-7: {expected}" in caplog.text
