@@ -1,42 +1,50 @@
-"""An elastic gang in the ledger: a lane for each of its places, and what they add up to.
+"""Accounts for an elastic gang: a lane for each of its places, and what the lanes add up to.
 
-All places do the same at the same time, but for those without a node while the others work. So one
+All places do the same at the same time, except those without a node while the others work. So one
 lane is swept, and the sizes of the gang are laid over it: cost and memory follow the events, never
 the places times the events.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice, pairwise, zip_longest
+from itertools import islice, pairwise
 
 from holdfast.ledger.account import GangSize
+from holdfast.ledger.events import Event
 from holdfast.ledger.processes import ProcessRun
 from holdfast.ledger.timeline import STATES, LaneTimeline, Span, State
 
-# Each is a lane; a line may hold any number.
+# Each place is a lane, and a line may claim any number of places.
 MAX_PLACES = 1024
 
 
-def gang_sizes(leads: Sequence[ProcessRun]) -> list[GangSize]:
-    """How many nodes an elastic gang worked on, and until when; of a rigid one nothing."""
-    resized = sorted(
-        ((e, run.ends_us) for run in leads for e in run.of("resized")),
-        key=lambda found: found[0].t_us,
-    )
-    found: list[GangSize] = []
-    for (event, ends_us), after in zip_longest(resized, resized[1:]):
-        nodes, places = (
-            min(MAX_PLACES, int(event.fields.get(name) or 0)) for name in ("nodes", "of")
-        )
-        until = min(ends_us, after[0].t_us) if after else ends_us
-        if 0 < nodes <= places and event.t_us < until:
-            found.append(GangSize(event.t_us, until, nodes, places))
-    return found
+def find_gang_sizes(leads: Sequence[ProcessRun]) -> list[GangSize]:
+    """Returns on how many nodes an elastic gang worked, in time order; nothing for a rigid gang."""
+    resizes: list[tuple[Event, int]] = []
+    for run in leads:
+        for event in run.select("resized"):
+            resizes.append((event, run.ends_us))
+    resizes.sort(key=lambda resize: resize[0].t_us)
+    sizes: list[GangSize] = []
+    for number, (event, end_us) in enumerate(resizes):
+        if number + 1 < len(resizes):
+            next_event, _ = resizes[number + 1]
+            end_us = min(end_us, next_event.t_us)
+        nodes = _read_count(event, "nodes")
+        places = _read_count(event, "of")
+        if 0 < nodes <= places and event.t_us < end_us:
+            sizes.append(GangSize(event.t_us, end_us, nodes, places))
+    return sizes
+
+
+def _read_count(event: Event, name: str) -> int:
+    return min(MAX_PLACES, int(event.fields.get(name) or 0))
 
 
 def below_size_since_us(sizes: Sequence[GangSize]) -> int | None:
-    """Since when the gang has had fewer nodes than places, whichever were missing; None: it has
-    all.
+    """Returns since when the gang has had fewer nodes than places; None if it has all.
+
+    Which places are missing may change meanwhile.
     """
     since: int | None = None
     for size in reversed(sizes):
@@ -46,29 +54,35 @@ def below_size_since_us(sizes: Sequence[GangSize]) -> int | None:
     return since
 
 
-def node_time_us(
+def sum_node_time_us(
     lane: Sequence[Span], sizes: Iterable[GangSize], places: int
 ) -> Mapping[State, int]:
-    """The time of all places by state. `lane`: that of a place which always had a node."""
+    """Returns the time of all places by state. `lane` is that of a place that always had a node."""
     sums: Counter[State] = Counter()
     for span in lane:
         sums[span.state] += span.length_us * places
     for span, size in _overlaps(lane, sizes):
-        without_us = span.length_us * (places - size.nodes)
-        sums[span.state] -= without_us
-        sums[State.DEGRADED] += without_us
+        missing_us = span.length_us * (places - size.nodes)
+        sums[span.state] -= missing_us
+        sums[State.DEGRADED] += missing_us
     return {state: sums[state] for state in STATES}
 
 
-def lanes_of(lane: Sequence[Span], sizes: Sequence[GangSize], places: int) -> Iterable[Span]:
-    """The spans of every place, place by place. Those that the same sizes leave without a node are
-    swept once.
+def draw_lanes(lane: Sequence[Span], sizes: Sequence[GangSize], places: int) -> Iterable[Span]:
+    """Yields the spans of every place, place by place.
+
+    Places that lack a node at the same sizes are swept together.
     """
-    edges = sorted({0, places, *(size.nodes for size in sizes if size.nodes < places)})
-    for first, end in pairwise(edges):
-        spans = _without_a_node(lane, [size for size in sizes if size.nodes <= first])
+    edges = {0, places}
+    for size in sizes:
+        if size.nodes < places:
+            edges.add(size.nodes)
+    for first, end in pairwise(sorted(edges)):
+        smaller = [size for size in sizes if size.nodes <= first]
+        spans = _without_a_node(lane, smaller)
         for place in range(first, end):
-            yield from (span._replace(lane=place) for span in spans)
+            for span in spans:
+                yield span._replace(lane=place)
 
 
 def _without_a_node(lane: Sequence[Span], sizes: Sequence[GangSize]) -> Sequence[Span]:
@@ -83,7 +97,7 @@ def _without_a_node(lane: Sequence[Span], sizes: Sequence[GangSize]) -> Sequence
 
 
 def _overlaps(lane: Sequence[Span], sizes: Iterable[GangSize]) -> Iterable[tuple[Span, GangSize]]:
-    """Each piece of a span within a size, with that size. Neither the spans nor the sizes overlap."""
+    """Yields each piece of a span within a size. Neither the spans nor the sizes overlap."""
     number = 0
     for size in sizes:
         while number < len(lane) and lane[number].end_us <= size.begin_us:
@@ -91,9 +105,8 @@ def _overlaps(lane: Sequence[Span], sizes: Iterable[GangSize]) -> Iterable[tuple
         for span in islice(lane, number, None):
             if span.begin_us >= size.end_us:
                 break
-            yield (
-                span._replace(
-                    begin_us=max(span.begin_us, size.begin_us), end_us=min(span.end_us, size.end_us)
-                ),
-                size,
+            piece = span._replace(
+                begin_us=max(span.begin_us, size.begin_us),
+                end_us=min(span.end_us, size.end_us),
             )
+            yield piece, size

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.cost.receipt import receipt
 from holdfast.jobs.diagnose.explain import size_text
 from holdfast.ledger import elastic_gang, training
-from holdfast.ledger.account import totals_us
+from holdfast.ledger.account import sum_by_state
 from holdfast.ledger.event_schema import FIELDS
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import JobLedger, job_ledger, job_ledgers
@@ -344,7 +344,7 @@ def test_states_sum_to_wall_time_for_any_history(rows: list[Line], spoilt: list[
     ).events
     for found in job_ledgers(events):
         assert sum(found.totals_us.values()) == found.wall_us
-        assert found.totals_us == totals_us(found.spans)
+        assert found.totals_us == sum_by_state(found.spans)
         assert 0.0 <= found.goodput <= 1.0
         assert found.lost >= 0
         assert found.progress is not None
