@@ -49,9 +49,9 @@ def make_ledger(events: Sequence[Event]) -> JobLedger:
     sizes = find_gang_sizes(leads)
     places = max((size.places for size in sizes), default=1)
     lane = _draw_lane(events, leads, windows, kept_steps).spans()
-    lost = 0
+    lost_steps = 0
     for run_windows, last_kept_step in zip(windows, kept_steps, strict=True):
-        lost += _count_lost_steps(run_windows, last_kept_step)
+        lost_steps += _count_lost_steps(run_windows, last_kept_step)
     return JobLedger(
         **make_head(events),
         lanes=places,
@@ -59,7 +59,7 @@ def make_ledger(events: Sequence[Event]) -> JobLedger:
         draw_spans=lambda: draw_lanes(lane, sizes, places),
         sizes=tuple(sizes),
         recoveries=tuple(_find_recoveries(leads, windows, evictions)),
-        lost=lost,
+        lost=lost_steps,
         draw_points=lambda: _draw_progress(leads),
         commits_us=tuple(event.t_us for event in events if event.type == "commit"),
         moves=sum(event.type == "moved" for event in events),
@@ -209,10 +209,10 @@ def _add_work(
     for window in windows:
         begin_us, kept_until_us, steps, last_step = window
         if last_step > last_kept_step:
-            lost = window.count_lost(last_kept_step)
-            kept_until_us -= (kept_until_us - begin_us) * lost // steps
+            lost_steps = window.count_lost(last_kept_step)
+            kept_until_us -= (kept_until_us - begin_us) * lost_steps // steps
             timeline.add(kept_until_us, window.end_us, State.LOST)
-            steps -= lost
+            steps -= lost_steps
         timeline.add(begin_us, kept_until_us, State.PRODUCTIVE)
         if kept_until_us - begin_us > usual_us * steps * SLOW_FACTOR:
             timeline.add(begin_us + usual_us * steps, kept_until_us, State.STRAGGLING)

@@ -1,4 +1,4 @@
-"""Event lines from Cloud Logging: each once, late ones too, and never half of a job without a word."""
+"""Tests that event lines are read from Cloud Logging once, even if late, and whole for a job."""
 
 import logging
 from collections.abc import Generator
@@ -38,10 +38,10 @@ def source(server: LogServer) -> Generator[CloudLogs]:
 
 def news(source: CloudLogs) -> int:
     source.turn()
-    return sum(len(written.lines) for written in source.news())
+    return sum(len(batch.lines) for batch in source.news())
 
 
-def followed(source: CloudLogs) -> Jobs:
+def follow(source: CloudLogs) -> Jobs:
     jobs = Jobs(source)
     source.turn()
     jobs.read()
@@ -121,7 +121,7 @@ def test_a_name_that_is_none_gets_into_no_filter(
 ) -> None:
     server.add(sample.training("run-8"))
     assert source.of_job(name, EPOCH).events == []
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_a_server_that_is_away_is_a_passing_fault() -> None:
@@ -141,7 +141,7 @@ def test_a_server_that_is_away_is_a_passing_fault() -> None:
 def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_they_name(
     server: LogServer, source: CloudLogs
 ) -> None:
-    """And nothing else from its namespace does, nor do lines of a job's pod about another job."""
+    """No other lines of its namespace count, nor lines of a job's pod about another job."""
     wait = line(
         EPOCH,
         "scheduled",
@@ -167,7 +167,7 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
         capacity="on-demand",
         reason="r",
     )
-    lies = line(
+    commit = line(
         EPOCH + 3,
         "commit",
         "run-7",
@@ -176,10 +176,10 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
         bytes=1,
     )
     exporter = {"k8s-pod/app_kubernetes_io/name": "exporter"}
-    server.add_lines(sample.encoded([wait, evict, move, lies]), exporter, "monitoring")
+    server.add_lines(sample.encoded([wait, evict, move, commit]), exporter, "monitoring")
     server.writer = "run-8"
     server.add([evict | {"t": EPOCH + 4}, move | {"t": EPOCH + 5}])
-    jobs = followed(source)
+    jobs = follow(source)
     (run,) = jobs.runs.values()
     assert [event.type for event in run.events] == ["scheduled", "evict", "moved"]
     assert [event.type for event in source.of_job("run-7", EPOCH).events] == [
@@ -187,8 +187,8 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
         "evict",
         "moved",
     ]
-    found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
-    assert found["placement_moves_total"] == (
+    samples = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
+    assert samples["placement_moves_total"] == (
         1,
         {
             "namespace": "training",
@@ -201,9 +201,15 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
 def test_jobs_of_one_name_in_two_namespaces_are_two_runs(
     server: LogServer, source: CloudLogs
 ) -> None:
-    """One that saves would hide that the other does not."""
-    mine = [line(EPOCH, "start", "run-7", rank=0), line(EPOCH + 5, "commit", "run-7", step=1)]
-    theirs = [line(EPOCH, "start", "run-7", rank=0), line(EPOCH + 90, "commit", "run-7", step=9)]
+    """A run that saves must not hide one that does not."""
+    training_lines = [
+        line(EPOCH, "start", "run-7", rank=0),
+        line(EPOCH + 5, "commit", "run-7", step=1),
+    ]
+    batch_lines = [
+        line(EPOCH, "start", "run-7", rank=0),
+        line(EPOCH + 90, "commit", "run-7", step=9),
+    ]
     evict = line(
         EPOCH + 95,
         "evict",
@@ -212,31 +218,33 @@ def test_jobs_of_one_name_in_two_namespaces_are_two_runs(
         target="pod",
         namespace="batch",
     )
-    server.add([*mine, line(EPOCH + 6, "start", "run-8")])
-    server.add_lines(sample.encoded(theirs), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
+    server.add([*training_lines, line(EPOCH + 6, "start", "run-8")])
+    server.add_lines(sample.encoded(batch_lines), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
     server.add_lines(sample.encoded([evict]), {}, "monitoring")
     server.add_lines(
-        sample.encoded([theirs[1] | {"job": "run-8"}]),
+        sample.encoded([batch_lines[1] | {"job": "run-8"}]),
         {"k8s-pod/holdfast_dev/job": "run-7"},
         "batch",
     )
-    jobs = followed(source)
-    first, second = (JobIdentity(namespace=each, job="run-7") for each in ("training", "batch"))
+    jobs = follow(source)
+    first = JobIdentity(namespace="training", job="run-7")
+    second = JobIdentity(namespace="batch", job="run-7")
     assert [event.type for event in jobs.runs[first].events] == ["start", "commit"]
     assert [event.type for event in jobs.runs[second].events] == ["start", "commit", "evict"]
-    found = {s.series: s.value for s in jobs.samples(EPOCH + 100, {first: EPOCH, second: EPOCH})}
-    ages = {
-        dict(at)["namespace"]: v
-        for (metric, at), v in found.items()
-        if metric == "last_commit_age_seconds"
-    }
+    ages = {}
+    refusals = []
+    for s in jobs.samples(EPOCH + 100, {first: EPOCH, second: EPOCH}):
+        labels = dict(s.labels)
+        if s.metric == "last_commit_age_seconds":
+            ages[labels["namespace"]] = s.value
+        if s.metric == "event_lines_refused_total":
+            refusals.append((labels["namespace"], labels["job"]))
     assert ages == {"training": 95, "batch": 10}
-    refused = [dict(labels) for metric, labels in found if metric == "event_lines_refused_total"]
-    assert [(each["namespace"], each["job"]) for each in refused] == [("batch", "run-7")]
+    assert refusals == [("batch", "run-7")]
 
 
 def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: CloudLogs) -> None:
-    where = {
+    location = {
         "node": "n",
         "pool": "spot-a100",
         "zone": "z",
@@ -250,7 +258,7 @@ def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: Cloud
         kind="node",
         fault="xid-79",
         answer="replaced",
-        **where,
+        **location,
     )
     server.add_lines(
         sample.encoded([fault]), {"k8s-pod/app_kubernetes_io/name": "mover"}, "monitoring"
@@ -258,9 +266,9 @@ def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: Cloud
     server.add_lines(sample.encoded([fault | {"t": EPOCH + 1}]), {}, "training")
     server.writer = "run-8"
     server.add([fault | {"t": EPOCH + 2}, fault | {"t": EPOCH + 3, "job": "run-8"}])
-    jobs = followed(source)
-    found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
-    assert found["gpu_faults_total"] == (
+    jobs = follow(source)
+    samples = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
+    assert samples["gpu_faults_total"] == (
         1,
         {
             "pool": "spot-a100",
@@ -279,7 +287,7 @@ def test_a_pod_cannot_speak_for_another_job(server: LogServer, source: CloudLogs
     server.add(
         [line(EPOCH + 90, "commit", "victim", step=9), line(EPOCH + 91, "start", "forger", rank=0)]
     )
-    jobs = followed(source)
+    jobs = follow(source)
     [victim] = [run for name, run in jobs.runs.items() if name.job == "victim"]
     assert list(victim.commits) == [EPOCH + 5]
     assert {name.job for name in jobs.runs} == {"victim", "forger"}

@@ -94,7 +94,7 @@ def raw(
             }
         ],
     }
-    # The usage type is what the catalogue has for everything that is not Spot; the reader must not
+    # The usage type is what the catalog has for everything that is not Spot; the reader must not
     # believe it.
     body = {
         "skuId": sku,
@@ -125,7 +125,7 @@ SKUS = [
 
 
 def pages(path: str, headers: dict[str, str], body: bytes) -> tuple[int, object]:
-    """Two pages, and only for who shows the token."""
+    """Serves two pages, only to clients with the token."""
     assert "not-a-secret" not in path
     if headers["Authorization"] != "Bearer not-a-secret":
         return 403, {}
@@ -144,21 +144,21 @@ def with_guesses() -> prices.Table:
     )
 
 
-def quoted(table: prices.Table, capacity: Capacity) -> tuple[float, bool]:
-    """Dollars of a machine, and whether they are inferred."""
-    found = table.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", capacity)
-    assert found is not None
-    return found.usd, found.inferred
+def read_quote(table: prices.Table, capacity: Capacity) -> tuple[float, bool]:
+    """Returns the dollars of a machine, and whether they are inferred."""
+    quote = table.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", capacity)
+    assert quote is not None
+    return quote.usd, quote.inferred
 
 
-def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -> None:
+def test_refresh_reads_every_page_and_keeps_what_the_catalog_does_not_sell() -> None:
     old = with_guesses()
     with answering(pages) as endpoint:
         table = billing_catalog.refresh(old, TODAY, endpoint)
     assert (table.fetched_at, table.notes) == (TODAY, old.notes)
-    assert quoted(table, SPOT) == (pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0), False)
-    assert quoted(table, DEMAND) == (pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0), False)
-    assert quoted(table, FLEX) == (pytest.approx(2.0204, abs=1e-4), True)
+    assert read_quote(table, SPOT) == (pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0), False)
+    assert read_quote(table, DEMAND) == (pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0), False)
+    assert read_quote(table, FLEX) == (pytest.approx(2.0204, abs=1e-4), True)
     assert {s.basis for s in table.skus} == {LISTED, INFERRED}
     assert all(s.sku and s.as_of == TODAY.isoformat() for s in table.skus if s.basis == LISTED)
     assert "us-east1" in table.regions("nvidia-tesla-a100")
@@ -168,7 +168,7 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
 def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
     fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
     with answering(lambda *_: (200, {"skus": fell})) as endpoint:
-        usd, _ = quoted(billing_catalog.refresh(with_guesses(), TODAY, endpoint), FLEX)
+        usd, _ = read_quote(billing_catalog.refresh(with_guesses(), TODAY, endpoint), FLEX)
     assert usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
 
 

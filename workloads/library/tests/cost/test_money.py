@@ -35,14 +35,14 @@ def ledgers(lines: list[Line]) -> list[JobLedger]:
 
 
 def test_evictions_raise_the_price_of_a_useful_hour_and_the_interval_holds_it() -> None:
-    at = prices_of("g2-standard-8", "us-central1")
+    prices = prices_of("g2-standard-8", "us-central1")
     calm, evicted = (
-        money(ledgers(sample.training("job", kills=kills)), at) for kills in ((), sample.KILLS)
+        money(ledgers(sample.training("job", kills=kills)), prices) for kills in ((), sample.KILLS)
     )
     assert calm and evicted and calm.pays
     assert (calm.wasted_usd, calm.evictions, evicted.evictions) == (0, 0, 6)
     assert calm.usd_per_useful_h / calm.on_demand_usd_per_useful_h == pytest.approx(
-        at.spot / at.on_demand
+        prices.spot / prices.on_demand
     )
     assert evicted.interval[0] < evicted.usd_per_useful_h < evicted.interval[1]
     assert evicted.wasted_usd > 0 and evicted.flip_per_node_h > 1
@@ -222,11 +222,12 @@ def test_a_dearer_spot_never_pays_and_a_free_restart_always_does() -> None:
 
 def test_a_receipt_counts_what_restarts_read_where_any_read_the_memory_of_nodes() -> None:
     lines = sample.killed_and_restored("job")
-    # A first start reads nothing, and others have the bucket alone.
+    # A first start restores nothing, and other restarts read the bucket only.
     assert "restarted" not in receipt(ledgers(lines), 1.0, 2.0).line()
-    next(each for each in lines if each["event"] == "restore" and each["step"])["source"] = "memory"
-    made = receipt(ledgers(lines), 1.0, 2.0)
-    assert made.line().endswith("; restarted 1 times from memory, 0 from the bucket")
+    restores = [row for row in lines if row["event"] == "restore" and row["step"]]
+    restores[0]["source"] = "memory"
+    bill = receipt(ledgers(lines), 1.0, 2.0)
+    assert bill.line().endswith("; restarted 1 times from memory, 0 from the bucket")
     shown = [figure for figure in figures(ledgers(lines), {}) if "memory" in figure.label]
     assert [(figure.value, figure.note) for figure in shown] == [("1", "of 1, the slowest in 92 s")]
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]

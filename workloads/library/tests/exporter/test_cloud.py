@@ -1,4 +1,4 @@
-"""The real Cloud Monitoring client against a server that refuses what the API refuses."""
+"""Tests the real Cloud Monitoring client against a server that refuses what the API refuses."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -82,7 +82,8 @@ def test_counters_begin_anew_when_they_fall(
     for value in (0, 3, 1, 2):
         clock.now += 15
         assert writer.write([sample("preemptions_total", value, pool="spot-l4", zone="a")]) == 1
-    [points], [start] = server.points.values(), server.starts.values()
+    [points] = server.points.values()
+    [start] = server.starts.values()
     assert [value for _, value in points] == [0, 3, 1, 2]
     assert start == pytest.approx(EPOCH + 45, abs=0.01)
 
@@ -113,7 +114,7 @@ def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_counted_and_stops_n
 
 
 def test_the_server_does_refuse(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
-    """Else the tests above would prove nothing."""
+    """Without it the tests above would prove nothing."""
     writer.write(ages(1))
     writer._last_s.clear()  # pyright: ignore[reportPrivateUsage]
     clock.now += 1

@@ -62,12 +62,12 @@ class CloudReader:
         total_s = sum(increase.value for increase in seconds)
         # Without time at risk the rate is unknown; 0 would be the most wrong answer.
         if total_s <= 0:
-            where = f"project {self.project}"
+            source = f"project {self.project}"
             if self.cluster:
-                where = f"cluster {self.cluster} of {where}"
+                source = f"cluster {self.cluster} of {source}"
             period = f"{_format_minute(begin_s)} to {_format_minute(end_s)}"
             raise Unjudged(
-                f"no Spot node was watched in {where} from {period} UTC: no rate is known"
+                f"no Spot node was watched in {source} from {period} UTC: no rate is known"
             )
         groups, ages = _add_up(seconds, losses)
         return Measured(
@@ -117,23 +117,23 @@ class CloudReader:
         return increases
 
     def _unjudged(self, error: Exception, metric: str) -> Unjudged:
-        where = f"Cloud Monitoring of project {self.project}"
+        source = f"Cloud Monitoring of project {self.project}"
         match error:
             case exceptions.Forbidden() | exceptions.Unauthorized():
                 return Unjudged(
-                    f"{where} may not be read: {error}; the reader needs roles/monitoring.viewer"
+                    f"{source} may not be read: {error}; the reader needs roles/monitoring.viewer"
                 )
             case exceptions.ResourceExhausted():
                 return Unjudged(
-                    f"{where}: the read quota is used up, try again in a minute: {error}"
+                    f"{source}: the read quota is used up, try again in a minute: {error}"
                 )
             case exceptions.NotFound():
                 return Unjudged(
-                    f"{where} has no series {METRIC_PREFIX}/{metric}: the exporter has never"
+                    f"{source} has no series {METRIC_PREFIX}/{metric}: the exporter has never"
                     " written it"
                 )
             case _:
-                return Unjudged(f"{where} did not answer for {metric}: {error}")
+                return Unjudged(f"{source} did not answer for {metric}: {error}")
 
 
 def _format_minute(time_s: int) -> str:

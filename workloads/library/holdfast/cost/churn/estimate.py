@@ -88,15 +88,16 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
     A node that is still up is at risk until `now_us`.
     """
     up: dict[str, Event] = {}
-    ended: list[NodeLifetime] = []
+    lives: list[NodeLifetime] = []
     for event in events:
         node = str(event.fields.get("node", ""))
         if event.type == "node_up":
             up.setdefault(node, event)  # a watcher that starts again writes every node again
         elif event.type == "node_down":
-            ended.append(_end_lifetime(up.pop(node, None), event))
-    running = [_continue_lifetime(node_up, now_us) for node_up in up.values()]
-    return ended + running
+            lives.append(_end_lifetime(up.pop(node, None), event))
+    for node_up in up.values():
+        lives.append(_continue_lifetime(node_up, now_us))
+    return lives
 
 
 def _end_lifetime(node_up: Event | None, node_down: Event) -> NodeLifetime:
