@@ -68,7 +68,10 @@ class Api:
         body: object = None,
         content_type: str = "application/json",
     ) -> Object:
-        """Sends one request. Raises ApiError for a status of 400 and above, Unjudged without one."""
+        """Sends one request.
+
+        Raises ApiError for a status of 400 and above, Unjudged without a response.
+        """
         text = self._send(method, path, query, body, content_type)
         return json.loads(text) if text else {}
 
@@ -123,7 +126,7 @@ class Api:
             raise
 
     def items(self, path: str, **query: object) -> Iterator[Object]:
-        """Yields every item of a list, page by page; none if the cluster does not know the resource."""
+        """Yields every item of a list, page by page; none if the resource is unknown."""
         token: object = None
         while True:
             try:

@@ -114,7 +114,10 @@ _CHECKS = {
 
 
 def refusal(record: Any, *, job: str = "", now_s: float | None = None) -> str:
-    """Returns why a record is unusable; empty if it is fine. See events.parse for the parameters."""
+    """Returns why a record is unusable; empty if it is fine.
+
+    The parameters are those of events.parse.
+    """
     if type(record) is not dict:
         return "lines that are no object"
     if record.get("v") != EVENT_VERSION:

@@ -1,4 +1,4 @@
-"""Reads a Job or JobSet and its Kueue Workload as the mover needs them. Pure: objects as dicts in."""
+"""Reads a Job or JobSet and its Kueue Workload for the mover. Pure: objects as dicts in."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -10,8 +10,8 @@ from holdfast.support.errors import InputError, run_cli
 from holdfast.support.extras import lacking
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_CODES_HELP, EXIT_STOPPED
 
-# Control characters except those of text, bytes that are not UTF-8, and marks that turn the direction
-# of writing: printed, they would control the terminal or hide what a command is about to do.
+# Control characters except those of text, bytes that are not UTF-8, and marks that turn the
+# direction of writing: they would control the terminal or hide what a command is about to do.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]"
 )

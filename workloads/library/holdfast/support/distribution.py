@@ -54,7 +54,7 @@ def _foreign_metadata() -> Iterator[Path]:
 
 
 def _installed_version() -> str:
-    """Returns the version; empty in a clone, where `make setup` links the package and all extras."""
+    """Returns the version; empty in a clone, where `make setup` links the package."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -33,7 +33,7 @@ from holdfast.vocabulary.exit_codes import (
 
 
 class HoldfastError(Exception):
-    """The root of all: `except HoldfastError` catches the library's errors, but no bug of a caller."""
+    """The root of all errors of the library; it catches no bug of a caller."""
 
 
 class InputError(HoldfastError, ValueError):
@@ -208,13 +208,13 @@ def _end_as_lost_peer(error: Exception) -> NoReturn:
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     sys.stdout.flush()
     sys.stderr.flush()
-    # At the interpreter's end torch would shut down a broken group, which aborts the process now and
-    # then, or hangs.
+    # At the interpreter's end torch would shut down a broken group, which may abort the process or
+    # hang.
     os._exit(EXIT_RETRY)
 
 
 def _report_bug(error: Exception) -> None:
-    """Prints the error; in a pod with its traceback, because there is no second run to ask for one."""
+    """Prints the error; in a pod with its traceback, because no second run could show it."""
     if os.environ.get(ENV_TRACEBACK) or os.environ.get(ENV_JOB):
         traceback.print_exception(error)
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -59,8 +59,8 @@ class PlacementRule(StrEnum):
 
 # On every workload's object; written by manifests, read by the linter and by people.
 ANNOTATION_RULE = "holdfast.dev/placement-rule"
-# On a Job or JobSet that may be moved between capacities: the label selects it, the annotation holds
-# its priced plan.
+# On a Job or JobSet that may be moved between capacities: the label selects it, the annotation
+# holds its priced plan.
 LABEL_MOVES = "holdfast.dev/moves"
 ANNOTATION_PLAN = "holdfast.dev/placement-plan"
 # On a JobSet on queued flex-start: how often it may return to its queue, and for how many seconds

@@ -19,7 +19,7 @@ class ShutdownWindow:
 
     @property
     def pod_s(self) -> int:
-        """The time for an ordinary pod; the kubelet ignores a longer terminationGracePeriodSeconds."""
+        """The time for an ordinary pod. The kubelet ignores a longer grace period."""
         return self.total_s - self.critical_s
 
 

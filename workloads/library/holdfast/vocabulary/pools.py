@@ -87,8 +87,8 @@ GPU_RESOURCE = "nvidia.com/gpu"
 # cannot run pods.
 UNREACHABLE = "node.kubernetes.io/unreachable"
 NOT_READY = "node.kubernetes.io/not-ready"
-# Seconds that a pod stays on such a node; Kubernetes' default is 300. A kubelet that is not ready may
-# be restarting.
+# Seconds that a pod stays on such a node; Kubernetes' default is 300. A kubelet that is not ready
+# may be restarting.
 SILENCE_TOLERATED_S = {UNREACHABLE: 10, NOT_READY: 30}
 
 

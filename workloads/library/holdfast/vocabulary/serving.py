@@ -17,7 +17,7 @@ PROBE_PERIOD_S = 1
 PROBE_TIMEOUT_S = 1
 PROBE_FAILURES = 1
 # The proxy's check may come a period late and time out, twice: 2 x (1 + 1), and 1 in reserve.
-# Measured on real kubelets: 0.1 to 0.5 s, because each response of a leaving server tells the proxy.
+# Measured on real kubelets: 0.1 to 0.5 s, as each response of a leaving server tells the proxy.
 LEAST_ACCEPT_S = 5.0
 # The share of a longer window, in which a distant proxy may notice late.
 ACCEPT_SHARE = 1 / 7
@@ -54,8 +54,8 @@ OVER_BUDGET = "drain over budget: requests are cut"
 # The usable share of a replica's throughput with full batches: beyond it queues grow without end.
 USABLE_SHARE = 0.8
 
-# What a proxy may retry, and how often. 429 is load and must not be retried; `reset` covers a server
-# that died.
+# What a proxy may retry, and how often. 429 is load and must not be retried; `reset` covers a
+# server that died.
 RETRY_ON = "connect-failure,refused-stream,reset,retriable-status-codes"
 RETRIABLE_STATUS = 503
 TRIES = 3
@@ -77,8 +77,8 @@ QUEUE_SECONDS = "holdfast_server_queue_seconds"
 PREDICT_SECONDS = "holdfast_server_predict_seconds"
 REQUEST_SECONDS = "holdfast_server_request_seconds"
 BATCH_ITEMS = "holdfast_server_batch_items"
-# Envoy's metric of responses to clients by class of their code. Errors that a retry repaired are not
-# among them.
+# Envoy's metric of responses to clients by class of their code. Errors that a retry repaired are
+# not among them.
 PROXY_ANSWERS = "envoy_http_downstream_rq_xx"
 PROXY_METRICS_PATH = "/stats/prometheus"
 # the listener that clients reach, among those that the proxy counts for

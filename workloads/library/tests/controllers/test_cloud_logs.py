@@ -52,16 +52,14 @@ def commits(*steps: int) -> list[Line]:
     return [line(EPOCH + step, "commit", step=step, seconds=1, bytes=1) for step in steps]
 
 
-def test_a_line_is_handed_on_once_and_a_late_one_is_not_missed(
-    server: LogServer, source: CloudLogs
-) -> None:
+def test_lines_are_handed_on_once_even_if_late(server: LogServer, source: CloudLogs) -> None:
     server.add(commits(198, 199, 200))
     assert [news(source), news(source)] == [3, 0]
     server.add(commits(201 - int(cloud_logs.LATE_S)))
     assert [news(source), news(source)] == [1, 0]
 
 
-def test_more_than_a_turn_can_read_comes_with_the_next_ones(
+def test_a_backlog_is_read_over_several_turns(
     server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.page = 2
@@ -74,7 +72,7 @@ def test_more_than_a_turn_can_read_comes_with_the_next_ones(
     ("status", "expected"),
     [(403, "needs roles/logging.viewAccessor"), (429, "answered 429"), (503, "answered 503")],
 )
-def test_what_could_not_be_read_is_logged_and_read_the_next_time(
+def test_a_failed_read_is_logged_and_repeated(
     server: LogServer,
     source: CloudLogs,
     caplog: pytest.LogCaptureFixture,
@@ -98,7 +96,7 @@ def test_a_page_that_fails_is_read_again(server: LogServer, source: CloudLogs) -
     assert [news(source), news(source)] == [5, 4]
 
 
-def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_account(
+def test_a_job_is_read_over_all_pages_or_not_at_all(
     server: LogServer, source: CloudLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.page = 7
@@ -116,7 +114,7 @@ def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_a
 @pytest.mark.parametrize(
     "name", ['run-7" OR jsonPayload.job="run-8', "run-7\\", 'run-7"', "", "a b"]
 )
-def test_a_name_that_is_none_gets_into_no_filter(
+def test_an_invalid_job_name_reaches_no_filter(
     server: LogServer, source: CloudLogs, name: str
 ) -> None:
     server.add(sample.training("run-8"))
@@ -124,7 +122,7 @@ def test_a_name_that_is_none_gets_into_no_filter(
     assert server.requests == []
 
 
-def test_a_server_that_is_away_is_a_passing_fault() -> None:
+def test_an_unreachable_server_is_unjudged() -> None:
     with requests.Session() as session:
         session.trust_env = False
         source = CloudLogs(
@@ -138,9 +136,7 @@ def test_a_server_that_is_away_is_a_passing_fault() -> None:
             source.of_job("run-7", EPOCH)
 
 
-def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_they_name(
-    server: LogServer, source: CloudLogs
-) -> None:
+def test_platform_lines_count_for_the_job_they_name(server: LogServer, source: CloudLogs) -> None:
     """No other lines of its namespace count, nor lines of a job's pod about another job."""
     wait = line(
         EPOCH,
@@ -198,9 +194,7 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     )
 
 
-def test_jobs_of_one_name_in_two_namespaces_are_two_runs(
-    server: LogServer, source: CloudLogs
-) -> None:
+def test_equal_names_in_two_namespaces_are_two_runs(server: LogServer, source: CloudLogs) -> None:
     """A run that saves must not hide one that does not."""
     training_lines = [
         line(EPOCH, "start", "run-7", rank=0),

@@ -132,7 +132,7 @@ SIGNS = {
 }
 
 
-def test_the_longest_wait_is_shown_by_capacity_and_accelerator_and_falls_to_zero() -> None:
+def test_longest_wait_is_reported_by_capacity_and_accelerator() -> None:
     cluster = make_cluster(node("a"), pods=[pod("p")])
     assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 3600}
     cluster.pod("MODIFIED", pod("p", on="a", phase="Running"))
@@ -148,7 +148,7 @@ def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
     assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
 
 
-def test_pods_of_jobs_on_a_silent_node_are_counted_until_they_end_or_vanish_unseen() -> None:
+def test_job_pods_on_silent_nodes_count_until_they_end() -> None:
     silent = node("a") | {
         "spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}
     }
@@ -161,7 +161,7 @@ def test_pods_of_jobs_on_a_silent_node_are_counted_until_they_end_or_vanish_unse
     assert set(cluster.pods) == {"r"}
 
 
-def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
+def test_a_job_ends_with_its_first_node() -> None:
     ends = {"a": "2026-11-21T03:00:00Z", "b": "2026-11-21T05:00:00Z"}
     nodes = [node(name, ends=end) for name, end in ends.items()]
     pods = [pod(on, on=on, phase="Running") for on in ends]
@@ -170,7 +170,7 @@ def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
     }
 
 
-def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
+def test_each_eviction_is_written_once() -> None:
     cluster = make_cluster(node("a"), pods=[pod("p", on="a", phase="Running")])
     for _ in range(2):
         cluster.pod("MODIFIED", pod("p", on="a", phase="Running", conditions=ENDED))
@@ -216,7 +216,7 @@ def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
     )
 
 
-def test_a_broken_budget_shows_how_many_are_missing_and_a_budget_of_a_job_is_left_out() -> None:
+def test_budget_shortfall_leaves_out_jobs() -> None:
     """A job without a node, or one that is done, has no healthy pod."""
     for namespace, shown in (("serving", {("b", "serving"): 2}), ("training", {})):
         meta = {"namespace": namespace, "name": "b"}
@@ -248,7 +248,7 @@ def write_lines(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[s
     ],
     ids="-".join,
 )
-def test_a_node_that_went_counts_once_whatever_showed_it_first(order: tuple[str, ...]) -> None:
+def test_a_lost_node_counts_once_in_any_order_of_signs(order: tuple[str, ...]) -> None:
     cluster = make_cluster(node("a"))
     assert write_lines(cluster) == [("node_up", "", 3600.0)]
     for sign in order:
@@ -285,7 +285,7 @@ def test_a_node_that_went_counts_once_whatever_showed_it_first(order: tuple[str,
     ],
     ids=["sick", "scaled down", "on demand", "at its planned end"],
 )
-def test_a_node_that_nobody_takes_is_no_preemption(fields: Any, reason: str) -> None:
+def test_a_node_that_is_not_reclaimed_is_no_preemption(fields: Any, reason: str) -> None:
     cluster = make_cluster(node("a", **fields | {"ready": "True", "message": ""}))
     for change in ("MODIFIED", "DELETED"):
         cluster.node(change, node("a", **fields))
@@ -293,7 +293,7 @@ def test_a_node_that_nobody_takes_is_no_preemption(fields: Any, reason: str) -> 
     assert write_lines(cluster) == [("node_up", "", 3600.0), ("node_down", reason, 3600.0)]
 
 
-def test_a_machine_that_comes_back_under_its_name_ends_before_it_begins() -> None:
+def test_a_node_that_returns_ends_before_it_starts_again() -> None:
     cluster = make_cluster(node("a"))
     for change in ("DELETED", "ADDED"):
         cluster.node(change, node("a"))
@@ -343,7 +343,7 @@ def running(uid: str, labels: dict[str, str], namespace: str = "training") -> An
     return body
 
 
-def test_pods_of_two_namespaces_belong_to_two_jobs_of_one_name() -> None:
+def test_equal_job_names_in_two_namespaces_stay_apart() -> None:
     spaces = ("training", "team-a")
     nodes = [node(space, ends="2026-09-21T15:00:00Z") for space in spaces]
     cluster = make_cluster(
@@ -353,7 +353,7 @@ def test_pods_of_two_namespaces_belong_to_two_jobs_of_one_name() -> None:
     assert {key[1] for key in values(cluster, "node_end_seconds")} == {*spaces}
 
 
-def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() -> None:
+def test_a_pod_has_the_job_and_index_of_its_labels() -> None:
     labels = {
         "holdfast.dev/job": "train-flex-l4",
         "holdfast.dev/run-per-index": "true",
@@ -379,7 +379,7 @@ def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() ->
     assert cluster.running_since() == {}
 
 
-def test_a_job_in_a_teams_namespace_is_counted_by_its_account() -> None:
+def test_a_team_job_has_the_kind_of_its_account() -> None:
     cluster = Cluster(clock=lambda: NOW, namespaces=("vision",))
     cluster.node("ADDED", node("spot-a"))
     waits = pod("p", namespace="vision")

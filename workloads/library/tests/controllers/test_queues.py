@@ -118,13 +118,11 @@ def test_a_job_without_a_pod_waits_by_queue_accelerator_and_reason(
     ],
     ids=["stopped", "admitted", "finished", "without spec and status"],
 )
-def test_a_stopped_job_waits_apart_and_an_admitted_or_finished_one_no_more(
-    body: Any, expected: Any
-) -> None:
+def test_stopped_admitted_and_finished_jobs_need_no_quota(body: Any, expected: Any) -> None:
     assert waits(body) == expected
 
 
-def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:
+def test_a_queue_reports_pending_and_started_jobs_to_zero() -> None:
     running = workload("a", QuotaReserved="True", Admitted="True")
     cluster = watch(
         ("ADDED", running), ("ADDED", workload("b")), ("ADDED", workload("c", active=False))
@@ -139,7 +137,7 @@ def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:
     assert not cluster.queues.workloads
 
 
-def test_a_start_is_written_down_once_with_what_the_job_had_waited() -> None:
+def test_an_admission_is_written_once_with_its_wait() -> None:
     waiting = workload("a", QuotaReserved="Pending")
     started = workload("a", QuotaReserved="True", Admitted="True")
     cluster = watch(("ADDED", waiting), ("MODIFIED", started), ("MODIFIED", started))
@@ -155,13 +153,13 @@ def test_a_start_is_written_down_once_with_what_the_job_had_waited() -> None:
     assert watch(("ADDED", started)).lines(NOW) == [], "the exporter before has written it"
 
 
-def test_a_job_that_waits_for_googles_answer_has_passed_its_queue() -> None:
+def test_a_job_in_an_admission_check_has_passed_its_queue() -> None:
     cluster = watch(("ADDED", workload("a", QuotaReserved="True")))
     assert values(cluster, "queue_pending_workloads")["spot",] == 0
     assert values(cluster, "queue_started_workloads")["spot",] == 1
 
 
-def test_a_request_that_is_lost_counts_once_and_only_if_it_was_seen_before() -> None:
+def test_a_lost_request_counts_once_if_it_was_watched() -> None:
     watched = watch(
         ("ADDED", request(Accepted="True")), *[("MODIFIED", request(Failed="True"))] * 2, kind=1
     )

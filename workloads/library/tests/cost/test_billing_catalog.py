@@ -151,7 +151,7 @@ def read_quote(table: prices.Table, capacity: Capacity) -> tuple[float, bool]:
     return quote.usd, quote.inferred
 
 
-def test_refresh_reads_every_page_and_keeps_what_the_catalog_does_not_sell() -> None:
+def test_refresh_reads_every_page_and_keeps_unlisted_prices() -> None:
     old = with_guesses()
     with answering(pages) as endpoint:
         table = billing_catalog.refresh(old, TODAY, endpoint)
@@ -201,13 +201,13 @@ def test_refresh_refuses_prices_that_cannot_be_right(skus: list[Any], error: str
         (200, {"skus": []}),
     ],
 )
-def test_an_answer_that_is_none_is_not_judged_and_shows_no_token(status: int, body: object) -> None:
+def test_an_invalid_response_is_unjudged_and_shows_no_token(status: int, body: object) -> None:
     with answering(lambda *_: (status, body)) as endpoint, pytest.raises(Unjudged) as caught:
         billing_catalog.refresh(prices.load(), TODAY, endpoint)
     assert "not-a-secret" not in str(caught.value)
 
 
-def test_without_a_token_the_login_of_gcloud_is_taken(
+def test_without_a_token_the_login_of_gcloud_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(billing_catalog.ENV_TOKEN)

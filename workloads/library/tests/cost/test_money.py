@@ -34,7 +34,7 @@ def ledgers(lines: list[Line]) -> list[JobLedger]:
     return job_ledgers(parse(sample.encoded(lines)).events)
 
 
-def test_evictions_raise_the_price_of_a_useful_hour_and_the_interval_holds_it() -> None:
+def test_evictions_raise_the_price_of_a_useful_hour() -> None:
     prices = prices_of("g2-standard-8", "us-central1")
     calm, evicted = (
         money(ledgers(sample.training("job", kills=kills)), prices) for kills in ((), sample.KILLS)
@@ -48,7 +48,7 @@ def test_evictions_raise_the_price_of_a_useful_hour_and_the_interval_holds_it() 
     assert evicted.wasted_usd > 0 and evicted.flip_per_node_h > 1
 
 
-def test_the_report_prices_what_the_node_watcher_saw_and_shows_churn_and_waits(
+def test_the_report_shows_prices_churn_and_waits(
     tmp_path: Path,
 ) -> None:
     sample.write(tmp_path / "job.jsonl", sample.training("job", kills=sample.KILLS))
@@ -101,7 +101,7 @@ def test_the_report_prices_what_the_node_watcher_saw_and_shows_churn_and_waits(
     assert len(html.encode()) < 1_500_000
 
 
-def test_a_price_needs_both_machine_and_region_and_one_for_each(tmp_path: Path) -> None:
+def test_a_price_needs_one_machine_and_one_region(tmp_path: Path) -> None:
     sample.write(tmp_path / "job.jsonl", sample.training("job", total=20))
     with pytest.raises(InputError, match="--machine and --region together"):
         read_report(tmp_path, None, machine="g2-standard-8")
@@ -197,9 +197,7 @@ def test_daly_gives_the_published_intervals(
     assert daly(cost, mean_life) == pytest.approx(interval, abs=within)
 
 
-def test_no_churn_costs_only_the_checkpoints_and_batch_loses_half_a_micro_batch_and_a_restart() -> (
-    None
-):
+def test_slowdown_without_churn_and_of_batch() -> None:
     assert forms.expected_hours(
         10.0,
         churn=0.0,
@@ -215,12 +213,12 @@ def test_no_churn_costs_only_the_checkpoints_and_batch_loses_half_a_micro_batch_
     ) == pytest.approx(1.055)
 
 
-def test_a_dearer_spot_never_pays_and_a_free_restart_always_does() -> None:
+def test_expensive_spot_never_pays_and_a_free_restart_always_does() -> None:
     assert forms.break_even_churn(1.0, checkpoint_h=0.01, restart_h=0.1) == 0.0
     assert math.isinf(forms.break_even(0.5, lambda churn: 1.0))
 
 
-def test_a_receipt_counts_what_restarts_read_where_any_read_the_memory_of_nodes() -> None:
+def test_a_receipt_counts_restarts_from_memory() -> None:
     lines = sample.killed_and_restored("job")
     # A first start restores nothing, and other restarts read the bucket only.
     assert "restarted" not in receipt(ledgers(lines), 1.0, 2.0).line()

@@ -25,9 +25,7 @@ def usd(table: Table, machine: str, region: str) -> list[float]:
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-def test_a_gpu_has_prices_where_it_is_sold_within_the_discounts_of_the_matrix(
-    table: Table, accelerator: str
-) -> None:
+def test_a_gpu_has_prices_wherever_it_is_sold(table: Table, accelerator: str) -> None:
     machine = prices.reference_machine(accelerator)
     regions = table.regions(accelerator)
     sold = machine.sold_as.intersection(CAPACITIES)
@@ -56,7 +54,7 @@ def test_a_machine_costs_its_cores_memory_and_gpus(
     assert usd(table, machine, "us-central1") == pytest.approx(expected, rel=2e-4)
 
 
-def test_each_note_of_the_table_explains_a_disorder_that_is_there(table: Table) -> None:
+def test_each_note_explains_a_disorder_of_the_table(table: Table) -> None:
     disorders = {(accelerator, region) for accelerator, region, _ in prices.disorders(table)}
     assert {(note.accelerator, note.region) for note in table.notes} == disorders
 
@@ -124,7 +122,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
         prices.load(path)
 
 
-def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_one(
+def test_a_machine_has_the_date_of_its_oldest_part(
     table: Table,
 ) -> None:
     def read_quote(
@@ -145,7 +143,7 @@ def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_o
     assert read_quote(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
 
 
-def test_a_slice_holds_its_share_of_the_host_and_without_a_part_a_machine_has_no_price(
+def test_a_machine_without_the_price_of_a_part_has_none(
     table: Table,
 ) -> None:
     without = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))

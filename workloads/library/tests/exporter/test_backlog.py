@@ -23,7 +23,7 @@ def execute(database: EmbeddedPostgres, statement: LiteralString) -> None:
         connection.commit()
 
 
-def test_the_backlog_is_shown_until_the_database_is_gone(tmp_path: Path) -> None:
+def test_the_backlog_is_shown_until_the_database_fails(tmp_path: Path) -> None:
     now = [1000.0]
     with EmbeddedPostgres(tmp_path, settings=("fsync=off",)) as database:
         with connect(database.uri) as connection:

@@ -96,7 +96,7 @@ def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes) -> None:
     assert sum(s.value for s in samples if s.metric == "event_lines_refused_total") == 1
 
 
-def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -> None:
+def test_lines_from_the_future_are_refused() -> None:
     ahead = sample.encoded(
         [line(NOW + AHEAD_S - 1, "commit", step=1), line(NOW + AHEAD_S + 1, "commit", step=2)]
     )
@@ -105,7 +105,7 @@ def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -
     assert dict(reading.problems) == {"lines from the future": 1}
 
 
-def test_runs_classes_of_error_and_reasons_of_refusal_are_bounded(
+def test_runs_error_classes_and_refusals_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(jobs_module, "MOST_RUNS", 3)
@@ -130,7 +130,7 @@ def test_runs_classes_of_error_and_reasons_of_refusal_are_bounded(
     assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
 
 
-def test_null_and_the_longest_line_that_the_cloud_takes_are_read() -> None:
+def test_null_and_the_longest_cloud_line_are_read() -> None:
     text = json.dumps(
         line(EPOCH, "claimed", **BATCH, items=[f"doc-{n:020d}" for n in range(9_000)])
     ).encode()

@@ -50,7 +50,7 @@ def test_commit_age_and_its_usual_interval() -> None:
     )
 
 
-def test_loss_and_slowest_rank_are_those_of_the_newest_window() -> None:
+def test_loss_and_slowest_rank_follow_the_newest_window() -> None:
     rows = [
         START,
         line(
@@ -81,7 +81,7 @@ def test_loss_and_slowest_rank_are_those_of_the_newest_window() -> None:
     assert (metrics["loss_not_finite"], metrics["slowest_rank_ratio"]) == (0, 2.5)
 
 
-def test_crashes_count_until_the_next_save_or_result_and_evictions_never() -> None:
+def test_crashes_count_until_the_next_save_and_evictions_never() -> None:
     codes = enumerate((70, 143, 137, 1, 75))
     ends = []
     for n, code in codes:
@@ -108,7 +108,7 @@ def test_crashes_count_until_the_next_save_or_result_and_evictions_never() -> No
         assert values([*ends, progress], 9)["fruitless_restarts"] == 0
 
 
-def test_a_gang_that_falls_falls_once_however_many_pods_it_has() -> None:
+def test_a_crash_of_a_gang_counts_once() -> None:
     def attempt(n: int, starts: bool) -> list[Line]:
         hosts = [f"run-workers-0-{pod}-1-a{n}" for pod in range(4)]
         begun = [
@@ -171,7 +171,7 @@ def test_a_gang_below_its_size_ages_from_its_first_loss() -> None:
     )
 
 
-def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_time() -> None:
+def test_a_wait_for_capacity_is_not_paid_time() -> None:
     rows = [
         line(EPOCH, "start", rank=0, process="host-1-a"),
         line(
@@ -238,7 +238,7 @@ def test_one_pass_is_served_to_prometheus() -> None:
     assert 'holdfast_goodput_ratio{job="run-7",namespace="training"} 0.8' in text
 
 
-def test_an_exporter_that_starts_anew_does_not_count_again_what_was_published() -> None:
+def test_a_restarted_exporter_does_not_count_again() -> None:
     failed = line(
         EPOCH,
         "item_failed",
@@ -291,7 +291,7 @@ def test_time_without_a_commit_adds_up_over_attempts() -> None:
     assert age(rows, 40_000, {JOB: 40_000}) == 5 * 600
 
 
-def test_an_attempt_is_held_to_the_interval_once_it_could_have_saved_twice() -> None:
+def test_an_attempt_owes_a_commit_after_two_intervals() -> None:
     """Nine minutes lost without notice, a slow start, nine minutes until a save are ordinary."""
     jobs = read_jobs(
         *COMMITS,
@@ -309,7 +309,7 @@ def test_an_attempt_is_held_to_the_interval_once_it_could_have_saved_twice() -> 
     assert reported == [False, False, True]
 
 
-def test_a_process_that_hangs_goes_on_ageing_although_it_writes_nothing() -> None:
+def test_a_hanging_process_ages_although_it_is_silent() -> None:
     assert age(COMMITS, 7200, {JOB: -5}) == 7000
 
 
@@ -323,9 +323,7 @@ def test_runs_by_index_age_apart() -> None:
     assert ages == [(("index", "1"), ("job", "job"), ("namespace", "training"))]
 
 
-def test_what_an_ended_job_was_like_is_no_news_after_an_hour_and_it_is_dropped_after_a_week() -> (
-    None
-):
+def test_an_ended_job_is_hidden_after_an_hour_and_dropped_after_a_week() -> None:
     jobs = read_jobs(*COMMITS, line(EPOCH + 230, "exit", code=1))
     states = {"goodput_ratio", "fruitless_restarts"}
     assert states <= read_samples(jobs, 600, {}).keys()

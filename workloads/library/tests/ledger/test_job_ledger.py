@@ -103,7 +103,7 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
     assert [(r.seconds, r.lost_steps) for r in ledger.recoveries] == [(20 * MINUTE, 40)]
 
 
-def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up() -> None:
+def test_missing_nodes_of_an_elastic_gang_are_a_state_of_their_own() -> None:
     """Two of eight places without a node for 30 minutes are one unpaid, missing node-hour."""
     events = parse(sample.encoded(sample.elastic("job"))).events
     ledger = job_ledger(events)
@@ -159,9 +159,7 @@ def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(
     assert count_sweeps(1024) == count_sweeps(2) == 1
 
 
-def test_work_saved_before_a_notice_is_not_lost_and_work_after_the_last_commit_is_lost_with_the_machine() -> (
-    None
-):
+def test_only_work_after_the_last_commit_is_lost() -> None:
     [ledger] = read(*sample.training("job", kills=((13.0, "SIGTERM"),)))
     assert ledger.lost == ledger.totals_us[State.LOST] == 0
     rows = sample.training("job", kills=((13.0, "SIGKILL"),), every=20)
@@ -221,7 +219,7 @@ def test_going_back_behind_a_later_attempt_loses_the_earlier_ones_too() -> None:
     assert ledger.lost == 15
 
 
-def test_waiting_for_capacity_is_taken_from_the_time_between_attempts_only() -> None:
+def test_waiting_for_capacity_counts_between_attempts_only() -> None:
     lines = sample.training("job", kills=((13.0, "SIGKILL"),), restart_s=20)
     restart_s = [row["t"] for row in lines if row["event"] == "start"][1]
     node = line(
@@ -238,7 +236,7 @@ def test_waiting_for_capacity_is_taken_from_the_time_between_attempts_only() -> 
     assert ledger.totals_us[State.WAITING] == 6_000_000
 
 
-def test_a_batch_counts_every_place_and_what_a_killed_worker_held() -> None:
+def test_a_batch_counts_every_lane_and_the_items_of_killed_workers() -> None:
     [ledger] = read(*sample.batch("job", items=240, kills=4))
     assert ledger.lanes == 4
     assert ledger.lost == 12  # two of the four had notice and gave their six back
@@ -247,9 +245,7 @@ def test_a_batch_counts_every_place_and_what_a_killed_worker_held() -> None:
     assert ledger.wall_us == sum(ledger.totals_us.values())
 
 
-def test_an_eviction_finds_its_worker_by_the_pod_of_an_index_and_costs_nothing_where_it_names_none() -> (
-    None
-):
+def test_an_eviction_costs_the_items_of_the_worker_it_names() -> None:
     rows = sample.batch("job", kills=1)
     [victim] = [row["target"].removeprefix("pod-") for row in rows if row["event"] == "evict"]
     rows = [

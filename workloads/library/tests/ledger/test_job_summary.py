@@ -17,7 +17,7 @@ def summarize(rows: list[Line]) -> dict[str, JobSummary]:
     return job_summaries(parse(sample.encoded(sorted(rows, key=lambda row: row["t"]))).events)
 
 
-def test_a_job_that_was_set_back_stands_where_it_is_now() -> None:
+def test_a_restored_job_shows_its_current_step() -> None:
     summary = summarize(sample.killed_and_restored("job"))["job"]
     assert f"{summary.useful_ratio:.1%}" == "27.6%"
     assert (
@@ -43,7 +43,7 @@ def test_orderly_exits_are_counted_for_training_and_for_batch() -> None:
     assert summaries["b"].last_commit_s is None
 
 
-def test_what_no_line_shows_is_none() -> None:
+def test_unknown_figures_are_none() -> None:
     summary = summarize([sample.line(EPOCH, "start", rank=0)])["job"]
     assert (
         summary.useful_ratio,
@@ -62,7 +62,7 @@ def test_what_no_line_shows_is_none() -> None:
 # Lines that cannot be used are counted, never guessed at.
 
 
-def test_a_line_that_closes_the_brackets_of_a_block_does_not_pass_as_two() -> None:
+def test_a_line_with_two_values_is_refused() -> None:
     reading = parse([b'{"v": 1}, {"v": 1}', *sample.encoded([line(EPOCH, "start")])])
     assert len(reading.events) == sum(reading.problems.values()) == 1
 
@@ -76,9 +76,7 @@ def shift(rows: list[Line], first: int, by_s: float) -> list[Line]:
     return [row | {"t": row["t"] + by_s * (n >= first)} for n, row in enumerate(rows)]
 
 
-def test_a_clock_that_runs_backwards_adds_no_time_and_one_that_jumps_ahead_leaves_idle_time_not_work() -> (
-    None
-):
+def test_a_clock_that_jumps_adds_no_work() -> None:
     rows = sample.training("job", total=40)
     _, straight = read(rows)
     first = len(rows) // 2 + 1

@@ -1,4 +1,4 @@
-"""Tests that the mover does what the simulator priced: both follow one trace, decision by decision."""
+"""Tests that the mover does what the simulator priced: both follow one trace."""
 
 import numpy as np
 import pytest

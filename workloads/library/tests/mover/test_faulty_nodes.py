@@ -34,7 +34,7 @@ BROKEN = f"# HELP x y\nDCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 79\n"
         ("<html>", ""),
     ],
 )
-def test_only_faults_after_which_a_gpu_needs_a_reset_count(text: str, fault: str) -> None:
+def test_only_faults_that_need_a_gpu_reset_count(text: str, fault: str) -> None:
     assert find_fault(text) == fault
 
 
@@ -99,9 +99,7 @@ def pod(
     }
 
 
-def test_by_default_a_fault_is_reported_once_and_nothing_is_changed_and_only_spot_nodes_are_read() -> (
-    None
-):
+def test_by_default_a_fault_is_reported_once_on_spot_nodes_only() -> None:
     server = Nodes()
     reporting = faulty(server, 0)
     first_lines = reporting.step(spot("a", "b"), NOW)
@@ -124,7 +122,7 @@ def test_by_default_a_fault_is_reported_once_and_nothing_is_changed_and_only_spo
     assert server.requests == ["GpuFault a"]
 
 
-def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
+def test_the_cap_holds_from_the_start_of_the_mover() -> None:
     server = Nodes()
     replacing = faulty(server, 2, {"a": BROKEN, "b": BROKEN})
     cordoned = []
@@ -135,7 +133,7 @@ def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
     assert cordoned == [1_800, 3_600, 5_400]
 
 
-def test_jobs_leave_before_the_node_goes() -> None:
+def test_jobs_are_evicted_before_the_node_is_deleted() -> None:
     leaving = pod("q", due="2026-09-21T15:00:31Z")
     server = Nodes(
         [

@@ -93,7 +93,7 @@ def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> No
     )
 
 
-def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(view: View) -> None:
+def test_lines_of_unknown_pods_wait_and_are_dropped_in_the_end(view: View) -> None:
     source = Pods()
     progress = Progress(source, view.owner_of)
     source.prints("late", window(10))
@@ -109,7 +109,7 @@ def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(vi
     assert list(progress.events_by_job) == ["uid-forger"]
 
 
-def test_what_is_held_is_bounded_for_each_job_and_goes_with_it(
+def test_events_are_bounded_for_each_job_and_dropped_with_it(
     view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_module, "KEPT_LINES", 3)

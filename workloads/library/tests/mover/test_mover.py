@@ -37,7 +37,7 @@ PODS = "/spec/replicatedJobs/0/template/spec/template"
 LATE_S = CREATED_S + 3.5 * 3_600  # nothing done, and half an hour of slack left
 
 
-def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it() -> None:
+def test_a_job_that_waits_too_long_moves_to_on_demand_and_is_announced() -> None:
     assert plan.read(PLAN.text()) == PLAN
     cluster = FakeCluster(PLAN)
     mover = Mover(cluster)
@@ -64,9 +64,7 @@ def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it()
     assert mover.step(cluster.observe(), LATE_S + 60) == [], "it is where it should be"
 
 
-def test_a_job_in_the_queue_of_flex_start_goes_to_on_demand_in_time_and_keeps_what_it_was_granted() -> (
-    None
-):
+def test_a_flex_start_job_moves_in_time_unless_it_has_its_machine() -> None:
     job_plan = replace(
         PLAN,
         policy="queue",
@@ -97,9 +95,7 @@ def test_a_job_in_the_queue_of_flex_start_goes_to_on_demand_in_time_and_keeps_wh
     )
 
 
-def test_a_mover_that_died_between_its_two_requests_leaves_a_job_that_the_next_one_moves_on() -> (
-    None
-):
+def test_the_next_mover_completes_a_half_made_move() -> None:
     cluster = FakeCluster(
         PLAN,
         queue="on-demand",
@@ -113,7 +109,7 @@ def test_a_mover_that_died_between_its_two_requests_leaves_a_job_that_the_next_o
     assert len(cluster.requests) == 1
 
 
-def test_a_suspended_jobset_gets_back_the_template_that_kueue_had_changed() -> None:
+def test_a_suspended_jobset_gets_its_original_template_back() -> None:
     (job,), _ = movables(*FakeCluster(PLAN).read())
     ops = {op["path"]: op["value"] for op in patches.to_queue(job, "on-demand")}
     assert ops["/spec/suspend"] is True
@@ -132,7 +128,9 @@ def save_templates() -> str:
 
 
 @pytest.mark.parametrize(("job", "workload"), [(MARKED, MARKED), (MARKED, CLEAN), (CLEAN, MARKED)])
-def test_a_jobset_with_the_marks_of_its_old_flavor_is_mended(job: Object, workload: Object) -> None:
+def test_a_jobset_with_the_marks_of_its_old_flavor_is_repaired(
+    job: Object, workload: Object
+) -> None:
     cluster = FakeCluster(
         PLAN,
         queue="on-demand",
@@ -156,7 +154,7 @@ def test_a_jobset_with_the_marks_of_its_old_flavor_is_mended(job: Object, worklo
 @pytest.mark.parametrize(
     "saved", ["", "{", "[]", "[1]", "{}", "[" * 5_000, '[{"nodeSelector":{}}]']
 )
-def test_a_jobset_without_what_a_move_writes_down_or_without_marks_is_left_alone(
+def test_a_jobset_without_annotation_or_marks_is_left_alone(
     saved: str,
 ) -> None:
     cluster = FakeCluster(PLAN, queue="on-demand", admitted=False, saved_templates=saved)
@@ -191,9 +189,7 @@ def test_a_jobset_without_what_a_move_writes_down_or_without_marks_is_left_alone
         " " * 3_000,
     ],
 )
-def test_an_annotation_that_is_no_plan_moves_nothing(
-    text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_plan_moves_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InputError):
         plan.read(text)
     cluster = FakeCluster(PLAN, annotation=text or " ")

@@ -59,9 +59,7 @@ def test_work_since_the_newest_save_restore_or_start_is_at_stake() -> None:
     )
 
 
-def test_each_level_takes_twice_as_many_node_minutes_and_is_left_by_two_or_for_good_so_that_nothing_flaps() -> (
-    None
-):
+def test_priority_levels_double_with_hysteresis() -> None:
     assert [choose_boost(60 * minutes) for minutes in (0, 7.9, 8, 16, 32, 64, 10_000)] == [
         0,
         0,
@@ -84,7 +82,7 @@ def test_no_boost_reaches_the_next_priority_class() -> None:
     assert PRIORITIES[PRIORITY_SPOT].value + MOST < PRIORITIES[PRIORITY_FLEX].value
 
 
-def test_a_gang_has_more_at_stake_than_a_pod_and_what_waits_has_nothing() -> None:
+def test_a_gang_has_more_at_stake_than_a_pod_or_a_waiting_job() -> None:
     assert write_all(workload("one"), workload("gang", count=8), hours=0.2) == {
         "w-one": "1",
         "w-gang": "4",
@@ -93,7 +91,7 @@ def test_a_gang_has_more_at_stake_than_a_pod_and_what_waits_has_nothing() -> Non
     assert write_all(workload("u", present="3", Finished="True")) == {"w-u": "0"}
 
 
-def test_a_job_that_has_just_been_started_gets_its_minimum_of_run_time_first() -> None:
+def test_an_admitted_job_gets_its_minimum_run_time_first() -> None:
     """Otherwise the next urgent job preempts the one that started last, which gets nowhere."""
 
     def since(ago_s: float) -> Any:
@@ -108,13 +106,13 @@ def test_a_job_that_has_just_been_started_gets_its_minimum_of_run_time_first() -
     assert write_all(young, hours=0) == {}, "a waiting job has no boost"
 
 
-def test_what_is_written_already_is_not_written_again_and_what_a_stranger_wrote_is_mended() -> None:
+def test_only_wrong_boosts_are_written() -> None:
     assert write_all(workload("u", present="3")) == {}
     assert write_all(workload("u", present="1000000")) == {"w-u": "3"}
     assert write_all(workload("u", present="no number")) == {"w-u": "3"}
 
 
-def test_a_refused_boost_stops_no_other() -> None:
+def test_a_refused_boost_does_not_stop_the_others() -> None:
     assert write_all(workload("a"), workload("b"), merge=409) == {}
 
 
@@ -147,7 +145,7 @@ def simulate_lost_h(by_stake: bool, seed: int) -> float:
     return lost_node_h
 
 
-def test_fewer_node_hours_are_lost_than_by_kueues_own_order() -> None:
+def test_fewer_node_hours_are_lost_than_in_kueues_order() -> None:
     by_stake_h = statistics.mean(simulate_lost_h(True, seed) for seed in range(20))
     by_kueue_h = statistics.mean(simulate_lost_h(False, seed) for seed in range(20))
     print(

@@ -1,4 +1,4 @@
-"""Tests the mover's process: it acts with the lease only, and writes receipts without an API server."""
+"""Tests the mover's process: it needs the lease to act, and no API server for receipts."""
 
 import json
 import threading
@@ -95,7 +95,7 @@ def test_a_move_is_a_line_that_the_exporter_counts(capsys: pytest.CaptureFixture
     ]
 
 
-def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(
+def test_a_failing_api_server_stops_moves_but_no_receipt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Away(FakeCluster):
@@ -109,7 +109,7 @@ def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(
     assert list_orders(mover) == ["run-7"]
 
 
-def test_a_job_that_vanished_unseen_gets_no_receipt_and_one_of_another_namespace_stays() -> None:
+def test_a_job_missing_from_a_list_gets_no_receipt() -> None:
     view = View()
     batch = ending()[1]
     view.forget_all_but(JOB_KIND.held, set())  # the first list of a cluster without jobs

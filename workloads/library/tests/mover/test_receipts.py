@@ -39,7 +39,7 @@ MACHINE = {"node.kubernetes.io/instance-type": "g2-standard-8", "cloud.google.co
 
 @dataclass
 class Kubernetes:
-    """Fakes an API server that takes annotations after its faults; it has no JobSet and no lists."""
+    """Fakes an API server that takes annotations after its faults; it has no JobSets or lists."""
 
     faults: list[int] = field(default_factory=list)
     receipts: dict[str, Any] = field(default_factory=dict)
@@ -148,9 +148,7 @@ def run_passes(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> 
     return view.node_usages.by_job["uid-run-7"]
 
 
-def test_the_seat_of_a_gang_is_all_of_its_nodes_and_time_in_which_nothing_watched_is_not_guessed_at() -> (
-    None
-):
+def test_a_gang_uses_all_its_nodes_and_unwatched_time_is_not_estimated() -> None:
     node_usage = run_passes(("p", "a"), ("q", "b"), ("r", "b"))
     assert (dict(node_usage.node_s), node_usage.pod_s, node_usage.on_s) == (
         {L4: 120.0},
@@ -175,7 +173,7 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
     ] * 2
 
 
-def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None:
+def test_a_lane_costs_what_its_machines_cost_on_their_capacity() -> None:
     prices = prices_of("g2-standard-8", "us-central1")
     gang = job_ledgers(make_events("training"))
     queue = job_ledgers(make_events("batch"))
@@ -210,7 +208,7 @@ def make_events(kind: str) -> list[Event]:
     return parse(sample.encoded(rows)).events
 
 
-def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
+def test_a_job_that_ends_gets_line_json_and_annotation(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -265,7 +263,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
         ),
     ],
 )
-def test_what_cannot_be_priced_gets_no_receipt_and_logs_why(
+def test_a_job_without_a_price_gets_no_receipt_and_a_log_line(
     caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
 ) -> None:
     reading = parse(sample.encoded(sample.training("run-7")))

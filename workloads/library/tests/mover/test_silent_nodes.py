@@ -34,9 +34,7 @@ def end(server: Any, nodes: tuple[str, ...] = ("n",)) -> list[str]:
 
 
 @pytest.mark.parametrize(("phase", "first"), [("Running", ["patch pods/p/status"]), ("Failed", [])])
-def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then(
-    phase: str, first: list[str]
-) -> None:
+def test_a_pod_past_its_grace_period_fails_and_is_deleted(phase: str, first: list[str]) -> None:
     server = Server([pod(phase=phase)])
     assert end(server) == ["p"]
     assert server.requests == [*first, "kill pods/p", "NodeSilent p"]
@@ -59,7 +57,7 @@ def test_every_other_pod_is_left_alone(spared: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 409, 422])
-def test_a_pod_that_changed_meanwhile_stops_no_other(status: int) -> None:
+def test_a_changed_pod_does_not_stop_the_others(status: int) -> None:
     server = Server([pod(), pod("q")], refuse={"patch": status})
     assert end(server) == []
     assert server.requests == ["patch pods/p/status", "patch pods/q/status"]

@@ -79,7 +79,7 @@ class CloudReader:
     def increases(self, metric: str, begin_s: int, end_s: int) -> list[Increase]:
         """Returns the growth of each series over the whole period.
 
-        The cloud's aligner knows where a counter restarted. Raises Unjudged if any of it is missing.
+        The cloud's aligner knows where a counter restarted. Raises Unjudged if it is incomplete.
         """
         conditions = [
             f'metric.type = "{METRIC_PREFIX}/{metric}"',

@@ -193,7 +193,7 @@ def _gamma_quantile(p: float, shape: float) -> float:
 
 
 def _gamma_share(shape: float, x: float) -> float:
-    """Returns P(shape, x) by its series, which converges for every x, and fast for those used here."""
+    """Returns P(shape, x) by its series, which converges for every x."""
     if x <= 0:
         return 0.0
     term = total = 1 / shape
