@@ -144,7 +144,7 @@ class CloudLogs(threading.Thread):
             self._read_ids.popitem(last=False)
         with self._lock:
             for entry in fresh:
-                writer = (find_job_of_entry(entry), *_read_pod(entry))
+                writer = (find_entry_job(entry), *_read_pod(entry))
                 self._waiting.setdefault(writer, []).append(_make_line(entry))
         token = page.get("nextPageToken")
         self._query = self._query | {"pageToken": token} if token else {}
@@ -185,7 +185,7 @@ class CloudLogs(threading.Thread):
         raise Unjudged(f"Cloud Logging answered {response.status_code}{fix}")
 
 
-def find_job_of_entry(entry: Entry) -> str:
+def find_entry_job(entry: Entry) -> str:
     """Returns the job that an entry may speak for.
 
     The log agent's labels decide; the container cannot choose them.
@@ -206,7 +206,7 @@ def find_job_of_entry(entry: Entry) -> str:
 
 
 def speaks_for(entry: Entry, job: str, namespace: str = "") -> bool:
-    if find_job_of_entry(entry) != job:
+    if find_entry_job(entry) != job:
         return False
     writer_namespace, _ = _read_pod(entry)
     return not namespace or writer_namespace in (namespace, NAMESPACE_MONITORING)

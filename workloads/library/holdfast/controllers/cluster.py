@@ -192,7 +192,7 @@ class Cluster:
         meta = body["metadata"]
         scheduled_s = since_s(body, "PodScheduled") or self.clock()
         created_s = unix_s(meta.get("creationTimestamp"))
-        line = event_lines.make_scheduled_line(
+        line = event_lines.make_scheduling_line(
             meta.get("name", ""),
             pod,
             self.nodes.get(pod.node),

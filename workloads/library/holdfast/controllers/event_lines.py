@@ -54,7 +54,7 @@ def make_fault_line(name: str, node: Node, t: float, fault: str, answer: str) ->
     return _make_node_line(FAULTY, name, node, t) | {"fault": fault, "answer": answer}
 
 
-def make_scheduled_line(
+def make_scheduling_line(
     name: str,
     pod: Pod,
     node: Node | None,
@@ -74,7 +74,7 @@ def make_scheduled_line(
     }
 
 
-def make_admitted_line(
+def make_admission_line(
     queue: str,
     flavor: str,
     accelerator: str,

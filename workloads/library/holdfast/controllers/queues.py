@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.controllers.cluster_objects import find_condition, is_true, since_s
-from holdfast.controllers.event_lines import Line, make_admitted_line
+from holdfast.controllers.event_lines import Line, make_admission_line
 from holdfast.controllers.sample import Sample, sample
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
@@ -67,7 +67,7 @@ class Queues:
         self, workload: Mapping[str, Any], waiting: Waiting, wait_begin_s: float
     ) -> None:
         admitted_s = since_s(workload, "Admitted") or wait_begin_s
-        line = make_admitted_line(
+        line = make_admission_line(
             waiting.queue,
             waiting.flavor,
             waiting.accelerator,

@@ -100,7 +100,7 @@ def refresh(old: Table, today: datetime.date, endpoint: str = ENDPOINT) -> Table
             f"{endpoint} returned no SKU of a known GPU machine; the catalog's wording may have"
             " changed"
         )
-    inferred = _infer_unlisted(old, listed)
+    inferred = _infer_prices(old, listed)
     inferred_sources = [source for source in old.sources if source.startswith("inferred")]
     table = Table(
         fetched_at=today,
@@ -116,7 +116,7 @@ def _sort_key(sku: Sku) -> tuple[str, str, Capacity, tuple[str, ...]]:
     return sku.part, sku.of, sku.capacity, sku.regions
 
 
-def _infer_unlisted(old: Table, listed: list[Sku]) -> Iterator[Sku]:
+def _infer_prices(old: Table, listed: list[Sku]) -> Iterator[Sku]:
     """Yields the old guesses for parts that the catalog does not list in a region.
 
     The catalog must list the machine's other parts there. On-demand prices fall, and flex-start

@@ -122,7 +122,7 @@ def receipt(
     accounted_h = sum(hours[state] for state in STATES if state not in UNPAID)
     paid_h = accounted_h if watched_h is None else watched_h
     waited_h = max(0.0, accounted_h - paid_h)
-    wasted_h = _sum_wasted_h(runs, hours) - waited_h
+    wasted_h = _sum_waste_h(runs, hours) - waited_h
     wasted_h = max(0.0, wasted_h)
     useful_h = hours[State.PRODUCTIVE]
     missing_h = hours[State.DEGRADED]
@@ -155,7 +155,7 @@ def _sum_hours(runs: Sequence[JobLedger]) -> dict[State, float]:
     return hours
 
 
-def _sum_wasted_h(runs: Sequence[JobLedger], hours: dict[State, float]) -> float:
+def _sum_waste_h(runs: Sequence[JobLedger], hours: dict[State, float]) -> float:
     """Returns the hours in wasted states. A first start is no waste: every run has one."""
     first_start_us = 0
     for run in runs:

@@ -24,12 +24,12 @@ def disruption(pod: Pod) -> tuple[str, float]:
 
 def eviction(pod: Pod) -> tuple[str, float]:
     """Returns the disruption of a pod that worked; empty if none of its containers started."""
-    if not _has_started(pod):
+    if not _did_start(pod):
         return "", 0.0
     return disruption(pod)
 
 
-def _has_started(pod: Pod) -> bool:
+def _did_start(pod: Pod) -> bool:
     status = pod.get("status") or {}
     for container in status.get("containerStatuses") or ():
         # The kubelet keeps no start time of a container that it lost sight of: it counts a restart.

@@ -86,7 +86,7 @@ class View(Cluster):
                 return parents[uid] or uid
         return ""
 
-    def owner_of(self, namespace: str, pod: str) -> str:
+    def find_owner(self, namespace: str, pod: str) -> str:
         """Returns the uid of the Job or JobSet of a pod; empty if it is not known."""
         controller = self.writers.get((namespace, pod), "")
         return self.root(controller)

@@ -142,7 +142,7 @@ def serve(
 
     def find_owner(namespace: str, pod: str) -> str:
         with lock:
-            return view.owner_of(namespace, pod)
+            return view.find_owner(namespace, pod)
 
     node_and_pod_kinds = [kind for kind in KINDS if kind.held in WATCHED]
     kinds = [*node_and_pod_kinds, *ending(namespaces)]

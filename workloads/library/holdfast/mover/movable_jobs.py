@@ -70,10 +70,10 @@ class Movable:
         templates = list(self.templates)
         if self.workload:
             templates += self.workload.templates
-        return any(_is_marked(template) for template in templates)
+        return any(_has_marks(template) for template in templates)
 
     @property
-    def queued_at(self) -> str:
+    def current_queue(self) -> str:
         """The queue that holds it now."""
         if self.workload and self.workload.admitted:
             return self.workload.queue
@@ -147,7 +147,7 @@ def _read_templates(text: str) -> tuple[Object, ...]:
     return tuple(templates)
 
 
-def _is_marked(template: Object) -> bool:
+def _has_marks(template: Object) -> bool:
     meta = template.get("metadata") or {}
     return LABEL_CLUSTER_QUEUE in (meta.get("labels") or {})
 

@@ -226,7 +226,7 @@ class Mover:
 
 
 def find_standing(job: Movable, pods: Pods) -> Standing:
-    if job.queued_at == job.plan.on_demand_queue:
+    if job.current_queue == job.plan.on_demand_queue:
         return Standing.ON_DEMAND
     # A gang has no capacity until all its pods have a node.
     if pods.total and pods.placed == pods.total:

@@ -53,13 +53,13 @@ class NodeUsages:
                 busy.add(job)
         for job in busy:
             self.by_job[job].on_s += elapsed_s
-        self._forget_deleted(busy)
+        self._forget_idle_jobs(busy)
         for name, jobs in jobs_by_node.items():
             share_s = elapsed_s / len(jobs)
             for job in jobs:
                 _add_node_time(self.by_job[job], nodes[name], share_s)
 
-    def _forget_deleted(self, busy: set[str]) -> None:
+    def _forget_idle_jobs(self, busy: set[str]) -> None:
         """Drops the oldest idle jobs: those deleted before they ended never get a receipt."""
         excess = len(self.by_job) - REMEMBERED
         if excess <= 0:

@@ -24,7 +24,7 @@ MOST_WAITING = 1_000
 @dataclass(slots=True)
 class Progress:
     source: EventSource
-    owner_of: Callable[[str, str], str]
+    find_owner: Callable[[str, str], str]
     """Namespace and name of a pod -> uid of what controls it; empty for an unknown pod."""
     events_by_job: dict[str, deque[Event]] = field(default_factory=dict)
     """Events by uid of the Job or JobSet."""
@@ -38,7 +38,7 @@ class Progress:
         for lines in self.source.news():
             batches.append((now_s, lines))
         for since_s, lines in batches:
-            uid = self.owner_of(lines.namespace, lines.pod)
+            uid = self.find_owner(lines.namespace, lines.pod)
             if uid:
                 self._add(uid, lines, now_s)
             elif now_s - since_s < PATIENCE_S and len(self._waiting) < MOST_WAITING:

@@ -248,7 +248,7 @@ def write_lines(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[s
     ],
     ids="-".join,
 )
-def test_a_lost_node_counts_once_in_any_order_of_signs(order: tuple[str, ...]) -> None:
+def test_a_lost_node_counts_once_whichever_sign_is_first(order: tuple[str, ...]) -> None:
     cluster = make_cluster(node("a"))
     assert write_lines(cluster) == [("node_up", "", 3600.0)]
     for sign in order:
@@ -353,7 +353,7 @@ def test_equal_job_names_in_two_namespaces_stay_apart() -> None:
     assert {key[1] for key in values(cluster, "node_end_seconds")} == {*spaces}
 
 
-def test_a_pod_has_the_job_and_index_of_its_labels() -> None:
+def test_labels_give_a_pod_its_job_and_index() -> None:
     labels = {
         "holdfast.dev/job": "train-flex-l4",
         "holdfast.dev/run-per-index": "true",
@@ -379,7 +379,7 @@ def test_a_pod_has_the_job_and_index_of_its_labels() -> None:
     assert cluster.running_since() == {}
 
 
-def test_a_team_job_has_the_kind_of_its_account() -> None:
+def test_the_account_gives_a_team_job_its_kind() -> None:
     cluster = Cluster(clock=lambda: NOW, namespaces=("vision",))
     cluster.node("ADDED", node("spot-a"))
     waits = pod("p", namespace="vision")

@@ -207,7 +207,7 @@ def test_an_invalid_response_is_unjudged_and_shows_no_token(status: int, body: o
     assert "not-a-secret" not in str(caught.value)
 
 
-def test_without_a_token_the_login_of_gcloud_is_used(
+def test_without_a_token_the_gcloud_login_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(billing_catalog.ENV_TOKEN)

@@ -103,7 +103,7 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
     assert [(r.seconds, r.lost_steps) for r in ledger.recoveries] == [(20 * MINUTE, 40)]
 
 
-def test_missing_nodes_of_an_elastic_gang_are_a_state_of_their_own() -> None:
+def test_missing_nodes_in_an_elastic_gang_are_a_separate_state() -> None:
     """Two of eight places without a node for 30 minutes are one unpaid, missing node-hour."""
     events = parse(sample.encoded(sample.elastic("job"))).events
     ledger = job_ledger(events)
@@ -245,7 +245,7 @@ def test_a_batch_counts_every_lane_and_the_items_of_killed_workers() -> None:
     assert ledger.wall_us == sum(ledger.totals_us.values())
 
 
-def test_an_eviction_costs_the_items_of_the_worker_it_names() -> None:
+def test_an_eviction_costs_the_items_in_the_named_workers_hands() -> None:
     rows = sample.batch("job", kills=1)
     [victim] = [row["target"].removeprefix("pod-") for row in rows if row["event"] == "evict"]
     rows = [

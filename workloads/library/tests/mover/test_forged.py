@@ -75,7 +75,7 @@ def view() -> View:
 
 def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> None:
     source = Pods()
-    progress = Progress(source, view.owner_of)
+    progress = Progress(source, view.find_owner)
     source.prints("v", window(10))
     source.prints("f", line(EPOCH + 90, "restore", "victim", step=0, seconds=1))
     source.prints("s", line(EPOCH + 91, "restore", "victim", step=0, seconds=1), namespace="batch")
@@ -95,7 +95,7 @@ def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> No
 
 def test_lines_of_unknown_pods_wait_and_are_dropped_in_the_end(view: View) -> None:
     source = Pods()
-    progress = Progress(source, view.owner_of)
+    progress = Progress(source, view.find_owner)
     source.prints("late", window(10))
     source.prints("never", window(10))
     progress.read(EPOCH + 100)
@@ -114,7 +114,7 @@ def test_events_are_bounded_for_each_job_and_dropped_with_it(
 ) -> None:
     monkeypatch.setattr(progress_module, "KEPT_LINES", 3)
     source = Pods()
-    progress = Progress(source, view.owner_of)
+    progress = Progress(source, view.find_owner)
     source.prints("v", window(1))
     source.prints("f", *(window(n) | {"index": n} for n in range(1, 50)))
     progress.read(EPOCH + 100)

@@ -227,7 +227,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation(
         api=api,
         view=view,
         lock=threading.Lock(),
-        progress=Progress(Written(), view.owner_of),
+        progress=Progress(Written(), view.find_owner),
         mover=Mover(nothing),
         receipts=receipts,
         faulty=FaultyNodes(api, 0),

@@ -48,7 +48,7 @@ def test_the_identity_of_a_run(
         ("+", 0),
     ],
 )
-def test_an_attempt_is_a_sum_of_counts(text: str, attempt: int) -> None:
+def test_an_attempt_adds_up_its_counts(text: str, attempt: int) -> None:
     assert JobIdentity.of_run("a", {ENV_ATTEMPT: text}).attempt == attempt
 
 
