@@ -7,7 +7,7 @@ that the contract does not know are never read.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.vocabulary.telemetry import (
@@ -107,10 +107,13 @@ FIELDS: dict[str, Check] = (
     }
 )
 _AMOUNTS = (_is_count, _is_seconds, _is_number)
-_CHECKS = {
-    event_type: tuple((name, FIELDS[name]) for name in fields)
-    for event_type, fields in EVENTS.items()
-}
+
+
+def _list_checks(fields: Iterable[str]) -> tuple[tuple[str, Check], ...]:
+    return tuple((name, FIELDS[name]) for name in fields)
+
+
+_CHECKS = {event_type: _list_checks(fields) for event_type, fields in EVENTS.items()}
 
 
 def refusal(record: Any, *, job: str = "", now_s: float | None = None) -> str:

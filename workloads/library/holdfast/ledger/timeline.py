@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class State(StrEnum):
-    """What time is spent on. If intervals overlap, the later member of this list wins."""
+    """A state in which time is spent. If intervals overlap, the later member of this list wins."""
 
     RESTARTING = "restarting"  # stopping, dead, starting; everything that no other state claims
     WAITING = "waiting"  # no capacity: the pod exists, its node does not

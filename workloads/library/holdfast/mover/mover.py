@@ -37,7 +37,7 @@ class Pods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the watches know at this moment."""
+    """The state of the cluster at this moment, as the watches know it."""
 
     pods: Mapping[str, Pods]
     """Uid of a Job or JobSet -> the pods that it controls."""

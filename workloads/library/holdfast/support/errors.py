@@ -57,10 +57,13 @@ class InputError(HoldfastError, ValueError):
         return _rebuild, (type(self), self.what, self.got, self.allowed, self.fix)
 
     def lines(self) -> str:
-        what, got, allowed, fix = (
-            printable(text, 2_000) for text in (self.what, self.got, self.allowed, self.fix)
-        )
-        return f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}"
+        rows = [
+            f"error:   {printable(self.what, 2_000)}",
+            f"  got:     {printable(self.got, 2_000)}",
+            f"  allowed: {printable(self.allowed, 2_000)}",
+            f"  fix:     {printable(self.fix, 2_000)}",
+        ]
+        return "\n".join(rows)
 
 
 class Stopped(InputError):
@@ -200,7 +203,7 @@ def _end_as_lost_peer(error: Exception) -> NoReturn:
         traceback.print_exception(error)
     reason, _, _advice = str(error).partition(" This is typically")
     message = printable(" ".join(reason.split())[:300])
-    print(f"lost:    another process of this job is gone: {message}", file=sys.stderr)
+    print(f"lost:    another process of this job has ended: {message}", file=sys.stderr)
     print(
         f"  next:    start this one again; it ends with {EXIT_RETRY}, so that its launcher does",
         file=sys.stderr,

@@ -22,13 +22,17 @@ def parse(got: object, most: int) -> tuple[int, int]:
     smallest, largest = (int(number) for number in got.split(".."))
     if 1 <= smallest < largest <= most:
         return smallest, largest
-    low, high = sorted(min(max(number, 1), most) for number in (smallest, largest))
+    low, high = sorted((_clamp(smallest, most), _clamp(largest, most)))
     raise InputError(
         "nodes",
         got=got,
         allowed=allowed,
         fix=f"write {low}..{high}" if low < high else f"write {low}",
     )
+
+
+def _clamp(number: int, most: int) -> int:
+    return min(max(number, 1), most)
 
 
 def _whole(got: object, most: int) -> tuple[int, int]:

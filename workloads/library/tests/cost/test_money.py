@@ -1,4 +1,4 @@
-"""What a useful hour costs, and where Spot stops paying."""
+"""Tests the cost of a useful hour, and where Spot stops paying."""
 
 import math
 from dataclasses import replace

@@ -114,7 +114,7 @@ def test_transient_errors_are_retried_and_others_counted(
 def test_the_test_server_refuses_early_points(
     server: MetricServer, writer: CloudWriter, clock: Clock
 ) -> None:
-    """Without it the tests above would prove nothing."""
+    """The tests above would prove nothing if the server took every point."""
     writer.write(ages(1))
     writer._last_s.clear()  # pyright: ignore[reportPrivateUsage]
     clock.now += 1

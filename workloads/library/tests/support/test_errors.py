@@ -1,6 +1,4 @@
-"""How a command ends: bad input and missing services are the user's to mend, anything else is a bug
-of ours.
-"""
+"""Tests how a command ends: users can fix bad input and missing services, all else is a bug."""
 
 import os
 import subprocess

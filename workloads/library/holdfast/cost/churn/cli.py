@@ -62,7 +62,7 @@ def _show_cloud(project: str, cluster: str, since_s: float, *, as_json: bool) ->
     from holdfast.cost.churn import cloud_series
 
     reader = cloud_series.cloud_reader(project, cluster)
-    churn = reader.measured(time.time(), since_s)
+    churn = reader.measure(time.time(), since_s)
     if len(churn.clusters) > 1:
         names = ", ".join(churn.clusters)
         print(f"added up: {names}; --cluster NAME shows one of them", file=sys.stderr)

@@ -53,7 +53,7 @@ class CloudReader:
     """Name of the cluster to read; empty: all of the project."""
     patience_s: float = 60.0
 
-    def measured(self, now_s: float, since_s: float) -> Measured:
+    def measure(self, now_s: float, since_s: float) -> Measured:
         """Measures the churn up to a few minutes ago. Raises Unjudged if no node was watched."""
         end_s = int(now_s) - SETTLE_S
         begin_s = max(0, end_s - int(since_s))
@@ -113,10 +113,10 @@ class CloudReader:
         except exceptions.GoogleAPIError as error:
             # A RetryError hides the error that was retried.
             cause = getattr(error, "cause", None) or error
-            raise self._unjudged(cause, metric) from error
+            raise self._explain_failure(cause, metric) from error
         return increases
 
-    def _unjudged(self, error: Exception, metric: str) -> Unjudged:
+    def _explain_failure(self, error: Exception, metric: str) -> Unjudged:
         source = f"Cloud Monitoring of project {self.project}"
         match error:
             case exceptions.Forbidden() | exceptions.Unauthorized():

@@ -69,7 +69,7 @@ class Exposure:
 
 
 Ages = Sequence[tuple[float, float, Exposure]]
-"""From hours, to hours and exposure, for each band of node age."""
+"""Lower hours, upper hours and exposure of each band of node age."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Cloud:
         assert self.writers.setdefault(cluster, writer).write(both) == 2
 
     def measure(self, hours: float, since_s: float = 7 * 86_400.0) -> Measured:
-        return self.reader.measured(MIDNIGHT + hours * HOUR + SETTLE_S, since_s)
+        return self.reader.measure(MIDNIGHT + hours * HOUR + SETTLE_S, since_s)
 
 
 @pytest.fixture
