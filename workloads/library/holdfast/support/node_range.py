@@ -31,8 +31,8 @@ def parse(got: object, most: int) -> tuple[int, int]:
     )
 
 
-def _clamp(number: int, most: int) -> int:
-    return min(max(number, 1), most)
+def _clamp(number: int, limit: int) -> int:
+    return min(max(number, 1), limit)
 
 
 def _whole(got: object, most: int) -> tuple[int, int]:
