@@ -1,6 +1,5 @@
 """Defines the ledger of a run: where its time went. Training and batch fill it by their rules."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,7 +145,7 @@ def make_head(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def sum_by_state(spans: Iterable[Span]) -> Mapping[State, int]:
-    sums: Counter[State] = Counter()
+    sums = dict.fromkeys(STATES, 0)
     for span in spans:
         sums[span.state] += span.length_us
-    return {state: sums[state] for state in STATES}
+    return sums

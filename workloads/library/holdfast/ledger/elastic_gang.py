@@ -5,7 +5,6 @@ lane is swept, and the sizes of the gang are laid over it: cost and memory follo
 the places times the events.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 
@@ -58,14 +57,14 @@ def sum_node_time_us(
     lane: Sequence[Span], sizes: Iterable[GangSize], places: int
 ) -> Mapping[State, int]:
     """Returns the time of all places by state. `lane` is that of a place that always had a node."""
-    sums: Counter[State] = Counter()
+    sums = dict.fromkeys(STATES, 0)
     for span in lane:
         sums[span.state] += span.length_us * places
     for span, size in _overlaps(lane, sizes):
         missing_us = span.length_us * (places - size.nodes)
         sums[span.state] -= missing_us
         sums[State.DEGRADED] += missing_us
-    return {state: sums[state] for state in STATES}
+    return sums
 
 
 def draw_lanes(lane: Sequence[Span], sizes: Sequence[GangSize], places: int) -> Iterable[Span]:

@@ -59,8 +59,11 @@ class JobSummary:
     @property
     def recovered_after_s(self) -> tuple[float, ...]:
         """Seconds until work went on, for the evictions after which it did, in their order."""
-        seconds = [recovery.seconds for recovery in self.recoveries]
-        return tuple(value for value in seconds if value is not None)
+        seconds: list[float] = []
+        for recovery in self.recoveries:
+            if recovery.seconds is not None:
+                seconds.append(recovery.seconds)
+        return tuple(seconds)
 
 
 def read_job_summaries(folder: Path) -> dict[str, JobSummary]:
@@ -101,18 +104,21 @@ def _summarize(runs: Runs) -> JobSummary:
     recoveries: list[Recovery] = []
     restarts: list[Restart] = []
     orderly_exits = 0
+    repeated = 0
+    missing_us = 0
     for ledger, run in zip(ledgers, runs, strict=True):
         recoveries += ledger.recoveries
         restarts += ledger.restarts
         orderly_exits += _count_orderly_exits(kind, process_runs(run))
-    missing_us = sum(ledger.totals_us[State.DEGRADED] for ledger in ledgers)
+        repeated += ledger.lost
+        missing_us += ledger.totals_us[State.DEGRADED]
     return JobSummary(
         job=ledgers[0].job,
         kind=kind,
         useful_ratio=_compute_useful_ratio(ledgers),
         step=_find_step(ledgers),
         last_commit_s=_find_last_commit_s(ledgers),
-        lost=sum(ledger.lost for ledger in ledgers),
+        lost=repeated,
         recoveries=tuple(sorted(recoveries, key=lambda recovery: recovery.t_us)),
         size=_find_present_size(ledgers),
         restarts=tuple(sorted(restarts)),
@@ -122,10 +128,12 @@ def _summarize(runs: Runs) -> JobSummary:
 
 
 def _compute_useful_ratio(ledgers: Sequence[JobLedger]) -> float | None:
-    wall_us = sum(ledger.wall_us for ledger in ledgers)
-    if not wall_us:
-        return None
-    return sum(ledger.useful_us for ledger in ledgers) / wall_us
+    wall_us = 0
+    useful_us = 0
+    for ledger in ledgers:
+        wall_us += ledger.wall_us
+        useful_us += ledger.useful_us
+    return useful_us / wall_us if wall_us else None
 
 
 def _find_last_commit_s(ledgers: Sequence[JobLedger]) -> float | None:
