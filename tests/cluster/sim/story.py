@@ -18,7 +18,7 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.controllers.watch import KINDS, QUEUED, Kind, Watcher
-from holdfast.mover.view import View, ending
+from holdfast.mover.cluster_view import View, ending
 from holdfast.support.values import rfc3339, unix_s
 from tests.cluster.sim.waiting import until
 

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from holdfast.controllers import lease, watch
 from holdfast.manifests.render_context import RenderContext
-from holdfast.mover import main, view
+from holdfast.mover import cluster_view, main
 from holdfast.vocabulary.environment import ENV_DATABASE
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
@@ -82,7 +82,7 @@ def test_the_mover_moves_jobs_where_they_run_and_touches_nothing_else(env: str) 
         ):
             acts.add((space, group, resource, "", verb))
     acts |= {("default", "", "events", "", "create")}  # about nodes
-    assert granted(env, "mover") == watching([*watched, *view.ending()]) | acts | holding(
+    assert granted(env, "mover") == watching([*watched, *cluster_view.ending()]) | acts | holding(
         lease.MOVER
     )
 

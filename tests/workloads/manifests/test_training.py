@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.controllers.objects import read_pod
+from holdfast.controllers.cluster_objects import read_pod
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
 from holdfast.support.values import quantity

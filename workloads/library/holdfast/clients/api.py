@@ -1,8 +1,7 @@
-"""The Kubernetes API as JSON: paths in, dictionaries out, through the official client's transport
-and credentials.
+"""Calls the Kubernetes API as JSON: paths in, dictionaries out.
 
-Dictionaries, since the typed models double the time of a long list and know neither JobSet nor
-Kueue.
+Uses the official client's transport and credentials. Its typed models double the time of a long
+list, and know neither JobSet nor Kueue.
 """
 
 import json
@@ -29,25 +28,32 @@ class ApiError(HoldfastError, RuntimeError):
 
 class Api:
     def __init__(self, kubeconfig: Path | None = None, context: str | None = None) -> None:
-        """None takes the user's own kubeconfig and its current context, as kubectl does."""
+        """Connects as kubectl does: None stands for the user's kubeconfig and its current context.
+
+        Raises Unjudged if the kubeconfig has no such cluster.
+        """
         from kubernetes import config
 
         file = str(kubeconfig) if kubeconfig else None
         try:
             self.client = config.new_client_from_config(file, context)
-            known: Any = config.list_kube_config_contexts(file)
+            listing: Any = config.list_kube_config_contexts(file)
         except config.ConfigException as error:
-            where = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
+            path = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
             fix = "run your platform's get-credentials command, or give --kubeconfig FILE"
-            raise Unjudged(f"no cluster in {where}: {error} {fix}") from error
-        chosen = next((each for each in known[0] if each["name"] == context), known[1])
-        self.context = str(chosen["name"])
-        self.cluster = str(chosen["context"]["cluster"])
-        """As the kubeconfig names it; gcloud writes gke_PROJECT_LOCATION_NAME."""
+            raise Unjudged(f"no cluster in {path}: {error} {fix}") from error
+        contexts, selected = listing
+        for candidate in contexts:
+            if candidate["name"] == context:
+                selected = candidate
+                break
+        self.context = str(selected["name"])
+        self.cluster = str(selected["context"]["cluster"])
+        """The cluster's name in the kubeconfig; gcloud writes gke_PROJECT_LOCATION_NAME."""
 
     @classmethod
     def over(cls, client: Any) -> "Api":
-        """Over a client that knows its server; no context."""
+        """Wraps a client that knows its server; there is no context."""
         api = cls.__new__(cls)
         api.client = client
         api.context = ""
@@ -62,17 +68,19 @@ class Api:
         body: object = None,
         content_type: str = "application/json",
     ) -> Object:
-        """One request. Raises ApiError for an answer of 400 and above."""
-        text = self._sent(method, path, query, body, content_type)
+        """Sends one request.
+
+        Raises ApiError for a status of 400 and above, Unjudged without a response.
+        """
+        text = self._send(method, path, query, body, content_type)
         return json.loads(text) if text else {}
 
     def text(self, path: str, **query: object) -> str:
-        """What is no JSON, as the log of a pod."""
-        return self._sent("GET", path, query, None, "application/json", "*/*").decode(
-            errors="replace"
-        )
+        """Returns a response that is not JSON, such as the log of a pod."""
+        response = self._send("GET", path, query, None, "application/json", "*/*")
+        return response.decode(errors="replace")
 
-    def _sent(
+    def _send(
         self,
         method: str,
         path: str,
@@ -109,7 +117,7 @@ class Api:
         return self.call("GET", path, query)
 
     def find(self, path: str) -> Object | None:
-        """The object, or None where there is none."""
+        """Returns the object, or None if it does not exist."""
         try:
             return self.get(path)
         except ApiError as error:
@@ -118,7 +126,7 @@ class Api:
             raise
 
     def items(self, path: str, **query: object) -> Iterator[Object]:
-        """Every item of a list, page by page. A resource that the cluster does not know has none."""
+        """Yields every item of a list, page by page; none if the resource is unknown."""
         token: object = None
         while True:
             try:
@@ -133,19 +141,24 @@ class Api:
                 return
 
     def path_of(self, body: Object) -> str:
-        """Where an object of a manifest lives, as the cluster's own discovery says."""
+        """Returns the path of an object of a manifest, by the cluster's discovery.
+
+        Raises ApiError 404 if the cluster does not know the kind.
+        """
         version = body["apiVersion"]
+        kind = body["kind"]
         meta = body["metadata"]
         group = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        known = self.find(group) or {"resources": []}
-        found = next(
-            (r for r in known["resources"] if r["kind"] == body["kind"] and "/" not in r["name"]),
-            None,
-        )
-        if found is None:
-            raise ApiError(404, f"the cluster does not know {version} {body['kind']}")
-        scope = f"/namespaces/{meta.get('namespace', 'default')}" if found["namespaced"] else ""
-        return f"{group}{scope}/{found['name']}/{meta['name']}"
+        discovery = self.find(group) or {"resources": []}
+        for resource in discovery["resources"]:
+            is_subresource = "/" in resource["name"]
+            if resource["kind"] != kind or is_subresource:
+                continue
+            scope = ""
+            if resource["namespaced"]:
+                scope = f"/namespaces/{meta.get('namespace', 'default')}"
+            return f"{group}{scope}/{resource['name']}/{meta['name']}"
+        raise ApiError(404, f"the cluster does not know {version} {kind}")
 
     def create(self, path: str, body: Object, **query: object) -> Object:
         return self.call("POST", path, query, body)
@@ -154,16 +167,14 @@ class Api:
         return self.call("PUT", path, {}, body)
 
     def patch(self, path: str, operations: list[Object]) -> Object:
-        """JSON Patch: all of it or nothing."""
+        """Applies a JSON Patch, all of it or nothing."""
         return self.call("PATCH", path, {}, operations, JSON_PATCH)
 
     def merge(self, path: str, change: Object) -> Object:
         return self.call("PATCH", path, {}, change, MERGE)
 
     def apply(self, path: str, body: Object, **query: object) -> Object:
-        """Server-side apply with strict field validation: an unknown field is an error, not a
-        warning.
-        """
+        """Applies an object on the server with strict validation: an unknown field is an error."""
         parameters = {
             "fieldManager": "holdfast",
             "force": "true",
@@ -172,8 +183,9 @@ class Api:
         return self.call("PATCH", path, parameters, body, APPLY)
 
     def evict(self, namespace: str, pod: str) -> None:
-        """Through the Eviction API, as a drain does it. Raises ApiError 429 where a budget refuses
-        now.
+        """Evicts a pod through the Eviction API, as a drain does.
+
+        Raises ApiError 429 if a disruption budget forbids it now.
         """
         body = {
             "apiVersion": "policy/v1",
@@ -187,7 +199,7 @@ class Api:
 
 
 def connect(kubeconfig: str) -> Api:
-    """For a process of a pod: by the file, or without one by the pod's service account."""
+    """Connects a process by its kubeconfig, or without one by the pod's service account."""
     from kubernetes import client, config
 
     if kubeconfig:
@@ -202,19 +214,19 @@ def connect(kubeconfig: str) -> Api:
 
 
 def fix_of_unchangeable(error: ApiError, body: Object) -> str:
-    """For an object that is there with other values, which its kind never changes; empty for any
-    other refusal.
+    """Returns the fix if an object exists with other values, which its kind cannot change.
+
+    It is empty for any other refusal.
     """
     if error.status != 422 or "immutable" not in str(error):
         return ""
-    what = f"{body['kind']} {body['metadata']['name']}"
+    name = f"{body['kind']} {body['metadata']['name']}"
+    hint = ""
     if body["kind"] == "PersistentVolume":
-        kept = " (what it points to stays, if its reclaim policy is Retain)"
-    else:
-        kept = ""
+        hint = " (what it points to stays, if its reclaim policy is Retain)"
     return (
         "check that this is the cluster of this environment; if it is, `kubectl delete"
-        f" {what}`{kept}, then repeat"
+        f" {name}`{hint}, then repeat"
     )
 
 

@@ -1,8 +1,7 @@
-"""Cloud Monitoring as its writer and its readers use it."""
+"""Lists the transient errors of Cloud Monitoring, for its writer and its readers."""
 
 from google.api_core import exceptions
 
-# Worth another try.
 TRANSIENT = (
     exceptions.ServiceUnavailable,
     exceptions.ResourceExhausted,

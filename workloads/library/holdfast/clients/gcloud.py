@@ -1,4 +1,4 @@
-"""Ask Google, read-only, through the user's own gcloud."""
+"""Asks Google, read-only, through the user's gcloud."""
 
 import json
 import shutil
@@ -10,21 +10,19 @@ from holdfast.support.errors import Unjudged
 
 
 class GcloudFailed(Unjudged):
-    """gcloud ran and refused."""
+    """Reports that gcloud ran and failed."""
 
 
 def ask(*arguments: str, project: str, timeout_s: float = 60) -> Any:
-    """The answer as JSON."""
-    # The project is always stated: a default of the user's configuration would answer about another
-    # one.
-    output = run(
-        (*arguments, f"--project={project}", "--format=json", "--quiet"), timeout_s=timeout_s
-    )
+    """Runs gcloud and returns its JSON output. Raises Unjudged if it fails."""
+    # Without the project, gcloud would answer about the default of the user's configuration.
+    options = (f"--project={project}", "--format=json", "--quiet")
+    output = run((*arguments, *options), timeout_s=timeout_s)
     return json.loads(output or "null")
 
 
 def found() -> str:
-    """The path of the program. Unjudged where it is not installed."""
+    """Returns the path of the program. Raises Unjudged if it is not installed."""
     program = shutil.which("gcloud")
     if program is None:
         raise Unjudged("gcloud is not installed: https://cloud.google.com/sdk/docs/install")
@@ -32,11 +30,13 @@ def found() -> str:
 
 
 def run(arguments: Sequence[str], *, timeout_s: float = 60) -> str:
+    """Runs gcloud and returns its output. Raises Unjudged if it is missing, slow or fails."""
     program = found()
+    command = f"gcloud {' '.join(arguments[:3])}"
     try:
-        # gcloud retries on its own where packets are dropped, and `doctor` asks nine questions one
-        # after the other.
-        done = subprocess.run(
+        # gcloud itself retries for long if packets are dropped, and `doctor` asks nine questions in
+        # turn.
+        process = subprocess.run(
             [program, *arguments],
             capture_output=True,
             text=True,
@@ -44,13 +44,9 @@ def run(arguments: Sequence[str], *, timeout_s: float = 60) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise GcloudFailed(
-            f"gcloud {' '.join(arguments[:3])} took longer than {timeout_s:.0f} s"
-        ) from None
-    if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()
-        raise GcloudFailed(
-            f"gcloud {' '.join(arguments[:3])}:"
-            f" {reason[0] if reason else f'exit {done.returncode}'}"
-        )
-    return done.stdout
+        raise GcloudFailed(f"{command} took longer than {timeout_s:.0f} s") from None
+    if process.returncode != 0:
+        messages = process.stderr.strip().splitlines()
+        reason = messages[0] if messages else f"exit {process.returncode}"
+        raise GcloudFailed(f"{command}: {reason}")
+    return process.stdout

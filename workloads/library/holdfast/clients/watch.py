@@ -1,9 +1,8 @@
-"""One kind of a cluster, as a copy that is kept equal to what the API server knows, through its
-restarts.
+"""Mirrors one kind of object of a cluster, through restarts of the API server.
 
-List, then watch from there; on any break, and when a watch ends, list again: what vanished
-meanwhile is forgotten, so a missed DELETED does no harm. Standard library only: the proxy's image
-has no client for Kubernetes.
+Lists, then watches from there; on any break, and when a watch ends, lists again. Objects missing
+from the list are dropped, so a missed DELETED does no harm. Uses the standard library only: the
+proxy's image has no client for Kubernetes.
 """
 
 import json
@@ -17,7 +16,7 @@ from holdfast.support.errors import HoldfastError
 
 Object = Mapping[str, Any]
 Change = tuple[str, Object]
-"""ADDED, MODIFIED or DELETED, and of what."""
+"""ADDED, MODIFIED or DELETED, and the object."""
 WATCH_S = 300
 _PAGE = 1_000
 _LIST_S = 30.0
@@ -28,11 +27,11 @@ _FIRST_PAUSE_S = 0.5
 
 
 class NotThere(HoldfastError):
-    """A kind that this cluster does not know, or does not show, and that nothing waits for."""
+    """Reports a kind that this cluster does not know or show, and that nothing waits for."""
 
 
 class Answer(Protocol):
-    """Lines, when it is iterated; http.client's and urllib3's responses are such."""
+    """A response that yields lines, as those of http.client and urllib3 do."""
 
     def read(self) -> bytes: ...
 
@@ -42,10 +41,10 @@ class Answer(Protocol):
 
 
 class ListAndWatch(threading.Thread):
-    """Runs until `stop`. `ready` is set after the first list."""
+    """Runs until `stop` is set. `ready` is set after the first list."""
 
     breaks: ClassVar[tuple[type[Exception], ...]] = (OSError, HTTPException, ValueError, KeyError)
-    """What ends a watch, to be begun again. ValueError: a line cut by the server's end."""
+    """Errors after which the list is repeated. ValueError: a line that the server's end cut."""
     longest_pause_s: ClassVar[float] = 15.0
 
     def __init__(
@@ -57,18 +56,21 @@ class ListAndWatch(threading.Thread):
         self.ready = threading.Event()
         self.stop = threading.Event()
         self.open: Any = None
-        """The answer that is being read."""
+        """The response that is being read."""
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> Answer:
-        """`timeout_s` bounds each wait for bytes. NotThere, or one of `breaks`."""
+        """Sends a request. `timeout_s` bounds each wait for bytes.
+
+        Raises NotThere, or one of `breaks`.
+        """
         raise NotImplementedError
 
     def take(self, changes: Sequence[Change]) -> None:
-        """A page of the list, or one change of the watch."""
+        """Applies a page of the list, or one change of the watch."""
         raise NotImplementedError
 
     def keep_only(self, listed: set[Any]) -> None:
-        """The list is complete: what has none of these keys is gone."""
+        """Drops the objects that are missing from a complete list of keys."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -84,19 +86,20 @@ class ListAndWatch(threading.Thread):
                 self.ready.set()
                 self.stop.wait(_LOOK_AGAIN_S)
             except self.breaks as error:
-                self._warn(f"{_short(error)}; listing again in {pause_s:.1f} s")
+                self._warn(f"{_shorten(error)}; listing again in {pause_s:.1f} s")
                 self.stop.wait(pause_s)
                 pause_s = min(pause_s * 2, self.longest_pause_s)
 
     def _list(self) -> str:
-        """Page by page: the objects of a large cluster are never in memory together."""
+        """Lists page by page, so that a large cluster is never in memory at once."""
         keys: set[Any] = set()
         query = {"limit": str(_PAGE)}
         while True:
-            with closing(self.get(query, _LIST_S)) as answer:
-                page = json.loads(answer.read())
-            self.take([("ADDED", found) for found in page["items"]])
-            keys |= {self._key(found) for found in page["items"]}
+            with closing(self.get(query, _LIST_S)) as response:
+                page = json.loads(response.read())
+            items = page["items"]
+            self.take([("ADDED", item) for item in items])
+            keys.update(self._key(item) for item in items)
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
                 self.keep_only(keys)
@@ -109,13 +112,13 @@ class ListAndWatch(threading.Thread):
             "timeoutSeconds": str(WATCH_S),
             "allowWatchBookmarks": "1",
         }
-        with closing(self.get(query, WATCH_S + _SILENT_S)) as answer:
-            self.open = answer
+        with closing(self.get(query, WATCH_S + _SILENT_S)) as response:
+            self.open = response
             try:
-                for line in answer:
+                for line in response:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        # too old
+                        # The version to watch from is too old.
                         raise ValueError(event["object"].get("message", "the watch cannot go on"))
                     if event["type"] != "BOOKMARK":
                         self.take([(event["type"], event["object"])])
@@ -125,7 +128,9 @@ class ListAndWatch(threading.Thread):
                 self.open = None
 
 
-def _short(error: Exception) -> str:
-    if str(error):
-        return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-    return type(error).__name__
+def _shorten(error: Exception) -> str:
+    name = type(error).__name__
+    if not str(error):
+        return name
+    first_line = str(error).splitlines()[0]
+    return f"{name}: {first_line[:200]}"

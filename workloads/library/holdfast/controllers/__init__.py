@@ -1,1 +1,1 @@
-"""Watching a cluster under a lease, which exporter and mover share."""
+"""Watches a cluster under a lease. The exporter and the mover share this room."""

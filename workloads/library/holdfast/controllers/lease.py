@@ -1,4 +1,4 @@
-"""One exporter and one mover act at a time: a Lease of the cluster for each decides which.
+"""Elects one exporter and one mover by a Lease of the cluster each.
 
 The API server's resourceVersion decides races, so clocks need to agree only roughly.
 """
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.support.values import unix_s
@@ -30,42 +31,53 @@ class Lease:
     holds_s: int = 30
     clock: Callable[[], float] = time.time
     heard: bool = False
-    """At the last look another holder had renewed since the look before."""
-    _mine_until_s: float = 0.0
+    """Another holder renewed the lease between the last two calls of `held`."""
+    _held_until_s: float = 0.0
     _renewed: str = ""
 
     def held(self) -> bool:
-        """Take, renew or respect the lease; whether it is mine now."""
-        found = self.api.find(f"{self._leases}/{self.name}")
-        spec = (found or {}).get("spec") or {}
+        """Takes or renews the lease unless another process holds it.
+
+        Returns whether this process holds it now. Raises ApiError or Unjudged if the API server
+        cannot say.
+        """
+        lease = self.api.find(self._path)
+        spec = (lease or {}).get("spec") or {}
+        holder = spec.get("holderIdentity")
         renewed = spec.get("renewTime") or ""
-        expired = self.clock() - unix_s(renewed) > (
-            spec.get("leaseDurationSeconds") or self.holds_s
-        )
-        if spec.get("holderIdentity") not in (None, "", self.me) and not expired:
+        if holder not in (None, "", self.me) and not self._is_expired(spec):
             self.heard = renewed != self._renewed
             self._renewed = renewed
-            self._mine_until_s = 0.0
+            self._held_until_s = 0.0
             return False
-        return self._written(found)
+        return self._write(lease)
 
     @property
     def recently_held(self) -> bool:
-        """This process held it, and no other can have taken it yet."""
-        return self.clock() < self._mine_until_s
+        """This process held the lease, and no other can have taken it yet."""
+        return self.clock() < self._held_until_s
 
     def release(self) -> None:
-        """So that the next one need not wait for the end of the term."""
-        path = f"{self._leases}/{self.name}"
-        found = self.api.get(path)
-        if found["spec"].get("holderIdentity") == self.me:
-            self.api.replace(path, found | {"spec": found["spec"] | {"holderIdentity": ""}})
+        """Gives up the lease, so that the next process need not wait for the end of the term."""
+        lease = self.api.get(self._path)
+        spec = lease["spec"]
+        if spec.get("holderIdentity") == self.me:
+            released = spec | {"holderIdentity": ""}
+            self.api.replace(self._path, lease | {"spec": released})
 
     @property
     def _leases(self) -> str:
         return f"{api_path(LEASE_API)}/namespaces/{self.namespace}/leases"
 
-    def _written(self, found: Object | None) -> bool:
+    @property
+    def _path(self) -> str:
+        return f"{self._leases}/{self.name}"
+
+    def _is_expired(self, spec: Object) -> bool:
+        age_s = self.clock() - unix_s(spec.get("renewTime") or "")
+        return age_s > (spec.get("leaseDurationSeconds") or self.holds_s)
+
+    def _write(self, lease: Object | None) -> bool:
         now = datetime.fromtimestamp(self.clock(), UTC)
         spec = {
             "holderIdentity": self.me,
@@ -73,18 +85,18 @@ class Lease:
             "renewTime": f"{now:%Y-%m-%dT%H:%M:%S.%fZ}",
         }
         try:
-            if found is None:
-                head = {
+            if lease is None:
+                head: dict[str, Any] = {
                     "apiVersion": LEASE_API,
                     "kind": "Lease",
                     "metadata": {"name": self.name},
                 }
                 self.api.create(self._leases, head | {"spec": spec})
             else:
-                self.api.replace(f"{self._leases}/{self.name}", found | {"spec": spec})
+                self.api.replace(self._path, lease | {"spec": spec})
         except ApiError as error:
             if error.status == CONFLICT:
-                return False  # another exporter was faster
+                return False  # another process was faster
             raise
-        self._mine_until_s = self.clock() + self.holds_s
+        self._held_until_s = self.clock() + self.holds_s
         return True

@@ -1,5 +1,6 @@
-"""The loop of a process that watches a cluster, exporter or mover: passes under a lease. The first
-signal ends it cleanly.
+"""Runs the passes of a process that watches a cluster, exporter or mover, under a lease.
+
+The first signal ends the loop cleanly.
 """
 
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -7,15 +8,15 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from holdfast.clients.api import ApiError
+from holdfast.controllers.cloud_logs import CloudLogs
+from holdfast.controllers.controller_log import get_logger
 from holdfast.controllers.lease import Lease
-from holdfast.controllers.log import logger
-from holdfast.controllers.logs import CloudLogs
 from holdfast.controllers.watch import Watcher
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.roles import DEFAULT_TEAM, JOB_NAMESPACES
 
-LOG = logger("pass")
+LOG = get_logger("pass")
 
 
 class Worker(Protocol):
@@ -28,7 +29,7 @@ class Worker(Protocol):
 
 @contextmanager
 def running(threads: Sequence[Worker | None]) -> Generator[None]:
-    """Those that are there, until the end of the block."""
+    """Runs the threads that are not None until the end of the block."""
     present = [thread for thread in threads if thread]
     for thread in present:
         thread.start()
@@ -46,21 +47,26 @@ def run(
     stop: Shutdown,
     every_s: float,
 ) -> None:
+    """Repeats `one_pass` until a signal, then releases the lease."""
     # A pass before the first lists would show that nothing is pending and no node exists.
-    while not all(w.ready.is_set() for w in watchers) and not stop.wait(0.1):
+    while not _are_ready(watchers) and not stop.wait(0.1):
         pass
     while not stop.requested:
-        guarded(one_pass)
+        run_guarded(one_pass)
         stop.wait(every_s)
     if lease and leads(lease):
         lease.release()
 
 
-def guarded(one_pass: Callable[[], object]) -> None:
-    """The loop's last resort: a bug must not blind every alert, or stop every move, until a person
-    deploys.
+def _are_ready(watchers: Sequence[Watcher]) -> bool:
+    return all(watcher.ready.is_set() for watcher in watchers)
 
-    The exporter's heartbeat stops meanwhile, so HoldfastMonitoringSilent pages.
+
+def run_guarded(one_pass: Callable[[], object]) -> None:
+    """Runs one pass and logs any exception, as the loop's last resort.
+
+    A bug must not silence every alert, or stop every move, until a person deploys. The exporter's
+    heartbeat stops meanwhile, so HoldfastMonitoringSilent pages.
     """
     try:
         one_pass()
@@ -69,7 +75,11 @@ def guarded(one_pass: Callable[[], object]) -> None:
 
 
 def leads(lease: Lease) -> bool:
-    """A process that cannot ask must not act: two writers would be refused each other's points."""
+    """Returns whether this process may act.
+
+    A process that cannot ask must not act: of two writers, each would get the other's points
+    refused.
+    """
     try:
         return lease.held()
     except (ApiError, Unjudged) as error:
@@ -77,34 +87,35 @@ def leads(lease: Lease) -> bool:
         return False
 
 
-def team_of(given: Sequence[str]) -> dict[str, str]:
-    """Namespace of jobs -> team. `given`: TEAM=NAMESPACE of each; none: those of the default team.
-    Raises InputError.
+def team_of(options: Sequence[str]) -> dict[str, str]:
+    """Returns namespace -> team from the options, each TEAM=NAMESPACE.
+
+    Without options, the default team has the namespaces of the platform. Raises InputError.
     """
-    pairs = [each.partition("=") for each in given]
-    wrong = [
-        each for each, (team, _, space) in zip(given, pairs, strict=True) if not (team and space)
-    ]
-    if wrong:
-        raise InputError(
-            "--team",
-            got=wrong[0],
-            allowed="TEAM=NAMESPACE",
-            fix="name the team and one of its namespaces",
-        )
-    return {space: team for team, _, space in pairs} or dict.fromkeys(JOB_NAMESPACES, DEFAULT_TEAM)
+    teams: dict[str, str] = {}
+    for option in options:
+        team, _, namespace = option.partition("=")
+        if not (team and namespace):
+            raise InputError(
+                "--team",
+                got=option,
+                allowed="TEAM=NAMESPACE",
+                fix="name the team and one of its namespaces",
+            )
+        teams[namespace] = team
+    return teams or dict.fromkeys(JOB_NAMESPACES, DEFAULT_TEAM)
 
 
-def cloud_logs(project: str, cluster_name: str, namespaces: Collection[str]) -> CloudLogs:
-    """Raises Unjudged where there are no credentials."""
+def connect_cloud_logs(project: str, cluster_name: str, namespaces: Collection[str]) -> CloudLogs:
+    """Raises Unjudged if there are no credentials."""
     import google.auth
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import AuthorizedSession
 
+    scopes = ["https://www.googleapis.com/auth/logging.read"]
     try:
-        credentials, _ = google.auth.default(
-            scopes=["https://www.googleapis.com/auth/logging.read"]
-        )
+        credentials, _ = google.auth.default(scopes=scopes)
     except GoogleAuthError as error:
         raise Unjudged(f"no credentials for Cloud Logging: {error}") from error
-    return CloudLogs(AuthorizedSession(credentials), project, cluster_name, namespaces=namespaces)
+    session = AuthorizedSession(credentials)
+    return CloudLogs(session, project, cluster_name, namespaces=namespaces)

@@ -1,8 +1,8 @@
-"""Jobs that wait without a pod: Kueue's Workloads, and the ProvisioningRequests behind flex-start.
+"""Follows jobs that wait without a pod: Kueue's Workloads and flex-start's ProvisioningRequests.
 
-While Kueue or Google's queue holds a job there is no pod, so no pod can be Pending. Pure: objects
-as dicts in, samples out. Guarantee: memory follows the objects that exist; every reason is one of
-four, so series stay few.
+While Kueue or Google's queue holds a job it has no pod, so no pod can be Pending. Pure: objects as
+dicts in, samples out. Guarantee: memory follows the objects that exist; there are four reasons, so
+series stay few.
 """
 
 from collections import Counter, defaultdict
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.controllers.lines import Line, admitted
-from holdfast.controllers.objects import condition, is_true, since_s
+from holdfast.controllers.cluster_objects import find_condition, is_true, since_s
+from holdfast.controllers.event_lines import Line, make_admission_line
 from holdfast.controllers.sample import Sample, sample
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
@@ -21,135 +21,164 @@ QUOTA = "quota"
 INADMISSIBLE = "inadmissible"
 CHECK = "admission-check"
 STOPPED = "stopped"
-# Conditions of a ProvisioningRequest after which its nodes will not come, or are gone.
+# Conditions after which the nodes of a ProvisioningRequest will not come, or no longer exist.
 LOST_REQUEST = ("Failed", "BookingExpired", "CapacityRevoked")
 NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A Workload that Kueue knows and that has not finished."""
+    """A Workload that Kueue has and that has not finished."""
 
     queue: str
     flavor: str
-    """Of its GPUs, or of anything, once Kueue has reserved quota; `none` before."""
+    """The flavor of its GPUs, or of any resource, once Kueue has reserved quota; `none` before."""
     accelerator: str
     reason: str
-    """Why it has not started; empty: it has."""
+    """The reason why it has not started; empty if it has."""
     since_s: float
-    """Waits since its creation, or since it lost what it had."""
+    """Start of its wait: its creation, or the loss of its capacity."""
 
 
 @dataclass(slots=True)
 class Queues:
-    workloads: dict[str, Waiting] = field(default_factory=dict[str, Waiting])
-    requests: dict[str, str] = field(default_factory=dict[str, str])
+    workloads: dict[str, Waiting] = field(default_factory=dict)
+    requests: dict[str, str] = field(default_factory=dict)
     """uid -> the condition after which its nodes will not come; empty before."""
-    lost: Counter[str] = field(default_factory=Counter[str])
-    """Condition -> ProvisioningRequests that ended so since the exporter began."""
-    lines: list[Line] = field(default_factory=list[Line])
-    """Of jobs that were started since the last call."""
+    lost_requests: Counter[str] = field(default_factory=Counter)
+    """Condition -> ProvisioningRequests that ended so since the exporter started."""
+    lines: list[Line] = field(default_factory=list)
+    """Event lines of jobs that were started since the last call."""
 
-    def workload(self, change: str, found: Mapping[str, Any]) -> None:
-        uid = found["metadata"]["uid"]
-        if change == "DELETED" or is_true(found, "Finished"):
+    def workload(self, change: str, workload: Mapping[str, Any]) -> None:
+        """Applies a change of a Workload."""
+        uid = workload["metadata"]["uid"]
+        if change == "DELETED" or is_true(workload, "Finished"):
             self.workloads.pop(uid, None)
             return
         before = self.workloads.get(uid)
-        now = read_workload(found)
-        # One that had started before anybody watched was counted by the exporter before this one.
+        now = read_workload(workload)
+        # The previous exporter counted the Workloads that started before this one watched.
         if before and before.reason and not now.reason:
-            self._started(found, now, before.since_s)
+            self._record_start(workload, now, before.since_s)
         self.workloads[uid] = now
 
-    def _started(self, found: Mapping[str, Any], now: Waiting, before_s: float) -> None:
-        at_s = since_s(found, "Admitted") or before_s
-        waited_s = max(0.0, at_s - before_s)
-        self.lines.append(admitted(now.queue, now.flavor, now.accelerator, at_s, waited_s))
+    def _record_start(
+        self, workload: Mapping[str, Any], waiting: Waiting, wait_begin_s: float
+    ) -> None:
+        admitted_s = since_s(workload, "Admitted") or wait_begin_s
+        line = make_admission_line(
+            waiting.queue,
+            waiting.flavor,
+            waiting.accelerator,
+            admitted_s,
+            waited_s=max(0.0, admitted_s - wait_begin_s),
+        )
+        self.lines.append(line)
 
-    def request(self, change: str, found: Mapping[str, Any]) -> None:
-        uid = found["metadata"]["uid"]
+    def request(self, change: str, request: Mapping[str, Any]) -> None:
+        """Applies a change of a ProvisioningRequest."""
+        uid = request["metadata"]["uid"]
         before = self.requests.get(uid)
         if change == "DELETED":
             self.requests.pop(uid, None)
             return
-        now = next((kind for kind in LOST_REQUEST if is_true(found, kind)), "")
-        # One that had failed before anybody watched was counted by the exporter before this one.
-        if now and before == "":
-            self.lost[now] += 1
-        self.requests[uid] = now
+        condition = ""
+        for kind in LOST_REQUEST:
+            if is_true(request, kind):
+                condition = kind
+                break
+        # The previous exporter counted the requests that failed before this one watched.
+        if condition and before == "":
+            self.lost_requests[condition] += 1
+        self.requests[uid] = condition
 
     def reset_counters(self) -> None:
-        self.lost.clear()
+        self.lost_requests.clear()
 
     def samples(self, now_s: float) -> Iterable[Sample]:
         longest: dict[tuple[str, str, str, str], float] = defaultdict(float)
         pending = Counter[str]()
         started = Counter[str]()
-        for one in self.workloads.values():
-            # A series for every queue: zero is news, and an absent series would be none.
-            pending[one.queue] += one.reason in (QUOTA, INADMISSIBLE)
-            # What waits for an admission check has passed its queue: Google's answer takes hours by
-            # design.
-            started[one.queue] += one.reason in ("", CHECK)
-            if one.reason:
-                key = one.queue, one.flavor, one.accelerator, one.reason
-                longest[key] = max(longest[key], now_s - one.since_s)
-        for (queue, flavor, accelerator, reason), waited in longest.items():
+        for workload in self.workloads.values():
+            # Every queue has a series: an absent one would not tell an empty queue.
+            pending[workload.queue] += workload.reason in (QUOTA, INADMISSIBLE)
+            # A workload that waits for an admission check has passed its queue. Google's answer
+            # takes hours by design.
+            started[workload.queue] += workload.reason in ("", CHECK)
+            if workload.reason:
+                key = (
+                    workload.queue,
+                    workload.flavor,
+                    workload.accelerator,
+                    workload.reason,
+                )
+                longest[key] = max(longest[key], now_s - workload.since_s)
+        for (queue, flavor, accelerator, reason), waited_s in longest.items():
             labels = {
                 "queue": queue,
                 "flavor": flavor,
                 "accelerator": accelerator,
                 "reason": reason,
             }
-            yield sample("queue_wait_seconds", waited, **labels)
+            yield sample("queue_wait_seconds", waited_s, **labels)
         for queue in pending:
             yield sample("queue_pending_workloads", pending[queue], queue=queue)
             yield sample("queue_started_workloads", started[queue], queue=queue)
         for kind in LOST_REQUEST:
-            yield sample("provisioning_requests_lost_total", self.lost[kind], reason=kind)
+            count = self.lost_requests[kind]
+            yield sample("provisioning_requests_lost_total", count, reason=kind)
 
 
-def read_workload(found: Mapping[str, Any]) -> Waiting:
-    spec = found.get("spec") or {}
-    status = found.get("status") or {}
+def read_workload(workload: Mapping[str, Any]) -> Waiting:
+    spec = workload.get("spec") or {}
+    status = workload.get("status") or {}
     return Waiting(
         queue=spec.get("queueName") or NONE,
-        flavor=_flavor(status),
-        accelerator=_accelerator(spec),
-        reason=_reason(found),
-        since_s=_since_s(found),
+        flavor=_read_flavor(status),
+        accelerator=_read_accelerator(spec),
+        reason=_find_reason(workload),
+        since_s=_find_wait_begin_s(workload),
     )
 
 
-def _reason(found: Mapping[str, Any]) -> str:
-    if is_true(found, "Admitted"):
+def _find_reason(workload: Mapping[str, Any]) -> str:
+    spec = workload.get("spec") or {}
+    if is_true(workload, "Admitted"):
         return ""
-    if not (found.get("spec") or {}).get("active", True):
+    if not spec.get("active", True):
         return STOPPED
-    if is_true(found, "QuotaReserved"):
+    if is_true(workload, "QuotaReserved"):
         return CHECK
-    if condition(found, "QuotaReserved").get("reason") in KUEUE_INADMISSIBLE:
+    quota = find_condition(workload, "QuotaReserved")
+    if quota.get("reason") in KUEUE_INADMISSIBLE:
         return INADMISSIBLE
     return QUOTA
 
 
-def _since_s(found: Mapping[str, Any]) -> float:
-    """An evicted workload waits since then: what it waited before its first start is over."""
-    return max(unix_s(found["metadata"].get("creationTimestamp")), since_s(found, "Evicted"))
+def _find_wait_begin_s(workload: Mapping[str, Any]) -> float:
+    """An evicted Workload waits since its eviction: the wait before its first start is over."""
+    created_s = unix_s(workload["metadata"].get("creationTimestamp"))
+    return max(created_s, since_s(workload, "Evicted"))
 
 
-def _flavor(status: Mapping[str, Any]) -> str:
-    assigned = (status.get("admission") or {}).get("podSetAssignments") or ()
-    flavors = [each.get("flavors") or {} for each in assigned]
-    of_gpus = (each[GPU_RESOURCE] for each in flavors if GPU_RESOURCE in each)
-    return next(of_gpus, next((name for each in flavors for name in each.values()), NONE))
+def _read_flavor(status: Mapping[str, Any]) -> str:
+    admission = status.get("admission") or {}
+    names: list[str] = []
+    for assignment in admission.get("podSetAssignments") or ():
+        flavors = assignment.get("flavors") or {}
+        if GPU_RESOURCE in flavors:
+            return flavors[GPU_RESOURCE]
+        names += flavors.values()
+    return names[0] if names else NONE
 
 
-def _accelerator(spec: Mapping[str, Any]) -> str:
-    for each in spec.get("podSets") or ():
-        pod = (each.get("template") or {}).get("spec") or {}
-        name = (pod.get("nodeSelector") or {}).get(LABEL_ACCELERATOR)
-        if name:
-            return name
+def _read_accelerator(spec: Mapping[str, Any]) -> str:
+    for pod_set in spec.get("podSets") or ():
+        template = pod_set.get("template") or {}
+        pod = template.get("spec") or {}
+        selector = pod.get("nodeSelector") or {}
+        accelerator = selector.get(LABEL_ACCELERATOR)
+        if accelerator:
+            return accelerator
     return NONE

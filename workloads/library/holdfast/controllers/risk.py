@@ -1,14 +1,15 @@
-"""How long Spot nodes were at risk and how many were lost, by pool, machine type, zone and age.
+"""Counts how long Spot nodes were at risk and how many were lost.
 
-`holdfast churn --project` reads the two counters back. A node counts from when it was first watched
-until it is taken or gone, so both counters cover the same time.
+The counters are kept by pool, machine type, zone and age; `holdfast churn --project` reads them
+back. A node counts from when it is first watched until it is reclaimed or deleted, so both counters
+cover the same time.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast.controllers.objects import Node
+from holdfast.controllers.cluster_objects import Node
 from holdfast.controllers.sample import Sample, sample
 from holdfast.cost.churn.estimate import AGE_BANDS_H
 
@@ -17,26 +18,27 @@ Key = tuple[str, str, str, str]
 
 @dataclass(slots=True)
 class Risk:
-    seconds: dict[Key, float] = field(default_factory=dict[Key, float])
-    losses: dict[Key, int] = field(default_factory=dict[Key, int])
-    _until_s: dict[str, float] = field(default_factory=dict[str, float])
-    """Node -> up to when its time is counted."""
+    seconds: dict[Key, float] = field(default_factory=dict)
+    losses: dict[Key, int] = field(default_factory=dict)
+    _until_s: dict[str, float] = field(default_factory=dict)
+    """Node -> moment up to which its time is counted."""
 
-    def lived(self, name: str, node: Node, now_s: float) -> None:
+    def count_time(self, name: str, node: Node, now_s: float) -> None:
         since_s = self._until_s.setdefault(name, now_s)
-        if now_s > since_s:  # a clock that stepped back counts nothing twice
-            key = _key(node, now_s)
+        # A clock that stepped back must not count time twice.
+        if now_s > since_s:
+            key = _make_key(node, now_s)
             self.seconds[key] = self.seconds.get(key, 0.0) + now_s - since_s
             self._until_s[name] = now_s
 
-    def left(self, name: str, node: Node, now_s: float) -> None:
+    def count_end(self, name: str, node: Node, now_s: float) -> None:
         if name in self._until_s:
-            self.lived(name, node, now_s)
+            self.count_time(name, node, now_s)
             del self._until_s[name]
 
-    def lost(self, name: str, node: Node, now_s: float) -> None:
-        self.left(name, node, now_s)
-        key = _key(node, now_s)
+    def count_loss(self, name: str, node: Node, now_s: float) -> None:
+        self.count_end(name, node, now_s)
+        key = _make_key(node, now_s)
         self.losses[key] = self.losses.get(key, 0) + 1
 
     def reset_counters(self) -> None:
@@ -44,7 +46,7 @@ class Risk:
         self.losses.clear()
 
     def samples(self) -> Iterable[Sample]:
-        """Both counters for every key: a loss that did not happen must be a zero, not an absence."""
+        """Yields both counters for every key. Without losses the series is 0, not absent."""
         for key in self.seconds.keys() | self.losses.keys():
             pool, machine_type, zone, age_h = key
             labels = {
@@ -57,11 +59,14 @@ class Risk:
             yield sample("spot_node_losses_total", self.losses.get(key, 0), **labels)
 
 
-def _key(node: Node, now_s: float) -> Key:
-    age_h = max(0.0, now_s - node.born_s) / 3600 if node.born_s else 0.0
+def _make_key(node: Node, now_s: float) -> Key:
+    age_h = 0.0
+    if node.born_s:
+        age_h = max(0.0, now_s - node.born_s) / 3600
+    band = bisect_right(AGE_BANDS_H, age_h) - 1
     return (
         node.pool,
         node.machine_type,
         node.zone,
-        f"{AGE_BANDS_H[bisect_right(AGE_BANDS_H, age_h) - 1]:g}",
+        f"{AGE_BANDS_H[band]:g}",
     )

@@ -1,4 +1,4 @@
-"""One value of one metric at one moment."""
+"""Defines one value of one metric at one moment."""
 
 from dataclasses import dataclass
 
@@ -22,8 +22,9 @@ class Sample:
 
 
 def run_labels(run: JobIdentity) -> dict[str, str]:
-    """Of the series about a run; without an index, where the job is one run."""
-    return {"namespace": run.namespace} | {name: str(value) for name, value in run.fields().items()}
+    """Returns the labels of series about a run; without an index if the job is one run."""
+    fields = {name: str(value) for name, value in run.fields().items()}
+    return {"namespace": run.namespace} | fields
 
 
 def sample(metric: str, value: float, **labels: str) -> Sample:

@@ -1,4 +1,4 @@
-"""The kinds that a Cluster is kept equal to, and what reads each of them from the API server."""
+"""Lists the kinds that a Cluster mirrors, and watches each of them on the API server."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +11,10 @@ from kubernetes.client.exceptions import ApiException
 
 from holdfast.clients.watch import ListAndWatch, NotThere
 from holdfast.controllers.cluster import Cluster
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import get_logger
 from holdfast.vocabulary.kubernetes import KUEUE_API, PROVISIONING_API, api_path
 
-LOG = logger("watch")
+LOG = get_logger("watch")
 HTTP_OK = 200
 NOT_THERE = (403, 404)
 
@@ -25,37 +25,61 @@ Change = Callable[[str, Mapping[str, Any]], None]
 class Kind:
     path: str
     held: str
-    """Attribute of the object that keeps it."""
+    """Attribute of the Cluster that holds the objects."""
     apply: Callable[[Any], Change]
     key: Callable[[Mapping[str, Any]], Any]
     optional: bool = False
     """Nothing waits for it: a cluster may not know this kind, or not show it."""
 
 
-def uid(found: Mapping[str, Any]) -> Any:
-    return found["metadata"]["uid"]
+def uid(body: Mapping[str, Any]) -> Any:
+    return body["metadata"]["uid"]
 
 
-def _named(found: Mapping[str, Any]) -> Any:
-    return found["metadata"]["namespace"], found["metadata"]["name"]
+def _name(body: Mapping[str, Any]) -> Any:
+    return body["metadata"]["name"]
+
+
+def _namespace_and_name(body: Mapping[str, Any]) -> Any:
+    return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
 KINDS = (
-    Kind("/api/v1/nodes", "nodes", lambda c: c.node, lambda o: o["metadata"]["name"]),
-    Kind("/api/v1/pods", "pods", lambda c: c.pod, uid),
-    Kind("/apis/policy/v1/poddisruptionbudgets", "budgets", lambda c: c.budget, _named),
+    Kind(
+        "/api/v1/nodes",
+        "nodes",
+        lambda cluster: cluster.node,
+        _name,
+    ),
+    Kind(
+        "/api/v1/pods",
+        "pods",
+        lambda cluster: cluster.pod,
+        uid,
+    ),
+    Kind(
+        "/apis/policy/v1/poddisruptionbudgets",
+        "budgets",
+        lambda cluster: cluster.budget,
+        _namespace_and_name,
+    ),
 )
-# Nothing waits for these: a cluster may have no Kueue, and ProvisioningRequests are GKE's.
-_REQUESTS = f"{api_path(PROVISIONING_API)}/provisioningrequests"
+# Optional: a cluster may have no Kueue, and only GKE has ProvisioningRequests.
 QUEUED = (
     Kind(
         f"{api_path(KUEUE_API)}/workloads",
         "workloads",
-        lambda c: c.queues.workload,
+        lambda cluster: cluster.queues.workload,
         uid,
         optional=True,
     ),
-    Kind(_REQUESTS, "requests", lambda c: c.queues.request, uid, optional=True),
+    Kind(
+        f"{api_path(PROVISIONING_API)}/provisioningrequests",
+        "requests",
+        lambda cluster: cluster.queues.request,
+        uid,
+        optional=True,
+    ),
 )
 
 
@@ -70,7 +94,9 @@ class Watcher(ListAndWatch):
         lock: threading.Lock,
     ) -> None:
         super().__init__(
-            kind.held, key=kind.key, warn=lambda why: LOG.warning("%s: %s", kind.held, why)
+            kind.held,
+            key=kind.key,
+            warn=lambda reason: LOG.warning("%s: %s", kind.held, reason),
         )
         self.kind = kind
         self._api = api
@@ -78,14 +104,17 @@ class Watcher(ListAndWatch):
         self._lock = lock
 
     def close(self) -> None:
-        """Ends a watch that waits for news, too."""
+        """Ends the watch, even one that waits for news."""
         self.stop.set()
-        answer = self.open
-        if answer:
-            answer.shutdown()
+        response = self.open
+        if response:
+            response.shutdown()
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> Any:
-        """The raw response: typed models cost ten times the memory and time of what is read here."""
+        """Returns the raw response.
+
+        Typed models cost ten times the memory and time of what is read here.
+        """
         request = self._api.param_serialize(
             "GET",
             self.kind.path,
@@ -93,18 +122,18 @@ class Watcher(ListAndWatch):
             header_params={"Accept": "application/json"},
             auth_settings=["BearerToken"],
         )
-        answer: Any = self._api.call_api(*request, _request_timeout=(10, timeout_s))
-        if answer.status in NOT_THERE and self.kind.optional:
-            raise NotThere(answer.reason)
-        if answer.status != HTTP_OK:
-            raise ApiException(status=answer.status, reason=answer.reason)
-        return answer.response
+        reply: Any = self._api.call_api(*request, _request_timeout=(10, timeout_s))
+        if reply.status in NOT_THERE and self.kind.optional:
+            raise NotThere(reply.reason)
+        if reply.status != HTTP_OK:
+            raise ApiException(status=reply.status, reason=reply.reason)
+        return reply.response
 
     def take(self, changes: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         with self._lock:
             apply = self.kind.apply(self._cluster)
-            for change, found in changes:
-                apply(change, found)
+            for change, body in changes:
+                apply(change, body)
 
     def keep_only(self, listed: set[Any]) -> None:
         with self._lock:

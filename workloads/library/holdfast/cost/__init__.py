@@ -1,1 +1,1 @@
-"""Prices, churn, money and receipts."""
+"""Computes prices, churn, the worth of Spot, and receipts."""

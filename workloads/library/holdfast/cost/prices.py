@@ -1,5 +1,4 @@
-"""What a GPU machine costs an hour on each capacity: a dated table of SKUs, and the machine's price
-from it.
+"""Prices a GPU machine by the hour on each capacity, from a dated table of SKUs.
 
 The table is in the repository, so advice works offline; `prices --refresh` rewrites it. Google
 sells a machine in parts (cores, memory, GPUs); bundled local SSD is not counted, 1 to 2 % of
@@ -26,9 +25,9 @@ RAM = "ram"
 GPU = "gpu"
 
 SLICED = frozenset({"a4"})
-"""Families without SKUs for cores and memory: the price of a GPU holds its share of the host."""
+"""Families without SKUs for cores and memory: the price of a GPU includes its share of the host."""
 
-LISTED = "listed"  # read from the catalogue
+LISTED = "listed"  # read from the catalog
 SOLVED = "solved"  # computed from listed prices of whole machines
 INFERRED = "inferred"  # a listed price of the same GPU elsewhere, or the ratio there
 
@@ -36,24 +35,30 @@ INFERRED = "inferred"  # a listed price of the same GPU elsewhere, or the ratio 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sku:
     part: str
-    """CORE and RAM of a machine family (g2, a2, a3), GPU of an accelerator."""
+    """CORE or RAM of a machine family (g2, a2, a3), or GPU of an accelerator."""
     of: str
+    """The machine family or accelerator."""
     capacity: Capacity
     regions: tuple[str, ...]
     usd: float
-    """Per hour and core, GiB or GPU."""
+    """Price of an hour of one core, GiB or GPU."""
     basis: str = LISTED
     sku: str = ""
-    """Empty where the source gave no id."""
+    """Id of the SKU; empty if the source gave none."""
     description: str = ""
     as_of: str = ""
-    """YYYY-MM-DD at which the source had this price; empty where the source has no date."""
+    """Date of the price as YYYY-MM-DD; empty if the source has no date."""
+
+
+SkuKey = tuple[str, str, Capacity, str]
+"""Part, family or accelerator, capacity, region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Why the usual order Spot < flex-start <= on-demand does not hold here; without one the table
-    is refused.
+    """Explains why the usual order Spot < flex-start <= on-demand does not hold in a region.
+
+    A table that breaks the order without a note is refused.
     """
 
     accelerator: str
@@ -66,7 +71,7 @@ class Quote:
     usd: float
     inferred: bool
     as_of: str = ""
-    """Of its oldest part; empty where one has no date."""
+    """Date of its oldest part; empty if a part has no date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,52 +80,58 @@ class Table:
     sources: tuple[str, ...]
     notes: tuple[Note, ...]
     skus: tuple[Sku, ...]
-    _by_key: dict[tuple[str, str, Capacity, str], Sku] = field(
-        init=False, repr=False, compare=False
-    )
+    _by_key: dict[SkuKey, Sku] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # The first of two, as a search through the rows would find it.
-        rows = {}
-        for s in reversed(self.skus):
-            for region in s.regions:
-                rows[(s.part, s.of, s.capacity, region)] = s
-        object.__setattr__(self, "_by_key", rows)
+        by_key: dict[SkuKey, Sku] = {}
+        # Reversed, so that the first of two equal keys wins, as in a search through the rows.
+        for sku in reversed(self.skus):
+            for region in sku.regions:
+                by_key[sku.part, sku.of, sku.capacity, region] = sku
+        object.__setattr__(self, "_by_key", by_key)
 
     def quote(self, machine: MachineType, region: str, capacity: Capacity) -> Quote | None:
-        """None when a part has no price; a machine is never priced from the parts that are known."""
-        wanted = {(GPU, machine.accelerator): machine.gpus}
+        """Returns None if a part has no price.
+
+        A sum without the GPU would look like a bargain, and was one in a public catalog.
+        """
+        amounts: dict[tuple[str, str], float] = {(GPU, machine.accelerator): machine.gpus}
         host = family(machine.name)
         if host not in SLICED:
-            wanted |= {(CORE, host): machine.vcpus, (RAM, host): machine.memory_gib}
-        found = [
-            (sku, amount)
-            for key, amount in wanted.items()
-            if (sku := self.sku(*key, region, capacity))
-        ]
-        # A sum without the GPU looks like a bargain, and was one in a public catalogue.
-        if len(found) < len(wanted):
-            return None
+            amounts[CORE, host] = machine.vcpus
+            amounts[RAM, host] = machine.memory_gib
+        usd = 0.0
+        skus: list[Sku] = []
+        for (part, name), amount in amounts.items():
+            sku = self.sku(part, name, region, capacity)
+            if sku is None:
+                return None
+            usd += sku.usd * amount
+            skus.append(sku)
         return Quote(
-            usd=sum(sku.usd * amount for sku, amount in found),
-            inferred=any(sku.basis == INFERRED for sku, _ in found),
-            # The empty text of an undated part is the least of all.
-            as_of=min(sku.as_of for sku, _ in found),
+            usd=usd,
+            inferred=any(sku.basis == INFERRED for sku in skus),
+            # The empty date of an undated part is the least.
+            as_of=min(sku.as_of for sku in skus),
         )
 
     def regions(self, accelerator: str) -> tuple[str, ...]:
-        """Where at least one capacity of this GPU has a price."""
-        rows = (sku for sku in self.skus if sku.part == GPU and sku.of == accelerator)
-        return tuple(sorted({region for sku in rows for region in sku.regions}))
+        """Returns the regions in which some capacity of this GPU has a price."""
+        regions: set[str] = set()
+        for sku in self.skus:
+            if sku.part == GPU and sku.of == accelerator:
+                regions.update(sku.regions)
+        return tuple(sorted(regions))
 
     def note(self, accelerator: str, region: str) -> str:
-        return next(
-            (n.text for n in self.notes if (n.accelerator, n.region) == (accelerator, region)), ""
-        )
+        for note in self.notes:
+            if (note.accelerator, note.region) == (accelerator, region):
+                return note.text
+        return ""
 
-    def sku(self, part: str, of: str, region: str, capacity: Capacity) -> Sku | None:
-        """The price of one part there."""
-        return self._by_key.get((part, of, capacity, region))
+    def sku(self, part: str, name: str, region: str, capacity: Capacity) -> Sku | None:
+        """Returns the price of a part of a family or accelerator; None without one."""
+        return self._by_key.get((part, name, capacity, region))
 
 
 def family(machine: str) -> str:
@@ -128,15 +139,19 @@ def family(machine: str) -> str:
 
 
 def reference_machine(accelerator: str) -> MachineType:
-    """The machine with the fewest GPUs, by which prices are compared; the common one where several
-    have as few.
+    """Returns the machine by which prices are compared: the one with the fewest GPUs.
+
+    If several have as few, it is the common one.
     """
-    known = [m for m in MACHINE_TYPES.values() if m.accelerator == accelerator]
-    return next((m for m in known if m.name == "g2-standard-8"), min(known, key=lambda m: m.gpus))
+    machines = [m for m in MACHINE_TYPES.values() if m.accelerator == accelerator]
+    for machine in machines:
+        if machine.name == "g2-standard-8":
+            return machine
+    return min(machines, key=lambda machine: machine.gpus)
 
 
 def load(path: Path = TABLE) -> Table:
-    """The table, checked; InputError names what is wrong with it."""
+    """Returns the table, checked. Raises InputError if it is wrong."""
     try:
         body = json.loads(path.read_text())
         if body["schema"] != SCHEMA:
@@ -145,7 +160,7 @@ def load(path: Path = TABLE) -> Table:
             fetched_at=datetime.date.fromisoformat(body["fetched_at"]),
             sources=tuple(body["sources"]),
             notes=tuple(Note(**note) for note in body["notes"]),
-            skus=tuple(_sku(row) for row in body["skus"]),
+            skus=tuple(_read_sku(row) for row in body["skus"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
@@ -159,7 +174,7 @@ def load(path: Path = TABLE) -> Table:
 
 
 def dump(table: Table) -> str:
-    """One SKU a line, so that a refresh shows as a readable diff."""
+    """Returns the table as JSON with one SKU a line, so that the diff of a refresh is readable."""
     lines = [json.dumps(asdict(sku)) for sku in table.skus]
     notes = [asdict(note) for note in table.notes]
     head = {
@@ -168,12 +183,15 @@ def dump(table: Table) -> str:
         "sources": list(table.sources),
         "notes": notes,
     }
-    return json.dumps(head, indent=1)[:-2] + ',\n "skus": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
+    opening = json.dumps(head, indent=1).removesuffix("\n}")
+    skus = ",\n  ".join(lines)
+    return f'{opening},\n "skus": [\n  {skus}\n ]\n}}\n'
 
 
 def check(table: Table) -> None:
-    """Refuse a table whose order of prices is not explained: SKUs were mixed up before, DWS for
-    on-demand.
+    """Raises InputError if the order of prices is broken without a note.
+
+    Such an order has shown mixed up SKUs before, DWS for on-demand.
     """
     for accelerator, region, text in disorders(table):
         if not table.note(accelerator, region):
@@ -182,41 +200,44 @@ def check(table: Table) -> None:
                 got=text,
                 allowed="spot < flex-start <= on-demand, each above 0",
                 fix=(
-                    "if the catalogue really says so, add a note for this accelerator and region to"
+                    "if the catalog really says so, add a note for this accelerator and region to"
                     " prices.json"
                 ),
             )
 
 
 def disorders(table: Table) -> Iterator[tuple[str, str, str]]:
-    """Accelerator, region and what was found there, wherever the usual order does not hold."""
+    """Yields accelerator, region and prices wherever the usual order does not hold."""
     for accelerator in ACCELERATORS:
         machine = reference_machine(accelerator)
         for region in table.regions(accelerator):
-            usd = {
-                c: quote.usd
-                for c in CAPACITIES
-                if (quote := table.quote(machine, region, c)) is not None
-            }
-            if not _in_order(usd):
-                yield (
-                    accelerator,
-                    region,
-                    ", ".join(f"{c.value} {price:.4f}" for c, price in usd.items()),
-                )
+            usd: dict[Capacity, float] = {}
+            for capacity in CAPACITIES:
+                quote = table.quote(machine, region, capacity)
+                if quote is not None:
+                    usd[capacity] = quote.usd
+            if not _is_in_order(usd):
+                prices = [f"{capacity.value} {price:.4f}" for capacity, price in usd.items()]
+                yield accelerator, region, ", ".join(prices)
 
 
-def _in_order(usd: dict[Capacity, float]) -> bool:
-    spot, flex, demand = (usd.get(capacity) for capacity in CAPACITIES)
-    # Reservations are listed at 0.00; one of them in the table wins every comparison.
-    above = min(usd.values(), default=1.0) > 0.0 and all(
-        spot is None or p is None or spot < p for p in (flex, demand)
-    )
-    # Equal is allowed between flex-start and on-demand: some GPUs get no discount there.
-    return above and (flex is None or demand is None or flex <= demand * (1 + 1e-9))
+def _is_in_order(usd: dict[Capacity, float]) -> bool:
+    spot = usd.get(Capacity.SPOT)
+    flex = usd.get(Capacity.FLEX_START)
+    on_demand = usd.get(Capacity.ON_DEMAND)
+    # Reservations are listed at 0.00, and would win every comparison.
+    if min(usd.values(), default=1.0) <= 0.0:
+        return False
+    for price in (flex, on_demand):
+        if spot is not None and price is not None and spot >= price:
+            return False
+    # Flex-start may cost as much as on-demand: some GPUs get no discount there.
+    if flex is None or on_demand is None:
+        return True
+    return flex <= on_demand * (1 + 1e-9)
 
 
-def _sku(row: dict[str, Any]) -> Sku:
+def _read_sku(row: dict[str, Any]) -> Sku:
     typed: dict[str, Any] = {
         "capacity": Capacity(row["capacity"]),
         "regions": tuple(row["regions"]),

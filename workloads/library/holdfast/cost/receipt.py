@@ -1,7 +1,7 @@
-"""The receipt of a job: what was paid, what evictions wasted of it, what on-demand would have cost.
+"""Makes the receipt of a job: what was paid and wasted, and what on-demand would have cost.
 
 The line goes to the log, the JSON to programs that add it up, the annotation onto the JobSet or
-Job. Prices are given, never guessed.
+Job. Prices come from the caller, and are never guessed.
 """
 
 import json
@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError
-from holdfast.ledger.account import UNPAID, JobLedger
-from holdfast.ledger.timeline import STATES, Span, State
+from holdfast.ledger.account import UNPAID, JobLedger, Restart
+from holdfast.ledger.timeline import STATES, State
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.vocabulary.roles import DEFAULT_TEAM
@@ -19,6 +19,7 @@ from holdfast.vocabulary.roles import DEFAULT_TEAM
 SCHEMA = "holdfast.receipt/1"
 ANNOTATION = "holdfast.dev/receipt"
 HTTP_NOT_FOUND = 404
+HOUR_US = 3.6e9
 WASTED = frozenset({State.LOST, State.RESTARTING, State.RESTORING})
 
 
@@ -32,74 +33,74 @@ class Receipt:
     paid_usd: float
     wasted_usd: float
     on_demand_usd: float
-    """The same useful hours on machines that are not preempted."""
+    """Price of the same useful hours on machines that are not preempted."""
     usd_per_useful_hour: float | None
     largest_loss_s: float
     moves: int = 0
-    """Times that it was sent to another capacity."""
+    """Number of moves to another capacity."""
     from_memory: int = 0
     """Restarts of a sharded gang from the memory of its nodes."""
     from_store: int = 0
     missing_node_hours: float = 0.0
-    """Of an elastic gang's places without a node while the others worked: not billed, and work not
-    done.
+    """Hours in which places of an elastic gang had no node while the others worked: not billed, and
+    work not done.
     """
     missing_usd: float = 0.0
-    """What those hours cost where they are made up, at the price paid."""
+    """Price of making up those hours, at the price paid."""
     team: str = DEFAULT_TEAM
-    """Of the job's namespace."""
+    """Team of the job's namespace."""
 
     def line(self) -> str:
-        if self.usd_per_useful_hour is None:
-            rate = "no useful hour"
-        else:
+        rate = "no useful hour"
+        if self.usd_per_useful_hour is not None:
             rate = f"${self.usd_per_useful_hour:.2f} per useful hour"
-        return (
+        parts = [
             f"{self.job}: paid ${self.paid_usd:.2f} ({rate}), ${self.wasted_usd:.2f} of it wasted"
-            f" by {self.evictions} evictions; on demand ${self.on_demand_usd:.2f}; largest loss"
-            f" {self.largest_loss_s:.0f} s"
-            + (f"; moved {self.moves} times" if self.moves else "")
-            + (
-                f"; restarted {self.from_memory} times from memory, {self.from_store} from the"
-                " bucket"
-                if self.from_memory
-                else ""
+            f" by {self.evictions} evictions",
+            f"on demand ${self.on_demand_usd:.2f}",
+            f"largest loss {self.largest_loss_s:.0f} s",
+        ]
+        if self.moves:
+            parts.append(f"moved {self.moves} times")
+        if self.from_memory:
+            parts.append(
+                f"restarted {self.from_memory} times from memory, {self.from_store} from the bucket"
             )
-            + self._missing()
-        )
-
-    def _missing(self) -> str:
-        if not self.missing_node_hours:
-            return ""
-        return (
-            f"; {self.missing_node_hours:.1f} node-hours missing, ${self.missing_usd:.2f} to"
-            " make up"
-        )
+        if self.missing_node_hours:
+            parts.append(
+                f"{self.missing_node_hours:.1f} node-hours missing, ${self.missing_usd:.2f} to"
+                " make up"
+            )
+        return "; ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)
 
 
-PLACES = (
+PATHS = (
     api_path(JOBSET_API) + "/namespaces/{}/jobsets/{}",
     api_path(JOB_API) + "/namespaces/{}/jobs/{}",
 )
 
 
-def leave(made: Receipt, namespace: str, api: Api) -> str:
-    """Writes the receipt onto the JobSet of that name, or onto the Job; returns which."""
-    body = {"metadata": {"annotations": {ANNOTATION: json.dumps(made.as_json())}}}
-    for place in PLACES:
-        path = place.format(namespace, made.job)
+def leave(bill: Receipt, namespace: str, api: Api) -> str:
+    """Writes the receipt onto the JobSet of that name, or onto the Job. Returns its path.
+
+    Raises InputError if there is neither, Unjudged if the API server fails.
+    """
+    annotations = {ANNOTATION: json.dumps(bill.as_json())}
+    change = {"metadata": {"annotations": annotations}}
+    for template in PATHS:
+        path = template.format(namespace, bill.job)
         try:
-            api.merge(path, body)
+            api.merge(path, change)
             return path
         except ApiError as error:
             if error.status != HTTP_NOT_FOUND:
                 raise Unjudged(f"{path}: {error}") from error
     raise InputError(
         "no object to annotate with the receipt",
-        got=f"{namespace}/{made.job}",
+        got=f"{namespace}/{bill.job}",
         allowed="a JobSet or Job",
         fix="keep the job until then",
     )
@@ -111,47 +112,81 @@ def receipt(
     on_demand_usd_per_hour: float,
     watched_h: float | None = None,
 ) -> Receipt:
-    """`runs`: of one job, at least one; prices are those of one lane. `watched_h`: hours of its
-    lanes on machines, where the exporter watched; the time beyond them that no line explains was a
+    """Makes the receipt of a job.
+
+    `runs` are those of one job, at least one; prices are those of one lane. `watched_h` are the
+    hours of its lanes on machines, if the exporter watched. The unexplained time beyond them was a
     wait, in a queue or for a node.
     """
-    hours = {state: sum(run.totals_us[state] for run in runs) / 3.6e9 for state in STATES}
-    accounted_h = sum(h for state, h in hours.items() if state not in UNPAID)
+    hours = _sum_hours(runs)
+    accounted_h = sum(hours[state] for state in STATES if state not in UNPAID)
     paid_h = accounted_h if watched_h is None else watched_h
-    away_h = max(0.0, accounted_h - paid_h)
-    # A first start is no waste: an undisturbed run has it too.
-    first_start_h = sum(s.length_us for run in runs for s in _first_starts(run)) / 3.6e9
-    wasted_h = max(0.0, sum(hours[state] for state in WASTED) - first_start_h - away_h)
+    waited_h = max(0.0, accounted_h - paid_h)
+    wasted_h = _sum_waste_h(runs, hours) - waited_h
+    wasted_h = max(0.0, wasted_h)
     useful_h = hours[State.PRODUCTIVE]
+    missing_h = hours[State.DEGRADED]
+    restarts = _list_restarts(runs)
+    from_memory = sum(restart.from_memory for restart in restarts)
     return Receipt(
         job=runs[0].job,
         evictions=sum(len(run.recoveries) for run in runs),
         machine_hours=paid_h,
         useful_hours=useful_h,
-        waited_hours=hours[State.WAITING] + away_h,
+        waited_hours=hours[State.WAITING] + waited_h,
         paid_usd=paid_h * usd_per_hour,
         wasted_usd=wasted_h * usd_per_hour,
         on_demand_usd=(paid_h - wasted_h) * on_demand_usd_per_hour,
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
-        largest_loss_s=max(
-            (s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0
-        )
-        / 1e6,
+        largest_loss_s=_find_largest_loss_us(runs) / 1e6,
         moves=sum(run.moves for run in runs),
-        from_memory=sum(each.from_memory for run in runs for each in run.restarts),
-        from_store=sum(not each.from_memory for run in runs for each in run.restarts),
-        missing_node_hours=hours[State.DEGRADED],
-        missing_usd=hours[State.DEGRADED] * usd_per_hour,
+        from_memory=from_memory,
+        from_store=len(restarts) - from_memory,
+        missing_node_hours=missing_h,
+        missing_usd=missing_h * usd_per_hour,
     )
 
 
-def _first_starts(found: JobLedger) -> list[Span]:
-    """Restarting and restoring before a lane's first work."""
-    begun: set[int] = set()
-    spans: list[Span] = []
-    for span in found.spans:
+def _sum_hours(runs: Sequence[JobLedger]) -> dict[State, float]:
+    hours: dict[State, float] = {}
+    for state in STATES:
+        total_us = sum(run.totals_us[state] for run in runs)
+        hours[state] = total_us / HOUR_US
+    return hours
+
+
+def _sum_waste_h(runs: Sequence[JobLedger], hours: dict[State, float]) -> float:
+    """Returns the hours in wasted states. A first start is no waste: every run has one."""
+    first_start_us = 0
+    for run in runs:
+        first_start_us += _sum_first_starts_us(run)
+    wasted_h = sum(hours[state] for state in WASTED)
+    return wasted_h - first_start_us / HOUR_US
+
+
+def _sum_first_starts_us(run: JobLedger) -> int:
+    """Returns the time of restarting and restoring before the first work of each lane."""
+    started: set[int] = set()
+    total_us = 0
+    for span in run.spans:
         if span.state in (State.PRODUCTIVE, State.LOST):
-            begun.add(span.lane)
-        elif span.lane not in begun and span.state in WASTED:
-            spans.append(span)
-    return spans
+            started.add(span.lane)
+        elif span.lane not in started and span.state in WASTED:
+            total_us += span.length_us
+    return total_us
+
+
+def _find_largest_loss_us(runs: Sequence[JobLedger]) -> int:
+    largest_us = 0
+    for run in runs:
+        for span in run.spans:
+            if span.state is State.LOST:
+                largest_us = max(largest_us, span.length_us)
+    return largest_us
+
+
+def _list_restarts(runs: Sequence[JobLedger]) -> list[Restart]:
+    restarts: list[Restart] = []
+    for run in runs:
+        restarts += run.restarts
+    return restarts

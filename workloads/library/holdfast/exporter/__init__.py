@@ -1,6 +1,4 @@
-"""A small service: watches the cluster and the event files, and publishes what alerts and
-dashboards ask for.
+"""Watches the cluster and the event lines, and publishes what alerts and dashboards read.
 
-cluster.py and jobs.py are pure; watch.py, lease.py, cloud.py and
-prometheus.py are the edges; main.py joins them.
+jobs.py is pure; backlog.py, cloud.py and prometheus.py talk to the outside; main.py joins them.
 """

@@ -1,11 +1,11 @@
-"""What is left of the batch jobs, from the view holdfast.job_scaling of the results database.
+"""Reads the backlog of batch jobs from the view holdfast.job_scaling of the results database.
 
-A thread of its own, so that a slow database never delays a pass. Guarantee: a value older than
-STALE_S is not shown: the series ends, and an outage does not look like an empty queue.
+Runs in its own thread, so that a slow database never delays a pass. Guarantee: values older than
+STALE_S are not shown. The series ends, so an outage does not look like an empty queue.
 
-Not Pub/Sub's num_undelivered_messages: it is minutes old, counts leased messages as waiting, and is
-zero for items that were registered but never published. The view is the interface to the batch
-room, which monitoring may not import.
+Pub/Sub's num_undelivered_messages would not do: it is minutes old, counts leased messages as
+waiting, and is zero for items that were registered but never published. The view is the interface
+to the batch room, which monitoring may not import.
 """
 
 import threading
@@ -14,22 +14,26 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import get_logger
 from holdfast.controllers.sample import Sample, sample
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.environment import ENV_DATABASE
 
-LOG = logger("read-backlog")
+LOG = get_logger("read-backlog")
 EVERY_S = 30.0
 STALE_S = 120.0
 QUERY = "SELECT job, backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling"
-# A read may not pile up behind itself, and writes nothing.
+# The timeout keeps slow reads from piling up.
 OPTIONS = "-c statement_timeout=20000 -c default_transaction_read_only=on"
 
 
 class Backlog(threading.Thread):
     def __init__(
-        self, uri: str, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.time
+        self,
+        uri: str,
+        *,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(name="backlog", daemon=True)
         try:
@@ -44,32 +48,40 @@ class Backlog(threading.Thread):
         self._newest: tuple[float, tuple[Sample, ...]] = (0.0, ())
 
     def samples(self, now_s: float) -> tuple[Sample, ...]:
-        read_s, found = self._newest
-        return found if now_s - read_s <= STALE_S else ()
+        read_s, samples = self._newest
+        if now_s - read_s > STALE_S:
+            return ()
+        return samples
 
     def run(self) -> None:
         connection: Any = None
         while not self._closing.is_set():
             try:
-                connection = connection or self._psycopg.connect(
-                    self._uri,
-                    autocommit=True,
-                    connect_timeout=5,
-                    options=OPTIONS,
-                )
-                self._newest = self._clock(), tuple(_samples(connection.execute(QUERY).fetchall()))
+                if connection is None:
+                    connection = self._connect()
+                rows = connection.execute(QUERY).fetchall()
+                self._newest = (self._clock(), tuple(_samples(rows)))
             except self._psycopg.Error as error:
                 # The text of an error may hold the address with its password.
                 LOG.warning("results database: %s", type(error).__name__)
-                with suppress(self._psycopg.Error, AttributeError):
-                    connection.close()
+                if connection is not None:
+                    with suppress(self._psycopg.Error):
+                        connection.close()
                 connection = None
             self._closing.wait(self._every_s)
-        if connection:
+        if connection is not None:
             connection.close()
 
     def close(self) -> None:
         self._closing.set()
+
+    def _connect(self) -> Any:
+        return self._psycopg.connect(
+            self._uri,
+            autocommit=True,
+            connect_timeout=5,
+            options=OPTIONS,
+        )
 
 
 def _samples(rows: Iterable[tuple[str, int, float, int]]) -> Iterable[Sample]:

@@ -1,8 +1,7 @@
-"""Writes samples to Cloud Monitoring, within what its API takes.
+"""Writes samples to Cloud Monitoring within the limits of its API.
 
-Guarantee: at most 200 series a call, one point a series, never an older or a too early point; a
-call that fails for a passing reason is tried again until the next pass is due, then given up and
-counted.
+Guarantee: at most 200 series a call, one point a series, never an older or too early point. A call
+that fails for a transient reason is retried until the next pass is due, then given up and counted.
 """
 
 import time
@@ -16,11 +15,11 @@ from google.api_core.retry import Retry, if_exception_type
 from google.cloud import monitoring_v3
 
 from holdfast.clients.cloud_api import TRANSIENT
-from holdfast.controllers.log import logger
+from holdfast.controllers.controller_log import get_logger
 from holdfast.controllers.sample import Sample
 from holdfast.vocabulary.telemetry import METRIC_PREFIX
 
-LOG = logger("write-metrics")
+LOG = get_logger("write-metrics")
 _MESSAGE: Any = monitoring_v3.TimeSeries.pb()
 MAX_SERIES = 200
 # The API refuses points of one series that are closer than this.
@@ -38,9 +37,9 @@ class CloudWriter:
     clock: Callable[[], float] = time.time
     refused: int = 0
     """Series that the API did not take; logged each pass."""
-    _last_s: dict[Series, float] = field(default_factory=dict[Series, float])
-    _began_s: dict[Series, float] = field(default_factory=dict[Series, float])
-    _value: dict[Series, float] = field(default_factory=dict[Series, float])
+    _last_s: dict[Series, float] = field(default_factory=dict)
+    _start_s: dict[Series, float] = field(default_factory=dict)
+    _value: dict[Series, float] = field(default_factory=dict)
     _resource: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,18 +51,22 @@ class CloudWriter:
         self._resource = monitored_resource_pb2.MonitoredResource(type="k8s_cluster", labels=labels)
 
     def write(self, samples: Iterable[Sample]) -> int:
-        """How many series were taken."""
+        """Writes the samples that are due. Returns how many series the API took."""
         now = self.clock()
-        unique = {s.series: s for s in samples}
-        self._forget(set(unique))
-        due = [s for key, s in unique.items() if now - self._last_s.get(key, 0.0) >= MIN_GAP_S]
-        taken = 0
+        unique = {sample.series: sample for sample in samples}
+        self._forget_all_but(set(unique))
+        due: list[Sample] = []
+        for series, sample in unique.items():
+            if now - self._last_s.get(series, 0.0) >= MIN_GAP_S:
+                due.append(sample)
+        count = 0
         for first in range(0, len(due), MAX_SERIES):
-            taken += self._send(due[first : first + MAX_SERIES], now)
-        return taken
+            batch = due[first : first + MAX_SERIES]
+            count += self._send(batch, now)
+        return count
 
     def _send(self, batch: Sequence[Sample], now: float) -> int:
-        series = [self._series(s, now) for s in batch]
+        messages = [self._build_message(sample, now) for sample in batch]
         retry: Any = Retry(
             predicate=if_exception_type(*TRANSIENT),
             initial=0.2,
@@ -74,7 +77,7 @@ class CloudWriter:
         try:
             self.client.create_time_series(
                 name=f"projects/{self.project}",
-                time_series=series,
+                time_series=messages,
                 retry=retry,
                 timeout=self.patience_s,
             )
@@ -82,46 +85,49 @@ class CloudWriter:
             self.refused += len(batch)
             LOG.warning("cloud monitoring refused %d series: %s", len(batch), error)
             return 0
-        for one in batch:
-            self._last_s[one.series] = now
+        for sample in batch:
+            self._last_s[sample.series] = now
         return len(batch)
 
-    def _series(self, one: Sample, now: float) -> Any:
-        """The message itself: through its wrapper a pass over thousands of series takes ten times
-        as long.
-        """
-        series = _MESSAGE(unit="s" if "seconds" in one.metric else "1")
-        series.metric.type = f"{METRIC_PREFIX}/{one.metric}"
-        series.metric.labels.update(one.labels)
-        series.resource.CopyFrom(self._resource)
-        point = series.points.add()
-        point.interval.end_time.FromNanoseconds(_nanos(now))
-        if one.cumulative:
-            series.metric_kind = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
-            point.interval.start_time.FromNanoseconds(_nanos(self._start(one, now)))
-            point.value.int64_value = int(one.value)
-        else:
-            point.value.double_value = one.value
-        return series
+    def _build_message(self, sample: Sample, now: float) -> Any:
+        """Builds the protobuf message itself.
 
-    def _start(self, one: Sample, now: float) -> float:
-        """A counter that fell has begun again: its start moves to just before now."""
-        before = self._value.get(one.series)
-        if before is None or one.value < before:
-            self._began_s[one.series] = now - 0.001
-        self._value[one.series] = one.value
-        return self._began_s[one.series]
+        Its typed wrapper makes a pass over thousands of series ten times as slow.
+        """
+        message = _MESSAGE(unit="s" if "seconds" in sample.metric else "1")
+        message.metric.type = f"{METRIC_PREFIX}/{sample.metric}"
+        message.metric.labels.update(sample.labels)
+        message.resource.CopyFrom(self._resource)
+        point = message.points.add()
+        point.interval.end_time.FromNanoseconds(_to_nanoseconds(now))
+        if sample.cumulative:
+            start = self._find_start(sample, now)
+            message.metric_kind = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
+            point.interval.start_time.FromNanoseconds(_to_nanoseconds(start))
+            point.value.int64_value = int(sample.value)
+        else:
+            point.value.double_value = sample.value
+        return message
+
+    def _find_start(self, sample: Sample, now: float) -> float:
+        """Returns the start of a counter. One that fell was reset: it starts just before now."""
+        series = sample.series
+        before = self._value.get(series)
+        if before is None or sample.value < before:
+            self._start_s[series] = now - 0.001
+        self._value[series] = sample.value
+        return self._start_s[series]
 
     def reset_counters(self) -> None:
-        """Another exporter has written these series meanwhile."""
-        self._began_s.clear()
+        """Starts all counters again, because another exporter wrote these series meanwhile."""
+        self._start_s.clear()
         self._value.clear()
 
-    def _forget(self, alive: set[Series]) -> None:
-        for held in (self._last_s, self._began_s, self._value):
-            for key in held.keys() - alive:
-                del held[key]
+    def _forget_all_but(self, alive: set[Series]) -> None:
+        for values in (self._last_s, self._start_s, self._value):
+            for series in values.keys() - alive:
+                del values[series]
 
 
-def _nanos(t: float) -> int:
-    return round(t * 1e9)
+def _to_nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,5 +1,6 @@
-"""The command `holdfast export`. Its body imports: `--help` must not wait for what only a run
-needs.
+"""Defines the command `holdfast export`.
+
+The function imports what it runs, so that `--help` does not wait for it.
 """
 
 from typing import Annotated

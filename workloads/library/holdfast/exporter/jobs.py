@@ -1,22 +1,23 @@
-"""What the runs of jobs are like, from their event lines.
+"""Derives the metrics of job runs from their event lines.
 
-Pure but for asking its source. Guarantee: a run keeps its newest events only (KEEP_EVENTS), a run
-silent for FORGET_S is dropped, and runs, reasons and classes of error are bounded in number, so
-memory and series stay flat whatever pods write. A line that cannot be used is counted, and never
-ends a pass.
+Pure, except that it reads its source. Guarantee: a run keeps its newest KEEP_EVENTS events only, a
+run without lines for FORGET_S is dropped, and runs, reasons and error classes are bounded in
+number, so memory and series stay flat whatever pods write. A line that cannot be used is counted,
+and never ends a pass.
 """
 
 import statistics
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
-from holdfast.controllers.lines import FAULTY, HOME_OF, MOVED
+from holdfast.controllers.event_lines import FAULTY, MOVED, NAMESPACE_BY_KIND
+from holdfast.controllers.event_source import EventSource
 from holdfast.controllers.sample import Sample, run_labels, sample
-from holdfast.controllers.sources import EventSource
+from holdfast.ledger.elastic_gang import below_size_since_us
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
-from holdfast.ledger.gang import below_size_since_us
 from holdfast.ledger.job_ledger import KINDS, job_ledger
 from holdfast.ledger.processes import FOREIGN_TYPES, computing_us
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
@@ -27,19 +28,18 @@ from holdfast.vocabulary.telemetry import KIND_TRAINING
 KEEP_EVENTS = 20_000
 KEEP_COMMITS = 20
 FORGET_S = 7 * 86_400
-# A run that writes nothing for so long, and has no pod that runs, has ended or waits: its state is
-# no news.
+# A silent run without running pods has ended or waits; it is not reported.
 ALIVE_S = 3_600
 MOST_RUNS = 2_000
 MOST_ERROR_CLASSES = 20
 MOST_REFUSALS = 1_000
 FAULT_LABELS = ("pool", "fault", "answer")
-# Exits that are no crash: done, stopped with notice, taken without.
+# Exits that are no crash: completed, stopped with notice, killed without notice.
 NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
 
 
 class LedgerSummary(NamedTuple):
-    """What the ledger of a run shows of it."""
+    """The figures of a run's ledger that become metrics."""
 
     goodput: float
     useful_paid: float
@@ -55,37 +55,37 @@ class RunRecord:
     crashes: int = 0
     skipped: int = 0
     dead: int = 0
-    failures: Counter[str] = field(default_factory=Counter[str])
-    moves: Counter[str] = field(default_factory=Counter[str])
+    failures: Counter[str] = field(default_factory=Counter)
+    moves: Counter[str] = field(default_factory=Counter)
     """Capacity -> times that the mover sent it there."""
     newest_s: float = 0.0
-    """Of the lines that its own processes wrote."""
+    """Time of the newest line that its own processes wrote."""
     heard_s: float = 0.0
-    """Of all lines about it."""
+    """Time of the newest line about it, whoever wrote it."""
     restored_s: float = 0.0
-    """When its present attempt was where the newest save left it."""
+    """Time at which its present attempt had restored the newest save."""
     complete: bool = False
     diverged: bool = False
-    """Its newest loss was no finite number, which a line writes as null."""
+    """Its newest loss was not finite, which a line writes as null."""
     slowest: float | None = None
-    """Of the ranks of a gang, by the pace of the others."""
-    fallen: set[str] = field(default_factory=set[str])
-    """Hosts whose process crashed since anything last started: the pods of a gang fall together,
-    and once.
+    """Pace of the slowest rank of a gang, as a multiple of the pace of the rest."""
+    crashed_hosts: set[str] = field(default_factory=set)
+    """Hosts whose process crashed since the last start. The pods of a gang crash together, which
+    counts once.
     """
-    _standing: LedgerSummary | None = None
-    """Until another line comes."""
+    _summary: LedgerSummary | None = None
+    """Cached until the next line."""
     _computed: tuple[tuple[float, float], float] | None = None
-    """Two moments and how long it computed between them, as last counted; until another line comes.
-    """
+    """Two moments and the computing time between them; cached until the next line."""
 
     def take(self, event: Event, *, counts: bool) -> None:
-        """`counts`: it is new, and was not published by an exporter before this one."""
+        """Takes in a line. `counts`: no earlier exporter has published it."""
         t = event.t_us / 1e6
         fields = event.fields
         self.heard_s = max(self.heard_s, t)
         self.events.append(event)
-        self._standing = self._computed = None
+        self._summary = None
+        self._computed = None
         if event.type in FOREIGN_TYPES:
             if event.type == MOVED:
                 self.moves[str(fields.get("capacity"))] += counts
@@ -94,11 +94,11 @@ class RunRecord:
         match event.type:
             case "start":
                 self.complete = False
-                self.fallen.clear()
+                self.crashed_hosts.clear()
             case "window":
                 self.diverged = "loss" in fields and fields["loss"] is None
-                by = fields.get("slowest_by")
-                self.slowest = float(by) if isinstance(by, (int, float)) else None
+                slowest = fields.get("slowest_by")
+                self.slowest = float(slowest) if isinstance(slowest, (int, float)) else None
             case "commit":
                 self.commits.append(t)
                 self.crashes = 0
@@ -106,34 +106,35 @@ class RunRecord:
                 self.crashes = 0
             case "restore":
                 self.restored_s = t
-                self.skipped += counts * len(fields.get("skipped") or ())
+                if counts:
+                    self.skipped += len(fields.get("skipped") or ())
             case "exit":
-                self._ended(event.process, fields.get("code"))
-            case "dead_lettered" | "item_failed" | "retrying":
-                self._failed(event, counts=counts)
+                self._take_exit(event.process, fields.get("code"))
+            case "dead_lettered":
+                self.dead += counts
+            case "item_failed" | "retrying":
+                self._take_failure(event, counts=counts)
             case _:
                 pass
 
-    def _failed(self, event: Event, *, counts: bool) -> None:
-        if event.type == "dead_lettered":
-            self.dead += counts
-            return
-        why = event.fields.get("error_class") or event.fields.get("source") or "unknown"
-        self.failures[self._error_class(str(why))] += counts
+    def _take_failure(self, event: Event, *, counts: bool) -> None:
+        name = event.fields.get("error_class") or event.fields.get("source") or "unknown"
+        error_class = self._bound_error_class(str(name))
+        self.failures[error_class] += counts
 
-    def _ended(self, process: str, code: object) -> None:
+    def _take_exit(self, process: str, code: object) -> None:
         self.complete = code == EXIT_COMPLETE
         if code in NO_CRASH:
             return
-        # A host that falls again does so in another attempt, even if none got as far as to start.
         host = process.rsplit("-", 2)[0]
-        if not self.fallen or host in self.fallen:
+        # A host crashes again only in a new attempt, even if no process of it wrote a start.
+        if not self.crashed_hosts or host in self.crashed_hosts:
             self.crashes += 1
-            self.fallen.clear()
-        self.fallen.add(host)
+            self.crashed_hosts.clear()
+        self.crashed_hosts.add(host)
 
-    def _error_class(self, name: str) -> str:
-        """Each is a series that is kept for years."""
+    def _bound_error_class(self, name: str) -> str:
+        """Limits the number of classes, because each is a series that is kept for years."""
         if name in self.failures or len(self.failures) < MOST_ERROR_CLASSES:
             return name
         return "other"
@@ -149,65 +150,87 @@ class RunRecord:
         yield sample("restores_skipped_total", self.skipped, **labels)
         if running_since_s is not None or now_s - self.newest_s <= ALIVE_S:
             yield sample("fruitless_restarts", self.crashes, **labels)
-            standing = self._stands()
-            yield sample("goodput_ratio", standing.goodput, **labels)
-            yield sample("useful_paid_ratio", standing.useful_paid, **labels)
-            if standing.elastic and running_since_s is not None and not self.complete:
-                since_us = standing.below_size_since_us
-                below_s = 0.0 if since_us is None else max(0.0, now_s - since_us / 1e6)
-                yield sample("gang_below_size_seconds", below_s, **labels)
+            yield from self._ledger_samples(labels, now_s, running_since_s)
         if self.kind != KIND_TRAINING:
-            yield sample("dead_letters_total", self.dead, **labels)
-            for error_class, count in self.failures.items():
-                yield sample("batch_failures_total", count, **labels, error_class=error_class)
+            yield from self._batch_samples(labels)
         elif running_since_s is not None and not self.complete:
-            yield sample("loss_not_finite", self.diverged, **labels)
-            if self.slowest is not None:
-                yield sample("slowest_rank_ratio", self.slowest, **labels)
-            yield sample(
-                "last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels
-            )
-            gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
-            if gaps and self._owes_a_commit(
-                now_s, running_since_s, usual_s := statistics.median(gaps)
-            ):
-                yield sample("commit_interval_seconds", usual_s, **labels)
+            yield from self._training_samples(labels, now_s, running_since_s)
 
-    def _stands(self) -> LedgerSummary:
-        """A pass comes far more often than a line, and each would go through all that the run ever
-        wrote.
+    def _ledger_samples(
+        self, labels: dict[str, str], now_s: float, running_since_s: float | None
+    ) -> Iterable[Sample]:
+        summary = self._summarize()
+        yield sample("goodput_ratio", summary.goodput, **labels)
+        yield sample("useful_paid_ratio", summary.useful_paid, **labels)
+        if summary.elastic and running_since_s is not None and not self.complete:
+            since_us = summary.below_size_since_us
+            below_s = 0.0
+            if since_us is not None:
+                below_s = max(0.0, now_s - since_us / 1e6)
+            yield sample("gang_below_size_seconds", below_s, **labels)
+
+    def _batch_samples(self, labels: dict[str, str]) -> Iterable[Sample]:
+        yield sample("dead_letters_total", self.dead, **labels)
+        for error_class, count in self.failures.items():
+            yield sample("batch_failures_total", count, **labels, error_class=error_class)
+
+    def _training_samples(
+        self, labels: dict[str, str], now_s: float, running_since_s: float
+    ) -> Iterable[Sample]:
+        yield sample("loss_not_finite", self.diverged, **labels)
+        if self.slowest is not None:
+            yield sample("slowest_rank_ratio", self.slowest, **labels)
+        unsaved_s = self.unsaved_s(now_s, running_since_s)
+        yield sample("last_commit_age_seconds", unsaved_s, **labels)
+        intervals = [end - begin for begin, end in pairwise(self.commits)]
+        if not intervals:
+            return
+        usual_s = statistics.median(intervals)
+        if self._owes_a_commit(now_s, running_since_s, usual_s):
+            yield sample("commit_interval_seconds", usual_s, **labels)
+
+    def _summarize(self) -> LedgerSummary:
+        """Returns the cached summary, or computes it from all events of the run.
+
+        Passes are far more frequent than lines.
         """
-        if self._standing is None:
-            # Lines of a pod and of the watcher come by different ways, so not in the order of their
-            # time.
-            ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
-            sizes = ledger.sizes
-            self._standing = LedgerSummary(
-                ledger.goodput, ledger.useful_paid, bool(sizes), below_size_since_us(sizes)
+        if self._summary is None:
+            # Lines of pods and of the watcher arrive by different ways, so out of order.
+            events = sorted(self.events, key=lambda event: event.t_us)
+            ledger = job_ledger(events)
+            self._summary = LedgerSummary(
+                goodput=ledger.goodput,
+                useful_paid=ledger.useful_paid,
+                elastic=bool(ledger.sizes),
+                below_size_since_us=below_size_since_us(ledger.sizes),
             )
-        return self._standing
+        return self._summary
 
     def _owes_a_commit(self, now_s: float, running_since_s: float, usual_s: float) -> bool:
-        """A start takes as long as it takes, and what a loss without notice cost is gone: an
-        attempt is held to the interval once it has saved, or had the time to save twice.
+        """Start-up time does not count, nor does work lost without notice.
+
+        An attempt owes a commit after its first save, or after twice the usual interval.
         """
         if self.commits[-1] >= running_since_s:
             return True
         return self.restored_s >= running_since_s and now_s - self.restored_s > 2 * usual_s
 
     def unsaved_s(self, now_s: float, running_since_s: float) -> float:
-        """Time that it computed since its newest commit. Hours without a node count nothing; a hang
-        counts in full.
+        """Returns the computing time since the newest commit.
+
+        Hours without a node do not count; a hang counts in full.
         """
         committed_s = self.commits[-1] if self.commits else 0.0
-        return self._computed_s(committed_s, running_since_s) + max(
-            0.0, now_s - max(running_since_s, committed_s)
-        )
+        earlier_attempts_s = self._compute_s(committed_s, running_since_s)
+        this_attempt_s = max(0.0, now_s - max(running_since_s, committed_s))
+        return earlier_attempts_s + this_attempt_s
 
-    def _computed_s(self, begin_s: float, end_s: float) -> float:
-        if self._computed is None or self._computed[0] != (begin_s, end_s):
+    def _compute_s(self, begin_s: float, end_s: float) -> float:
+        """Returns the seconds in which the run computed between two moments."""
+        period = (begin_s, end_s)
+        if self._computed is None or self._computed[0] != period:
             us = computing_us(self.events, round(begin_s * 1e6), round(end_s * 1e6))
-            self._computed = (begin_s, end_s), us / 1e6
+            self._computed = (period, us / 1e6)
         return self._computed[1]
 
 
@@ -215,61 +238,66 @@ class RunRecord:
 class Jobs:
     source: EventSource
     since_s: float = 0.0
-    """Counters count from here on, or each restart would count again what was published long ago.
-    """
-    runs: dict[JobIdentity, RunRecord] = field(default_factory=dict[JobIdentity, RunRecord])
-    faults: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
+    """Earlier lines do not count: an exporter that restarts must not count them again."""
+    runs: dict[JobIdentity, RunRecord] = field(default_factory=dict)
+    faults: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """(pool, fault, answer) -> nodes with a broken GPU."""
-    refused: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+    refused: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """(namespace and job of the pod that wrote them, reason) -> lines that were not used."""
 
     def read(self, now_s: float | None = None) -> None:
-        """`now_s`: the reader's clock, against which lines from the future are refused."""
-        for written in self.source.news():
-            reading = parse(written.lines, job=written.job, now_s=now_s)
+        """Reads new lines. `now_s` is the reader's clock; lines from its future are refused."""
+        for batch in self.source.news():
+            reading = parse(batch.lines, job=batch.job, now_s=now_s)
             for reason, count in reading.problems.items():
                 if reason not in KEPT_PROBLEMS:
-                    self._refuse(written.namespace, written.job, reason, count)
+                    self._refuse(batch.namespace, batch.job, reason, count)
             for event in reading.events:
                 if event.kind in KINDS:
-                    self._take(event, written.namespace)
-                elif event.type == FAULTY and not written.job and event.t_us >= self.since_s * 1e6:
+                    self._take(event, batch.namespace)
+                elif event.type == FAULTY and not batch.job and self._counts(event):
                     self.faults[tuple(str(event.fields.get(name)) for name in FAULT_LABELS)] += 1
 
+    def _counts(self, event: Event) -> bool:
+        return event.t_us >= self.since_s * 1e6
+
     def _take(self, event: Event, writer: str) -> None:
-        """`writer`: namespace of the pod that wrote it. Watchers name that of the job; files know
-        none.
+        """Adds a line to its run.
+
+        `writer` is the namespace of the pod that wrote it. Watchers write the namespace of the job
+        into the line; files know none.
         """
+        namespace = writer
         if writer in ("", NAMESPACE_MONITORING):
-            named = str(event.fields.get("namespace") or "")
-        else:
-            named = writer
+            namespace = str(event.fields.get("namespace") or "")
         run = JobIdentity(
-            namespace=named or HOME_OF[event.kind],
+            namespace=namespace or NAMESPACE_BY_KIND[event.kind],
             job=event.job,
             index=event.run_index,
         )
         if run not in self.runs and len(self.runs) >= MOST_RUNS:
             self._refuse("", "", "lines of more runs than are followed", 1)
             return
-        self.runs.setdefault(run, RunRecord(event.kind)).take(
-            event, counts=event.t_us >= self.since_s * 1e6
-        )
+        record = self.runs.setdefault(run, RunRecord(event.kind))
+        record.take(event, counts=self._counts(event))
 
     def _refuse(self, namespace: str, job: str, reason: str, count: int) -> None:
-        key = namespace, job, reason
-        self.refused[
-            key if key in self.refused or len(self.refused) < MOST_REFUSALS else ("", "", "other")
-        ] += count
+        key = (namespace, job, reason)
+        if key not in self.refused and len(self.refused) >= MOST_REFUSALS:
+            key = ("", "", "other")
+        self.refused[key] += count
 
     def samples(self, now_s: float, running: Mapping[JobIdentity, float]) -> Iterable[Sample]:
-        """`running`: runs that have a pod whose containers run, and since when."""
-        for run in [run for run, held in self.runs.items() if now_s - held.heard_s > FORGET_S]:
-            del self.runs[run]
-        for run, held in self.runs.items():
-            yield from held.samples(run, now_s, running.get(run))
+        """Yields the samples of all runs.
+
+        `running` maps each run that has a pod with running containers to the time since when.
+        """
+        self._forget_silent_runs(now_s)
+        for run, record in self.runs.items():
+            yield from record.samples(run, now_s, running.get(run))
         for key, count in self.faults.items():
-            yield sample("gpu_faults_total", count, **dict(zip(FAULT_LABELS, key, strict=True)))
+            labels = dict(zip(FAULT_LABELS, key, strict=True))
+            yield sample("gpu_faults_total", count, **labels)
         for (namespace, job, reason), count in self.refused.items():
             yield sample(
                 "event_lines_refused_total",
@@ -278,3 +306,8 @@ class Jobs:
                 job=job,
                 reason=reason,
             )
+
+    def _forget_silent_runs(self, now_s: float) -> None:
+        for run, record in list(self.runs.items()):
+            if now_s - record.heard_s > FORGET_S:
+                del self.runs[run]

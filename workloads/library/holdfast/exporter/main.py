@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from google.cloud.monitoring_v3 import MetricServiceClient
 
 from holdfast.clients.api import connect
-from holdfast.controllers import lines, loop
+from holdfast.controllers import event_lines, loop
 from holdfast.controllers.cluster import Cluster
 from holdfast.controllers.lease import Lease
 from holdfast.controllers.sample import Sample, sample
@@ -24,15 +24,13 @@ from holdfast.support.values import between
 from holdfast.vocabulary.environment import ENV_DATABASE
 from holdfast.vocabulary.roles import NAMESPACE_MONITORING
 
-# What happened so long before the start may not have been published by the exporter before.
+# The previous exporter may not have published what happened this shortly before the start.
 HANDOVER_S = 60.0
 
 
 @dataclass(kw_only=True, slots=True)
 class Exporter:
-    """One pass reads everything and publishes it at once, so that metrics of one moment fit
-    together.
-    """
+    """Reads everything and publishes it in one pass, so that metrics of one moment fit together."""
 
     cluster: Cluster
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -47,17 +45,12 @@ class Exporter:
         samples = self.gather()
         lease = self.lease
         if lease is None or loop.leads(lease):
-            self.newest.show(samples)
-            with self.lock:
-                seen = self.cluster.lines(self.clock())
-            lines.write(seen)
-            if self.writer:
-                self.writer.write(samples)
+            self._publish(samples)
         elif lease.recently_held:
             self.newest.show(samples)
         else:
-            # Two that serve would count everything twice: what the other published until now is
-            # left out here.
+            # Two exporters that serve would count everything twice, so this one starts its
+            # counters from what the other has published.
             self.newest.show(())
             if lease.heard:
                 self._reset_counters()
@@ -65,15 +58,23 @@ class Exporter:
     def gather(self) -> list[Sample]:
         now = self.clock()
         with self.lock:
-            found = list(self.cluster.samples(now))
+            samples = list(self.cluster.samples(now))
             running = self.cluster.running_since()
         if self.jobs:
             self.jobs.read(now)
-            found += self.jobs.samples(now, running)
+            samples += self.jobs.samples(now, running)
         if self.backlog:
-            found += self.backlog.samples(now)
-        found.append(sample("exporter_heartbeat_seconds", now))
-        return found
+            samples += self.backlog.samples(now)
+        samples.append(sample("exporter_heartbeat_seconds", now))
+        return samples
+
+    def _publish(self, samples: list[Sample]) -> None:
+        self.newest.show(samples)
+        with self.lock:
+            lines = self.cluster.lines(self.clock())
+        event_lines.write(lines)
+        if self.writer:
+            self.writer.write(samples)
 
     def _reset_counters(self) -> None:
         with self.lock:
@@ -91,6 +92,10 @@ def serve(
     kubeconfig: str,
     teams: Sequence[str] = (),
 ) -> None:
+    """Exports until a signal stops it. Raises InputError for bad options.
+
+    Raises Unjudged if there is no cluster, no credentials, or no database client.
+    """
     if project and not (location and cluster_name):
         raise InputError(
             "cloud metrics need project, location and cluster",
@@ -103,24 +108,29 @@ def serve(
     logs.info("start", "the exporter starts")
     stop = shutdown.of_process()
     api = connect(kubeconfig)
-    backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
+    database_uri = os.environ.get(ENV_DATABASE, "")
+    backlog = Backlog(database_uri) if database_uri else None
     namespaces = loop.team_of(teams)
-    source = loop.cloud_logs(project, cluster_name, namespaces) if project else None
+    source = None
+    jobs = None
+    writer = None
+    if project:
+        source = loop.connect_cloud_logs(project, cluster_name, namespaces)
+        jobs = Jobs(source, time.time() - HANDOVER_S)
+        writer = CloudWriter(MetricServiceClient(), project, location, cluster_name)
     cluster = Cluster(namespaces=namespaces)
     lock = threading.Lock()
     watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED)]
+    # With a kubeconfig and without a project, a person looks at a cluster.
+    is_observer = bool(kubeconfig) and not project
     exporter = Exporter(
         cluster=cluster,
         lock=lock,
-        jobs=Jobs(source, time.time() - HANDOVER_S) if source else None,
+        jobs=jobs,
         backlog=backlog,
-        # With a kubeconfig and no project a person looks at a cluster.
-        lease=Lease(api, NAMESPACE_MONITORING) if project or not kubeconfig else None,
-        writer=CloudWriter(MetricServiceClient(), project, location, cluster_name)
-        if project
-        else None,
+        lease=None if is_observer else Lease(api, NAMESPACE_MONITORING),
+        writer=writer,
     )
-    # without one it is the pod's account that asks
     exporter.newest.serve(port, in_pod=not kubeconfig)
     with loop.running([*watchers, backlog, source]):
         loop.run(exporter.one_pass, watchers, exporter.lease, stop, every_s)

@@ -14,7 +14,7 @@ from holdfast.vocabulary.telemetry import METRICS
 
 
 class Newest(Collector):
-    """Holds one pass. A series that is not in it is gone, as its job or pool is."""
+    """Holds the samples of one pass. A series that is missing from it ends."""
 
     def __init__(self) -> None:
         self._samples: tuple[Sample, ...] = ()
@@ -25,26 +25,30 @@ class Newest(Collector):
         self._samples = tuple(samples)
 
     def collect(self) -> Iterable[Metric]:
-        by_metric: dict[str, list[Sample]] = defaultdict(list)
-        for one in self._samples:
-            by_metric[one.metric].append(one)
-        for metric, samples in by_metric.items():
-            yield _family(metric, samples)
+        samples_by_metric: dict[str, list[Sample]] = defaultdict(list)
+        for sample in self._samples:
+            samples_by_metric[sample.metric].append(sample)
+        for metric, samples in samples_by_metric.items():
+            yield _build_family(metric, samples)
 
     def serve(self, port: int, *, in_pod: bool = False) -> tuple[WSGIServer, threading.Thread]:
-        """In a pod on its address, which a NetworkPolicy opens to the collector alone; elsewhere to
-        this machine.
+        """Serves on all addresses in a pod, where a NetworkPolicy admits only the collector.
+
+        Elsewhere it serves this machine only.
         """
-        return start_http_server(
-            port, addr="0.0.0.0" if in_pod else "127.0.0.1", registry=self.registry
-        )
+        address = "0.0.0.0" if in_pod else "127.0.0.1"
+        return start_http_server(port, addr=address, registry=self.registry)
 
 
-def _family(metric: str, samples: list[Sample]) -> Metric:
-    # an index is of some jobs only
-    keys = sorted({key for one in samples for key, _ in one.labels})
+def _build_family(metric: str, samples: list[Sample]) -> Metric:
+    # Only some jobs have an index, so the samples of one metric may differ in their labels.
+    names: set[str] = set()
+    for sample in samples:
+        names.update(name for name, _ in sample.labels)
+    keys = sorted(names)
     build = CounterMetricFamily if samples[0].cumulative else GaugeMetricFamily
     family = build(f"holdfast_{metric}", METRICS[metric], labels=keys)
-    for one in samples:
-        family.add_metric([dict(one.labels).get(key, "") for key in keys], one.value)
+    for sample in samples:
+        labels = dict(sample.labels)
+        family.add_metric([labels.get(key, "") for key in keys], sample.value)
     return family

@@ -1,1 +1,1 @@
-"""Where the time of a job went: event lines in, an account of every microsecond out."""
+"""Accounts for the time of jobs: event lines in, every microsecond by state out."""

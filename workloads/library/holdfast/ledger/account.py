@@ -1,6 +1,5 @@
-"""The ledger of a run: where its time went. The rules of training and of batch fill it."""
+"""Defines the ledger of a run: where its time went. Training and batch fill it by their rules."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ USEFUL = frozenset({State.PRODUCTIVE})
 # A machine that does not exist yet costs nothing.
 UNPAID = frozenset({State.WAITING, State.DEGRADED})
 Point = tuple[int, float, int]
-"""(time, steps or items done, number of the process run): one line of the chart for each run."""
+"""Time, steps or items done, number of the process run. The chart has a line for each run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +24,11 @@ class Recovery:
     signal: str
     target: str
     back_us: int | None
-    """When work went on: its first step, or its first item. None if it never did within the events.
-    """
+    """Begin of the first step, or of the first item, after it. None if no work followed."""
     lost_steps: int = 0
-    """Steps known to be done again; for batch, items given up in mid-work."""
+    """Steps known to be repeated; for batch, items given up in mid-work."""
     lane: int = 0
-    """Of the process that was evicted."""
+    """Lane of the process that was evicted."""
 
     @property
     def seconds(self) -> float | None:
@@ -38,17 +36,19 @@ class Recovery:
 
 
 class Restart(NamedTuple):
-    """A start that took up a state."""
+    """A start that restored a state."""
 
     t_us: int
     seconds: float
-    """Until the state was loaded, since the last line of the run before."""
+    """Time from the last line of the previous run until the state was loaded."""
     from_memory: bool
-    """Of the nodes of a sharded gang, which restarted in place; else from the store."""
+    """Restored from the memory of a sharded gang's nodes, which restarted in place; else from the
+    store.
+    """
 
 
 class GangSize(NamedTuple):
-    """The number of an elastic gang's nodes that worked."""
+    """The number of nodes on which an elastic gang worked for a time."""
 
     begin_us: int
     end_us: int
@@ -58,8 +58,9 @@ class GangSize(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class JobLedger:
-    """One run. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch,
-    node time for an elastic gang.
+    """The ledger of one run. Times in microseconds.
+
+    `wall_us` counts every lane, so it is worker time for batch, node time for an elastic gang.
     """
 
     job: str
@@ -69,28 +70,28 @@ class JobLedger:
     end_us: int
     lanes: int
     totals_us: Mapping[State, int]
-    """Of all lanes."""
-    drawn: Callable[[], Iterable[Span]]
-    """The spans of all lanes, lane by lane. Only a chart asks, so only a chart pays."""
+    """Time of all lanes by state."""
+    draw_spans: Callable[[], Iterable[Span]]
+    """Yields the spans of all lanes, lane by lane. Computed on demand, as only charts need it."""
     recoveries: tuple[Recovery, ...]
     lost: int
-    """Steps, or items, that were done again."""
-    points: Callable[[], Iterable[Point]]
-    """As `drawn`."""
+    """Steps, or items, that were repeated."""
+    draw_points: Callable[[], Iterable[Point]]
+    """Yields the points of the progress chart, also on demand."""
     commits_us: tuple[int, ...] = ()
     moves: int = 0
-    """Times that the job was sent to another capacity."""
+    """Number of moves to another capacity."""
     restarts: tuple[Restart, ...] = ()
     sizes: tuple[GangSize, ...] = ()
-    """Of an elastic gang, in the order of time."""
+    """Sizes of an elastic gang, in time order; empty for other jobs."""
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        return tuple(self.drawn())
+        return tuple(self.draw_spans())
 
     @cached_property
     def progress(self) -> tuple[Point, ...]:
-        return tuple(self.points())
+        return tuple(self.draw_points())
 
     @property
     def run(self) -> str:
@@ -103,7 +104,7 @@ class JobLedger:
 
     @property
     def seconds(self) -> float:
-        """From the first event to the last, as a clock on the wall shows it."""
+        """Wall-clock time from the first event to the last."""
         return (self.end_us - self.begin_us) / 1e6
 
     @property
@@ -117,19 +118,21 @@ class JobLedger:
 
     @property
     def useful_paid(self) -> float:
-        """The useful share of the time on machines: what a price is held against."""
-        paid_us = self.wall_us - sum(self.totals_us[state] for state in UNPAID)
+        """The useful share of the time on machines, which is the share that is paid for."""
+        unpaid_us = sum(self.totals_us[state] for state in UNPAID)
+        paid_us = self.wall_us - unpaid_us
         return self.useful_us / paid_us if paid_us else 0.0
 
     @property
     def unused_us(self) -> int:
-        """The rest of the wall time: by this jobs are ranked."""
+        """The rest of the wall time, by which jobs are ranked."""
         return self.wall_us - self.useful_us
 
 
-def head(events: Sequence[Event]) -> dict[str, Any]:
-    """What the ledger of a run has in common for training and batch. `events`: in time order, at
-    least one.
+def make_head(events: Sequence[Event]) -> dict[str, Any]:
+    """Returns the fields that ledgers of training and batch have in common.
+
+    `events` are in time order, at least one.
     """
     first = events[0]
     return {
@@ -141,8 +144,8 @@ def head(events: Sequence[Event]) -> dict[str, Any]:
     }
 
 
-def totals_us(spans: Iterable[Span]) -> Mapping[State, int]:
-    sums: Counter[State] = Counter()
-    for begin, end, state, _ in spans:
-        sums[state] += end - begin
-    return {state: sums[state] for state in STATES}
+def sum_by_state(spans: Iterable[Span]) -> Mapping[State, int]:
+    sums = dict.fromkeys(STATES, 0)
+    for span in spans:
+        sums[span.state] += span.length_us
+    return sums

@@ -1,7 +1,7 @@
-"""The account of a batch job: workers come and go alone, so time is counted in lanes.
+"""Accounts for a batch job: workers come and go alone, so time is counted in lanes.
 
-A lane is one worker and its replacements. A job with n workers at most at
-once has n lanes from its first event to its last; wall time is their sum (worker-seconds).
+A lane is one worker and its replacements. A job with at most n workers at once has n lanes from its
+first event to its last; wall time is their sum (worker-seconds).
 """
 
 import heapq
@@ -9,81 +9,77 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.ledger.account import JobLedger, Point, Recovery, head, totals_us
+from holdfast.ledger.account import JobLedger, Point, Recovery, make_head, sum_by_state
 from holdfast.ledger.events import Event
-from holdfast.ledger.processes import ProcessRun, evictions, process_runs
+from holdfast.ledger.processes import ProcessRun, process_runs, select_evictions
 from holdfast.ledger.timeline import LaneTimeline, Span, State
 
-STARTED = ("claimed", "stored", "acked", "released", "item_failed", "dead_lettered")
+WORK = ("claimed", "stored", "acked", "released", "item_failed", "dead_lettered")
+"""Types of event that show that a worker works."""
 KEPT = frozenset({"claimed", "stored", "acked", "item_failed", "dead_lettered"})
+"""Types of event up to which the work in hand was kept."""
 
 
-def ledger(events: Sequence[Event]) -> JobLedger:
-    begin_us = events[0].t_us
-    end_us = events[-1].t_us
-    evicts = evictions(events)
+def make_ledger(events: Sequence[Event]) -> JobLedger:
+    evictions = select_evictions(events)
     workers = process_runs(events)
-    victims = _victims(workers, evicts)
-    for evict, victim in zip(evicts, victims, strict=True):
+    victims = _find_victims(workers, evictions)
+    for evict, victim in zip(evictions, victims, strict=True):
         if victim and victim.exit_code is None:
             victim.ends_us = max(victim.ends_us, evict.t_us)
+    lanes = _assign_lanes(workers)
+    lane_by_process: dict[str, int] = {}
     spans: list[Span] = []
-    lanes = _lanes(workers)
     for number, lane in enumerate(lanes):
-        timeline = LaneTimeline(
-            begin_us,
-            end_us,
-            lane=number,
-            base=State.RESTARTING,
-        )
+        spans += _draw_lane(lane, number, events[0].t_us, events[-1].t_us)
         for run in lane:
-            _add_run(timeline, run)
-        if lane[-1].exit_code == 0:
-            timeline.add(lane[-1].ends_us, end_us, State.IDLE)
-        spans += timeline.spans()
+            lane_by_process[run.process] = number
+    recoveries = _find_recoveries(workers, evictions, victims, lane_by_process)
     return JobLedger(
-        **head(events),
+        **make_head(events),
         lanes=len(lanes),
-        totals_us=totals_us(spans),
-        drawn=lambda: spans,
-        recoveries=tuple(
-            _recoveries(
-                workers,
-                evicts,
-                victims,
-                {r.process: n for n, lane in enumerate(lanes) for r in lane},
-            )
-        ),
-        lost=sum(_in_hand(run) for run in workers),
-        points=lambda: _progress(events),
+        totals_us=sum_by_state(spans),
+        draw_spans=lambda: spans,
+        recoveries=tuple(recoveries),
+        lost=sum(_count_in_hand(run) for run in workers),
+        draw_points=lambda: _draw_progress(events),
     )
 
 
-def _victims(workers: Sequence[ProcessRun], evicts: Sequence[Event]) -> list[ProcessRun | None]:
-    """Who each eviction hit: of the processes that its target names, the newest at that moment."""
-    named: dict[str, list[ProcessRun]] = defaultdict(list)
+def _find_victims(
+    workers: Sequence[ProcessRun], evictions: Sequence[Event]
+) -> list[ProcessRun | None]:
+    """Returns for each eviction the newest process that its target names at that moment."""
+    runs_by_name: dict[str, list[ProcessRun]] = defaultdict(list)
     for run in workers:
         # A process is called <host>-<process id>-<random>.
         for name in {run.process, *run.process.rsplit("-", 2)[:2]}:
-            named[name].append(run)
-    return [_victim(named, evict) for evict in evicts]
+            runs_by_name[name].append(run)
+    return [_find_victim(runs_by_name, evict) for evict in evictions]
 
 
-def _victim(named: Mapping[str, Sequence[ProcessRun]], evict: Event) -> ProcessRun | None:
-    """A target is a process, pod-<process id>, or a pod: its host, or that of an index with a
-    random word behind it.
+def _find_victim(
+    runs_by_name: Mapping[str, Sequence[ProcessRun]], evict: Event
+) -> ProcessRun | None:
+    """Returns the process that an eviction hit.
+
+    A target is a process, pod-<process id>, or a pod: its host, or the host of an index followed by
+    a random word.
     """
     target = str(evict.fields.get("target", ""))
     for name in (target, target.removeprefix("pod-"), target.rpartition("-")[0]):
-        runs = named.get(name, ())
-        begun = bisect_right(runs, evict.t_us, key=lambda run: run.begins_us)
-        if begun:
-            return runs[begun - 1]
+        runs = runs_by_name.get(name, ())
+        count = bisect_right(runs, evict.t_us, key=lambda run: run.begins_us)
+        if count:
+            return runs[count - 1]
     return None
 
 
-def _lanes(workers: Sequence[ProcessRun]) -> list[list[ProcessRun]]:
-    """As few lanes as hold all runs without overlap; the one longest free takes the next."""
+def _assign_lanes(workers: Sequence[ProcessRun]) -> list[list[ProcessRun]]:
+    """Puts the runs on as few lanes as hold them without overlap.
+
+    The lane that has been free longest takes the next run.
+    """
     lanes: list[list[ProcessRun]] = []
     free: list[tuple[int, int]] = []
     for run in workers:
@@ -97,70 +93,96 @@ def _lanes(workers: Sequence[ProcessRun]) -> list[list[ProcessRun]]:
     return lanes
 
 
+def _draw_lane(
+    lane: Sequence[ProcessRun], number: int, begin_us: int, end_us: int
+) -> Sequence[Span]:
+    timeline = LaneTimeline(
+        begin_us,
+        end_us,
+        lane=number,
+        base=State.RESTARTING,
+    )
+    for run in lane:
+        _add_run(timeline, run)
+    if lane[-1].exit_code == 0:
+        timeline.add(lane[-1].ends_us, end_us, State.IDLE)
+    return timeline.spans()
+
+
 def _add_run(timeline: LaneTimeline, run: ProcessRun) -> None:
-    begun = next((e.t_us for e in run.events if e.type in STARTED), None)
-    if begun is None:
+    work_begin_us = _find_work_begin_us(run)
+    if work_begin_us is None:
         return
-    timeline.add(begun, run.ends_us, State.IDLE)
+    timeline.add(work_begin_us, run.ends_us, State.IDLE)
     in_hand = 0
     before_us = run.begins_us
     for event in run.events:
         if in_hand > 0:
-            timeline.add(
-                before_us, event.t_us, State.PRODUCTIVE if event.type in KEPT else State.LOST
-            )
-        in_hand = max(0, in_hand + _change(event))
+            state = State.PRODUCTIVE if event.type in KEPT else State.LOST
+            timeline.add(before_us, event.t_us, state)
+        in_hand = max(0, in_hand + _count_change(event))
         before_us = event.t_us
     if in_hand > 0:
         timeline.add(before_us, run.ends_us, State.LOST)
 
 
-def _change(event: Event) -> int:
+def _find_work_begin_us(run: ProcessRun) -> int | None:
+    for event in run.events:
+        if event.type in WORK:
+            return event.t_us
+    return None
+
+
+def _count_change(event: Event) -> int:
+    """Returns by how many items an event changes what the worker has in hand."""
     if event.type == "claimed":
-        return items(event)
+        return count_items(event)
     if event.type in ("stored", "released"):
-        return -items(event)
+        return -count_items(event)
     return -1 if event.type in ("item_failed", "dead_lettered") else 0
 
 
-def items(event: Event) -> int:
-    """`items` is a number, or the list of their ids."""
-    value = event.fields.get("items") or 0
-    return len(value) if isinstance(value, list) else int(value)
+def count_items(event: Event) -> int:
+    """Returns the number of items of an event, whose field is a number or a list of ids."""
+    items = event.fields.get("items") or 0
+    return len(items) if isinstance(items, list) else int(items)
 
 
-def _in_hand(run: ProcessRun) -> int:
-    left = 0
+def _count_in_hand(run: ProcessRun) -> int:
+    """Returns how many items a worker had in hand at its end."""
+    count = 0
     for event in run.events:
-        left = max(0, left + _change(event))
-    return left
+        count = max(0, count + _count_change(event))
+    return count
 
 
-def _recoveries(
+def _find_recoveries(
     workers: Sequence[ProcessRun],
-    evicts: Sequence[Event],
+    evictions: Sequence[Event],
     victims: Sequence[ProcessRun | None],
-    lane_of: Mapping[str, int],
+    lane_by_process: Mapping[str, int],
 ) -> Iterable[Recovery]:
-    """A worker is replaced by the first one that starts after its eviction; each replacement counts
+    """Yields a recovery for each eviction.
+
+    The first worker that starts after an eviction replaces its victim; each replacement counts
     once.
     """
-    coming = iter(workers)
-    for evict, victim in zip(evicts, victims, strict=True):
-        successor = next((worker for worker in coming if worker.begins_us > evict.t_us), None)
-        if successor:
-            back = next((e.t_us for e in successor.events if e.type in STARTED), None)
-        else:
-            back = None
-        signal = str(evict.fields.get("signal", ""))
-        target = str(evict.fields.get("target", ""))
-        lost, lane = (_in_hand(victim), lane_of[victim.process]) if victim else (0, 0)
-        yield Recovery(evict.t_us, signal, target, back, lost, lane)
+    candidates = iter(workers)
+    for evict, victim in zip(evictions, victims, strict=True):
+        successor = next((run for run in candidates if run.begins_us > evict.t_us), None)
+        yield Recovery(
+            evict.t_us,
+            signal=str(evict.fields.get("signal", "")),
+            target=str(evict.fields.get("target", "")),
+            back_us=_find_work_begin_us(successor) if successor else None,
+            lost_steps=_count_in_hand(victim) if victim else 0,
+            lane=lane_by_process[victim.process] if victim else 0,
+        )
 
 
-def _progress(events: Iterable[Event]) -> Iterable[Point]:
-    done = 0
+def _draw_progress(events: Iterable[Event]) -> Iterable[Point]:
+    items = 0
     for event in events:
         if event.type == "stored":
-            done += items(event)
-            yield event.t_us, float(done), 0
+            items += count_items(event)
+            yield event.t_us, float(items), 0

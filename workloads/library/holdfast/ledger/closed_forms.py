@@ -1,5 +1,4 @@
-"""Closed forms: how long a job takes on capacity that fails, and the churn at which it stops
-paying.
+"""Computes in closed form how long a job takes on failing capacity, and when that stops paying.
 
 Hours throughout. Poisson failures at `churn` per running hour; they may hit the restart too. Real
 lives are not exponential: `holdfast place` simulates them.
@@ -23,16 +22,19 @@ def expected_hours(
     checkpoint_h: float,
     restart_h: float,
 ) -> float:
-    """Mean machine hours for the work when every `interval_h` of it is followed by a checkpoint."""
+    """Returns the mean machine hours for the work with a checkpoint after every `interval_h`."""
     if churn == 0.0:
         return work_h * (1.0 + checkpoint_h / interval_h)
-    # Mean hours until one interval has passed without a failure, then for each interval.
-    tries = math.expm1(min(churn * (interval_h + checkpoint_h), _MAX_EXPONENT)) / churn
-    return math.exp(min(churn * restart_h, _MAX_EXPONENT)) * tries * (work_h / interval_h)
+    intervals = work_h / interval_h
+    failures_per_try = min(churn * (interval_h + checkpoint_h), _MAX_EXPONENT)
+    failures_per_restart = min(churn * restart_h, _MAX_EXPONENT)
+    # Mean hours until one interval passes without a failure.
+    hours_per_interval = math.expm1(failures_per_try) / churn
+    return math.exp(failures_per_restart) * hours_per_interval * intervals
 
 
 def slowdown(*, churn: float, checkpoint_h: float, restart_h: float) -> float:
-    """Machine hours for an hour of work at the best interval."""
+    """Returns the machine hours for an hour of work at the best interval."""
     if churn == 0.0:
         return 1.0
     interval_h = daly(checkpoint_h, 1 / churn)
@@ -46,16 +48,18 @@ def slowdown(*, churn: float, checkpoint_h: float, restart_h: float) -> float:
 
 
 def batch_slowdown(*, churn: float, restart_h: float, item_batch_h: float) -> float:
-    """Work from a queue loses half a micro-batch and a restart; intervals do not matter."""
+    """Returns the machine hours for an hour of work from a queue.
+
+    A failure costs half a micro-batch and a restart; intervals do not matter.
+    """
     return 1.0 + churn * (restart_h + item_batch_h / 2.0)
 
 
 def break_even(price_ratio: float, slow: Callable[[float], float]) -> float:
-    """The churn at which the cheaper capacity costs as much as the other one; inf if never, 0 if
-    always.
+    """Returns the churn at which the cheaper capacity costs as much as the other one.
 
-    `price_ratio` is cheap over expensive; `slow(churn)` the machine hours for an hour of work on
-    the cheap one.
+    The answer is inf if it never does, 0 if it always costs more. `price_ratio` is cheap over
+    expensive; `slow(churn)` returns the machine hours for an hour of work on the cheap one.
     """
     if price_ratio >= 1.0:
         return 0.0
@@ -64,18 +68,21 @@ def break_even(price_ratio: float, slow: Callable[[float], float]) -> float:
         return math.inf
     low = 0.0
     high = MAX_CHURN
-    # Not Newton: with a free restart the curve is flat, and its slope is no guide.
+    # Bisection, not Newton: with a free restart the curve is flat, and its slope is no guide.
     for _ in range(200):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if slow(middle) < bound else (low, middle)
+        if slow(middle) < bound:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2.0
 
 
 def break_even_churn(price_ratio: float, *, checkpoint_h: float, restart_h: float) -> float:
     return break_even(
         price_ratio,
-        lambda c: slowdown(
-            churn=c,
+        lambda churn: slowdown(
+            churn=churn,
             checkpoint_h=checkpoint_h,
             restart_h=restart_h,
         ),

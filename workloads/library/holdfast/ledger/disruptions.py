@@ -1,7 +1,7 @@
-"""Which pods were evicted from their work. Pure: a pod as the API server holds it.
+"""Tells which pods were evicted from their work. Pure: a pod as the API server holds it.
 
-A pod that its machine turned away, or that was collected with a machine before it began, lost no
-work: it is none.
+A pod that its machine rejected, or that was deleted with a machine before it started, lost no work:
+it was not evicted.
 """
 
 from collections.abc import Mapping
@@ -13,31 +13,30 @@ Pod = Mapping[str, Any]
 
 
 def disruption(pod: Pod) -> tuple[str, float]:
-    """Why and when the platform ended the pod, in Unix seconds; empty if it did not."""
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    found = []
-    for c in conditions:
-        if c.get("type") == "DisruptionTarget" and c.get("status") == "True":
-            found.append(c)
-    if found:
-        return (str(found[0].get("reason") or ""), unix_s(found[0].get("lastTransitionTime")))
-    return ("", 0.0)
+    """Returns why and when the platform ended the pod, in Unix seconds; empty if it did not."""
+    status = pod.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            reason = str(condition.get("reason") or "")
+            return reason, unix_s(condition.get("lastTransitionTime"))
+    return "", 0.0
 
 
 def eviction(pod: Pod) -> tuple[str, float]:
-    """As `disruption`, of a pod that worked; empty for one none of whose containers began."""
-    return disruption(pod) if _began(pod) else ("", 0.0)
+    """Returns the disruption of a pod that worked; empty if none of its containers started."""
+    if not _did_start(pod):
+        return "", 0.0
+    return disruption(pod)
 
 
-def _began(pod: Pod) -> bool:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    states = [
-        state
-        for each in statuses
-        for held in ("state", "lastState")
-        for state in (each.get(held) or {}).values()
-    ]
-    # Of a container that it lost sight of, the kubelet keeps no start: it counts a restart.
-    return any((state or {}).get("startedAt") for state in states) or any(
-        each.get("restartCount") for each in statuses
-    )
+def _did_start(pod: Pod) -> bool:
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or ():
+        # The kubelet keeps no start time of a container that it lost sight of: it counts a restart.
+        if container.get("restartCount"):
+            return True
+        for name in ("state", "lastState"):
+            states = (container.get(name) or {}).values()
+            if any((state or {}).get("startedAt") for state in states):
+                return True
+    return False

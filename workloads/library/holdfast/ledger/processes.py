@@ -1,7 +1,7 @@
-"""Groups the events of a job by process: one run is one process from its first event to its last.
+"""Groups the events of a job by process: a run is one process from its first event to its last.
 
-Guarantee: runs are in the order of their beginning. Every event is looked at once; what follows
-asks a run by type.
+Guarantee: runs are in the order of their first events. Every event is read once; later code selects
+events of a run by type.
 """
 
 from collections import defaultdict
@@ -20,87 +20,95 @@ FOREIGN_TYPES = SIGNAL_TYPES | NODE_TYPES
 @dataclass(slots=True)
 class ProcessRun:
     process: str
-    events: list[Event] = field(default_factory=list[Event])
-    by_type: dict[str, list[Event]] = field(
-        default_factory=lambda: defaultdict[str, list[Event]](list)
-    )
+    events: list[Event] = field(default_factory=list)
+    events_by_type: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     begins_us: int = 0
     ends_us: int = 0
     """Last event, or the eviction that ended it."""
 
     @property
     def rank(self) -> int:
-        return int(self.first("start", "rank", 0))
+        return int(self.first_value("start", "rank", 0))
 
     @property
     def exit_code(self) -> int | None:
         """None: it was killed, or it is still alive."""
-        code = self.first("exit", "code", -1)
+        code = self.first_value("exit", "code", -1)
         return None if code == -1 else int(code)
 
-    def first(self, event_type: str, name: str, default: float) -> float:
-        """A field of the first event of that type."""
-        found = self.of(event_type)
-        value = found[0].fields.get(name) if found else None
+    def first_value(self, event_type: str, name: str, default: float) -> float:
+        """Returns a field of the first event of that type."""
+        events = self.select(event_type)
+        if not events:
+            return default
+        value = events[0].fields.get(name)
         return default if value is None else value
 
-    def of(self, event_type: str) -> list[Event]:
-        return self.by_type.get(event_type, [])
+    def select(self, event_type: str) -> list[Event]:
+        """Returns the events of that type."""
+        return self.events_by_type.get(event_type, [])
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+        self.events_by_type[event.type].append(event)
 
     def end_with(self, exit_event: Event) -> None:
-        """Written for it by another process."""
+        """Adds the exit that another process wrote for it."""
         self.events.append(exit_event)
-        self.by_type["exit"].append(exit_event)
+        self.events_by_type["exit"].append(exit_event)
         self.ends_us = max(self.ends_us, exit_event.t_us)
 
     def newest_us(self, *types: str) -> int:
-        """When the last event of any of these types was written; the end of the run if none was."""
-        return max(
-            (found[-1].t_us for each in types if (found := self.of(each))), default=self.ends_us
-        )
+        """Returns the time of the last event of any of these types, or the end of the run."""
+        times: list[int] = []
+        for event_type in types:
+            events = self.select(event_type)
+            if events:
+                times.append(events[-1].t_us)
+        return max(times, default=self.ends_us)
 
 
 def process_runs(events: Iterable[Event]) -> list[ProcessRun]:
-    by_process: dict[str, ProcessRun] = {}
+    runs: dict[str, ProcessRun] = {}
     for event in events:
         if event.type in FOREIGN_TYPES:
             continue
-        run = by_process.get(event.process)
+        run = runs.get(event.process)
         if run is None:
-            run = by_process[event.process] = ProcessRun(
-                process=event.process, begins_us=event.t_us
-            )
-        run.events.append(event)
-        run.by_type[event.type].append(event)
-    for run in by_process.values():
+            run = ProcessRun(process=event.process, begins_us=event.t_us)
+            runs[event.process] = run
+        run.add(event)
+    for run in runs.values():
         run.ends_us = run.events[-1].t_us
-    return sorted(by_process.values(), key=lambda run: run.begins_us)
+    return sorted(runs.values(), key=lambda run: run.begins_us)
 
 
 def computing_us(events: Iterable[Event], begin_us: int, end_us: int) -> int:
-    """Time between two moments in which some process of the job was alive, by its first and last
-    event.
+    """Returns the time between two moments in which some process of the job was alive.
+
+    A process is alive from its first event to its last.
     """
-    counted = 0
-    until = begin_us
+    total_us = 0
+    until_us = begin_us
     for run in process_runs(events):
-        low = max(run.begins_us, until)
-        high = min(run.ends_us, end_us)
-        if low < high:
-            counted = counted + high - low
-            until = high
-    return counted
+        low_us = max(run.begins_us, until_us)
+        high_us = min(run.ends_us, end_us)
+        if low_us < high_us:
+            total_us += high_us - low_us
+            until_us = high_us
+    return total_us
 
 
-def evictions(events: Iterable[Event]) -> list[Event]:
+def select_evictions(events: Iterable[Event]) -> list[Event]:
     return [event for event in events if event.type == "evict"]
 
 
-def seconds_before(event: Event, name: str = "seconds") -> tuple[int, int]:
-    """The interval that an event reports at its end, as begin and end."""
-    return event.t_us - round((event.fields.get(name) or 0) * 1e6), event.t_us
+def find_interval_us(event: Event, name: str = "seconds") -> tuple[int, int]:
+    """Returns begin and end of the interval that an event reports at its end."""
+    seconds = event.fields.get(name) or 0
+    return event.t_us - round(seconds * 1e6), event.t_us
 
 
-def pairs(runs_in_order: Sequence[ProcessRun]) -> Iterable[tuple[ProcessRun, ProcessRun | None]]:
-    """Each run with the one after it."""
-    return zip_longest(runs_in_order, runs_in_order[1:])  # pyright: ignore[reportReturnType]
+def pair_with_next(runs: Sequence[ProcessRun]) -> Iterable[tuple[ProcessRun, ProcessRun | None]]:
+    """Yields each run with the run after it; the last one with None."""
+    return zip_longest(runs, runs[1:])  # pyright: ignore[reportReturnType]

@@ -1,7 +1,7 @@
-"""Interval arithmetic: what a lane of time was spent on, in whole microseconds.
+"""Computes what a lane of time was spent on, by interval arithmetic in whole microseconds.
 
-Guarantee: the spans of a lane touch,
-do not overlap, and cover it from begin to end, so that their lengths add up to it exactly.
+Guarantee: the spans of a lane touch, do not overlap, and cover it from begin to end, so that their
+lengths add up to it exactly.
 """
 
 from enum import StrEnum
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 class State(StrEnum):
-    """What time is spent on. Where intervals overlap, the later member of this list wins."""
+    """A state in which time is spent. If intervals overlap, the later member of this list wins."""
 
-    RESTARTING = "restarting"  # stopping, being dead, starting again; what nothing else claims
+    RESTARTING = "restarting"  # stopping, dead, starting; everything that no other state claims
     WAITING = "waiting"  # no capacity: the pod exists, its node does not
     IDLE = "idle"  # alive, but no event explains it
     PRODUCTIVE = "productive"  # work that was kept
     STRAGGLING = "straggling"  # kept work, the part beyond the usual pace
-    LOST = "lost"  # work that had to be done again
+    LOST = "lost"  # work that had to be repeated
     RESTORING = "restoring"  # loading a checkpoint, or regrouping with other members
     CHECKPOINTING = "checkpointing"  # the blocking part of a save
     DEGRADED = "degraded"  # a place of an elastic gang without a node, while the others work
@@ -41,9 +41,7 @@ class Span(NamedTuple):
 
 
 class LaneTimeline:
-    """A lane from begin to end: covered with `base`, intervals laid over it, the strongest state on
-    top.
-    """
+    """A lane from begin to end, covered with `base` and with intervals, the strongest on top."""
 
     def __init__(
         self,
@@ -53,15 +51,15 @@ class LaneTimeline:
         lane: int = 0,
         base: State,
     ) -> None:
-        # One integer an edge (time, then state, then open or close) sorts four times as fast as
-        # tuples.
+        # Each edge is one integer (time, then state, then open or close), which sorts four times as
+        # fast as tuples.
         self._edges: list[int] = []
         self._lane = lane
         self.within(begin_us, end_us)
         self.add(begin_us, end_us, base)
 
     def within(self, low_us: int, high_us: int) -> None:
-        """What follows is cut to these bounds, which lie inside the lane."""
+        """Cuts all intervals added later to these bounds, which lie inside the lane."""
         self._low = low_us
         self._high = high_us
 
@@ -88,22 +86,24 @@ def _sweep(edges: list[int], lane: int) -> list[Span]:
         open_by_rank[rank] += 1 if edge & 1 else -1
         if rank < strongest:
             continue
-        now = rank
-        while now >= 0 and not open_by_rank[now]:
-            now -= 1
-        if now != strongest:
+        while rank >= 0 and not open_by_rank[rank]:
+            rank -= 1
+        if rank != strongest:
             if strongest >= 0 and since != t:
                 _append(spans, Span(since, t, STATES[strongest], lane))
             since = t
-            strongest = now
+            strongest = rank
     return spans
 
 
 def _append(spans: list[Span], span: Span) -> None:
-    """Another state may have covered an interval's end and the next one's beginning for no time at
-    all.
+    """Appends a span, or extends the last one that it continues.
+
+    Another state may have covered the edge between two intervals for no time at all.
     """
-    if spans and spans[-1].state is span.state and spans[-1].end_us == span.begin_us:
-        spans[-1] = spans[-1]._replace(end_us=span.end_us)
-    else:
-        spans.append(span)
+    if spans:
+        last = spans[-1]
+        if last.state is span.state and last.end_us == span.begin_us:
+            spans[-1] = last._replace(end_us=span.end_us)
+            return
+    spans.append(span)

@@ -1,3 +1,1 @@
-"""Acts on jobs: moves them between Spot, flex-start and on-demand as priced, and writes the
-receipts of those that end.
-"""
+"""Moves jobs between Spot, flex-start and on-demand as priced, and writes receipts of jobs."""

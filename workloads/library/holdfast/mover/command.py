@@ -1,4 +1,7 @@
-"""The command `holdfast move`. Its body imports: `--help` must not wait for what only a run needs."""
+"""Defines the command `holdfast move`.
+
+The function imports what it runs, so that `--help` does not wait for it.
+"""
 
 from typing import Annotated
 

@@ -1,10 +1,10 @@
-"""Replaces Spot nodes whose GPU is broken: cordons, evicts the jobs so that they save, deletes the
-Node.
+"""Replaces Spot nodes whose GPU is broken.
 
-Faults are read from NVIDIA's exporter of each node. Guarantee: only nodes with GKE's Spot label; at
-most `per_hour` in any hour, restarts of the mover included, and with 0 nothing is changed.
-Disruption budgets hold. A Node is deleted when no pod of a job is left on it, or when each that is
-left is past its grace period.
+Cordons the node, evicts its jobs so that they save, then deletes the Node. Faults are read from
+NVIDIA's exporter on each node. Guarantee: only nodes with GKE's Spot label; at most `per_hour` in
+any hour, restarts of the mover included, and with 0 nothing is changed. Disruption budgets hold. A
+Node is deleted when no pod of a job is left on it, or when all that are left have passed their
+grace period.
 """
 
 # Why it is so: infra/decisions/0111.
@@ -16,31 +16,31 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers import lines
-from holdfast.controllers.log import logger
-from holdfast.controllers.objects import Node
-from holdfast.mover.cluster_api import event
+from holdfast.controllers.cluster_objects import Node
+from holdfast.controllers.controller_log import get_logger
+from holdfast.controllers.event_lines import Line, make_fault_line
+from holdfast.mover.cluster_api import write_event
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
 from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_SERVING
 from holdfast.vocabulary.telemetry import GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT
 
-LOG = logger("move")
+LOG = get_logger("move")
 REASON = "GpuFault"
 NODES = "/api/v1/nodes"
 EVERY_S = 30.0
 TIMEOUT_S = 3.0
 AT_ONCE = 16
 MOST_BYTES = 1_000_000
-# NVIDIA's catalog: after these the GPU needs a reset or service. Others come from the program, or
-# are contained. https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
+# NVIDIA's catalog: these faults need a reset of the GPU, or service. The others come from the
+# program, or are contained. https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119})
 _SAMPLE = re.compile(r"^DCGM_FI_DEV_(\w+)\{.*\} (\d+)(?:\.0*)?$", re.MULTILINE)
 
 
-def fault_of(text: str) -> str:
-    """Of the exporter's answer: what is broken, as a label's value; empty if nothing is."""
+def find_fault(text: str) -> str:
+    """Returns the fault in the exporter's answer as a label's value; empty if there is none."""
     for name, value in _SAMPLE.findall(text):
         if name == "XID_ERRORS" and int(value) in FATAL_XIDS:
             return f"xid-{value}"
@@ -51,14 +51,16 @@ def fault_of(text: str) -> str:
     return ""
 
 
-def fetched(address: str) -> str:
-    """What the exporter at this address serves; empty where none answers: a silent node is
-    another's affair.
+def fetch_metrics(address: str) -> str:
+    """Returns the metrics of the exporter at this address; empty if it does not answer.
+
+    Silent nodes are handled elsewhere.
     """
     connection = HTTPConnection(address, GPU_EXPORTER_PORT, timeout=TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
-        return connection.getresponse().read(MOST_BYTES).decode(errors="replace")
+        response = connection.getresponse()
+        return response.read(MOST_BYTES).decode(errors="replace")
     except (OSError, HTTPException):
         return ""
     finally:
@@ -70,94 +72,112 @@ class FaultyNodes:
     api: Api
     per_hour: int
     """0: faults are reported, and nothing is changed."""
-    fetch: Callable[[str], str] = fetched
+    fetch: Callable[[str], str] = fetch_metrics
     namespaces: Sequence[str] = (*JOB_NAMESPACES, NAMESPACE_SERVING)
-    """Whose pods leave a node before it is deleted."""
-    known: set[str] = field(default_factory=set[str])
+    """Namespaces whose pods are evicted from a node before it is deleted."""
+    reported: set[str] = field(default_factory=set)
     """Nodes whose fault was reported."""
     _next_s: float = 0.0
-    """From when on another may be replaced. A mover that restarts knows of no earlier one, so it
-    waits its turn.
+    """Earliest time of the next replacement. A mover that restarts knows no earlier one, so it
+    waits a full turn.
     """
-    _looked_s: float = 0.0
+    _checked_s: float = 0.0
 
-    def step(self, nodes: Mapping[str, Node], now_s: float) -> list[lines.Line]:
-        """One line for each fault that is new. `nodes`: those of Spot. ApiError and Unjudged come
-        through.
+    def step(self, nodes: Mapping[str, Node], now_s: float) -> list[Line]:
+        """Returns a line for each new fault. `nodes` are the Spot nodes.
+
+        Raises ApiError or Unjudged if the API server does not answer.
         """
-        if not nodes or now_s - self._looked_s < EVERY_S:
+        if not nodes or now_s - self._checked_s < EVERY_S:
             return []
-        self._looked_s = now_s
+        self._checked_s = now_s
         self._next_s = self._next_s or now_s + self._turn_s
-        self.known &= nodes.keys()
-        taken = {node["metadata"]["name"]: node for node in self._marked()}
-        made = [
-            self._found(name, fault, nodes[name], now_s)
-            for name, fault in self._faults(nodes)
-            if name not in taken
-        ]
-        for name in taken:
+        self.reported &= nodes.keys()
+        draining = self._list_draining()
+        lines: list[Line] = []
+        for name, fault in self._find_faults(nodes):
+            if name in draining:
+                continue
+            line = self._handle_fault(name, fault, nodes[name], now_s)
+            if line:
+                lines.append(line)
+        for name in draining:
             self._drain(name, now_s)
-        return [line for line in made if line]
+        return lines
 
     @property
     def _turn_s(self) -> float:
         return 3_600 / self.per_hour if self.per_hour else 0.0
 
-    def _marked(self) -> Iterable[Object]:
-        return self.api.items(NODES, labelSelector=f"{LABEL_GPU_FAULT},{LABEL_SPOT}=true")
+    def _list_draining(self) -> dict[str, Object]:
+        """Returns the nodes that carry the mark of a fault, by name."""
+        selector = f"{LABEL_GPU_FAULT},{LABEL_SPOT}=true"
+        return {
+            node["metadata"]["name"]: node for node in self.api.items(NODES, labelSelector=selector)
+        }
 
-    def _faults(self, nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
-        """Node and fault. The API server says on which node an exporter is; its own labels do not
-        count.
+    def _find_faults(self, nodes: Mapping[str, Node]) -> Iterable[tuple[str, str]]:
+        """Yields node and fault of each faulty node."""
+        addresses = self._find_exporters(nodes)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            texts = list(pool.map(self.fetch, addresses.values()))
+        for name, text in zip(addresses, texts, strict=True):
+            fault = find_fault(text)
+            if fault:
+                yield name, fault
+
+    def _find_exporters(self, nodes: Mapping[str, Node]) -> dict[str, str]:
+        """Returns the addresses of the exporters by node.
+
+        The API server says on which node an exporter runs; its own labels do not count.
         """
         path = f"/api/v1/namespaces/{GPU_EXPORTER_NAMESPACE}/pods"
-        label = f"{LABEL_NAME}={GPU_EXPORTER}"
-        on = {}
-        for pod in self.api.items(path, labelSelector=label):
-            on[pod["spec"].get("nodeName")] = pod["status"].get("podIP")
-        asked = {name: address for name, address in on.items() if name in nodes and address}
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = pool.map(self.fetch, asked.values())
-            return [
-                (name, fault)
-                for name, text in zip(asked, answers, strict=True)
-                if (fault := fault_of(text))
-            ]
+        selector = f"{LABEL_NAME}={GPU_EXPORTER}"
+        addresses: dict[str, str] = {}
+        for pod in self.api.items(path, labelSelector=selector):
+            addresses[pod["spec"].get("nodeName")] = pod["status"].get("podIP")
+        return {name: address for name, address in addresses.items() if name in nodes and address}
 
-    def _found(self, name: str, fault: str, node: Node, now_s: float) -> lines.Line | None:
+    def _handle_fault(self, name: str, fault: str, node: Node, now_s: float) -> Line | None:
+        """Marks a node for replacement if its turn has come, else reports the fault once."""
         replaces = bool(self.per_hour) and now_s >= self._next_s
-        if not replaces and (self.per_hour or name in self.known):
-            return None  # its turn comes, or it was reported
-        mark = {
-            "metadata": {"labels": {LABEL_GPU_FAULT: fault}},
-            "spec": {"unschedulable": True},
-        }
+        if not replaces:
+            waits_for_turn = bool(self.per_hour)
+            if waits_for_turn or name in self.reported:
+                return None
         if replaces:
+            mark = {
+                "metadata": {"labels": {LABEL_GPU_FAULT: fault}},
+                "spec": {"unschedulable": True},
+            }
             self.api.merge(f"{NODES}/{name}", mark)
             self._next_s = now_s + self._turn_s
-        self.known.add(name)
-        if replaces:
-            answer = "its jobs are evicted, then it is deleted"
+            consequence = "its jobs are evicted, then it is deleted"
         else:
-            answer = "it is left alone, as the cap is 0"
-        # As the kubelet writes events about its node: with the name in place of the uid.
-        about = {
+            consequence = "it is left alone, as the cap is 0"
+        self.reported.add(name)
+        # The kubelet writes events about its node in the same way, with the name as the uid.
+        involved = {
             "apiVersion": "v1",
             "kind": "Node",
             "namespace": "",
             "name": name,
             "uid": name,
         }
-        event(
-            self.api, about, REASON, f"the GPU is broken ({fault}): {answer}", now_s, kind="Warning"
-        )
-        LOG.warning("%s: the GPU is broken (%s): %s", name, fault, answer)
-        return lines.faulty(name, node, now_s, fault, "replaced" if replaces else "reported")
+        message = f"the GPU is broken ({fault}): {consequence}"
+        write_event(self.api, involved, REASON, message, now_s, kind="Warning")
+        LOG.warning("%s: %s", name, message)
+        answer = "replaced" if replaces else "reported"
+        return make_fault_line(name, node, now_s, fault, answer)
 
     def _drain(self, name: str, now_s: float) -> None:
-        left = [pod for space in self.namespaces for pod in self._pods(space, name)]
-        if any([self._still_needs_it(pod, now_s) for pod in left]):  # each one is evicted
+        """Evicts the pods of a node, and deletes it once none of them needs it."""
+        needs_node = False
+        for namespace in self.namespaces:
+            for pod in self._list_pods(namespace, name):
+                if self._evict(pod, now_s):
+                    needs_node = True
+        if needs_node:
             return
         try:
             self.api.delete(f"{NODES}/{name}")
@@ -166,17 +186,20 @@ class FaultyNodes:
                 raise
         LOG.warning("%s is deleted: its GPU is broken", name)
 
-    def _pods(self, namespace: str, node: str) -> list[Object]:
-        found = self.api.items(
-            f"/api/v1/namespaces/{namespace}/pods", fieldSelector=f"spec.nodeName={node}"
-        )
-        return [pod for pod in found if pod["status"].get("phase") not in ("Failed", "Succeeded")]
+    def _list_pods(self, namespace: str, node: str) -> list[Object]:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        pods: list[Object] = []
+        for pod in self.api.items(path, fieldSelector=f"spec.nodeName={node}"):
+            if pod["status"].get("phase") not in ("Failed", "Succeeded"):
+                pods.append(pod)
+        return pods
 
-    def _still_needs_it(self, pod: Object, now_s: float) -> bool:
+    def _evict(self, pod: Object, now_s: float) -> bool:
+        """Evicts a pod that is not terminating yet. Returns whether it still needs its node."""
         meta = pod["metadata"]
-        due = meta.get("deletionTimestamp")
-        if due:
-            return unix_s(due) > now_s
+        deletion = meta.get("deletionTimestamp")
+        if deletion:
+            return unix_s(deletion) > now_s
         try:
             self.api.evict(meta["namespace"], meta["name"])
         except ApiError as error:

@@ -1,40 +1,41 @@
-"""The mover: moves and queues jobs again, ends pods on silent nodes, replaces broken ones, weighs
-preemptions, writes receipts.
+"""Runs the mover: moves, requeues, silent and faulty nodes, preemption priorities, receipts.
 
 It publishes nothing: the exporter reads its lines, as it reads those of jobs.
 """
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from holdfast.clients.api import Api, ApiError, connect
-from holdfast.controllers import lines, loop
+from holdfast.controllers import event_lines, loop
+from holdfast.controllers.cluster_objects import SPOT
+from holdfast.controllers.controller_log import get_logger
+from holdfast.controllers.event_lines import Line
 from holdfast.controllers.lease import MOVER, Lease
-from holdfast.controllers.lines import Line
-from holdfast.controllers.log import logger
-from holdfast.controllers.objects import SPOT
 from holdfast.controllers.watch import KINDS, Watcher
 from holdfast.cost.receipt import leave
-from holdfast.mover import stakes
+from holdfast.ledger.events import Event
+from holdfast.mover import preemption_priority
 from holdfast.mover.cluster_api import ClusterApi
+from holdfast.mover.cluster_view import View, ending
 from holdfast.mover.faulty_nodes import FaultyNodes
-from holdfast.mover.mover import Move, Mover
+from holdfast.mover.mover import Move, Mover, Observation
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
 from holdfast.mover.requeue import requeue
 from holdfast.mover.silent_nodes import end_pods
-from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
 from holdfast.support.errors import Unjudged
 from holdfast.support.values import between
 from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
 
-LOG = logger("move")
+LOG = get_logger("move")
 WEIGH_EVERY_S = 30.0
-# Disruption budgets are the exporter's.
+# The exporter watches disruption budgets.
 WATCHED = ("nodes", "pods")
 
 
@@ -58,44 +59,60 @@ class Process:
         with self.lock:
             self.progress.forget_all_but(self.view.uids)
             self.view.passed(now)
-            seen = self.view.seen(self.progress.events)
+            observation = self.view.seen(self.progress.events)
             nodes = dict(self.view.nodes)
             waits = self.view.without_node()
         if self.lease and not loop.leads(self.lease):
             return
-        silent = [name for name, node in nodes.items() if node.silent]
-        spot = {name: node for name, node in nodes.items() if node.capacity == SPOT}
-        # An API server that does not answer stops no other act, and no receipt.
-        acts: dict[str, Callable[[], object]] = {
-            "nothing is moved": lambda: lines.write(map(_line, self.mover.step(seen, now))),
-            "no pod of a silent node is ended": lambda: end_pods(
-                self.api, silent, now, self.namespaces
-            ),
-            "no node is replaced": lambda: lines.write(self.faulty.step(spot, now)),
-            "no job is queued again": lambda: requeue(self.api, waits, now, self.namespaces),
-            "no priority is boosted": lambda: self._weigh(now),
-        }
-        for undone, act in acts.items():
-            try:
-                act()
-            except (ApiError, Unjudged) as error:
-                LOG.warning("%s in this pass: %s", undone, error)
+        with attempt("nothing is moved"):
+            self._move(observation, now)
+        with attempt("no pod of a silent node is ended"):
+            silent = [name for name, node in nodes.items() if node.silent]
+            end_pods(self.api, silent, now, self.namespaces)
+        with attempt("no node is replaced"):
+            spot = {name: node for name, node in nodes.items() if node.capacity == SPOT}
+            event_lines.write(self.faulty.step(spot, now))
+        with attempt("no job is queued again"):
+            requeue(self.api, waits, now, self.namespaces)
+        with attempt("no priority is boosted"):
+            self._boost_priorities(now)
         with self.lock:
-            due = self.view.ended(now)
-        for ended in due:
-            self.receipts.order(ended)
+            ended_jobs = self.view.ended(now)
+        for job in ended_jobs:
+            self.receipts.order(job)
 
-    def _weigh(self, now_s: float) -> None:
-        """What is at stake changes slowly, and the list of Workloads may be long."""
+    def _move(self, observation: Observation, now_s: float) -> None:
+        moves = self.mover.step(observation, now_s)
+        event_lines.write([_make_line(move) for move in moves])
+
+    def _boost_priorities(self, now_s: float) -> None:
+        """Runs less often than passes: work at stake grows slowly, and the list may be long."""
         if now_s - self.weighed_s < WEIGH_EVERY_S:
             return
         self.weighed_s = now_s
-        stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s, self.namespaces)
+        preemption_priority.write(self.api, self._find_events, now_s, self.namespaces)
+
+    def _find_events(self, uid: str) -> Iterable[Event]:
+        return self.progress.events_by_job.get(uid, ())
 
 
-def _line(move: Move) -> Line:
-    return lines.moved(
-        move.job.namespace, move.job.name, move.at_s, move.source.value, move.to.value, move.reason
+@contextmanager
+def attempt(consequence: str) -> Generator[None]:
+    """Logs a failing API call, which must not block the other actions or receipts."""
+    try:
+        yield
+    except (ApiError, Unjudged) as error:
+        LOG.warning("%s in this pass: %s", consequence, error)
+
+
+def _make_line(move: Move) -> Line:
+    return event_lines.make_move_line(
+        move.job.namespace,
+        move.job.name,
+        move.at_s,
+        source=move.source.value,
+        capacity=move.to.value,
+        reason=move.reason,
     )
 
 
@@ -107,7 +124,10 @@ def serve(
     kubeconfig: str,
     teams: Sequence[str] = (),
 ) -> None:
-    """Until a signal. Raises Unjudged where no credentials let it read the event lines."""
+    """Runs until a signal. Raises InputError for bad options.
+
+    Raises Unjudged if there is no cluster, or no credentials to read the event lines.
+    """
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
     between(
         "the number of nodes to replace in an hour is out of range", faulty_nodes_per_hour, 0, 60
@@ -116,27 +136,31 @@ def serve(
     stop = shutdown.of_process()
     api = connect(kubeconfig)
     namespaces = loop.team_of(teams)
-    source = loop.cloud_logs(project, cluster_name, namespaces)
+    source = loop.connect_cloud_logs(project, cluster_name, namespaces)
     view = View()
     lock = threading.Lock()
 
-    def owner_of(namespace: str, pod: str) -> str:
+    def find_owner(namespace: str, pod: str) -> str:
         with lock:
-            return view.owner_of(namespace, pod)
+            return view.find_owner(namespace, pod)
 
-    kinds = [kind for kind in KINDS if kind.held in WATCHED]
-    watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending(namespaces))]
+    node_and_pod_kinds = [kind for kind in KINDS if kind.held in WATCHED]
+    kinds = [*node_and_pod_kinds, *ending(namespaces)]
+    watchers = [Watcher(kind, api.client, view, lock) for kind in kinds]
     receipts = Receipts(source.of_job, partial(leave, api=api), namespaces)
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
-    faulty = FaultyNodes(api, faulty_nodes_per_hour, namespaces=(*namespaces, NAMESPACE_SERVING))
     process = Process(
         api=api,
         view=view,
         lock=lock,
-        progress=Progress(source, owner_of),
+        progress=Progress(source, find_owner),
         mover=Mover(ClusterApi(api, namespaces)),
         receipts=receipts,
-        faulty=faulty,
+        faulty=FaultyNodes(
+            api,
+            faulty_nodes_per_hour,
+            namespaces=(*namespaces, NAMESPACE_SERVING),
+        ),
         lease=lease,
         namespaces=namespaces,
     )

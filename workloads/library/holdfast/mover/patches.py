@@ -1,36 +1,46 @@
-"""How a job changes its queue, so that it goes on wherever the mover dies between two requests.
-Pure.
+"""Builds the patches that move a job to another queue. Pure.
 
-First one patch suspends the job, names the other queue and takes back what Kueue had put into its
-pods. Kueue would start it again where it was, as it is still admitted there; so its Workload is
-deleted next, and Kueue makes another from the job, in the other queue. A mover that stops after the
-patch leaves a job that runs on as before.
+A move takes two requests, and the job goes on wherever the mover dies between them. First one patch
+suspends the job, names the other queue and takes back what Kueue had put into its pods. Kueue would
+start it again where it was, as it is still admitted there; so its Workload is deleted next, and
+Kueue makes another from the job, in the other queue. A mover that stops after the patch leaves a
+job that runs on as before.
 """
 
 # Why it is so: infra/decisions/0058.
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.mover.objects import Movable, Object
+from holdfast.mover.movable_jobs import Movable, Object
 from holdfast.vocabulary.capacity import ANNOTATION_TEMPLATES
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 Patch = list[dict[str, Any]]
 _PODS = "/spec/replicatedJobs/{}/template/spec/template"
-# What a flavor adds to, and its value where a template has none.
-_HELD: dict[str, tuple[tuple[str, str], Any]] = {
-    "labels": (("metadata", "labels"), {}),
-    "annotations": (("metadata", "annotations"), {}),
-    "nodeSelector": (("spec", "nodeSelector"), {}),
-    "tolerations": (("spec", "tolerations"), []),
-}
+
+
+class _FlavorField(NamedTuple):
+    """A field of a pod template that a flavor adds to."""
+
+    part: str
+    name: str
+    empty: Any
+    """Its value in a template that has none."""
+
+
+_FLAVOR_FIELDS = (
+    _FlavorField("metadata", "labels", {}),
+    _FlavorField("metadata", "annotations", {}),
+    _FlavorField("spec", "nodeSelector", {}),
+    _FlavorField("spec", "tolerations", []),
+)
 
 
 def to_queue(job: Movable, queue: str) -> Patch:
-    """JSON Patch. It is refused if anybody changed the job since it was read."""
+    """Builds the JSON Patch of a move. It is refused if the job changed since it was read."""
     ops: Patch = [
-        _unchanged(job),
+        _test_version(job),
         {
             "op": "add",
             "path": "/spec/suspend",
@@ -38,32 +48,31 @@ def to_queue(job: Movable, queue: str) -> Patch:
         },
         {
             "op": "add",
-            "path": f"/metadata/labels/{key(LABEL_QUEUE)}",
+            "path": f"/metadata/labels/{escape_key(LABEL_QUEUE)}",
             "value": queue,
         },
     ]
-    # Of a Job Kueue itself restores the template, in an order that the API server asks for; not of
-    # a suspended JobSet.
+    # Kueue restores the template of a Job itself, in the order that the API server asks for. It
+    # does not restore those of a suspended JobSet.
     if job.kind == "JobSet" and job.workload and job.workload.admitted:
-        held = [_held(template) for template in job.workload.templates]
-        where = f"/metadata/annotations/{key(ANNOTATION_TEMPLATES)}"
-        ops += [
+        originals = [_copy_flavor_fields(template) for template in job.workload.templates]
+        ops.append(
             {
                 "op": "add",
-                "path": where,
-                "value": json.dumps(held),
-            },
-            *_restored(held),
-        ]
+                "path": f"/metadata/annotations/{escape_key(ANNOTATION_TEMPLATES)}",
+                "value": json.dumps(originals),
+            }
+        )
+        ops += _restore_templates(originals)
     return ops
 
 
-def as_it_was(job: Movable) -> Patch:
-    """For a JobSet that waits with what the flavor that it left had put into its pods."""
-    return [_unchanged(job), *_restored(job.held)]
+def restore_original(job: Movable) -> Patch:
+    """Removes from a waiting JobSet what the flavor that it left had put into its pods."""
+    return [_test_version(job), *_restore_templates(job.original_templates)]
 
 
-def _unchanged(job: Movable) -> dict[str, Any]:
+def _test_version(job: Movable) -> dict[str, Any]:
     return {
         "op": "test",
         "path": "/metadata/resourceVersion",
@@ -71,26 +80,29 @@ def _unchanged(job: Movable) -> dict[str, Any]:
     }
 
 
-def _held(template: Object) -> Object:
-    return {
-        name: (template.get(part) or {}).get(key) or empty
-        for name, ((part, key), empty) in _HELD.items()
-    }
+def _copy_flavor_fields(template: Object) -> Object:
+    fields: dict[str, Any] = {}
+    for part, name, empty in _FLAVOR_FIELDS:
+        section = template.get(part) or {}
+        fields[name] = section.get(name) or empty
+    return fields
 
 
-def _restored(held: Sequence[Object]) -> Patch:
-    """A selector that the old flavor left behind would keep the job out of every other one."""
-    return [
-        {
-            "op": "add",
-            "path": f"{_PODS.format(index)}/{part}/{key}",
-            "value": each.get(name, empty),
-        }
-        for index, each in enumerate(held)
-        for name, ((part, key), empty) in _HELD.items()
-    ]
+def _restore_templates(originals: Sequence[Object]) -> Patch:
+    """Overwrites all flavor fields: a selector of the old flavor would exclude every other one."""
+    ops: Patch = []
+    for index, original in enumerate(originals):
+        for part, name, empty in _FLAVOR_FIELDS:
+            ops.append(
+                {
+                    "op": "add",
+                    "path": f"{_PODS.format(index)}/{part}/{name}",
+                    "value": original.get(name, empty),
+                }
+            )
+    return ops
 
 
-def key(name: str) -> str:
-    """As a JSON Pointer spells it."""
+def escape_key(name: str) -> str:
+    """Escapes a key for a JSON Pointer."""
     return name.replace("~", "~0").replace("/", "~1")

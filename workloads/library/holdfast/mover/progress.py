@@ -1,23 +1,22 @@
-"""How far each job is, by the lines of its own pods.
+"""Keeps the newest events of each job, as written by its own pods.
 
 Any pod may print a line about any job and have any label. So a line counts for the Job or JobSet
 that controls the pod that wrote it, by uid; the job that the line names does not count. Guarantee:
-what is held of one job is bounded, whatever another writes, and goes when the job does.
+the events kept of one job are bounded, whatever another job writes, and are dropped with the job.
 """
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 
-from holdfast.controllers.sources import EventSource, Lines
+from holdfast.controllers.event_source import EventSource, Lines
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.progress import SHOWING
-from holdfast.mover.objects import Movable
+from holdfast.mover.movable_jobs import Movable
 
 KEPT_LINES = 2_000
-"""Of a job."""
-# So long the watch of pods may be behind the log.
+"""Lines kept of one job."""
+# The watch of pods may be this long behind the log.
 PATIENCE_S = 120.0
 MOST_WAITING = 1_000
 
@@ -25,29 +24,41 @@ MOST_WAITING = 1_000
 @dataclass(slots=True)
 class Progress:
     source: EventSource
-    owner_of: Callable[[str, str], str]
-    """Namespace and name of a pod -> uid of what controls it; empty: no such pod was seen."""
-    held: dict[str, deque[Event]] = field(default_factory=dict[str, deque[Event]])
-    """By uid."""
-    _waiting: list[tuple[float, Lines]] = field(default_factory=list[tuple[float, Lines]])
+    find_owner: Callable[[str, str], str]
+    """Namespace and name of a pod -> uid of what controls it; empty for an unknown pod."""
+    events_by_job: dict[str, deque[Event]] = field(default_factory=dict)
+    """Events by uid of the Job or JobSet."""
+    _waiting: list[tuple[float, Lines]] = field(default_factory=list)
+    """Lines of pods that the watch does not know yet, and when they came."""
 
     def read(self, now_s: float) -> None:
-        waiting = self._waiting
+        """Reads new lines, and tries again those of pods that were unknown."""
+        batches = self._waiting
         self._waiting = []
-        for since_s, written in chain(waiting, ((now_s, lines) for lines in self.source.news())):
-            uid = self.owner_of(written.namespace, written.pod)
+        for lines in self.source.news():
+            batches.append((now_s, lines))
+        for since_s, lines in batches:
+            uid = self.find_owner(lines.namespace, lines.pod)
             if uid:
-                shown = [e for e in parse(written.lines, now_s=now_s).events if e.type in SHOWING]
-                if shown:
-                    self.held.setdefault(uid, deque(maxlen=KEPT_LINES)).extend(shown)
+                self._add(uid, lines, now_s)
             elif now_s - since_s < PATIENCE_S and len(self._waiting) < MOST_WAITING:
-                self._waiting.append((since_s, written))
+                self._waiting.append((since_s, lines))
+
+    def _add(self, uid: str, lines: Lines, now_s: float) -> None:
+        reading = parse(lines.lines, now_s=now_s)
+        events = [event for event in reading.events if event.type in SHOWING]
+        if not events:
+            return
+        if uid not in self.events_by_job:
+            self.events_by_job[uid] = deque(maxlen=KEPT_LINES)
+        self.events_by_job[uid].extend(events)
 
     def events(self, job: Movable) -> Iterable[Event]:
-        """The newest ones that show how far a job is."""
-        return self.held.get(job.uid, ())
+        """Returns the newest events that show how far a job is."""
+        return self.events_by_job.get(job.uid, ())
 
     def forget_all_but(self, uids: Collection[str]) -> None:
-        """`uids`: of the jobs that exist."""
-        for key in [key for key in self.held if key not in uids]:
-            del self.held[key]
+        """Drops all jobs but these, which exist."""
+        for uid in list(self.events_by_job):
+            if uid not in uids:
+                del self.events_by_job[uid]

@@ -1,4 +1,4 @@
-"""Sends a gang on queued flex-start back to its queue when the nodes of its request are gone.
+"""Sends a gang on queued flex-start back to its queue when the nodes of its request have ended.
 
 Such nodes are used once: after their planned end Kueue deactivates the Workload (CapacityRevoked),
 or its new pods wait for ever for nodes of the old request. The run saved before it left, and
@@ -12,20 +12,25 @@ loses one restart at most.
 from collections.abc import Iterable, Mapping
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers.log import logger
-from holdfast.controllers.objects import condition, controller_of, ended_s, is_true
-from holdfast.mover.cluster_api import event
-from holdfast.mover.patches import Patch, key
+from holdfast.controllers.cluster_objects import (
+    find_condition,
+    find_controller,
+    find_end_s,
+    is_true,
+)
+from holdfast.controllers.controller_log import get_logger
+from holdfast.mover.cluster_api import write_event
+from holdfast.mover.patches import Patch, escape_key
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES
 from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
-LOG = logger("move")
+LOG = get_logger("move")
 REASON = "Requeued"
-# A node that was granted may take so long until it takes pods: GKE's limit for a node to come.
+# GKE's limit for a granted node to come and take pods.
 PATIENCE_S = 900.0
-# On a Workload that the mover deactivated: the job is stopped first, then it is queued again.
+# Marks a Workload that the mover deactivated: the job is stopped first, then queued again.
 ANNOTATION_SPENT = "holdfast.dev/request-spent"
 REVOKED = "DeactivatedDueToAdmissionCheck"
 
@@ -36,101 +41,122 @@ def requeue(
     now_s: float,
     namespaces: Iterable[str] = JOB_NAMESPACES,
 ) -> int:
-    """Jobs that were queued again. `waits`: uid of a JobSet -> since when a pod of it has found no
-    node.
+    """Requeues the gangs whose nodes have ended. Returns how many were queued again.
+
+    `waits` maps the uid of a JobSet to the time since when one of its pods has found no node.
     """
-    return sum(_of_namespace(api, space, waits, now_s) for space in namespaces)
+    count = 0
+    for namespace in namespaces:
+        jobs = _list_jobs(api, namespace, now_s)
+        if not jobs:
+            continue
+        path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
+        # Read the whole list before anything in it changes.
+        for workload in list(api.items(path)):
+            uid = find_controller(workload)
+            if uid in jobs:
+                waits_since_s = waits.get(uid, now_s)
+                count += _advance(api, jobs[uid], workload, waits_since_s, now_s)
+    return count
 
 
-def _of_namespace(
-    api: Api,
-    space: str,
-    waits: Mapping[str, float],
-    now_s: float,
-) -> int:
-    listed = api.items(
-        f"{api_path(JOBSET_API)}/namespaces/{space}/jobsets", labelSelector=LABEL_REQUEUES
-    )
-    jobs = {job["metadata"]["uid"]: job for job in listed if _may(job, now_s)}
-    found = api.items(f"{api_path(KUEUE_API)}/namespaces/{space}/workloads") if jobs else ()
-    pairs = [
-        (jobs[owner], workload) for workload in found if (owner := controller_of(workload)) in jobs
-    ]
-    return sum(
-        _step(api, job, workload, waits.get(job["metadata"]["uid"], now_s), now_s)
-        for job, workload in pairs
-    )
+def _list_jobs(api: Api, namespace: str, now_s: float) -> dict[str, Object]:
+    """Returns the JobSets of a namespace that may be queued again, by uid."""
+    path = f"{api_path(JOBSET_API)}/namespaces/{namespace}/jobsets"
+    jobs: dict[str, Object] = {}
+    for job in api.items(path, labelSelector=LABEL_REQUEUES):
+        if _may_requeue(job, now_s):
+            jobs[job["metadata"]["uid"]] = job
+    return jobs
 
 
-def _left(job: Object) -> int:
-    written = job["metadata"]["labels"][LABEL_REQUEUES]
-    return int(written) if written.isdecimal() and written.isascii() else 0
+def _read_restarts(job: Object) -> int:
+    text = job["metadata"]["labels"][LABEL_REQUEUES]
+    if not (text.isdecimal() and text.isascii()):
+        return 0
+    return int(text)
 
 
-def _may(job: Object, now_s: float) -> bool:
+def _may_requeue(job: Object, now_s: float) -> bool:
     meta = job["metadata"]
-    within = (meta.get("annotations") or {}).get(ANNOTATION_REQUEUES_FOR, "")
-    late = within.isdecimal() and now_s > unix_s(meta["creationTimestamp"]) + int(within)
-    return _left(job) > 0 and not late and not ended_s(job) and not meta.get("deletionTimestamp")
+    if find_end_s(job) or meta.get("deletionTimestamp"):
+        return False
+    annotations = meta.get("annotations") or {}
+    limit = annotations.get(ANNOTATION_REQUEUES_FOR, "")
+    if limit.isdecimal() and now_s > unix_s(meta["creationTimestamp"]) + int(limit):
+        return False
+    return _read_restarts(job) > 0
 
 
-def _step(
+def _advance(
     api: Api,
     job: Object,
     workload: Object,
     waits_since_s: float,
     now_s: float,
 ) -> bool:
-    meta = workload["metadata"]
-    path = f"{api_path(KUEUE_API)}/namespaces/{meta['namespace']}/workloads/{meta['name']}"
+    """Takes the next step with a job. Returns whether it was queued again."""
     try:
         if workload["spec"].get("active", True):
             if is_true(workload, "Admitted") and now_s - waits_since_s >= PATIENCE_S:
-                # Kueue stops the job and takes back what it wrote into its pods.
-                spent = {
-                    "metadata": {"annotations": {ANNOTATION_SPENT: "true"}},
-                    "spec": {"active": False},
-                }
-                api.merge(path, spent)
+                _deactivate(api, workload)
             return False
-        if (
-            not _spent(workload)
-            or not job["spec"].get("suspend")
-            or is_true(workload, "QuotaReserved")
-        ):
+        is_stopped = job["spec"].get("suspend") and not is_true(workload, "QuotaReserved")
+        if not _is_spent(workload) or not is_stopped:
             return False
-        api.patch(_path(job), _one_less(job))
-        api.delete(path)
+        api.patch(_job_path(job), _take_one_restart(job))
+        api.delete(_workload_path(workload))
     except ApiError as error:
         LOG.warning("%s is not queued again in this pass: %s", job["metadata"]["name"], error)
         return False
-    left = _left(job) - 1
-    message = (
-        f"the nodes of its request are gone: it waits for new ones, and {left} restarts are left"
-    )
-    LOG.info("%s: %s", job["metadata"]["name"], message)
-    event(
-        api, {"apiVersion": JOBSET_API, "kind": "JobSet"} | job["metadata"], REASON, message, now_s
-    )
+    _announce(api, job, now_s)
     return True
 
 
-def _spent(workload: Object) -> bool:
-    """By the mover, or by Google: what was never admitted has no nodes that could be gone."""
-    if (workload["metadata"].get("annotations") or {}).get(ANNOTATION_SPENT) == "true":
-        return True
-    return condition(workload, "Evicted").get("reason") == REVOKED and bool(
-        condition(workload, "Admitted")
+def _deactivate(api: Api, workload: Object) -> None:
+    """Makes Kueue stop the job and take back what it wrote into the pods."""
+    change = {
+        "metadata": {"annotations": {ANNOTATION_SPENT: "true"}},
+        "spec": {"active": False},
+    }
+    api.merge(_workload_path(workload), change)
+
+
+def _announce(api: Api, job: Object, now_s: float) -> None:
+    restarts = _read_restarts(job) - 1
+    message = (
+        "the nodes of its request have ended: it waits for new ones, and"
+        f" {restarts} restarts are left"
     )
+    LOG.info("%s: %s", job["metadata"]["name"], message)
+    involved = {"apiVersion": JOBSET_API, "kind": "JobSet"} | job["metadata"]
+    write_event(api, involved, REASON, message, now_s)
 
 
-def _path(job: Object) -> str:
+def _is_spent(workload: Object) -> bool:
+    """Returns whether the mover or Google ended the Workload's request.
+
+    A Workload that was never admitted had no nodes that could end.
+    """
+    annotations = workload["metadata"].get("annotations") or {}
+    if annotations.get(ANNOTATION_SPENT) == "true":
+        return True
+    is_revoked = find_condition(workload, "Evicted").get("reason") == REVOKED
+    return is_revoked and bool(find_condition(workload, "Admitted"))
+
+
+def _job_path(job: Object) -> str:
     meta = job["metadata"]
     return f"{api_path(JOBSET_API)}/namespaces/{meta['namespace']}/jobsets/{meta['name']}"
 
 
-def _one_less(job: Object) -> Patch:
-    """Refused where the job changed since it was read."""
+def _workload_path(workload: Object) -> str:
+    meta = workload["metadata"]
+    return f"{api_path(KUEUE_API)}/namespaces/{meta['namespace']}/workloads/{meta['name']}"
+
+
+def _take_one_restart(job: Object) -> Patch:
+    """Builds a patch that is refused if the job changed since it was read."""
     return [
         {
             "op": "test",
@@ -139,7 +165,7 @@ def _one_less(job: Object) -> Patch:
         },
         {
             "op": "replace",
-            "path": f"/metadata/labels/{key(LABEL_REQUEUES)}",
-            "value": str(_left(job) - 1),
+            "path": f"/metadata/labels/{escape_key(LABEL_REQUEUES)}",
+            "value": str(_read_restarts(job) - 1),
         },
     ]

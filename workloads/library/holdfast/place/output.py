@@ -63,10 +63,10 @@ def print_prices(*, as_json: bool) -> None:
 
 def refresh_prices() -> None:
     """Rewrite the price table of this installation."""
-    from holdfast.cost import catalog
+    from holdfast.cost import billing_catalog
 
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    table = catalog.refresh(price_table.load(), today)
+    table = billing_catalog.refresh(price_table.load(), today)
     price_table.TABLE.write_text(price_table.dump(table))
     listed = sum(sku.basis == price_table.LISTED for sku in table.skus)
     inferred = len(table.skus) - listed

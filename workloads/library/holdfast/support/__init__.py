@@ -1,1 +1,1 @@
-"""Tools that every room uses: errors, values, tables, progress, retries, command line."""
+"""Provides what every room uses: errors, values, tables, progress, retries, command line."""

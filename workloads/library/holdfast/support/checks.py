@@ -1,4 +1,4 @@
-"""Read-only checks, one row each: what was found, and the fix."""
+"""Runs read-only checks; each has one row with the finding and the fix."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JU
 
 T = TypeVar("T")
 Answer = tuple[bool, str, str]
-"""Whether it is well, what was found, and the fix."""
+"""True if the subject is fine, the finding, and the fix."""
 
 
 class Status(StrEnum):
@@ -29,16 +29,16 @@ class Check:
 
 
 def lacking(wrong: Sequence[str], well: str, fix: str) -> Answer:
-    """Broken by all that is wrong; `well` where nothing is."""
+    """Makes an answer: broken by everything in `wrong`, or `well` if nothing is."""
     return not wrong, "; ".join(wrong) or well, fix
 
 
 def examine(subject: T, probes: Sequence[tuple[str, Callable[[T], Answer]]]) -> Iterator[Check]:
-    """One check after the other, as they come. A probe raises Unjudged where it cannot know."""
+    """Yields one check after the other. A probe raises Unjudged if it cannot decide."""
     for name, probe in probes:
         try:
-            ok, found, fix = probe(subject)
-        # Nothing wider: any other error is a bug and must not pass for "not judged".
+            ok, finding, fix = probe(subject)
+        # Any other error is a bug, and must not pass for "not judged".
         except Unjudged as error:
             yield Check(
                 name=name,
@@ -49,20 +49,21 @@ def examine(subject: T, probes: Sequence[tuple[str, Callable[[T], Answer]]]) -> 
             yield Check(
                 name=name,
                 verdict=Status.OK if ok else Status.BROKEN,
-                found=found,
+                found=finding,
                 fix="" if ok else fix,
             )
 
 
 def show(checks: Sequence[Check], *, as_json: bool) -> int:
-    """The exit code: broken before unknown, since it can be fixed."""
+    """Prints the checks. Returns the exit code: broken before unknown, because it can be fixed."""
     if as_json:
         print_json("doctor", checks=[asdict(check) for check in checks])
     else:
-        print_table(
-            ["CHECK", "", "FOUND", "FIX"], [(c.name, c.verdict, c.found, c.fix) for c in checks]
-        )
-    verdicts = {c.verdict for c in checks}
+        rows = [(check.name, check.verdict, check.found, check.fix) for check in checks]
+        print_table(["CHECK", "", "FOUND", "FIX"], rows)
+    verdicts = {check.verdict for check in checks}
     if Status.BROKEN in verdicts:
         return EXIT_FINDINGS
-    return EXIT_NOT_JUDGED if Status.UNKNOWN in verdicts else EXIT_DONE
+    if Status.UNKNOWN in verdicts:
+        return EXIT_NOT_JUDGED
+    return EXIT_DONE

@@ -1,6 +1,4 @@
-"""The edge of every command: what Typer refuses ends in the same four lines as what the commands
-refuse.
-"""
+"""Runs every command, and reports Typer's errors in the same four lines as the commands' own."""
 
 import re
 import sys
@@ -12,47 +10,47 @@ from holdfast.support.errors import InputError, run_cli
 from holdfast.support.extras import lacking
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_CODES_HELP, EXIT_STOPPED
 
-# Control characters but for those of text, bytes that are no UTF-8, and what turns the direction of
-# writing: echoed, they would rule the terminal or hide what a command is about to do.
+# Control characters except those of text, bytes that are not UTF-8, and marks that turn the
+# direction of writing: they would control the terminal or hide what a command is about to do.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]"
 )
 
 
 def new_app(what: str) -> typer.Typer:
-    """A command line of several commands, plain and quick to show its help."""
+    """Makes a command line of several commands, plain and quick to show its help."""
     return typer.Typer(
         help=what,
         epilog=EXIT_CODES_HELP,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
+        rich_markup_mode=None,  # boxes around the help would double its time
         add_completion=False,
     )
 
 
 def run_app(app: typer.Typer, words: Sequence[str] | None = None) -> None:
-    """Run a command line, that of the process by default, to its exit code."""
+    """Runs a command line, by default that of the process, to its exit code."""
     run_cli(lambda: _run(app, words))
 
 
 def _run(app: typer.Typer, words: Sequence[str] | None) -> None:
-    given = sys.argv[1:] if words is None else words
-    _require_text(given)
+    arguments = sys.argv[1:] if words is None else words
+    _require_text(arguments)
     try:
         code = app(words, standalone_mode=False)
     except typer.Abort:
         print("stopped: no answer", file=sys.stderr)
         sys.exit(EXIT_STOPPED)
     except typer.TyperException as error:
-        raise _unreadable(error) from None
+        raise _make_usage_error(error) from None
     except ImportError as error:
-        answer = lacking(error, given)
-        if answer:
-            raise answer from None
+        missing_extra = lacking(error, arguments)
+        if missing_extra:
+            raise missing_extra from None
         raise
     except SystemExit as end:
-        # Typer makes exit code 1 of a reader that has seen enough, and 1 means findings here.
+        # Typer exits with 1 if the reader closes the pipe, but 1 means findings here.
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         raise
@@ -63,19 +61,18 @@ def _run(app: typer.Typer, words: Sequence[str] | None) -> None:
 def _require_text(words: Sequence[str]) -> None:
     for word in words:
         if _UNPRINTABLE.search(word):
-            got = word.encode("unicode_escape").decode()[:200]
             raise InputError(
                 "an argument is not valid text",
-                got=got,
+                got=word.encode("unicode_escape").decode()[:200],
                 allowed="UTF-8 without control characters",
                 fix="type the argument again",
             )
 
 
-def _unreadable(error: typer.TyperException) -> InputError:
+def _make_usage_error(error: typer.TyperException) -> InputError:
     context = getattr(error, "ctx", None)
     message = error.format_message()
-    # no command at all: its list is the best answer
+    # Without any command, the list of commands is the best answer.
     if context is None or message == context.get_help():
         print(message, file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)

@@ -1,5 +1,6 @@
-"""The distribution that installs this package. On PyPI, the package's own name belongs to another
-project.
+"""Names the distribution that installs this package.
+
+On PyPI, the package's own name belongs to another project.
 """
 
 # Why it is so: infra/decisions/0121.
@@ -18,11 +19,12 @@ _FOREIGN_METADATA = re.compile(rf"{FOREIGN}(-\d[^-]*(-py[\d.]+)?)?\.(dist|egg)-i
 
 
 def require_no_foreign_package() -> None:
-    """Raises InputError if a distribution named `holdfast` is installed: it overwrites files of
-    this package.
+    """Raises InputError if a distribution named `holdfast` is installed.
+
+    It overwrites files of this package.
     """
     for metadata in _foreign_metadata():
-        version = _installed_version()
+        version = _find_version()
         requirement = f"{DISTRIBUTION}=={version}" if version else DISTRIBUTION
         raise InputError(
             f"another distribution that installs the package {FOREIGN} is present",
@@ -36,23 +38,23 @@ def require_no_foreign_package() -> None:
 
 
 def install_command(extra: str) -> str:
-    """What adds an extra to this installation."""
-    if _installed_version():
+    """Returns the command that adds an extra to this installation."""
+    if _find_version():
         return f"pip install '{DISTRIBUTION}[{extra}]'"
     return "make setup"
 
 
 def _foreign_metadata() -> Iterator[Path]:
-    # Not by importlib.metadata: its import takes half as long as all of `holdfast --help`.
+    # Importing importlib.metadata takes half as long as all of `holdfast --help`.
     for folder in sys.path:
-        with suppress(OSError):  # an archive, or nothing
-            yield from (
-                path for path in Path(folder).iterdir() if _FOREIGN_METADATA.fullmatch(path.name)
-            )
+        with suppress(OSError):  # an archive, or a missing folder
+            for path in Path(folder).iterdir():
+                if _FOREIGN_METADATA.fullmatch(path.name):
+                    yield path
 
 
-def _installed_version() -> str:
-    """Empty in a clone, where `make setup` links the package and installs what all extras bring."""
+def _find_version() -> str:
+    """Returns the version; empty in a clone, where `make setup` links the package."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,5 +1,6 @@
-"""The errors of the library: one root, and the one error a user sees: what is wrong, what was got,
-what is allowed, the fix.
+"""Defines the errors of the library, and how a command reports them.
+
+A user sees InputError: what is wrong, what was got, what is allowed, the fix.
 
 HoldfastError
 ├── InputError (ValueError)     bad input: exit code 2
@@ -32,16 +33,14 @@ from holdfast.vocabulary.exit_codes import (
 
 
 class HoldfastError(Exception):
-    """Root of all: `except HoldfastError` takes what the library raises, and no bug of the caller's
-    own code.
-    """
+    """The root of all errors of the library; it catches no bug of a caller."""
 
 
 class InputError(HoldfastError, ValueError):
-    """Bad input at the border, in four short lines."""
+    """Reports bad input in four short lines."""
 
     code = EXIT_BAD_INPUT
-    """Of a process that ends for it."""
+    """The exit code of a process that ends with this error."""
 
     def __init__(self, what: str, *, got: object, allowed: str, fix: str) -> None:
         self.what = what
@@ -53,30 +52,33 @@ class InputError(HoldfastError, ValueError):
     def __reduce__(
         self,
     ) -> tuple[Callable[..., "InputError"], tuple[type["InputError"], str, str, str, str]]:
-        # Keywords only cannot be pickled by default; torch sends a rank's error to the others that
-        # way.
-        return _again, (type(self), self.what, self.got, self.allowed, self.fix)
+        # Keyword-only arguments cannot be pickled by default, and torch pickles a rank's error to
+        # send it to the others.
+        return _rebuild, (type(self), self.what, self.got, self.allowed, self.fix)
 
     def lines(self) -> str:
-        what, got, allowed, fix = (
-            printable(text, 2_000) for text in (self.what, self.got, self.allowed, self.fix)
-        )
-        return f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}"
+        rows = [
+            f"error:   {printable(self.what, 2_000)}",
+            f"  got:     {printable(self.got, 2_000)}",
+            f"  allowed: {printable(self.allowed, 2_000)}",
+            f"  fix:     {printable(self.fix, 2_000)}",
+        ]
+        return "\n".join(rows)
 
 
 class Stopped(InputError):
-    """A safety rule stopped the command before it changed anything."""
+    """Reports that a safety rule stopped the command before it changed anything."""
 
     code = EXIT_STOPPED
 
 
 class Later(InputError):
-    """A disk or a service refuses for now: the same command may work later."""
+    """Reports a full disk or a busy service: the same command may work later."""
 
     code = EXIT_RETRY
 
 
-def _again(
+def _rebuild(
     kind: type[InputError],
     what: str,
     got: str,
@@ -87,10 +89,10 @@ def _again(
 
 
 class Unjudged(HoldfastError, RuntimeError):
-    """A tool, a service or access is missing, so no verdict is possible; the text names it."""
+    """Reports that a tool, a service or access is missing, so that no verdict is possible."""
 
 
-_OF_A_PATH = {
+_PATH_ERRORS = {
     errno.EACCES,
     errno.EISDIR,
     errno.ELOOP,
@@ -100,25 +102,28 @@ _OF_A_PATH = {
     errno.EROFS,
 }
 
-
-_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 
 
 def unusable_path(error: OSError) -> InputError | None:
-    """What to answer where the system refuses a path of the command line, or has no room; None for
-    every other trouble.
+    """Returns the report if the system refuses a path of the command line, or has no space.
+
+    It is None for every other error.
     """
-    of_path = error.filename is not None and (error.errno in _OF_A_PATH or _makes_no_folders(error))
-    if of_path or error.errno in _OF_SPACE:
+    if error.errno in _SPACE_ERRORS:
+        return unusable(error, error.filename)
+    if error.filename is None:
+        return None
+    if error.errno in _PATH_ERRORS or _makes_no_folders(error):
         return unusable(error, error.filename)
     return None
 
 
 def unusable(error: OSError, path: object) -> InputError:
-    """Of any trouble with a path of the command line."""
+    """Returns the report of an error about a path of the command line."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     got = f"{str(path)[:200]}: {reason}" if path else reason
-    if error.errno in _OF_SPACE:
+    if error.errno in _SPACE_ERRORS:
         return Later(
             "the disk is full",
             got=got,
@@ -134,24 +139,27 @@ def unusable(error: OSError, path: object) -> InputError:
 
 
 def _makes_no_folders(error: OSError) -> bool:
-    """/proc and the like call a folder that they will not make one that is not there; elsewhere a
-    file is in its place.
+    """Returns whether a folder could not be made.
+
+    /proc and similar report such a folder as missing; elsewhere a file is in its place.
     """
-    return error.errno in (errno.ENOENT, errno.EEXIST) and any(
-        frame.name == "mkdir" for frame in traceback.extract_tb(error.__traceback__)
-    )
+    if error.errno not in (errno.ENOENT, errno.EEXIST):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.name == "mkdir" for frame in frames)
 
 
 def missing_program(error: OSError) -> str:
-    """The program that was to be started and is not installed; empty for a file that is not there."""
-    started = any(
-        frame.filename == subprocess.__file__ for frame in traceback.extract_tb(error.__traceback__)
-    )
-    return str(error.filename) if started and error.errno == errno.ENOENT else ""
+    """Returns the program that is not installed; empty if the error is about another file."""
+    if error.errno != errno.ENOENT:
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_start = any(frame.filename == subprocess.__file__ for frame in frames)
+    return str(error.filename) if is_start else ""
 
 
 def run_cli(command: Callable[[], object]) -> None:
-    """Run a command and turn what a user can fix into its exit code instead of a traceback."""
+    """Runs a command, and turns what a user can fix into an exit code instead of a traceback."""
     try:
         command()
     except InputError as error:
@@ -159,18 +167,20 @@ def run_cli(command: Callable[[], object]) -> None:
     except Unjudged as error:
         _end_as_unjudged(str(error))
     except BrokenPipeError:
-        # `| head` has seen enough. Whatever is still buffered must find a place, or Python
-        # complains at its end.
+        # `| head` closed the pipe. Python would complain at its end if it could not write what is
+        # still buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(EXIT_DONE)
     except Exception as error:  # noqa: BLE001  # the top level: Python's own exit code 1 would mean findings
-        if isinstance(error, OSError) and (program := missing_program(error)):
-            _end_as_unjudged(f"the program {program} is not installed, or not on PATH")
-        refused = unusable_path(error) if isinstance(error, OSError) else None
-        if refused:
-            _end_as_bad_input(refused)
-        # Only who has started a process group has peers: to all others such a message is a bug like
-        # any other.
+        if isinstance(error, OSError):
+            program = missing_program(error)
+            if program:
+                _end_as_unjudged(f"the program {program} is not installed, or not on PATH")
+            path_error = unusable_path(error)
+            if path_error:
+                _end_as_bad_input(path_error)
+        # Only a process with a process group has peers; otherwise such a message is a bug like any
+        # other.
         if "torch.distributed" in sys.modules and says_lost_peer(error):
             _end_as_lost_peer(error)
         _report_bug(error)
@@ -193,7 +203,7 @@ def _end_as_lost_peer(error: Exception) -> NoReturn:
         traceback.print_exception(error)
     reason, _, _advice = str(error).partition(" This is typically")
     message = printable(" ".join(reason.split())[:300])
-    print(f"lost:    another process of this job is gone: {message}", file=sys.stderr)
+    print(f"lost:    another process of this job has ended: {message}", file=sys.stderr)
     print(
         f"  next:    start this one again; it ends with {EXIT_RETRY}, so that its launcher does",
         file=sys.stderr,
@@ -201,13 +211,13 @@ def _end_as_lost_peer(error: Exception) -> NoReturn:
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     sys.stdout.flush()
     sys.stderr.flush()
-    # At the interpreter's end torch would take down a broken group: that aborts the process now and
-    # then, or hangs.
+    # At the interpreter's end torch would shut down a broken group, which may abort the process or
+    # hang.
     os._exit(EXIT_RETRY)
 
 
 def _report_bug(error: Exception) -> None:
-    """In a pod with its traceback: there is no second run to ask for one."""
+    """Prints the error; in a pod with its traceback, because no second run could show it."""
     if os.environ.get(ENV_TRACEBACK) or os.environ.get(ENV_JOB):
         traceback.print_exception(error)
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -216,8 +226,8 @@ def _report_bug(error: Exception) -> None:
         f"internal error: {type(error).__name__}: {message} ({last.filename}, line {last.lineno})",
         file=sys.stderr,
     )
-    where = "the issue tracker of the repository that you installed this from"
+    tracker = "the issue tracker of the repository that you installed this from"
     print(
-        f"a bug in holdfast: report it to {where}, with what {ENV_TRACEBACK}=1 shows",
+        f"a bug in holdfast: report it to {tracker}, with what {ENV_TRACEBACK}=1 shows",
         file=sys.stderr,
     )

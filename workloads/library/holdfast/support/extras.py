@@ -1,5 +1,6 @@
-"""Which extra of the distribution brings a package that a command lacks. Extras: pyproject.toml of
-the library.
+"""Finds the extra of the distribution that brings a package which a command lacks.
+
+The extras are in the library's pyproject.toml.
 """
 
 import re
@@ -13,28 +14,43 @@ from holdfast.support.errors import InputError
 _TABLES = tomllib.loads(Path(__file__).with_name("extras.toml").read_text())
 OF_COMMAND: dict[str, str] = _TABLES["command"]
 OF_PACKAGE: dict[str, str] = _TABLES["package"]
-# Of a package whose folder several distributions share, Python raises no ModuleNotFoundError.
+# If several distributions share the folder of a package, Python raises no ModuleNotFoundError.
 _FROM_SHARED = re.compile(r"cannot import name '(\w+)' from '(google(?:\.cloud)?)'")
 
 
 def lacking(error: ImportError, words: Sequence[str]) -> InputError | None:
-    """What to answer where a command, called with these words, lacks a package of an extra; None
-    for any other fault.
+    """Returns the report if a command lacks a package of an extra; None for any other error.
+
+    `words` are those with which the command was called.
     """
-    shared = _FROM_SHARED.match(str(error))
-    if shared:
-        name = f"{shared[2]}.{shared[1]}"
-    else:
-        name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    parts = name.split(".")
-    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    by_package = next((OF_PACKAGE[prefix] for prefix in prefixes if prefix in OF_PACKAGE), None)
-    if by_package is None:
+    name = _find_missing_package(error)
+    default_extra = _find_extra(name)
+    if default_extra is None:
         return None
-    extra = OF_COMMAND.get(next(iter(words), ""), by_package)
+    command = words[0] if words else ""
+    extra = OF_COMMAND.get(command, default_extra)
     return InputError(
         "a package of this command is not installed",
         got=f"holdfast without {name}",
         allowed=f"{DISTRIBUTION}[{extra}]",
         fix=install_command(extra),
     )
+
+
+def _find_missing_package(error: ImportError) -> str:
+    shared = _FROM_SHARED.match(str(error))
+    if shared:
+        return f"{shared[2]}.{shared[1]}"
+    if isinstance(error, ModuleNotFoundError):
+        return error.name or ""
+    return ""
+
+
+def _find_extra(package: str) -> str | None:
+    """Returns the extra of the package, or of the nearest package that contains it."""
+    parts = package.split(".")
+    for length in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:length])
+        if prefix in OF_PACKAGE:
+            return OF_PACKAGE[prefix]
+    return None

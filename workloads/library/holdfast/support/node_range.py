@@ -1,6 +1,4 @@
-"""How many nodes a job takes, as people write it: `8`, or `4..8` for a gang that goes on with
-fewer.
-"""
+"""Reads the number of nodes of a job: `8`, or `4..8` for a gang that goes on with fewer."""
 
 import re
 
@@ -10,7 +8,7 @@ PATTERN = "[0-9]{1,4}\\.\\.[0-9]{1,4}"
 
 
 def parse(got: object, most: int) -> tuple[int, int]:
-    """`4..8` -> 4 and 8; 3 -> 3 and 3. InputError names the field."""
+    """Reads `4..8` as 4 and 8, and 3 as 3 and 3. Raises InputError."""
     if not isinstance(got, str):
         return _whole(got, most)
     allowed = f"a whole number from 1 to {most}, or MIN..MAX of such numbers with MIN below MAX"
@@ -21,16 +19,20 @@ def parse(got: object, most: int) -> tuple[int, int]:
             allowed=allowed,
             fix="write 4..8, or a number without quotes",
         )
-    least, largest = map(int, got.split(".."))
-    if 1 <= least < largest <= most:
-        return least, largest
-    low, high = sorted(min(max(number, 1), most) for number in (least, largest))
+    smallest, largest = (int(number) for number in got.split(".."))
+    if 1 <= smallest < largest <= most:
+        return smallest, largest
+    low, high = sorted((_clamp(smallest, most), _clamp(largest, most)))
     raise InputError(
         "nodes",
         got=got,
         allowed=allowed,
         fix=f"write {low}..{high}" if low < high else f"write {low}",
     )
+
+
+def _clamp(number: int, limit: int) -> int:
+    return min(max(number, 1), limit)
 
 
 def _whole(got: object, most: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Names of a run and of its objects in the storage.
+"""Makes the names of a run's objects in the storage.
 
 A checkpoint is <run>/step-<n>/<attempt>/<shard>, and one COMMIT.json for each step, written last. A
 name here is part of the format: checkpoints of older releases are found by it.
@@ -35,7 +35,7 @@ def attempt_prefix(run: str, step: int, attempt: str) -> str:
 
 
 def rank_prefix(run: str, step: int, attempt: str, rank: int) -> str:
-    """Of the names of all objects that one rank writes."""
+    """Returns the prefix of all objects that one rank writes."""
     return f"{attempt_prefix(run, step, attempt)}/rank-{rank:05d}"
 
 
@@ -44,12 +44,12 @@ def shard_object(run: str, step: int, attempt: str, rank: int, index: int) -> st
 
 
 def manifest_object(run: str, step: int, attempt: str, rank: int) -> str:
-    """What one rank wrote: tensors, offsets, shards with length and crc32c."""
+    """Names the object with the tensors, offsets and shards that one rank wrote."""
     return f"{rank_prefix(run, step, attempt, rank)}.json"
 
 
 def commit_object(run: str, step: int) -> str:
-    """The checkpoint of a step exists if and only if this object does."""
+    """Names the object that exists if and only if the checkpoint of a step does."""
     return f"{step_prefix(run, step)}/{COMMIT_OBJECT}"
 
 
@@ -58,8 +58,9 @@ def epochs_prefix(run: str) -> str:
 
 
 def epoch_object(run: str, number: int) -> str:
-    """Made by each start of a trainer, create-only: only the one with the highest number may
-    commit.
+    """Names the object that each start of a trainer creates, create-only.
+
+    Only the start with the highest number may commit.
     """
     return f"{epochs_prefix(run)}/{number:010d}.json"
 
@@ -69,13 +70,14 @@ def gang_prefix(run: str) -> str:
 
 
 def gang_object(run: str, number: int) -> str:
-    """Who belongs to an elastic gang from here on; create-only, so that only one proposal of a
-    number counts.
+    """Names the object with the members of an elastic gang from here on.
+
+    It is create-only, so that only one proposal of a number counts.
     """
     return f"{gang_prefix(run)}/{number:010d}.json"
 
 
 def parse_step(component: str) -> int | None:
-    """`step-0000000042` -> 42, anything else -> None."""
+    """Reads `step-0000000042` as 42; returns None for anything else."""
     match = _STEP.fullmatch(component)
     return int(match.group(1)) if match else None

@@ -1,16 +1,21 @@
-"""Foreign text on a terminal or in a CI log: no escapes, no lines of its own, no workflow commands."""
+"""Makes foreign text safe for a terminal or CI log: no escapes, lines or workflow commands."""
 
 MOST_CHARACTERS = 400
 
 
 def printable(text: str, most: int = MOST_CHARACTERS) -> str:
-    """One line without control characters, cut to `most`; what cannot be shown is replaced by its
-    escape.
+    """Returns one line without control characters, cut to `most`; they become escapes.
 
-    GitHub's runner takes `##[` anywhere in a line for a command, and `::` at its beginning: that
-    one is for the caller.
+    GitHub's runner takes `##[` anywhere in a line for a command, which is changed here. It also
+    takes `::` at the start of a line, which the caller must avoid.
     """
-    cut = text if len(text) <= most else text[:most] + "..."
-    if not cut.isprintable():
-        cut = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
-    return cut.replace("##[", "#_[")
+    line = text if len(text) <= most else text[:most] + "..."
+    if not line.isprintable():
+        line = "".join(_escape(character) for character in line)
+    return line.replace("##[", "#_[")
+
+
+def _escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()

@@ -1,5 +1,6 @@
-"""The state of a command while a person waits for it: one line of a terminal's standard error, and
-nothing elsewhere.
+"""Shows a waiting person what a command does: one line of a terminal's standard error.
+
+Nothing is shown off a terminal.
 """
 
 import os
@@ -15,34 +16,35 @@ from holdfast.support.printable import printable
 
 _T = TypeVar("_T")
 SILENT_S = 1.0
-"""What is over by then shows nothing."""
+"""Work that ends sooner shows nothing."""
 _EVERY_S = 0.2
 _WIPE = "\r\x1b[2K"
 
 
 @contextmanager
 def working(what: str) -> Generator[Callable[[str], None]]:
-    """Shows `what` and its seconds until the block ends. Yields a function that names the step that
-    begins.
+    """Shows `what` and its seconds until the block ends. Yields a function that names a new step.
 
-    The line is wiped before the block's end is seen: what is printed afterwards has a line of its
-    own. Inside the block nothing else should be printed.
+    The line is wiped when the block ends, so that later output has a line of its own. Nothing else
+    should be printed inside the block.
     """
     stream = sys.stderr
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda _: None
         return
     over = threading.Event()
-    began_s = time.monotonic()
+    start_s = time.monotonic()
     step = [""]
 
     def draw_until_over() -> None:
         if over.wait(SILENT_S):
             return
         while not over.wait(_EVERY_S):
-            text = printable(f"{what}{step[0]} ({time.monotonic() - began_s:.0f} s)")
+            elapsed_s = time.monotonic() - start_s
+            text = printable(f"{what}{step[0]} ({elapsed_s:.0f} s)")
             # A line that wraps could not be wiped again.
-            stream.write(_WIPE + text[: shutil.get_terminal_size().columns - 1])
+            width = shutil.get_terminal_size().columns - 1
+            stream.write(_WIPE + text[:width])
             stream.flush()
         stream.write(_WIPE)
         stream.flush()
@@ -61,12 +63,12 @@ def working(what: str) -> Generator[Callable[[str], None]]:
 
 
 def awaited(what: str, items: Iterable[_T]) -> Iterator[_T]:
-    """The items; `working` while each is made, and quiet while it is in hand."""
-    rest = iter(items)
+    """Yields the items, and shows `what` while it waits for the next one."""
+    iterator = iter(items)
     while True:
         with working(what):
             try:
-                found = next(rest)
+                item = next(iterator)
             except StopIteration:
                 return
-        yield found
+        yield item

@@ -1,5 +1,6 @@
-"""Tables and JSON objects of commands. Data goes to standard output; off a terminal without colour
-or cut lines.
+"""Prints tables and JSON objects of commands.
+
+Data goes to standard output; off a terminal without colour or cut lines.
 """
 
 import json
@@ -12,7 +13,7 @@ def print_json(thing: str, **fields: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Plain aligned rows off a terminal, whatever their width."""
+    """Prints aligned rows; off a terminal plain ones, whatever their width."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,15 +1,15 @@
-"""Values at a border, each form read once: ranges, durations, moments, numbers for JSON. Pure."""
+"""Reads and checks values of users: ranges, durations, moments, quantities. Pure."""
 
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from holdfast.support.errors import InputError
 
-# Below it every integer becomes a float, and a sum of two stays one.
+# Every integer below it fits into a float, and so does a sum of two.
 LARGEST = 1e300
 GIB = 1024**3
 UNIT_S = {
@@ -45,98 +45,108 @@ def between(
     *,
     fix: str = "write a number in this range",
 ) -> None:
-    """A finite number from `low` to `high`, or an InputError; True and False are no numbers here."""
-    ok = (
-        isinstance(got, int | float)
-        and not isinstance(got, bool)
-        and abs(got) < LARGEST
-        and low <= got <= high
+    """Raises InputError unless `got` is a number from `low` to `high`; a bool is no number here."""
+    if _is_number(got) and abs(got) < LARGEST and low <= got <= high:
+        return
+    allowed = f"{low:,} to {high:,}" if math.isfinite(high) else f"{low:,} or more"
+    # The quotes of repr show that a text is not a number.
+    raise InputError(
+        what,
+        got=repr(got) if isinstance(got, str) else got,
+        allowed=allowed,
+        fix=fix,
     )
-    if not ok:
-        allowed = f"{low:,} to {high:,}" if math.isfinite(high) else f"{low:,} or more"
-        # A text that reads as a number of the range must not look like one.
-        raise InputError(
-            what,
-            got=repr(got) if isinstance(got, str) else got,
-            allowed=allowed,
-            fix=fix,
-        )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def duration_s(text: str, units: str = "smhd") -> float | None:
-    """Seconds of `30s`, `5m`, `72h`, `3d`; None for anything else. `units`: those that are
-    understood.
+    """Returns the seconds of `30s`, `5m`, `72h` or `3d`; None for anything else.
+
+    `units` are the letters that are accepted.
     """
     match = re.fullmatch(rf"(\d{{1,12}}(?:\.\d{{1,9}})?)([{units}])", text.strip())
-    return float(match[1]) * UNIT_S[match[2]] if match else None
+    if match is None:
+        return None
+    return float(match[1]) * UNIT_S[match[2]]
 
 
 def moment(text: str) -> datetime | None:
-    """An aware time from RFC 3339, UTC without an offset; None for anything else."""
+    """Returns an aware time from RFC 3339, in UTC if it has no offset; None for anything else."""
     text = text.strip()
     if not _RFC_3339.fullmatch(text):
         return None
     try:
-        at = datetime.fromisoformat(text.upper())
-    except ValueError:  # the right form, and no date: month 13
+        time = datetime.fromisoformat(text.upper())
+    except ValueError:  # the form is right, but it is no date: month 13
         return None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def unix_s(text: str | None) -> float:
-    """Unix seconds of RFC 3339; 0 for nothing or nonsense, which counts as no time."""
-    at = moment(text or "")
-    return at.timestamp() if at else 0.0
+    """Returns the Unix seconds of RFC 3339; 0 if it is missing or invalid."""
+    time = moment(text or "")
+    return time.timestamp() if time else 0.0
 
 
 def rfc3339(unix_s: float) -> str:
-    """`2027-01-31T12:00:00Z`"""
+    """Returns a time such as 2027-01-31T12:00:00Z."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def quantity(value: Any) -> float | None:
-    """A Kubernetes quantity as a finite number, None where it is none."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    """Returns a Kubernetes quantity as a finite number; None for anything else."""
+    if _is_number(value):
         return float(value) if math.isfinite(value) else None
-    match = _QUANTITY.fullmatch(value.strip() if isinstance(value, str) else "")
-    return float(match[1]) * _UNITS[match[2] or ""] if match else None
+    if not isinstance(value, str):
+        return None
+    match = _QUANTITY.fullmatch(value.strip())
+    if match is None:
+        return None
+    return float(match[1]) * _UNITS[match[2] or ""]
 
 
 def finite(value: Any) -> Any:
-    """The same value for JSON, which knows neither NaN nor infinity: they are null, at any depth."""
+    """Returns the value for JSON, which has neither NaN nor infinity: they become null."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def settings_help(settings: Mapping[str, str]) -> str:
-    """Of an option `--set NAME=VALUE`. `settings`: name -> what it sets."""
-    return f"Repeatable: {'; '.join(f'{name} ({what})' for name, what in settings.items())}."
+    """Returns the help of an option `--set NAME=VALUE`. `settings`: name -> what it sets."""
+    texts = [f"{name} ({meaning})" for name, meaning in settings.items()]
+    return f"Repeatable: {'; '.join(texts)}."
 
 
 def assigned(given: Iterable[str], kind: type, names: Collection[str]) -> dict[str, Any]:
-    """Fields `names` of the dataclass `kind` from NAME=VALUE, each in the type of its default.
-    Raises InputError.
+    """Reads the fields `names` of the dataclass `kind` from NAME=VALUE.
+
+    Each value has the type of the field's default. Raises InputError.
     """
-    defaults = {each.name: each.default for each in fields(kind) if each.name in names}
-    found: dict[str, Any] = {}
+    defaults = {field.name: field.default for field in fields(kind) if field.name in names}
+    values: dict[str, Any] = {}
     for text in given:
         name, _, value = text.partition("=")
-        if name not in defaults or name in found:
-            why = "is given twice" if name in found else "is unknown"
+        if name not in defaults or name in values:
+            problem = "is given twice" if name in values else "is unknown"
             raise InputError(
-                f"the setting {why}",
+                f"the setting {problem}",
                 got=text,
                 allowed=f"NAME=VALUE, once each: {', '.join(names)}",
                 fix="see --help",
             )
-        found[name] = _in_type_of(defaults[name], name, value)
-    return found
+        values[name] = _convert(defaults[name], name, value)
+    return values
 
 
-def _in_type_of(default: Any, name: str, text: str) -> Any:
+def _convert(default: Any, name: str, text: str) -> Any:
     if isinstance(default, bool):
         if text not in ("true", "false"):
             raise InputError(

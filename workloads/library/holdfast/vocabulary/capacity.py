@@ -1,22 +1,23 @@
-"""The kinds of capacity that Google sells and this platform places work on."""
+"""Names the kinds of capacity that Google sells and this platform places work on."""
 
 from enum import StrEnum
 
 
 class Capacity(StrEnum):
-    """Values equal the node label cloud.google.com/gke-provisioning, but for on-demand and reserved
-    ("standard").
+    """A kind of capacity.
+
+    Values equal the node label cloud.google.com/gke-provisioning, except on-demand and reserved,
+    whose label is "standard".
     """
 
     ON_DEMAND = "on-demand"  # never reclaimed; the list price
     SPOT = "spot"  # reclaimed at any time with a notice of 30 s or 120 s
     FLEX_START = "flex-start"  # waits in a queue, then runs undisturbed, at most 7 days
-    RESERVED = "reserved"  # of your own reservation: paid for whether it runs or not
+    RESERVED = "reserved"  # your own reservation: paid for whether it runs or not
     QUEUED = "queued"  # flex-start for a whole gang at once, through a ProvisioningRequest
 
 
-# Kueue's queue for each. In it the ClusterQueue and the LocalQueue of every namespace have one
-# name.
+# Kueue's queue for each capacity. The ClusterQueue and all its LocalQueues have this name.
 QUEUES = {
     Capacity.SPOT: "spot",
     Capacity.FLEX_START: "flex",
@@ -27,7 +28,7 @@ QUEUES = {
 
 
 class Placement(StrEnum):
-    """What the decision matrix answers. HYBRID is an on-demand base with Spot overflow."""
+    """An answer of the decision matrix. HYBRID is an on-demand base with Spot overflow."""
 
     SPOT = "spot"
     FLEX_START = "flex-start"
@@ -36,8 +37,9 @@ class Placement(StrEnum):
 
 
 class PlacementRule(StrEnum):
-    """Rows of the decision matrix. Defined by holdfast.place.matrix; cited by every manifest in
-    ANNOTATION_RULE.
+    """A row of the decision matrix.
+
+    holdfast.place.matrix defines them; every manifest cites one in ANNOTATION_RULE.
     """
 
     PLATFORM = "platform"
@@ -57,14 +59,13 @@ class PlacementRule(StrEnum):
 
 # On every workload's object; written by manifests, read by the linter and by people.
 ANNOTATION_RULE = "holdfast.dev/placement-rule"
-# On a Job or JobSet that may be moved between capacities: the label finds it, the annotation holds
-# what was priced.
+# On a Job or JobSet that may be moved between capacities: the label selects it, the annotation
+# holds its priced plan.
 LABEL_MOVES = "holdfast.dev/moves"
 ANNOTATION_PLAN = "holdfast.dev/placement-plan"
-# On a JobSet on queued flex-start: how often it may go back to its queue, and for how many seconds
-# after it was made.
+# On a JobSet on queued flex-start: how often it may return to its queue, and for how many seconds
+# after its creation.
 LABEL_REQUEUES = "holdfast.dev/requeues"
 ANNOTATION_REQUEUES_FOR = "holdfast.dev/requeues-for-seconds"
-# On a JobSet that was moved, by the mover: where its pods may run, as it was before a queue wrote
-# into it.
+# On a JobSet, by the mover: its pod templates before a queue changed where they may run.
 ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"

@@ -1,15 +1,17 @@
-"""The time between two checkpoints that costs least (Young 1974, Daly 2006). Any unit of time, the
-same throughout. Pure.
+"""Computes the time between two checkpoints that costs least (Young 1974, Daly 2006).
+
+Any unit of time works, the same throughout. Pure.
 """
 
 import math
 
 
 def daly(cost: float, mean_life: float) -> float:
-    """Young's sqrt(2 * cost * mean_life), at which checkpoints cost what failures undo, to higher
-    order.
+    """Returns Daly's higher-order form of Young's sqrt(2 * cost * mean_life).
+
+    At that interval checkpoints cost as much as the work that failures undo.
     """
-    # Daly's own bound: beyond it his series turns negative.
+    # Daly's series turns negative beyond this bound, which he gives himself.
     if cost >= 2 * mean_life:
         return mean_life
     ratio = cost / (2 * mean_life)

@@ -1,41 +1,40 @@
-"""The exit codes, all of them: of processes in pods, which Jobs act on, and of commands, which
-people and CI read.
-"""
+"""Names all exit codes: of processes in pods, for Jobs, and of commands, for people and CI."""
 
 from collections.abc import Iterable
 
-# Of both: configuration, data or an image is wrong; repeating it repeats it.
+# Both: configuration, data or an image is wrong; a retry fails in the same way.
 EXIT_BAD_INPUT = 2
 
-# Of pods. Not zero after SIGTERM: zero marks a Job's index complete and loses the work.
+# Pods. Not zero after SIGTERM: zero marks a Job's index complete and loses the work.
 EXIT_COMPLETE = 0
-EXIT_BUG = 70  # EX_SOFTWARE: an exception of the program; retrying repeats it
+EXIT_BUG = 70  # EX_SOFTWARE: an exception of the program; a retry repeats it
 EXIT_RETRY = 75  # EX_TEMPFAIL: a peer, a GPU or the last save was lost; start me again
 EXIT_KILLED = 137  # 128 + SIGKILL: no notice, resume me
 EXIT_PREEMPTED = 143  # 128 + SIGTERM: stopped cleanly, resume me
 
-# podFailurePolicy FailJob: retrying these only burns money.
+# podFailurePolicy FailJob: a retry of these only burns money.
 FATAL_EXIT_CODES = (EXIT_BAD_INPUT, EXIT_BUG)
 
 
 def of_ranks(codes: Iterable[int], *, noticed: bool) -> int:
-    """The pod's code from those of its ranks: what must not be retried outweighs all else. -n:
-    ended by signal n.
+    """Returns the pod's code from those of its ranks; a code -n stands for signal n.
+
+    A code that forbids a retry outweighs all others.
     """
-    found = {128 - code if code < 0 else code for code in codes}
+    exit_codes = {128 - code if code < 0 else code for code in codes}
     for fatal in FATAL_EXIT_CODES:
-        if fatal in found:
+        if fatal in exit_codes:
             return fatal
-    if found == {EXIT_COMPLETE}:
+    if exit_codes == {EXIT_COMPLETE}:
         return EXIT_COMPLETE
-    if noticed or EXIT_PREEMPTED in found:
+    if noticed or EXIT_PREEMPTED in exit_codes:
         return EXIT_PREEMPTED
-    if EXIT_RETRY in found or not found:
+    if EXIT_RETRY in exit_codes or not exit_codes:
         return EXIT_RETRY
-    return max(found)
+    return max(exit_codes)
 
 
-# Of commands (python -m infra|workloads|monitoring|holdfast); every --help ends with them.
+# Commands (python -m infra|workloads|monitoring|holdfast); every --help ends with them.
 EXIT_DONE = 0
 EXIT_FINDINGS = 1
 EXIT_NOT_JUDGED = 3

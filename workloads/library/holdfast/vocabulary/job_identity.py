@@ -1,6 +1,6 @@
-"""Who a process works for: one identity from the manifest to the alert, the receipt and `explain`.
+"""Identifies the job of a process, from the manifest to the alert, the receipt and `explain`.
 
-`job` is the name of the Job, JobSet or Deployment in Kubernetes. Where each index of an Indexed Job
+`job` is the name of the Job, JobSet or Deployment in Kubernetes. If each index of an Indexed Job
 trains apart, tables name its run `<job>-<index>`; the pods of a gang share one run, which is the
 job's name. In the storage a run has the name without the digest of the job's template, so that the
 job of the next image resumes it (infra/decisions/0068).
@@ -15,22 +15,22 @@ from typing import Self
 from holdfast.vocabulary.environment import ENV_ATTEMPT, ENV_COMPLETION_INDEX, ENV_JOB
 
 LABEL_HOLDFAST_JOB = "holdfast.dev/job"
-"""On pods: the job whose lines they may write."""
+"""Label of pods: the job whose lines they may write."""
 LABEL_RUN_PER_INDEX = "holdfast.dev/run-per-index"
-"""On pods, `true`: each index of their Job trains apart."""
-# What rendered jobs have behind their names: eight digits of the template's digest.
+"""Label of pods: `true` if each index of their Job trains apart."""
+# Rendered jobs have eight digits of the template's digest at the end of their names.
 _VERSION = re.compile(r"-[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class JobIdentity:
     namespace: str = ""
-    """Empty where a source does not know it. Two jobs of one name in two namespaces are two."""
+    """Empty if a source does not know it. Jobs of one name in two namespaces are different."""
     job: str
     index: int | None = None
     """None: the job is one run."""
     attempt: int = 0
-    """Launches of the run before this one."""
+    """Number of earlier launches of the run."""
 
     @property
     def run(self) -> str:
@@ -38,35 +38,42 @@ class JobIdentity:
 
     @classmethod
     def of_run(cls, run: str, environ: Mapping[str, str] = os.environ) -> Self:
-        """The identity of a process that works on `run`; outside Kubernetes the run is the job."""
+        """Returns the identity of a process that works on `run`.
+
+        Outside Kubernetes the run is the job.
+        """
         job = environ.get(ENV_JOB) or run
-        index = environ.get(ENV_COMPLETION_INDEX, "")
-        apart = is_count(index) and run in (
-            run_name(each, int(index)) for each in (job, _VERSION.sub("", job))
-        )
+        text = environ.get(ENV_COMPLETION_INDEX, "")
+        index: int | None = None
+        if is_count(text):
+            job_in_storage = _VERSION.sub("", job)
+            runs_by_index = (run_name(job, int(text)), run_name(job_in_storage, int(text)))
+            if run in runs_by_index:
+                index = int(text)
         return cls(
             job=job,
-            index=int(index) if apart else None,
+            index=index,
             attempt=attempt_of(environ),
         )
 
     def fields(self) -> dict[str, object]:
-        """What an event line carries of it; the attempt is in `start`."""
+        """Returns its fields in an event line; only `start` also has the attempt."""
         if self.index is None:
             return {"job": self.job}
         return {"job": self.job, "index": self.index}
 
 
 def attempt_of(environ: Mapping[str, str] = os.environ) -> int:
-    """Starts of the run before this one: a count, or several joined by `+`, since a manifest cannot
-    add up. Else 0.
+    """Returns the number of earlier starts of the run; 0 if it is unknown.
+
+    The variable holds a count, or several joined by `+`, because a manifest cannot add up.
     """
     counts = environ.get(ENV_ATTEMPT, "").split("+")
-    return sum(int(each) for each in counts if is_count(each))
+    return sum(int(count) for count in counts if is_count(count))
 
 
 def is_count(text: str) -> bool:
-    """ASCII digits, and few enough for a number that a person means."""
+    """Returns whether the text is a number of at most nine ASCII digits."""
     return text.isascii() and text.isdecimal() and len(text) <= 9
 
 

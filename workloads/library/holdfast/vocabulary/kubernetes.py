@@ -1,8 +1,7 @@
-"""Names of the Kubernetes API: versions, labels and annotations of Job, JobSet, Kueue and GKE, and
-priority classes.
+"""Spells names of the Kubernetes API: versions, labels and annotations, and priority classes.
 
-As Kubernetes, its operators and GKE spell them. What is on nodes of a pool is in `pools`; what pods
-and processes share is in `holdfast.vocabulary`.
+They are names of Kubernetes, JobSet, Kueue and GKE. Labels of a pool's nodes are in `pools`; names
+that pods and processes share are in the other modules of this room.
 """
 
 from dataclasses import dataclass
@@ -24,12 +23,12 @@ CLASSES_RECYCLE = (1, 35)
 
 
 def api_path(api_version: str) -> str:
-    """`batch/v1` -> `/apis/batch/v1`."""
+    """Returns the path of a version: `batch/v1` -> `/apis/batch/v1`."""
     return f"/apis/{api_version}"
 
 
 def api_group(api_version: str) -> str:
-    """`batch/v1` -> `batch`, as roles name it."""
+    """Returns the group as roles name it: `batch/v1` -> `batch`."""
     return api_version.partition("/")[0]
 
 
@@ -47,14 +46,13 @@ ANNOTATION_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 # On a pod, by Kueue: the ClusterQueue that started its job.
 LABEL_CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
-NAMESPACE_KUEUE = "kueue-system"  # of its own manifest
-# Of those that Kueue serves: collected by manifests, read by dashboards.
+NAMESPACE_KUEUE = "kueue-system"  # from its own manifest
+# Kueue's metrics: collected by manifests, read by dashboards.
 KUEUE_ADMISSION_WAIT = "kueue_admission_wait_time_seconds"
 KUEUE_PENDING = "kueue_pending_workloads"
 KUEUE_METRICS = (KUEUE_ADMISSION_WAIT, KUEUE_PENDING)
-# Why a workload has no quota, of its condition QuotaReserved (gate
-# UnadmittedWorkloadsObservability, Kueue 0.19): these last until a person acts. Older versions and
-# a closed gate say Inadmissible.
+# Reasons of the condition QuotaReserved (gate UnadmittedWorkloadsObservability, Kueue 0.19) that
+# last until a person acts. Older versions and a closed gate say Inadmissible.
 KUEUE_INADMISSIBLE = {
     "NoMatchingFlavor": "correct nodeSelector and tolerations, or submit to another queue",
     "ExceedsMaxQuota": "ask for less, or raise the quota in infra/environments",
@@ -77,11 +75,10 @@ ANNOTATION_CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 LABEL_NAME = "app.kubernetes.io/name"
 LABEL_PART_OF = "app.kubernetes.io/part-of"
 PART_OF = "holdfast"
-# On what `make apply` applies, and on nothing else: of these objects it removes those that are
-# rendered no more.
+# Only on objects that `make apply` applies: it removes those of them that are no longer rendered.
 LABEL_HALF = "holdfast.dev/half"
-# On pods of a gang, with the name of its run: by it network policies know them, and admission keeps
-# it to its Jobs.
+# On pods of a gang, with the name of its run: network policies select by it, and admission reserves
+# it for the gang's Jobs.
 LABEL_GANG = "holdfast.dev/gang"
 PLATFORM_HALF = "platform"
 # On a namespace of a team other than the default one; its ClusterQueues select it.
@@ -91,7 +88,7 @@ LABEL_TEAM = "holdfast.dev/team"
 # silent. Kueue's FailureRecoveryPolicy reads the same annotation.
 ANNOTATION_EXPENDABLE = "kueue.x-k8s.io/safe-to-forcefully-terminate"
 EXPENDABLE = {ANNOTATION_EXPENDABLE: "true"}
-# On a pod of a sharded gang: size of what all its nodes save together, as 60Gi.
+# On a pod of a sharded gang: size of the state that all its nodes save together, as 60Gi.
 ANNOTATION_STATE = "holdfast.dev/state"
 
 LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
@@ -120,7 +117,7 @@ SCALE_DOWN_REASON = "AutoResize"
 
 
 def preemptions(cluster: str) -> str:
-    """PromQL selector of the preemptions of a cluster, by pool."""
+    """Returns the PromQL selector of the preemptions of a cluster, by pool."""
     return (
         f'{INTERRUPTIONS_METRIC}{{monitored_resource="k8s_node_pool",cluster_name="{cluster}",'
         f'interruption_type="{PREEMPTION_TYPE}",interruption_reason!="{SCALE_DOWN_REASON}"}}'
@@ -138,7 +135,7 @@ PRIORITY_SPOT = "spot-workload-low"
 PRIORITY_FLEX = "flex-workload"
 PRIORITY_SERVING = "serving"
 PRIORITY_PLATFORM = "platform"
-# None reaches the system classes at 2,000,000,000.
+# All are below the system classes at 2,000,000,000.
 PRIORITIES = {
     PRIORITY_SPOT: Priority(
         value=-5,

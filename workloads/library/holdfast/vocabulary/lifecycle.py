@@ -1,4 +1,4 @@
-"""How long a process may live after the notice, and what its exit code means.
+"""Defines how long a process may live after the notice of a preemption.
 
 Pools, grace periods, podFailurePolicy and the budgets of processes must agree on these. Source: GKE
 documentation on Spot VMs; kubelet graceful node shutdown.
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShutdownWindow:
-    """Seconds from the preemption notice: `total_s` for the node, the last `critical_s` of it for
-    system pods.
+    """Seconds from the preemption notice to the end of the node.
+
+    The last `critical_s` of `total_s` are for system pods.
     """
 
     total_s: int
@@ -18,18 +19,15 @@ class ShutdownWindow:
 
     @property
     def pod_s(self) -> int:
-        """What an ordinary pod gets. A longer terminationGracePeriodSeconds is ignored by the
-        kubelet.
-        """
+        """The time for an ordinary pod. The kubelet ignores a longer grace period."""
         return self.total_s - self.critical_s
 
 
 DEFAULT_WINDOW = ShutdownWindow(total_s=30, critical_s=15)
-# Spot pools only, control plane 1.35.0-gke.1171000 or newer; the API takes 0, 30 or 120 and nothing
-# else.
+# For Spot pools only, control plane 1.35.0-gke.1171000 or newer; the API takes 0, 30 or 120 only.
 EXTENDED_WINDOW = ShutdownWindow(total_s=120, critical_s=15)
 
-# What a process keeps back of its window for the signal's delivery and for the kernel to reap it.
+# The part of its window that a process leaves for the signal's delivery and its reaping.
 WINDOW_MARGIN_S = 3.0
 
 # A flex-start node ends after at most 7 days; a label may request a shorter run.

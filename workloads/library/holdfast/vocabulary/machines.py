@@ -1,4 +1,4 @@
-"""Accelerators and machine types, as machines.toml lists them."""
+"""Reads the accelerators and machine types of machines.toml."""
 
 import tomllib
 from dataclasses import dataclass
@@ -25,9 +25,12 @@ class MachineType:
 
 
 def _zones(text: str) -> frozenset[str]:
-    """us-central1:abc -> us-central1-a, us-central1-b, us-central1-c."""
-    regions = (each.split(":") for each in text.split())
-    return frozenset(f"{region}-{letter}" for region, letters in regions for letter in letters)
+    """Expands us-central1:abc to us-central1-a, us-central1-b, us-central1-c."""
+    zones: set[str] = set()
+    for word in text.split():
+        region, letters = word.split(":")
+        zones.update(f"{region}-{letter}" for letter in letters)
+    return frozenset(zones)
 
 
 def _machine(
@@ -37,14 +40,16 @@ def _machine(
     gpus: int = 0,
     accelerator: str = "",
 ) -> MachineType:
-    never = {Capacity.ON_DEMAND} if name in _TABLE["sales"]["never_on_demand"] else set[Capacity]()
+    capacities = set(Capacity)
+    if name in _TABLE["sales"]["never_on_demand"]:
+        capacities.remove(Capacity.ON_DEMAND)
     return MachineType(
         name=name,
         vcpus=vcpus,
         memory_gib=memory_gib,
         gpus=gpus,
         accelerator=accelerator,
-        sold_as=frozenset(Capacity) - never,
+        sold_as=frozenset(capacities),
     )
 
 
@@ -52,18 +57,22 @@ _TABLE = tomllib.loads(Path(__file__).with_name("machines.toml").read_text())
 ACCELERATORS = {
     name: Accelerator(
         name=name,
-        memory_gib=found["memory_gib"],
-        zones=_zones(found["zones"]),
+        memory_gib=row["memory_gib"],
+        zones=_zones(row["zones"]),
     )
-    for name, found in _TABLE["accelerators"].items()
+    for name, row in _TABLE["accelerators"].items()
 }
 MACHINE_TYPES = {name: _machine(name, *row) for name, row in _TABLE["machines"].items()}
 
 
 def sold(machine: MachineType, capacity: Capacity, region: str = "") -> bool:
-    """Whether this machine can be bought so, in some zone of the region (anywhere where none is
-    given).
+    """Returns whether Google sells the machine as this capacity in some zone of the region.
+
+    An empty region stands for any.
     """
+    if capacity not in machine.sold_as:
+        return False
     gpu = ACCELERATORS.get(machine.accelerator)
-    there = not region or gpu is None or any(zone.startswith(f"{region}-") for zone in gpu.zones)
-    return capacity in machine.sold_as and there
+    if not region or gpu is None:
+        return True
+    return any(zone.startswith(f"{region}-") for zone in gpu.zones)

@@ -1,4 +1,4 @@
-"""Node pools, and the labels and taints by which pods find or avoid them.
+"""Defines node pools, and the labels and taints by which pods select or avoid them.
 
 Pools and the manifests that select them come from the same `Pool`, so a selector that matches no
 pool cannot be written.
@@ -13,7 +13,7 @@ from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, ShutdownWindow
 
 
 class Effect(StrEnum):
-    """Kubernetes' spelling; the provider wants NO_SCHEDULE (`provider_value`)."""
+    """An effect in Kubernetes' spelling; the provider takes NO_SCHEDULE (`provider_value`)."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -46,7 +46,7 @@ class Taint:
         return f"{self.key}={self.value}:{self.effect.value}"
 
 
-# Set by us on the system pool; GKE's own add-ons tolerate the key.
+# Set by us on the system pool; GKE's add-ons tolerate the key.
 SYSTEM_TAINT = Taint(key="CriticalAddonsOnly", value="true")
 # Set by us on every Spot pool. GKE adds only labels to manual Spot pools, no taint.
 SPOT_TAINT = Taint(key="provisioning-tier", value="preemptible")
@@ -71,14 +71,14 @@ LABEL_RECYCLE_LEAD = "cloud.google.com/gke-node-recycle-lead-time-seconds"
 # The platform's labels, set on every pool.
 LABEL_POOL_CLASS = "holdfast.dev/pool-class"
 LABEL_ROLE = "holdfast.dev/role"
-# On pools of a reservation: what one machine costs by your contract, and the days of calendar mode.
+# On pools of a reservation: the contract's price of one machine, and the days of calendar mode.
 LABEL_OWN_PRICE = "holdfast.dev/usd-per-hour"
 LABEL_RESERVED_FROM = "holdfast.dev/reserved-from"
 LABEL_RESERVED_UNTIL = "holdfast.dev/reserved-until"
-# Nodes that Google does not take away.
+# Capacities whose nodes Google does not reclaim.
 STAYING = (Capacity.ON_DEMAND, Capacity.RESERVED)
 
-# Set by the mover on a Spot node that it replaces: which fault its GPU has.
+# Set by the mover on a Spot node that it replaces: the fault of its GPU.
 LABEL_GPU_FAULT = "holdfast.dev/gpu-fault"
 
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -87,13 +87,13 @@ GPU_RESOURCE = "nvidia.com/gpu"
 # cannot run pods.
 UNREACHABLE = "node.kubernetes.io/unreachable"
 NOT_READY = "node.kubernetes.io/not-ready"
-# Seconds that a pod stays on such a node. Kubernetes' default is 300. A kubelet that is not ready
+# Seconds that a pod stays on such a node; Kubernetes' default is 300. A kubelet that is not ready
 # may be restarting.
 SILENCE_TOLERATED_S = {UNREACHABLE: 10, NOT_READY: 30}
 
 
 def silence_tolerations() -> list[dict[str, str | int]]:
-    """What every pod of the platform carries, so that a silent node holds it for seconds."""
+    """Returns the tolerations of every pod of the platform: a silent node holds it for seconds."""
     return [
         {
             "key": key,
@@ -106,7 +106,7 @@ def silence_tolerations() -> list[dict[str, str | int]]:
 
 
 class Role(StrEnum):
-    """What a pool is for. SYSTEM and SERVING are never interruptible."""
+    """The purpose of a pool. SYSTEM and SERVING are never interruptible."""
 
     SYSTEM = "system"
     SERVING = "serving"
@@ -136,8 +136,8 @@ class Pool:
     disk_type: str = "pd-balanced"
     window: ShutdownWindow = field(default=DEFAULT_WINDOW)
     max_run_s: int = 0
-    """Planned life of a flex-start node; 0: no end, or on a queued pool the one that the job's
-    request names.
+    """Planned life of a flex-start node. 0: no end, or on a queued pool the end in the job's
+    request.
     """
 
     @property
@@ -146,20 +146,18 @@ class Pool:
 
     @property
     def own_usd_per_hour(self) -> float | None:
-        """Of one reserved machine, as the environment says; None for other capacities."""
-        stated = dict(self.extra_labels).get(LABEL_OWN_PRICE)
-        return float(stated) if stated else None
+        """Price of one reserved machine in the environment; None for other capacities."""
+        price = dict(self.extra_labels).get(LABEL_OWN_PRICE)
+        return float(price) if price else None
 
     @property
     def reserved_days(self) -> tuple[str, str]:
-        """First and last day of a reservation in calendar mode, as 2026-12-01; empty where it has
-        none.
-        """
+        """First and last day of a reservation in calendar mode, as 2026-12-01; else empty."""
         labels = dict(self.extra_labels)
         return labels.get(LABEL_RESERVED_FROM, ""), labels.get(LABEL_RESERVED_UNTIL, "")
 
     def labels(self) -> dict[str, str]:
-        """The platform's labels; GKE adds its own."""
+        """Returns the platform's labels; GKE adds its own."""
         return {
             LABEL_POOL_CLASS: self.pool_class or self.name,
             LABEL_ROLE: self.role.value,
@@ -167,21 +165,20 @@ class Pool:
         }
 
     def node_labels(self) -> dict[str, str]:
-        """Everything a selector may match on a node of this pool: ours and GKE's."""
+        """Returns all labels of a node of this pool that a selector may match: ours and GKE's."""
         labels = self.labels() | {LABEL_NODEPOOL: self.name}
         if self.accelerator:
             labels |= {LABEL_ACCELERATOR: self.accelerator, LABEL_DRIVER: DRIVER_LATEST}
-        other = "standard" if self.capacity in STAYING else "flex-start"
-        provisioning = "spot" if self.capacity is Capacity.SPOT else other
-        labels[LABEL_PROVISIONING] = provisioning
         if self.capacity is Capacity.SPOT:
-            labels[LABEL_SPOT] = "true"
-        if provisioning == "flex-start":
-            labels[LABEL_FLEX_START] = "true"
+            labels |= {LABEL_PROVISIONING: "spot", LABEL_SPOT: "true"}
+        elif self.capacity in STAYING:
+            labels[LABEL_PROVISIONING] = "standard"
+        else:
+            labels |= {LABEL_PROVISIONING: "flex-start", LABEL_FLEX_START: "true"}
         return labels
 
     def selector(self) -> dict[str, str]:
-        """The nodeSelector of a pod that must run on this class of pools."""
+        """Returns the nodeSelector of a pod that must run on this class of pools."""
         labels = self.node_labels()
         keys = (LABEL_POOL_CLASS, LABEL_ACCELERATOR, LABEL_SPOT, LABEL_FLEX_START)
         return {key: labels[key] for key in keys if key in labels}
@@ -191,11 +188,10 @@ class Pool:
 
 
 def flex_selector(accelerator: str) -> dict[str, str]:
-    """The nodeSelector of a pod on flex-start or queued nodes: those of node pools, and those that
-    NAP makes for it.
+    """Returns the nodeSelector of a pod on flex-start or queued nodes, of node pools or NAP.
 
-    No maximal run: only nodes that NAP makes have that label, so no pod that selects it fits a node
-    pool.
+    It names no maximal run: only nodes that NAP makes have that label, so a pod that selected it
+    would fit no node pool.
     """
     return {
         LABEL_FLEX_START: "true",

@@ -1,29 +1,27 @@
-"""How an online server leaves without dropping a request: times that server, manifests, linter and
-proxy share.
+"""Defines how an online server leaves without dropping a request.
 
-A Spot notice takes no pod out of a Service: the kubelet that shuts its node down probes the pod no
-more, so the pod stays ready until its containers have ended (Kubernetes 1.36.3). The proxy's own
-health check ends the traffic. So a server goes on accepting for `accept_s` after SIGTERM, finishes
-what it has, and leaves. What is left of the window is the longest request that can be promised.
-Seconds throughout.
+Server, manifests, linter and proxy share these times. A Spot notice takes no pod out of a Service:
+the kubelet that shuts its node down no longer probes the pod, so the pod stays ready until its
+containers end (Kubernetes 1.36.3). The proxy's own health check ends the traffic. So a server goes
+on accepting for `accept_s` after SIGTERM, finishes its requests, and leaves. The rest of the window
+is the longest request that can be promised. Seconds throughout.
 """
 
 from dataclasses import dataclass
 
 from holdfast.vocabulary.lifecycle import WINDOW_MARGIN_S
 
-# The readiness probe, and the proxy's own health check of the same path. httpGet, since exec probes
-# do nothing while a pod terminates on Kubernetes 1.35.
+# The readiness probe, and the proxy's health check of the same path. They use httpGet, because exec
+# probes do nothing while a pod terminates on Kubernetes 1.35.
 PROBE_PERIOD_S = 1
 PROBE_TIMEOUT_S = 1
 PROBE_FAILURES = 1
 # The proxy's check may come a period late and time out, twice: 2 x (1 + 1), and 1 in reserve.
-# Measured on real kubelets: 0.1 to 0.5 s, since each answer of a leaving server says so to the
-# proxy.
+# Measured on real kubelets: 0.1 to 0.5 s, as each response of a leaving server tells the proxy.
 LEAST_ACCEPT_S = 5.0
-# Of a longer window: there a proxy further away may learn it late.
+# The share of a longer window, in which a distant proxy may notice late.
 ACCEPT_SHARE = 1 / 7
-# After `accept_s` a server stops accepting as soon as no request has come for so long.
+# After `accept_s` a server stops accepting once no request has come for this long.
 QUIET_S = 1.0
 # Google's load balancers keep a backend connection for 600 s: a server that closes earlier answers
 # some requests with a reset.
@@ -32,23 +30,23 @@ KEEP_ALIVE_S = 620
 # arrived for so long, which also bounds the wait for the first piece and a completion that is not
 # streamed. Envoy's own default.
 STREAM_IDLE_S = 300
-# Of the window, before a server that cannot go on accepting (vLLM) gets its SIGTERM: the least, and
-# the share.
+# The part of the window before the SIGTERM of a server that stops accepting at once (vLLM), and the
+# part that is spared after it.
 SIDECAR_LEAST_S = 4.0
 SIDECAR_SPARE_S = 4.0
 
 PORT = 8080
-"""Of the server: requests, probes and metrics; of the proxy: requests."""
+"""The port of the server for requests, probes and metrics, and of the proxy for requests."""
 PROXY_ADMIN_PORT = 9901  # on the loopback interface only
-PROXY_METRICS_PORT = 9902  # of the admin interface the metrics alone, for who scrapes
-SIDECAR_PORT = 8081  # of a sidecar: the readiness probe
-# of a sidecar: the preStop hook; the kubelet reaches it through any network policy, and no pod does
+PROXY_METRICS_PORT = 9902  # only the metrics of the admin interface, for scraping
+SIDECAR_PORT = 8081  # the readiness probe of a sidecar
+# the preStop hook of a sidecar; the kubelet reaches it through any network policy, and no pod does
 HOOK_PORT = 8082
 LIVE_PATH = "/v2/health/live"
 READY_PATH = "/v2/health/ready"
 DRAIN_PATH = "/drain"
 
-# On pods: which half of the capacity they are.
+# On pods: the half of the capacity that they are.
 LABEL_TIER = "holdfast.dev/serving-tier"
 TIER_LABEL = "tier"  # the same, on series
 TIER_BASE = "base"
@@ -57,11 +55,10 @@ TIER_OVERFLOW = "overflow"
 # The last line of a server that its watchdog ends; an alert reads it.
 OVER_BUDGET = "drain over budget: requests are cut"
 
-# Of a replica's throughput with full batches, what may be counted on: beyond it queues grow without
-# end.
+# The usable share of a replica's throughput with full batches: beyond it queues grow without end.
 USABLE_SHARE = 0.8
 
-# What may be retried by a proxy, and how often. 429 is load and must not be; `reset` covers a
+# What a proxy may retry, and how often. 429 is load and must not be retried; `reset` covers a
 # server that died.
 RETRY_ON = "connect-failure,refused-stream,reset,retriable-status-codes"
 RETRIABLE_STATUS = 503
@@ -84,8 +81,8 @@ QUEUE_SECONDS = "holdfast_server_queue_seconds"
 PREDICT_SECONDS = "holdfast_server_predict_seconds"
 REQUEST_SECONDS = "holdfast_server_request_seconds"
 BATCH_ITEMS = "holdfast_server_batch_items"
-# Of the proxy, as Envoy names it: answers to clients by class of their code. What a retry repaired
-# is not among them.
+# Envoy's metric of responses to clients by class of their code. Errors that a retry repaired are
+# not among them.
 PROXY_ANSWERS = "envoy_http_downstream_rq_xx"
 PROXY_METRICS_PATH = "/stats/prometheus"
 # the listener that clients reach, among those that the proxy counts for
@@ -114,26 +111,26 @@ SERVER_METRICS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainBudget:
-    """What a window leaves for each step of a drain."""
+    """The time for each step of a drain."""
 
     window_s: float
-    """From SIGTERM to SIGKILL."""
+    """Time from SIGTERM to SIGKILL."""
     accept_s: float
     longest_request_s: float
-    """From a request's first byte to the last of its answer."""
+    """Time from a request's first byte to the last byte of its response."""
 
     @property
     def leave_s(self) -> float:
-        """When the process must be gone."""
+        """The time by which the process must have ended."""
         return self.window_s - WINDOW_MARGIN_S
 
     def latest_accept_s(self, request_s: float) -> float:
-        """When a server whose requests last at most `request_s` must stop accepting."""
+        """Returns when a server whose requests last at most `request_s` must stop accepting."""
         return max(self.accept_s, self.leave_s - request_s)
 
 
 def drain_budget(window_s: float) -> DrainBudget:
-    """15 s: accept 5, request 7. 105 s: accept 15, request 87."""
+    """Divides a window. 15 s: accept 5, request 7. 105 s: accept 15, request 87."""
     accept_s = max(LEAST_ACCEPT_S, window_s * ACCEPT_SHARE)
     return DrainBudget(
         window_s=window_s,
@@ -143,10 +140,10 @@ def drain_budget(window_s: float) -> DrainBudget:
 
 
 def sidecar_budget(window_s: float) -> tuple[float, float]:
-    """For a server that refuses requests from SIGTERM on: seconds not ready before it, and its
-    shutdown timeout.
+    """Divides the window of a server that refuses requests from SIGTERM on.
 
-    15 s: 4 and 7. 105 s: 15 and 80.
+    Returns the seconds for which it is not ready before SIGTERM, and its shutdown timeout. 15 s: 4
+    and 7. 105 s: 15 and 80.
     """
     hold_s = max(SIDECAR_LEAST_S, window_s * ACCEPT_SHARE)
     spare_s = SIDECAR_SPARE_S if hold_s == SIDECAR_LEAST_S else window_s * 2 / 21

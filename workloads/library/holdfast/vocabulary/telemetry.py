@@ -1,7 +1,7 @@
-"""Types of the event lines and names of the metrics, as telemetry.toml lists them.
+"""Reads the types of event lines and the names of metrics from telemetry.toml.
 
 An event is one JSON object a line: `v` (schema version), `t` (Unix seconds, float), `event` (its
-type), `job` and, where each index of a Job trains apart, `index` (job_identity.py), `kind`
+type), `job` and, if each index of a Job trains apart, `index` (job_identity.py), `kind`
 (training, batch or serving), `process` (unique for each process), and the fields of its type.
 """
 
@@ -18,7 +18,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
 
 KIND_TRAINING = "training"
 KIND_BATCH = "batch"
-KIND_SERVING = "serving"  # of drills only: servers write no event lines
+KIND_SERVING = "serving"  # for drills only: servers write no event lines
 KIND_NODE = "node"  # lines about a machine, which belong to no job
 
 # NVIDIA's exporter on each GPU node: scraped for alerts, and read by the mover.
@@ -26,7 +26,7 @@ GPU_EXPORTER = "dcgm-exporter"
 GPU_EXPORTER_NAMESPACE = "gpu-metrics"
 GPU_EXPORTER_PORT = 9_400
 GPU_FIELDS: dict[str, tuple[str, str]] = {
-    name: (kind, what) for name, (kind, what) in _TABLES["gpu_fields"].items()
+    name: (kind, text) for name, (kind, text) in _TABLES["gpu_fields"].items()
 }
 """DCGM_FI_DEV_* -> (type for Prometheus, help)."""
 

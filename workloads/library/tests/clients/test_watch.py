@@ -1,4 +1,4 @@
-"""What a copy knows after lists and watches that break off, from an API server that is played."""
+"""Tests what a mirror holds after lists and watches that break off, with a fake API server."""
 
 import io
 import json
@@ -11,21 +11,21 @@ from holdfast.clients import watch
 from holdfast.clients.watch import Answer, ListAndWatch, NotThere
 
 
-def page(*names: str, more: str = "") -> io.BytesIO:
+def page(*names: str, next_token: str = "") -> io.BytesIO:
     items = [{"metadata": {"name": name}} for name in names]
     return io.BytesIO(
         json.dumps(
             {
                 "items": items,
-                "metadata": {"resourceVersion": "7", "continue": more},
+                "metadata": {"resourceVersion": "7", "continue": next_token},
             }
         ).encode()
     )
 
 
-def events(*found: tuple[str, str]) -> io.BytesIO:
+def events(*changes: tuple[str, str]) -> io.BytesIO:
     lines = []
-    for kind, name in found:
+    for kind, name in changes:
         lines.append(
             json.dumps(
                 {
@@ -37,31 +37,33 @@ def events(*found: tuple[str, str]) -> io.BytesIO:
     return io.BytesIO("\n".join(lines).encode())
 
 
-class Copied(ListAndWatch):
+class Mirror(ListAndWatch):
     def __init__(self, *answers: io.BytesIO | Exception) -> None:
         self.warnings = list[str]()
         self.names = set[str]()
-        self.asked = list[Mapping[str, str]]()
+        self.queries = list[Mapping[str, str]]()
         super().__init__(
-            "names", key=lambda found: found["metadata"]["name"], warn=self.warnings.append
+            "names", key=lambda body: body["metadata"]["name"], warn=self.warnings.append
         )
         self._answers = list(answers)
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> Answer:
-        self.asked.append(dict(query))
+        self.queries.append(dict(query))
         if not self._answers:
             self.stop.set()
-            raise OSError("played to its end")
+            raise OSError("no further responses")
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def take(self, changes: Any) -> None:
-        for change, found in changes:
-            (self.names.discard if change == "DELETED" else self.names.add)(
-                found["metadata"]["name"]
-            )
+        for change, body in changes:
+            name = body["metadata"]["name"]
+            if change == "DELETED":
+                self.names.discard(name)
+            else:
+                self.names.add(name)
 
     def keep_only(self, listed: set[str]) -> None:
         self.names &= listed
@@ -73,16 +75,16 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_LOOK_AGAIN_S", 0.0)
 
 
-def test_every_page_of_the_list_counts_and_the_watch_goes_on_from_it() -> None:
-    copied = Copied(
-        page("a", more="next"),
+def test_all_pages_are_listed_and_the_watch_continues() -> None:
+    mirror = Mirror(
+        page("a", next_token="next"),
         page("b"),
         events(("ADDED", "c"), ("BOOKMARK", "-"), ("DELETED", "a")),
     )
-    copied.run()
-    assert copied.names == {"b", "c"}
-    assert [query.get("continue", "") for query in copied.asked[:3]] == ["", "next", ""]
-    assert copied.asked[2]["resourceVersion"] == "7"
+    mirror.run()
+    assert mirror.names == {"b", "c"}
+    assert [query.get("continue", "") for query in mirror.queries[:3]] == ["", "next", ""]
+    assert mirror.queries[2]["resourceVersion"] == "7"
 
 
 @pytest.mark.parametrize(
@@ -90,17 +92,17 @@ def test_every_page_of_the_list_counts_and_the_watch_goes_on_from_it() -> None:
     [OSError("away"), events(("ERROR", "-")), io.BytesIO(b'{"type": "ADD')],
     ids=["the server is away", "too old", "a line cut in its middle"],
 )
-def test_after_any_break_what_vanished_meanwhile_is_forgotten(
+def test_objects_deleted_during_a_break_are_dropped(
     broken: io.BytesIO | Exception,
 ) -> None:
-    copied = Copied(page("a", "b"), broken, page("b"))
-    copied.run()
-    assert copied.names == {"b"}
-    assert len(copied.warnings) == 2
+    mirror = Mirror(page("a", "b"), broken, page("b"))
+    mirror.run()
+    assert mirror.names == {"b"}
+    assert len(mirror.warnings) == 2
 
 
-def test_nothing_waits_for_a_kind_that_the_cluster_does_not_know() -> None:
-    copied = Copied(NotThere("Not Found"))
-    copied.run()
-    assert copied.ready.is_set()
-    assert copied.warnings[0] == "Not Found; looking again in 0 s"
+def test_an_unknown_kind_counts_as_ready() -> None:
+    mirror = Mirror(NotThere("Not Found"))
+    mirror.run()
+    assert mirror.ready.is_set()
+    assert mirror.warnings[0] == "Not Found; looking again in 0 s"

@@ -9,7 +9,7 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers.objects import read_node
+from holdfast.controllers.cluster_objects import read_node
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.faulty_nodes import REASON, FaultyNodes
 from holdfast.vocabulary.pools import LABEL_GPU_FAULT, Pool

@@ -18,9 +18,9 @@ from holdfast.jobs.render import manifests
 from holdfast.ledger.events import Event
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import ClusterApi
+from holdfast.mover.cluster_view import View
+from holdfast.mover.movable_jobs import Movable, movables
 from holdfast.mover.mover import Mover
-from holdfast.mover.objects import Movable, movables
-from holdfast.mover.view import View
 from holdfast.place.plan import Plan
 from holdfast.vocabulary.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
 from holdfast.vocabulary.kubernetes import JOB_API, KUEUE_API, LABEL_QUEUE, api_path

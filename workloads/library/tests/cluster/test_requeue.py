@@ -11,7 +11,7 @@ from kubernetes import client
 from holdfast.clients.api import Api, Object
 from holdfast.jobs.diagnose.job_snapshot import KUEUE, condition
 from holdfast.mover import requeue
-from holdfast.mover.view import View
+from holdfast.mover.cluster_view import View
 from holdfast.vocabulary.capacity import LABEL_REQUEUES
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim.waiting import until

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from holdfast.controllers.objects import since_s
+from holdfast.controllers.cluster_objects import since_s
 from holdfast.ledger.events import Event
-from holdfast.mover import stakes
+from holdfast.mover import preemption_priority
 from holdfast.vocabulary.kubernetes import KUEUE_API, api_path
 from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import queues
@@ -49,7 +49,7 @@ def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(
     world: World, spot: Pool, uids: dict[str, str]
 ) -> None:
     # Both have run their minimum by then.
-    later_s = time.time() + stakes.MIN_RUN_S + 60
+    later_s = time.time() + preemption_priority.MIN_RUN_S + 60
     saved_s = {"first": later_s - 5, "second": later_s - 3_600}
 
     def events(uid: str) -> list[Event]:
@@ -58,13 +58,15 @@ def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(
             return [Event(int(saved_s[name] * 1e6), "commit", name, "training", "p", {})]
         return []
 
-    assert stakes.write(world.api, events, later_s, [world.name]) == 1, (
+    assert preemption_priority.write(world.api, events, later_s, [world.name]) == 1, (
         "only one has something at stake"
     )
     assert_the_first_yields(world, spot)
     # What waits must not push out what runs.
     until(
-        "its boost is gone", lambda: stakes.write(world.api, events, later_s, [world.name]) == 0, 30
+        "its boost is gone",
+        lambda: preemption_priority.write(world.api, events, later_s, [world.name]) == 0,
+        30,
     )
 
 
@@ -73,8 +75,8 @@ def test_of_two_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spo
     """The newest would never get anywhere."""
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)
-    now_s = first_s + stakes.MIN_RUN_S
-    assert stakes.write(world.api, lambda _: (), now_s, [world.name]) == 1, (
+    now_s = first_s + preemption_priority.MIN_RUN_S
+    assert preemption_priority.write(world.api, lambda _: (), now_s, [world.name]) == 1, (
         "one has run its minimum"
     )
     assert_the_first_yields(world, spot)

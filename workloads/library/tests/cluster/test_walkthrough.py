@@ -29,7 +29,7 @@ from tests.monitoring.alerting.firings import Firing
 from tests.workloads.manifests import rendered
 from workloads.library.tests.cluster.cast import SYSTEM, Cast, limited, provision
 from workloads.library.tests.cluster.walk import ENVIRONMENT, LIMITS, Walk
-from workloads.library.tests.exporter.log_server import LogServer, serving
+from workloads.library.tests.controllers.log_server import LogServer, serving
 
 pytestmark = pytest.mark.usefixtures("kueue")
 # Between what makes a query true and its first sample, and between two looks of the rule.

@@ -16,7 +16,7 @@ from holdfast.vocabulary.job_identity import attempt_of
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 from tests.cluster.sim.pods import environment, expanded
 from tests.cluster.sim.story import StoryClock
-from workloads.library.tests.exporter.log_server import LogServer
+from workloads.library.tests.controllers.log_server import LogServer
 
 STEP_S = 6.0
 COMMIT_EVERY_MIN = 10

@@ -13,7 +13,7 @@ import requests
 from kubernetes import client
 
 from holdfast.clients.api import Api
-from holdfast.controllers.logs import CloudLogs
+from holdfast.controllers.cloud_logs import CloudLogs
 from holdfast.cost.receipt import leave
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.jobs import Jobs
@@ -29,7 +29,7 @@ from tests.cluster.sim.story import StoryClock, Watched
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
 from tests.workloads.manifests import rendered
 from workloads.library.tests.cluster.trainers import Trainers, agent_labels
-from workloads.library.tests.exporter.log_server import LogServer
+from workloads.library.tests.controllers.log_server import LogServer
 
 ENVIRONMENT = platforms.load("example")
 LIMITS = limits_of(environments.load("example"))

@@ -1,4 +1,4 @@
-"""What a useful hour costs, and where Spot stops paying."""
+"""Tests the cost of a useful hour, and where Spot stops paying."""
 
 import math
 from dataclasses import replace
@@ -34,21 +34,21 @@ def ledgers(lines: list[Line]) -> list[JobLedger]:
     return job_ledgers(parse(sample.encoded(lines)).events)
 
 
-def test_evictions_raise_the_price_of_a_useful_hour_and_the_interval_holds_it() -> None:
-    at = prices_of("g2-standard-8", "us-central1")
+def test_evictions_raise_the_price_of_a_useful_hour() -> None:
+    prices = prices_of("g2-standard-8", "us-central1")
     calm, evicted = (
-        money(ledgers(sample.training("job", kills=kills)), at) for kills in ((), sample.KILLS)
+        money(ledgers(sample.training("job", kills=kills)), prices) for kills in ((), sample.KILLS)
     )
     assert calm and evicted and calm.pays
     assert (calm.wasted_usd, calm.evictions, evicted.evictions) == (0, 0, 6)
     assert calm.usd_per_useful_h / calm.on_demand_usd_per_useful_h == pytest.approx(
-        at.spot / at.on_demand
+        prices.spot / prices.on_demand
     )
     assert evicted.interval[0] < evicted.usd_per_useful_h < evicted.interval[1]
     assert evicted.wasted_usd > 0 and evicted.flip_per_node_h > 1
 
 
-def test_the_report_prices_what_the_node_watcher_saw_and_shows_churn_and_waits(
+def test_the_report_shows_prices_churn_and_waits(
     tmp_path: Path,
 ) -> None:
     sample.write(tmp_path / "job.jsonl", sample.training("job", kills=sample.KILLS))
@@ -101,7 +101,7 @@ def test_the_report_prices_what_the_node_watcher_saw_and_shows_churn_and_waits(
     assert len(html.encode()) < 1_500_000
 
 
-def test_a_price_needs_both_machine_and_region_and_one_for_each(tmp_path: Path) -> None:
+def test_a_price_needs_one_machine_and_one_region(tmp_path: Path) -> None:
     sample.write(tmp_path / "job.jsonl", sample.training("job", total=20))
     with pytest.raises(InputError, match="--machine and --region together"):
         read_report(tmp_path, None, machine="g2-standard-8")
@@ -197,9 +197,7 @@ def test_daly_gives_the_published_intervals(
     assert daly(cost, mean_life) == pytest.approx(interval, abs=within)
 
 
-def test_no_churn_costs_only_the_checkpoints_and_batch_loses_half_a_micro_batch_and_a_restart() -> (
-    None
-):
+def test_slowdown_without_churn_and_of_batch() -> None:
     assert forms.expected_hours(
         10.0,
         churn=0.0,
@@ -215,18 +213,19 @@ def test_no_churn_costs_only_the_checkpoints_and_batch_loses_half_a_micro_batch_
     ) == pytest.approx(1.055)
 
 
-def test_a_dearer_spot_never_pays_and_a_free_restart_always_does() -> None:
+def test_expensive_spot_never_pays_and_a_free_restart_always_does() -> None:
     assert forms.break_even_churn(1.0, checkpoint_h=0.01, restart_h=0.1) == 0.0
     assert math.isinf(forms.break_even(0.5, lambda churn: 1.0))
 
 
-def test_a_receipt_counts_what_restarts_read_where_any_read_the_memory_of_nodes() -> None:
+def test_a_receipt_counts_restarts_from_memory() -> None:
     lines = sample.killed_and_restored("job")
-    # A first start reads nothing, and others have the bucket alone.
+    # A first start restores nothing, and other restarts read the bucket only.
     assert "restarted" not in receipt(ledgers(lines), 1.0, 2.0).line()
-    next(each for each in lines if each["event"] == "restore" and each["step"])["source"] = "memory"
-    made = receipt(ledgers(lines), 1.0, 2.0)
-    assert made.line().endswith("; restarted 1 times from memory, 0 from the bucket")
+    restores = [row for row in lines if row["event"] == "restore" and row["step"]]
+    restores[0]["source"] = "memory"
+    bill = receipt(ledgers(lines), 1.0, 2.0)
+    assert bill.line().endswith("; restarted 1 times from memory, 0 from the bucket")
     shown = [figure for figure in figures(ledgers(lines), {}) if "memory" in figure.label]
     assert [(figure.value, figure.note) for figure in shown] == [("1", "of 1, the slowest in 92 s")]
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]

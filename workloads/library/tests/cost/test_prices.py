@@ -25,9 +25,7 @@ def usd(table: Table, machine: str, region: str) -> list[float]:
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-def test_a_gpu_has_prices_where_it_is_sold_within_the_discounts_of_the_matrix(
-    table: Table, accelerator: str
-) -> None:
+def test_a_gpu_has_prices_wherever_it_is_sold(table: Table, accelerator: str) -> None:
     machine = prices.reference_machine(accelerator)
     regions = table.regions(accelerator)
     sold = machine.sold_as.intersection(CAPACITIES)
@@ -56,26 +54,25 @@ def test_a_machine_costs_its_cores_memory_and_gpus(
     assert usd(table, machine, "us-central1") == pytest.approx(expected, rel=2e-4)
 
 
-def test_each_note_of_the_table_explains_a_disorder_that_is_there(table: Table) -> None:
-    found = {(accelerator, region) for accelerator, region, _ in prices.disorders(table)}
-    assert {(note.accelerator, note.region) for note in table.notes} == found
+def test_each_note_explains_a_disorder_of_the_table(table: Table) -> None:
+    disorders = {(accelerator, region) for accelerator, region, _ in prices.disorders(table)}
+    assert {(note.accelerator, note.region) for note in table.notes} == disorders
 
 
-def repriced(table: Table, capacity: Capacity, usd: float, of: str = "") -> Table:
-    """With this price of each part, or of one GPU alone."""
-    changed = (
-        s.capacity is capacity and (not of or (s.part, s.of) == (GPU, of)) for s in table.skus
-    )
-    return replace(
-        table,
-        skus=tuple(
-            replace(s, usd=usd) if c else s for s, c in zip(table.skus, changed, strict=True)
-        ),
-    )
+def change_price(table: Table, capacity: Capacity, usd: float, accelerator: str = "") -> Table:
+    """Changes the price of each part, or of one GPU only."""
+    skus = []
+    for sku in table.skus:
+        is_selected = not accelerator or (sku.part, sku.of) == (GPU, accelerator)
+        if sku.capacity is capacity and is_selected:
+            skus.append(replace(sku, usd=usd))
+        else:
+            skus.append(sku)
+    return replace(table, skus=tuple(skus))
 
 
 @pytest.mark.parametrize(
-    ("capacity", "usd", "of", "shown"),
+    ("capacity", "usd", "accelerator", "shown"),
     [
         (Capacity.ON_DEMAND, 1.0, A100, A100),
         (Capacity.SPOT, 0.0, "", "each above 0"),
@@ -87,10 +84,10 @@ def test_disorder_needs_a_note(
     table: Table,
     capacity: Capacity,
     usd: float,
-    of: str,
+    accelerator: str,
     shown: str,
 ) -> None:
-    wrong = repriced(table, capacity, usd, of)
+    wrong = change_price(table, capacity, usd, accelerator)
     with pytest.raises(InputError, match=shown):
         prices.check(wrong)
     notes = (Note(accelerator=a, region=r, text="so it is") for a, r, _ in prices.disorders(wrong))
@@ -125,28 +122,28 @@ def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
         prices.load(path)
 
 
-def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_one(
+def test_a_machine_has_the_date_of_its_oldest_part(
     table: Table,
 ) -> None:
-    def known(
+    def read_quote(
         table: Table, machine: str, capacity: Capacity = Capacity.SPOT
     ) -> tuple[str, bool] | None:
-        found = table.quote(MACHINE_TYPES[machine], "us-central1", capacity)
-        return found and (found.as_of, found.inferred)
+        quote = table.quote(MACHINE_TYPES[machine], "us-central1", capacity)
+        return quote and (quote.as_of, quote.inferred)
 
-    assert (known(table, "a2-highgpu-1g"), known(table, "g2-standard-8")) == (
+    assert (read_quote(table, "a2-highgpu-1g"), read_quote(table, "g2-standard-8")) == (
         ("2026-08-02", False),
         ("", False),
     )
-    flex = known(table, "g2-standard-8", Capacity.FLEX_START)
+    flex = read_quote(table, "g2-standard-8", Capacity.FLEX_START)
     assert flex and flex[1]
     aged = tuple(
         replace(s, as_of="2025-01-01") if s.part == GPU and s.as_of else s for s in table.skus
     )
-    assert known(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
+    assert read_quote(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
 
 
-def test_a_slice_holds_its_share_of_the_host_and_without_a_part_a_machine_has_no_price(
+def test_a_machine_without_the_price_of_a_part_has_none(
     table: Table,
 ) -> None:
     without = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))

@@ -1,4 +1,4 @@
-"""What the exporter shows of batch jobs, read from a real results database."""
+"""Tests the metrics of batch jobs, read from a real results database."""
 
 from pathlib import Path
 from typing import LiteralString
@@ -23,7 +23,7 @@ def execute(database: EmbeddedPostgres, statement: LiteralString) -> None:
         connection.commit()
 
 
-def test_the_backlog_is_shown_until_the_database_is_gone(tmp_path: Path) -> None:
+def test_the_backlog_is_shown_until_the_database_fails(tmp_path: Path) -> None:
     now = [1000.0]
     with EmbeddedPostgres(tmp_path, settings=("fsync=off",)) as database:
         with connect(database.uri) as connection:
@@ -45,15 +45,17 @@ def test_the_backlog_is_shown_until_the_database_is_gone(tmp_path: Path) -> None
             clock=lambda: now[0],
         )
 
-        def shown() -> dict[str, float]:
+        def read_metrics() -> dict[str, float]:
             return {sample.metric: sample.value for sample in exporter.gather() if sample.labels}
 
         with loop.running([backlog]):
-            until("the backlog is shown", lambda: "batch_backlog_items" in shown() or None, 60)
-            found = shown()
-            assert (found["batch_backlog_items"], found["batch_replicas_wanted"]) == (4, 1)
+            until(
+                "the backlog is shown", lambda: "batch_backlog_items" in read_metrics() or None, 60
+            )
+            metrics = read_metrics()
+            assert (metrics["batch_backlog_items"], metrics["batch_replicas_wanted"]) == (4, 1)
             # what HoldfastBacklogPastDeadline asks
-            assert 0 <= found["batch_oldest_seconds"] - 2 * 86_400 < 600
+            assert 0 <= metrics["batch_oldest_seconds"] - 2 * 86_400 < 600
             execute(database, "ALTER VIEW holdfast.job_scaling RENAME TO gone")
             execute(
                 database,
@@ -63,12 +65,14 @@ def test_the_backlog_is_shown_until_the_database_is_gone(tmp_path: Path) -> None
             now[0] += STALE_S + 1
             until(
                 "a silent database does not look empty",
-                lambda: "batch_backlog_items" not in shown() or None,
+                lambda: "batch_backlog_items" not in read_metrics() or None,
                 60,
             )
             execute(database, "ALTER VIEW holdfast.gone RENAME TO job_scaling")
             until(
-                "the backlog is shown again", lambda: "batch_backlog_items" in shown() or None, 60
+                "the backlog is shown again",
+                lambda: "batch_backlog_items" in read_metrics() or None,
+                60,
             )
         backlog.join(30)
         assert not backlog.is_alive()

@@ -1,4 +1,4 @@
-"""The real Cloud Monitoring client against a server that refuses what the API refuses."""
+"""Tests the real Cloud Monitoring client against a server that refuses what the API refuses."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -48,9 +48,7 @@ def ages(count: int) -> list[Sample]:
     return [sample("last_commit_age_seconds", n, job=f"job-{n}") for n in range(count)]
 
 
-def test_many_series_go_once_each_in_calls_of_at_most_200(
-    server: MetricServer, writer: CloudWriter
-) -> None:
+def test_series_are_sent_in_calls_of_at_most_200(server: MetricServer, writer: CloudWriter) -> None:
     assert writer.write([*ages(450), *ages(3)]) == 450
     assert server.calls == [200, 200, 50]
     assert writer.refused == 0
@@ -76,13 +74,14 @@ def test_a_point_that_the_api_would_refuse_is_not_sent(
     assert writer.refused == 0
 
 
-def test_counters_begin_anew_when_they_fall(
+def test_a_falling_counter_starts_again(
     server: MetricServer, writer: CloudWriter, clock: Clock
 ) -> None:
     for value in (0, 3, 1, 2):
         clock.now += 15
         assert writer.write([sample("preemptions_total", value, pool="spot-l4", zone="a")]) == 1
-    [points], [start] = server.points.values(), server.starts.values()
+    [points] = server.points.values()
+    [start] = server.starts.values()
     assert [value for _, value in points] == [0, 3, 1, 2]
     assert start == pytest.approx(EPOCH + 45, abs=0.01)
 
@@ -97,7 +96,7 @@ def test_counters_begin_anew_when_they_fall(
         (grpc.StatusCode.INVALID_ARGUMENT, 1, 1),
     ],
 )
-def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_counted_and_stops_no_other_batch(
+def test_transient_errors_are_retried_and_others_counted(
     server: MetricServer,
     writer: CloudWriter,
     clock: Clock,
@@ -112,8 +111,10 @@ def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_counted_and_stops_n
     assert writer.write(ages(201)) == 201
 
 
-def test_the_server_does_refuse(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
-    """Else the tests above would prove nothing."""
+def test_the_test_server_refuses_early_points(
+    server: MetricServer, writer: CloudWriter, clock: Clock
+) -> None:
+    """The tests above would prove nothing if the server took every point."""
     writer.write(ages(1))
     writer._last_s.clear()  # pyright: ignore[reportPrivateUsage]
     clock.now += 1

@@ -1,21 +1,19 @@
-"""Any pod may print a line: none ends a pass, none speaks for another job, and each that is refused
-is counted.
-"""
+"""Tests that no line of a pod ends a pass or speaks for another job; refusals are counted."""
 
 import json
 
 import pytest
 
 from holdfast.controllers.cluster import Cluster
+from holdfast.controllers.event_source import Lines
 from holdfast.controllers.sample import Sample
-from holdfast.controllers.sources import Lines
-from holdfast.exporter import jobs as followed
+from holdfast.exporter import jobs as jobs_module
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
-from holdfast.ledger.border import AHEAD_S, MAX_LINE_BYTES
+from holdfast.ledger.event_schema import AHEAD_S, MAX_LINE_BYTES
 from holdfast.ledger.events import parse
 from workloads.library.tests import sample
-from workloads.library.tests.exporter.written import Written
+from workloads.library.tests.exporter.fake_source import Written
 from workloads.library.tests.sample import EPOCH, line
 
 NOW = EPOCH + 100
@@ -23,7 +21,7 @@ BATCH = {"job": "x", "kind": "batch"}
 HUGE = 10**400
 
 
-def passed(lines: list[bytes]) -> list[Sample]:
+def run_pass(lines: list[bytes]) -> list[Sample]:
     jobs = Jobs(Written([Lines(lines)]))
     return Exporter(
         cluster=Cluster(),
@@ -91,14 +89,14 @@ HOSTILE: dict[str, bytes] = {
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes) -> None:
     good = sample.encoded(sample.training("good", total=20))
-    found = passed([*good[:3], hostile, *good[3:]])
-    named = {(s.metric, dict(s.labels).get("job")): s.value for s in found}
+    samples = run_pass([*good[:3], hostile, *good[3:]])
+    named = {(s.metric, dict(s.labels).get("job")): s.value for s in samples}
     assert named["goodput_ratio", "good"] > 0.5
     assert "x" not in {job for _, job in named}
-    assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 1
+    assert sum(s.value for s in samples if s.metric == "event_lines_refused_total") == 1
 
 
-def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -> None:
+def test_lines_from_the_future_are_refused() -> None:
     ahead = sample.encoded(
         [line(NOW + AHEAD_S - 1, "commit", step=1), line(NOW + AHEAD_S + 1, "commit", step=2)]
     )
@@ -107,32 +105,32 @@ def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -
     assert dict(reading.problems) == {"lines from the future": 1}
 
 
-def test_runs_classes_of_error_and_reasons_of_refusal_are_bounded(
+def test_runs_error_classes_and_refusals_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(followed, "MOST_RUNS", 3)
-    many = [
+    monkeypatch.setattr(jobs_module, "MOST_RUNS", 3)
+    runs = [
         line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e") for n in range(9)
     ]
     classes = [
         line(EPOCH + n / 100, "item_failed", "j0", "batch", "p0", error_class=f"e{n}")
         for n in range(99)
     ]
-    found = passed(sample.encoded([*many, *classes]))
-    assert len({dict(s.labels)["job"] for s in found if s.metric == "goodput_ratio"}) == 3
+    samples = run_pass(sample.encoded([*runs, *classes]))
+    assert len({dict(s.labels)["job"] for s in samples if s.metric == "goodput_ratio"}) == 3
     of_first = [
-        s for s in found if s.metric == "batch_failures_total" and dict(s.labels)["job"] == "j0"
+        s for s in samples if s.metric == "batch_failures_total" and dict(s.labels)["job"] == "j0"
     ]
-    assert len(of_first) == followed.MOST_ERROR_CLASSES + 1
+    assert len(of_first) == jobs_module.MOST_ERROR_CLASSES + 1
     assert sum(s.value for s in of_first) == 100
-    assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 6
-    monkeypatch.setattr(followed, "MOST_REFUSALS", 3)
+    assert sum(s.value for s in samples if s.metric == "event_lines_refused_total") == 6
+    monkeypatch.setattr(jobs_module, "MOST_REFUSALS", 3)
     jobs = Jobs(Written([Lines([b"{"], f"j{n}") for n in range(9)]))
     jobs.read(EPOCH)
     assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
 
 
-def test_null_and_the_longest_line_that_the_cloud_takes_are_read() -> None:
+def test_null_and_the_longest_cloud_line_are_read() -> None:
     text = json.dumps(
         line(EPOCH, "claimed", **BATCH, items=[f"doc-{n:020d}" for n in range(9_000)])
     ).encode()

@@ -1,4 +1,4 @@
-"""What the exporter says of jobs, from the lines they write."""
+"""Tests the exporter's metrics of jobs, from the lines that they write."""
 
 import urllib.request
 from typing import Any
@@ -8,8 +8,8 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
 from holdfast.vocabulary.job_identity import JobIdentity
 from workloads.library.tests import sample
-from workloads.library.tests.exporter.test_cluster import node
-from workloads.library.tests.exporter.written import jobs_of
+from workloads.library.tests.controllers.test_cluster import node
+from workloads.library.tests.exporter.fake_source import read_jobs
 from workloads.library.tests.sample import EPOCH, Line, line
 
 JOB = JobIdentity(namespace="training", job="job")
@@ -27,21 +27,21 @@ def commit(after_s: float, **fields: Any) -> Line:
     )
 
 
-def shown(jobs: Jobs, after_s: float, running: dict[JobIdentity, float]) -> dict[str, float]:
-    """`running`: run -> how long after EPOCH its pods began to run."""
-    since = {run: EPOCH + began_s for run, began_s in running.items()}
+def read_samples(jobs: Jobs, after_s: float, running: dict[JobIdentity, float]) -> dict[str, float]:
+    """Returns metric -> value. `running`: run -> seconds after EPOCH at which its pods started."""
+    since = {run: EPOCH + start_s for run, start_s in running.items()}
     return {s.metric: s.value for s in jobs.samples(EPOCH + after_s, since)}
 
 
 def values(rows: list[Line], after_s: float) -> dict[str, float]:
-    """Of jobs whose pods run since EPOCH."""
-    jobs = jobs_of(*rows)
-    return shown(jobs, after_s, dict.fromkeys(jobs.runs, 0.0))
+    """Returns the metrics of jobs whose pods run since EPOCH."""
+    jobs = read_jobs(*rows)
+    return read_samples(jobs, after_s, dict.fromkeys(jobs.runs, 0.0))
 
 
 def test_commit_age_and_its_usual_interval() -> None:
-    found = values([START, *map(commit, (10, 40, 70, 130))], 200)
-    assert (found["last_commit_age_seconds"], found["commit_interval_seconds"]) == (70, 30)
+    metrics = values([START, *map(commit, (10, 40, 70, 130))], 200)
+    assert (metrics["last_commit_age_seconds"], metrics["commit_interval_seconds"]) == (70, 30)
     assert values([START], 50)["last_commit_age_seconds"] == 50, (
         "without a commit it ages from its start"
     )
@@ -50,7 +50,7 @@ def test_commit_age_and_its_usual_interval() -> None:
     )
 
 
-def test_loss_and_slowest_rank_are_those_of_the_newest_window() -> None:
+def test_loss_and_slowest_rank_follow_the_newest_window() -> None:
     rows = [
         START,
         line(
@@ -62,9 +62,9 @@ def test_loss_and_slowest_rank_are_those_of_the_newest_window() -> None:
             loss=None,
         ),
     ]
-    found = values(rows, 5)
-    assert found["loss_not_finite"] == 1 and "slowest_rank_ratio" not in found
-    found = values(
+    metrics = values(rows, 5)
+    assert metrics["loss_not_finite"] == 1 and "slowest_rank_ratio" not in metrics
+    metrics = values(
         [
             *rows,
             line(
@@ -78,10 +78,10 @@ def test_loss_and_slowest_rank_are_those_of_the_newest_window() -> None:
         ],
         5,
     )
-    assert (found["loss_not_finite"], found["slowest_rank_ratio"]) == (0, 2.5)
+    assert (metrics["loss_not_finite"], metrics["slowest_rank_ratio"]) == (0, 2.5)
 
 
-def test_crashes_count_until_the_next_save_or_result_and_evictions_never() -> None:
+def test_crashes_count_until_the_next_save_and_evictions_never() -> None:
     codes = enumerate((70, 143, 137, 1, 75))
     ends = []
     for n, code in codes:
@@ -108,7 +108,7 @@ def test_crashes_count_until_the_next_save_or_result_and_evictions_never() -> No
         assert values([*ends, progress], 9)["fruitless_restarts"] == 0
 
 
-def test_a_gang_that_falls_falls_once_however_many_pods_it_has() -> None:
+def test_a_crash_of_a_gang_counts_once() -> None:
     def attempt(n: int, starts: bool) -> list[Line]:
         hosts = [f"run-workers-0-{pod}-1-a{n}" for pod in range(4)]
         begun = [
@@ -136,14 +136,14 @@ def test_a_gang_that_falls_falls_once_however_many_pods_it_has() -> None:
 def test_a_gang_below_its_size_ages_from_its_first_loss() -> None:
     name = "gang_below_size_seconds"
 
-    def sizes(*found: tuple[int, int]) -> list[Line]:
+    def sizes(*changes: tuple[int, int]) -> list[Line]:
         rows = []
-        for at, nodes in found:
+        for after_s, nodes in changes:
             rows.append(
                 line(
-                    EPOCH + at,
+                    EPOCH + after_s,
                     "resized",
-                    step=at,
+                    step=after_s,
                     nodes=nodes,
                     of=8,
                     seconds=0.1,
@@ -161,17 +161,17 @@ def test_a_gang_below_its_size_ages_from_its_first_loss() -> None:
             ),
         ]
 
-    lost = ((1, 8), (100, 7), (200, 6), (300, 7))
+    losses = ((1, 8), (100, 7), (200, 6), (300, 7))
     assert values(sizes((1, 8)), 60)[name] == 0
-    assert values(sizes(*lost), 400)[name] == 300
-    assert values(sizes(*lost, (350, 8)), 400)[name] == 0
+    assert values(sizes(*losses), 400)[name] == 300
+    assert values(sizes(*losses, (350, 8)), 400)[name] == 0
     assert name not in values([START], 400), "it is rigid"
-    assert name not in values([*sizes(*lost), line(EPOCH + 390, "exit", code=0, step=9)], 400), (
+    assert name not in values([*sizes(*losses), line(EPOCH + 390, "exit", code=0, step=9)], 400), (
         "it has ended"
     )
 
 
-def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_time() -> None:
+def test_a_wait_for_capacity_is_not_paid_time() -> None:
     rows = [
         line(EPOCH, "start", rank=0, process="host-1-a"),
         line(
@@ -208,15 +208,15 @@ def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_
             process="host-1-c",
         ),
     ]
-    found = values(rows, 500)
-    assert (found["goodput_ratio"], found["useful_paid_ratio"]) == (0.4, 1.0)
+    metrics = values(rows, 500)
+    assert (metrics["goodput_ratio"], metrics["useful_paid_ratio"]) == (0.4, 1.0)
     assert values(rows[3:4], 9000) == {}, "it waits for its first node"
 
 
 def test_one_pass_is_served_to_prometheus() -> None:
     cluster = Cluster()
     cluster.node("ADDED", node("a"))
-    jobs = jobs_of(*sample.training("run-7", kills=((13.0, "SIGKILL"),)))
+    jobs = read_jobs(*sample.training("run-7", kills=((13.0, "SIGKILL"),)))
     exporter = Exporter(
         cluster=cluster,
         jobs=jobs,
@@ -238,7 +238,7 @@ def test_one_pass_is_served_to_prometheus() -> None:
     assert 'holdfast_goodput_ratio{job="run-7",namespace="training"} 0.8' in text
 
 
-def test_an_exporter_that_starts_anew_does_not_count_again_what_was_published() -> None:
+def test_a_restarted_exporter_does_not_count_again() -> None:
     failed = line(
         EPOCH,
         "item_failed",
@@ -256,8 +256,8 @@ def test_an_exporter_that_starts_anew_does_not_count_again_what_was_published() 
         item="a",
         reason="poison",
     )
-    found = shown(jobs_of(failed, dead, since_s=EPOCH + 100), 600, {})
-    assert (found["batch_failures_total"], found["dead_letters_total"]) == (0, 1)
+    metrics = read_samples(read_jobs(failed, dead, since_s=EPOCH + 100), 600, {})
+    assert (metrics["batch_failures_total"], metrics["dead_letters_total"]) == (0, 1)
 
 
 # How a job ages that does not run all the time.
@@ -266,21 +266,21 @@ COMMITS = [START, commit(100), commit(200)]
 
 
 def age(rows: list[Line], after_s: float, running: dict[JobIdentity, float]) -> float | None:
-    return shown(jobs_of(*rows), after_s, running).get("last_commit_age_seconds")
+    return read_samples(read_jobs(*rows), after_s, running).get("last_commit_age_seconds")
 
 
 def test_a_job_that_waits_for_a_node_does_not_age() -> None:
-    """A drought of five hours, and a cancelled job, are no reason to get up."""
-    left = [
+    """Five hours without capacity, and a cancelled job, must not page anybody."""
+    exit_lines = [
         line(EPOCH + 230, "stop", step=230, reason="SIGTERM"),
         line(EPOCH + 240, "exit", code=143, step=230),
     ]
-    assert age([*COMMITS, *left], 5 * 3600, {}) is None
-    assert age([*COMMITS, *left], 5 * 3600 + 60, {JOB: 5 * 3600}) == 40 + 60
+    assert age([*COMMITS, *exit_lines], 5 * 3600, {}) is None
+    assert age([*COMMITS, *exit_lines], 5 * 3600 + 60, {JOB: 5 * 3600}) == 40 + 60
 
 
 def test_time_without_a_commit_adds_up_over_attempts() -> None:
-    """Evicted every ten minutes and never saved: somebody has to know."""
+    """A job that is evicted every ten minutes and never saves must page."""
     rows = [START, commit(1)]
     for n in range(1, 6):
         begin = EPOCH + 3600 * n
@@ -291,11 +291,9 @@ def test_time_without_a_commit_adds_up_over_attempts() -> None:
     assert age(rows, 40_000, {JOB: 40_000}) == 5 * 600
 
 
-def test_an_attempt_is_held_to_the_interval_once_it_could_have_saved_twice() -> None:
-    """Nine minutes lost without notice, a slow start, nine minutes until the next save: an ordinary
-    day on Spot.
-    """
-    jobs = jobs_of(
+def test_an_attempt_owes_a_commit_after_two_intervals() -> None:
+    """Nine minutes lost without notice, a slow start, nine minutes until a save are ordinary."""
+    jobs = read_jobs(
         *COMMITS,
         line(
             EPOCH + 1_000,
@@ -305,31 +303,29 @@ def test_an_attempt_is_held_to_the_interval_once_it_could_have_saved_twice() -> 
             skipped=[],
         ),
     )
-    held = []
+    reported = []
     for after_s in (900, 1_199, 1_201):
-        held.append("commit_interval_seconds" in shown(jobs, after_s, {JOB: 500}))
-    assert held == [False, False, True]
+        reported.append("commit_interval_seconds" in read_samples(jobs, after_s, {JOB: 500}))
+    assert reported == [False, False, True]
 
 
-def test_a_process_that_hangs_goes_on_ageing_although_it_writes_nothing() -> None:
+def test_a_hanging_process_ages_although_it_is_silent() -> None:
     assert age(COMMITS, 7200, {JOB: -5}) == 7000
 
 
 def test_runs_by_index_age_apart() -> None:
-    jobs = jobs_of(*(commit(n, process=f"p{n}", index=n) for n in (0, 1)))
+    jobs = read_jobs(*(commit(n, process=f"p{n}", index=n) for n in (0, 1)))
     running = {JobIdentity(namespace="training", job="job", index=1): EPOCH}
-    found = []
+    ages = []
     for s in jobs.samples(EPOCH + 9, running):
         if s.metric == "last_commit_age_seconds":
-            found.append(s.labels)
-    assert found == [(("index", "1"), ("job", "job"), ("namespace", "training"))]
+            ages.append(s.labels)
+    assert ages == [(("index", "1"), ("job", "job"), ("namespace", "training"))]
 
 
-def test_what_an_ended_job_was_like_is_no_news_after_an_hour_and_it_is_dropped_after_a_week() -> (
-    None
-):
-    jobs = jobs_of(*COMMITS, line(EPOCH + 230, "exit", code=1))
+def test_an_ended_job_is_hidden_after_an_hour_and_dropped_after_a_week() -> None:
+    jobs = read_jobs(*COMMITS, line(EPOCH + 230, "exit", code=1))
     states = {"goodput_ratio", "fruitless_restarts"}
-    assert states <= shown(jobs, 600, {}).keys()
-    assert not states & shown(jobs, 4000, {}).keys()
-    assert shown(jobs, 8 * 86_400, {}) == {} and jobs.runs == {}
+    assert states <= read_samples(jobs, 600, {}).keys()
+    assert not states & read_samples(jobs, 4000, {}).keys()
+    assert read_samples(jobs, 8 * 86_400, {}) == {} and jobs.runs == {}

@@ -22,7 +22,7 @@ def test_series_of_one_metric_may_differ_in_their_labels() -> None:
 def test_only_a_pod_serves_to_the_network(
     kubeconfig: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a kubeconfig a person looks at a cluster."""
+    """A process with a kubeconfig serves a person who looks at a cluster."""
 
     class Listens(Exception):
         pass

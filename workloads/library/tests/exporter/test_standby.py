@@ -1,6 +1,4 @@
-"""Two exporters of one cluster: the second serves nothing, and a change of hands counts nothing
-twice.
-"""
+"""Tests two exporters of one cluster: one serves, and a failover counts nothing twice."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -14,29 +12,29 @@ from holdfast.controllers.lease import Lease
 from holdfast.cost.churn.cloud_series import CloudReader
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.main import Exporter
+from workloads.library.tests.controllers.test_cluster import node
 from workloads.library.tests.cost.churn.metric_server import MetricServer
 from workloads.library.tests.cost.churn.test_cloud import HOUR, MIDNIGHT
 from workloads.library.tests.exporter.test_cloud import Clock
-from workloads.library.tests.exporter.test_cluster import node
 
 
 @dataclass
 class Leases:
-    """The one lease of an API server, with its resource version; tests/cluster has the real one."""
+    """Fakes the one Lease of an API server; tests/cluster has the real one."""
 
-    held: Any = None
+    lease: Any = None
     away: bool = False
 
     def find(self, path: str) -> Any:
         if self.away:
             raise ApiError(503, "away")
-        return self.held
+        return self.lease
 
     def items(self, path: str, **query: str) -> list[Any]:
         return []
 
     def replace(self, path: str, body: Any) -> None:
-        self.held = body
+        self.lease = body
 
     create = replace
 
@@ -67,52 +65,49 @@ class Pair:
         )
 
     def lose(self, name: str) -> None:
-        gone = node(name, ready="False", message="node is shutting down")
-        for one in self.both:
-            for change, found in (("ADDED", node(name)), ("MODIFIED", gone), ("DELETED", gone)):
-                one.cluster.node(change, found)
+        preempted = node(name, ready="False", message="node is shutting down")
+        for replica in self.both:
+            replica.cluster.node("ADDED", node(name))
+            replica.cluster.node("MODIFIED", preempted)
+            replica.cluster.node("DELETED", preempted)
 
     def run(self, passes: int, *replicas: Exporter, every_s: float = 15.0) -> None:
         for _ in range(passes):
-            for one in replicas or self.both:
-                one.one_pass()
+            for replica in replicas or self.both:
+                replica.one_pass()
             self.clock.now += every_s
 
-    def written(self) -> float:
+    def count_preemptions(self) -> float:
         reader = CloudReader(client=self.client, project="acme-ai")
-        return sum(
-            p.value
-            for p in reader.increases("preemptions_total", int(MIDNIGHT), int(MIDNIGHT + HOUR))
-        )
+        increases = reader.increases("preemptions_total", int(MIDNIGHT), int(MIDNIGHT + HOUR))
+        return sum(increase.value for increase in increases)
 
 
 @pytest.fixture
 def pair() -> Generator[Pair]:
-    made = Pair()
-    yield made
-    made.server.stop()
+    pair = Pair()
+    yield pair
+    pair.server.stop()
 
 
-def test_a_change_of_hands_counts_nothing_twice(
-    pair: Pair, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failover_counts_nothing_twice(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     second = pair.both[1]
     for name in ("a", "b", "c"):
         pair.lose(name)
         pair.run(2)
-    pair.run(1, second)  # looks once more after the last sign of life of the first
-    pair.lose("d")  # while nobody holds the pen
+    pair.run(1, second)  # looks once more after the last renewal of the first
+    pair.lose("d")  # while nobody holds the lease
     pair.run(4, second)
     assert serves(second) > 0
     pair.lose("e")
     pair.run(2, second)
-    assert pair.written() == 5
+    assert pair.count_preemptions() == 5
     assert second.writer and second.writer.refused == 0
     written = capsys.readouterr().out
     assert [written.count(f'"{event_type}"') for event_type in ("node_up", "node_down")] == [5, 5]
 
 
-def test_the_holder_that_cannot_ask_serves_on_while_no_other_can_have_taken_over(
+def test_a_holder_without_api_server_serves_until_its_term_ends(
     pair: Pair,
 ) -> None:
     first = pair.both[0]
@@ -122,19 +117,19 @@ def test_the_holder_that_cannot_ask_serves_on_while_no_other_can_have_taken_over
         pair.leases.away = away
         pair.run(passes, first)
         assert (serves(first) > 0) is still
-    assert pair.written() == 1
+    assert pair.count_preemptions() == 1
 
 
-def test_one_that_gets_the_lease_back_begins_its_counters_again(pair: Pair) -> None:
+def test_regaining_the_lease_starts_the_counters_again(pair: Pair) -> None:
     first, second = pair.both
     pair.lose("a")
     pair.run(2)
     pair.run(4, second)  # the first is cut off, and the second takes over
     pair.lose("b")
     pair.run(2)
-    pair.leases.held["spec"] |= {"holderIdentity": ""}
+    pair.leases.lease["spec"] |= {"holderIdentity": ""}
     pair.lose("c")
     pair.run(2)
     assert serves(first) > 0 == serves(second)
-    assert pair.written() == 3
-    assert [one.writer.refused for one in pair.both if one.writer] == [0, 0]
+    assert pair.count_preemptions() == 3
+    assert [replica.writer.refused for replica in pair.both if replica.writer] == [0, 0]

@@ -1,4 +1,4 @@
-"""The ledger adds up, whatever the events say."""
+"""Tests that the ledger adds up, whatever the events say."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from holdfast.cost.receipt import receipt
 from holdfast.jobs.diagnose.explain import size_text
-from holdfast.ledger import gang, training
-from holdfast.ledger.account import totals_us
-from holdfast.ledger.border import FIELDS
+from holdfast.ledger import elastic_gang, training
+from holdfast.ledger.account import sum_by_state
+from holdfast.ledger.event_schema import FIELDS
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import JobLedger, job_ledger, job_ledgers
 from holdfast.ledger.job_summary import job_summaries, job_summary
@@ -26,49 +26,49 @@ def read(*lines: Line) -> list[JobLedger]:
     return job_ledgers(parse(sample.encoded(lines)).events)
 
 
-def minutes(found: JobLedger) -> dict[str, float]:
-    return {state.value: us / 60e6 for state, us in found.totals_us.items() if us}
+def minutes(ledger: JobLedger) -> dict[str, float]:
+    return {state.value: us / 60e6 for state, us in ledger.totals_us.items() if us}
 
 
 def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
-    """Compute 100, load 10, save 10, lost progress 40, restart 15, slowdown 25 minutes."""
-    at: Callable[[float], float] = lambda m: EPOCH + m * MINUTE  # noqa: E731
+    """The example: compute 100, load 10, save 10, lost 40, restart 15, slowdown 25 minutes."""
+    minute: Callable[[float], float] = lambda m: EPOCH + m * MINUTE  # noqa: E731
     lines = [
-        line(at(0), "start", rank=0, attempt=0),
-        line(at(5), "restore", step=0, seconds=5 * MINUTE),
+        line(minute(0), "start", rank=0, attempt=0),
+        line(minute(5), "restore", step=0, seconds=5 * MINUTE),
         line(
-            at(55),
+            minute(55),
             "window",
             first_step=1,
             last_step=50,
             seconds=50 * MINUTE,
         ),
-        line(at(60), "save", step=50, blocking_seconds=5 * MINUTE),
-        line(at(60), "commit", step=50, seconds=5 * MINUTE),
+        line(minute(60), "save", step=50, blocking_seconds=5 * MINUTE),
+        line(minute(60), "commit", step=50, seconds=5 * MINUTE),
         line(
-            at(100),
+            minute(100),
             "window",
             first_step=51,
             last_step=90,
             seconds=40 * MINUTE,
         ),
         line(
-            at(100),
+            minute(100),
             "evict",
             process="driver",
             signal="SIGKILL",
             target="p0",
         ),
-        line(at(110), "start", process="p1", rank=0, attempt=1),
+        line(minute(110), "start", process="p1", rank=0, attempt=1),
         line(
-            at(120),
+            minute(120),
             "restore",
             process="p1",
             step=50,
             seconds=5 * MINUTE,
         ),
         line(
-            at(145),
+            minute(145),
             "window",
             process="p1",
             first_step=51,
@@ -76,14 +76,14 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
             seconds=25 * MINUTE,
         ),
         line(
-            at(150),
+            minute(150),
             "save",
             process="p1",
             step=75,
             blocking_seconds=5 * MINUTE,
         ),
         line(
-            at(200),
+            minute(200),
             "window",
             process="p1",
             first_step=76,
@@ -91,28 +91,26 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
             seconds=50 * MINUTE,
         ),
     ]
-    found = job_ledger(parse(sample.encoded(lines)).events)
+    ledger = job_ledger(parse(sample.encoded(lines)).events)
     work = {
         "productive": 100,
         "straggling": 25,
         "checkpointing": 10,
         "restoring": 10,
     }
-    assert minutes(found) == work | {"lost": 40, "restarting": 15}
-    assert found.goodput == 0.5
-    assert [(r.seconds, r.lost_steps) for r in found.recoveries] == [(20 * MINUTE, 40)]
+    assert minutes(ledger) == work | {"lost": 40, "restarting": 15}
+    assert ledger.goodput == 0.5
+    assert [(r.seconds, r.lost_steps) for r in ledger.recoveries] == [(20 * MINUTE, 40)]
 
 
-def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up() -> None:
-    """Two of eight places without a node for 30 of 60 minutes are one missing node-hour, and nobody
-    pays for it.
-    """
+def test_missing_nodes_in_an_elastic_gang_are_a_separate_state() -> None:
+    """Two of eight places without a node for 30 minutes are one unpaid, missing node-hour."""
     events = parse(sample.encoded(sample.elastic("job"))).events
-    found = job_ledger(events)
-    assert minutes(found) == {"productive": 7 * 60, "degraded": 60}
-    assert found.wall_us == 8 * 60 * MINUTE * 1_000_000 == sum(found.totals_us.values())
-    assert found.goodput == 0.875
-    assert found.useful_paid == 1.0
+    ledger = job_ledger(events)
+    assert minutes(ledger) == {"productive": 7 * 60, "degraded": 60}
+    assert ledger.wall_us == 8 * 60 * MINUTE * 1_000_000 == sum(ledger.totals_us.values())
+    assert ledger.goodput == 0.875
+    assert ledger.useful_paid == 1.0
     summary = job_summary(events)
     assert summary.missing_node_s == 60 * MINUTE
     assert (
@@ -120,26 +118,26 @@ def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up
     )
     priced = size_text(summary, EPOCH + 65 * MINUTE, 0.34)
     assert priced == "8/8 nodes for 15 min (1.0 node-hours missing, $0.34 to make up)"
-    made = receipt([found], 0.34, 0.85)
-    assert made.paid_usd == pytest.approx(7 * 0.34)
-    assert (made.missing_node_hours, made.missing_usd) == (1.0, 0.34)
-    assert made.line().endswith("; 1.0 node-hours missing, $0.34 to make up")
+    bill = receipt([ledger], 0.34, 0.85)
+    assert bill.paid_usd == pytest.approx(7 * 0.34)
+    assert (bill.missing_node_hours, bill.missing_usd) == (1.0, 0.34)
+    assert bill.line().endswith("; 1.0 node-hours missing, $0.34 to make up")
 
 
 def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An exporter goes through this for every run: a line of a pod may claim any number of places."""
+    """An exporter computes this for every run, and a line may claim any number of places."""
 
-    def swept(places: int) -> int:
-        made: list[LaneTimeline] = []
+    def count_sweeps(places: int) -> int:
+        timelines: list[LaneTimeline] = []
 
-        def counted(*args: Any, **named: Any) -> LaneTimeline:
-            made.append(LaneTimeline(*args, **named))
-            return made[-1]
+        def make_timeline(*args: Any, **options: Any) -> LaneTimeline:
+            timelines.append(LaneTimeline(*args, **options))
+            return timelines[-1]
 
-        for module in (training, gang):
-            monkeypatch.setattr(module, "LaneTimeline", counted)
+        for module in (training, elastic_gang):
+            monkeypatch.setattr(module, "LaneTimeline", make_timeline)
         sizes = []
         for n in range(50):
             sizes.append(
@@ -153,24 +151,22 @@ def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(
                 )
             )
         events = parse(sample.encoded([line(EPOCH, "start", rank=0), *sizes])).events
-        found = job_ledger(events)
-        assert found.lanes == places
-        assert 0 < found.totals_us[State.DEGRADED] < found.wall_us
-        return len(made)
+        ledger = job_ledger(events)
+        assert ledger.lanes == places
+        assert 0 < ledger.totals_us[State.DEGRADED] < ledger.wall_us
+        return len(timelines)
 
-    assert swept(1024) == swept(2) == 1
+    assert count_sweeps(1024) == count_sweeps(2) == 1
 
 
-def test_work_saved_before_a_notice_is_not_lost_and_work_after_the_last_commit_is_lost_with_the_machine() -> (
-    None
-):
-    [found] = read(*sample.training("job", kills=((13.0, "SIGTERM"),)))
-    assert found.lost == found.totals_us[State.LOST] == 0
+def test_only_work_after_the_last_commit_is_lost() -> None:
+    [ledger] = read(*sample.training("job", kills=((13.0, "SIGTERM"),)))
+    assert ledger.lost == ledger.totals_us[State.LOST] == 0
     rows = sample.training("job", kills=((13.0, "SIGKILL"),), every=20)
-    [found] = read(*rows)
+    [ledger] = read(*rows)
     assert max(row["step"] for row in rows if row["event"] == "restore") == 40
-    assert found.lost == 10  # windows are told every 5 steps: 50 of them were
-    assert found.totals_us[State.LOST] > 0
+    assert ledger.lost == 10  # a window has 5 steps, so step 50 is the last known
+    assert ledger.totals_us[State.LOST] > 0
 
 
 def test_going_back_behind_a_later_attempt_loses_the_earlier_ones_too() -> None:
@@ -218,16 +214,16 @@ def test_going_back_behind_a_later_attempt_loses_the_earlier_ones_too() -> None:
             seconds=10,
         ),
     ]
-    [found] = read(*lines)
-    assert found.totals_us[State.LOST] == 15_000_000
-    assert found.lost == 15
+    [ledger] = read(*lines)
+    assert ledger.totals_us[State.LOST] == 15_000_000
+    assert ledger.lost == 15
 
 
-def test_waiting_for_capacity_is_taken_from_the_time_between_attempts_only() -> None:
+def test_waiting_for_capacity_counts_between_attempts_only() -> None:
     lines = sample.training("job", kills=((13.0, "SIGKILL"),), restart_s=20)
-    began = [row["t"] for row in lines if row["event"] == "start"][1]
+    restart_s = [row["t"] for row in lines if row["event"] == "start"][1]
     node = line(
-        began - 1,
+        restart_s - 1,
         "scheduled",
         "job",
         "training",
@@ -236,39 +232,37 @@ def test_waiting_for_capacity_is_taken_from_the_time_between_attempts_only() -> 
         node="n",
         pool="l4-spot",
     )
-    [found] = read(*lines, node)
-    assert found.totals_us[State.WAITING] == 6_000_000
+    [ledger] = read(*lines, node)
+    assert ledger.totals_us[State.WAITING] == 6_000_000
 
 
-def test_a_batch_counts_every_place_and_what_a_killed_worker_held() -> None:
-    [found] = read(*sample.batch("job", items=240, kills=4))
-    assert found.lanes == 4
-    assert found.lost == 12  # two of the four had notice and gave their six back
-    assert [r.lost_steps for r in found.recoveries] == [6, 0, 6, 0]
-    assert all(r.seconds == 3.5 for r in found.recoveries)
-    assert found.wall_us == sum(found.totals_us.values())
+def test_a_batch_counts_every_lane_and_the_items_of_killed_workers() -> None:
+    [ledger] = read(*sample.batch("job", items=240, kills=4))
+    assert ledger.lanes == 4
+    assert ledger.lost == 12  # two of the four had notice and gave their six back
+    assert [r.lost_steps for r in ledger.recoveries] == [6, 0, 6, 0]
+    assert all(r.seconds == 3.5 for r in ledger.recoveries)
+    assert ledger.wall_us == sum(ledger.totals_us.values())
 
 
-def test_an_eviction_finds_its_worker_by_the_pod_of_an_index_and_costs_nothing_where_it_names_none() -> (
-    None
-):
+def test_an_eviction_costs_the_items_in_the_named_workers_hands() -> None:
     rows = sample.batch("job", kills=1)
     [victim] = [row["target"].removeprefix("pod-") for row in rows if row["event"] == "evict"]
     rows = [
         row | {"process": row["process"].replace("host", f"job-{row['process'][5]}")}
         for row in rows
     ]
-    for target, lost in ((f"job-{victim}-abcde", 6), (f"job-{victim}", 6), ("worker", 0)):
-        [found] = read(
+    for target, lost_items in ((f"job-{victim}-abcde", 6), (f"job-{victim}", 6), ("worker", 0)):
+        [ledger] = read(
             *(row | {"target": target} if row["event"] == "evict" else row for row in rows)
         )
-        assert [(r.target, r.lost_steps) for r in found.recoveries] == [(target, lost)]
+        assert [(r.target, r.lost_steps) for r in ledger.recoveries] == [(target, lost_items)]
 
 
 def test_an_empty_history_has_no_goodput_and_no_error() -> None:
     assert job_ledgers([]) == []
-    [found] = read(line(EPOCH, "start", rank=0))
-    assert (found.wall_us, found.goodput, found.spans) == (0, 0.0, ())
+    [ledger] = read(line(EPOCH, "start", rank=0))
+    assert (ledger.wall_us, ledger.goodput, ledger.spans) == (0, 0.0, ())
 
 
 @given(
@@ -337,15 +331,15 @@ SPOILT = st.dictionaries(st.sampled_from(["event", "kind", *sorted(FIELDS)]), HO
 
 @settings(max_examples=150)
 @given(st.lists(EVENTS, min_size=1, max_size=60), st.lists(SPOILT, max_size=8))
-def test_states_sum_to_wall_time_for_any_history(rows: list[Line], spoilt: list[Line]) -> None:
-    rows = [row | more for row, more in zip(rows, spoilt, strict=False)] + rows[len(spoilt) :]
+def test_states_sum_to_wall_time_for_any_history(rows: list[Line], damages: list[Line]) -> None:
+    rows = [row | damage for row, damage in zip(rows, damages, strict=False)] + rows[len(damages) :]
     events = parse(
         sample.encoded({"v": 1, "job": "job"} | row for row in rows), now_s=EPOCH + 5000
     ).events
-    for found in job_ledgers(events):
-        assert sum(found.totals_us.values()) == found.wall_us
-        assert found.totals_us == totals_us(found.spans)
-        assert 0.0 <= found.goodput <= 1.0
-        assert found.lost >= 0
-        assert found.progress is not None
+    for ledger in job_ledgers(events):
+        assert sum(ledger.totals_us.values()) == ledger.wall_us
+        assert ledger.totals_us == sum_by_state(ledger.spans)
+        assert 0.0 <= ledger.goodput <= 1.0
+        assert ledger.lost >= 0
+        assert ledger.progress is not None
     job_summaries(events)

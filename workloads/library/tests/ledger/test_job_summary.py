@@ -1,4 +1,4 @@
-"""One answer about a job, whichever command asks."""
+"""Tests the one summary of a job that all commands show."""
 
 from pathlib import Path
 
@@ -17,43 +17,52 @@ def summarize(rows: list[Line]) -> dict[str, JobSummary]:
     return job_summaries(parse(sample.encoded(sorted(rows, key=lambda row: row["t"]))).events)
 
 
-def test_a_job_that_was_set_back_stands_where_it_is_now() -> None:
-    found = summarize(sample.killed_and_restored("job"))["job"]
-    assert f"{found.useful_ratio:.1%}" == "27.6%"
-    assert (found.step, found.lost, [each.lost_steps for each in found.recoveries]) == (
+def test_a_restored_job_shows_its_current_step() -> None:
+    summary = summarize(sample.killed_and_restored("job"))["job"]
+    assert f"{summary.useful_ratio:.1%}" == "27.6%"
+    assert (
+        summary.step,
+        summary.lost,
+        [recovery.lost_steps for recovery in summary.recoveries],
+    ) == (
         60,
         55,
         [55],
     )
-    assert found.recovered_after_s == pytest.approx((92.4,))
-    assert found.last_commit_s == EPOCH + 46
-    assert found.saved_age_s(EPOCH + 66) == 20
+    assert summary.recovered_after_s == pytest.approx((92.4,))
+    assert summary.last_commit_s == EPOCH + 46
+    assert summary.saved_age_s(EPOCH + 66) == 20
 
 
 def test_orderly_exits_are_counted_for_training_and_for_batch() -> None:
     rows = [*sample.training("t", kills=sample.KILLS), *sample.batch("b", kills=4)]
-    found = summarize(rows)
-    assert (found["t"].orderly_exits, found["b"].orderly_exits) == (3, 2)
-    assert found["t"].step == 300
-    assert found["b"].step is None
-    assert found["b"].last_commit_s is None
+    summaries = summarize(rows)
+    assert (summaries["t"].orderly_exits, summaries["b"].orderly_exits) == (3, 2)
+    assert summaries["t"].step == 300
+    assert summaries["b"].step is None
+    assert summaries["b"].last_commit_s is None
 
 
-def test_what_no_line_shows_is_none() -> None:
-    found = summarize([sample.line(EPOCH, "start", rank=0)])["job"]
-    assert (found.useful_ratio, found.step, found.last_commit_s, found.saved_age_s(EPOCH)) == (
+def test_unknown_figures_are_none() -> None:
+    summary = summarize([sample.line(EPOCH, "start", rank=0)])["job"]
+    assert (
+        summary.useful_ratio,
+        summary.step,
+        summary.last_commit_s,
+        summary.saved_age_s(EPOCH),
+    ) == (
         None,
         None,
         None,
         None,
     )
-    assert (found.lost, found.recoveries, found.orderly_exits) == (0, (), 0)
+    assert (summary.lost, summary.recoveries, summary.orderly_exits) == (0, (), 0)
 
 
 # Lines that cannot be used are counted, never guessed at.
 
 
-def test_a_line_that_closes_the_brackets_of_a_block_does_not_pass_as_two() -> None:
+def test_a_line_with_two_values_is_refused() -> None:
     reading = parse([b'{"v": 1}, {"v": 1}', *sample.encoded([line(EPOCH, "start")])])
     assert len(reading.events) == sum(reading.problems.values()) == 1
 
@@ -63,21 +72,19 @@ def read(rows: list[Line]) -> tuple[Reading, JobLedger]:
     return reading, job_ledger(reading.events)
 
 
-def moved(rows: list[Line], first: int, by_s: float) -> list[Line]:
+def shift(rows: list[Line], first: int, by_s: float) -> list[Line]:
     return [row | {"t": row["t"] + by_s * (n >= first)} for n, row in enumerate(rows)]
 
 
-def test_a_clock_that_runs_backwards_adds_no_time_and_one_that_jumps_ahead_leaves_idle_time_not_work() -> (
-    None
-):
+def test_a_clock_that_jumps_adds_no_work() -> None:
     rows = sample.training("job", total=40)
     _, straight = read(rows)
     first = len(rows) // 2 + 1
-    reading, bent = read(moved(rows, first, -3600))
+    reading, bent = read(shift(rows, first, -3600))
     assert reading.problems["lines whose clock ran backwards"] == len(rows) - first
     assert sum(bent.totals_us.values()) == bent.wall_us < straight.wall_us
     _, bent = read(
-        moved(rows, next(n for n, row in enumerate(rows) if row["event"] == "window") + 1, 3600)
+        shift(rows, next(n for n, row in enumerate(rows) if row["event"] == "window") + 1, 3600)
     )
     assert bent.totals_us[State.PRODUCTIVE] == straight.totals_us[State.PRODUCTIVE]
     assert bent.totals_us[State.IDLE] - straight.totals_us[State.IDLE] == pytest.approx(

@@ -22,7 +22,7 @@ from monitoring.alerting.alert import EXAMPLE, Severity
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
 from tests.platforms import load
-from workloads.library.tests.exporter.written import Written
+from workloads.library.tests.exporter.fake_source import Written
 from workloads.library.tests.month.month_jobs import COMMIT_EVERY_MIN, Job, Kind, Platform
 from workloads.library.tests.sample import EPOCH
 

@@ -20,7 +20,7 @@ from holdfast.vocabulary.pools import (
     LABEL_SPOT,
     LABEL_ZONE,
 )
-from workloads.library.tests.exporter.written import Written
+from workloads.library.tests.exporter.fake_source import Written
 from workloads.library.tests.sample import EPOCH, line
 
 Object = dict[str, Any]

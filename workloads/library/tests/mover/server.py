@@ -1,4 +1,4 @@
-"""An API server that notes what is asked of it, and refuses by verb."""
+"""Fakes an API server that records requests, and refuses by verb."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,13 +8,13 @@ from holdfast.clients.api import ApiError
 
 @dataclass
 class Server:
-    pods: list[Any] = field(default_factory=list[Any])
-    refuse: dict[str, int] = field(default_factory=dict[str, int])
-    """Verb -> status."""
-    merged: dict[str, Any] = field(default_factory=dict[str, Any])
+    pods: list[Any] = field(default_factory=list)
+    refuse: dict[str, int] = field(default_factory=dict)
+    """Verb -> status of its refusal."""
+    merged: dict[str, Any] = field(default_factory=dict)
     """Name -> the last change."""
-    asked: list[str] = field(default_factory=list[str])
-    """Verb and path below the namespace."""
+    requests: list[str] = field(default_factory=list)
+    """Verb and path below the namespace, in order."""
 
     def items(self, path: str, **query: str) -> list[Any]:
         return self.pods
@@ -35,7 +35,7 @@ class Server:
         self.ask("kill" if query == {"gracePeriodSeconds": 0} else "delete", path)
 
     def create(self, path: str, body: Any) -> None:
-        """An event."""
+        """Records an event."""
         assert path.endswith("/events")
         self.ask(body["reason"], body["involvedObject"]["name"])
 
@@ -43,8 +43,8 @@ class Server:
         self.ask("evict", pod)
 
     def ask(self, verb: str, path: str) -> None:
-        """Notes it, or refuses."""
-        self.asked.append(
+        """Records a request, or refuses it."""
+        self.requests.append(
             f"{verb} {path.rpartition('/namespaces/training/')[2].rpartition('/nodes/')[2]}"
         )
         if verb in self.refuse:

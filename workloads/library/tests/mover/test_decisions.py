@@ -1,4 +1,4 @@
-"""The mover does what the simulator priced: both are fed one trace, and every decision is compared."""
+"""Tests that the mover does what the simulator priced: both follow one trace."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from holdfast.mover.mover import Mover
 from holdfast.place import plan, simulation
 from holdfast.place.plan import Plan, Standing
 from holdfast.place.simulation_arrays import Paths
-from workloads.library.tests.mover.played import CREATED_S, Played
+from workloads.library.tests.mover.fake_cluster import CREATED_S, FakeCluster
 
 
 def paths(seed: int, mean_up_h: float, mean_down_h: float) -> Paths:
@@ -19,7 +19,7 @@ def paths(seed: int, mean_up_h: float, mean_down_h: float) -> Paths:
     return Paths(edges_h=np.cumsum(spells)[None, :], starts_up=np.zeros(1, bool))
 
 
-def asked(policy: str, deadline_h: float) -> Plan:
+def make_plan(policy: str, deadline_h: float) -> Plan:
     return Plan(
         policy=policy,
         work_h=20.0,
@@ -41,42 +41,49 @@ def test_simulator_and_mover_agree_at_every_event(
     sent: list[Standing] = []
     for seed in range(2):
         for deadline_h in (21.5, 26.0, 40.0):
-            sent += replayed(asked(policy, deadline_h), paths(seed, 2.0, 1.5))
+            sent += replay(make_plan(policy, deadline_h), paths(seed, 2.0, 1.5))
     assert sent.count(Standing.ON_DEMAND) >= 4
     assert policy == "queue" or sent.count(Standing.SPOT) >= 1, (
         "it never came back, so nothing was compared"
     )
 
 
-def replayed(given: Plan, trace: Paths) -> list[Standing]:
-    """The moves of one run; each is asked of both before the simulator makes it."""
-    fleet = simulation.Fleet(given.runs(), plan.POLICIES[given.policy].lines(given.runs()), trace)
-    cluster = Played(given)
+def replay(job_plan: Plan, trace: Paths) -> list[Standing]:
+    """Returns the moves of one run. Both decide before the simulator makes a move."""
+    fleet = simulation.Fleet(
+        job_plan.runs(), plan.POLICIES[job_plan.policy].lines(job_plan.runs()), trace
+    )
+    cluster = FakeCluster(job_plan)
     mover = Mover(cluster)
-    sent: list[Standing] = []
+    moves_made: list[Standing] = []
     while fleet.state.alive.any():
-        state, now_s = fleet.state, CREATED_S + float(fleet.state.now[0]) * 3_600
+        state = fleet.state
+        now_s = CREATED_S + float(state.now[0]) * 3_600
         on_demand = bool(state.on_demand[0])
         on_spot = bool(state.on_spot[0])
-        cluster.queue = cluster.workload_queue = "on-demand" if on_demand else given.spot_queue
+        cluster.queue = cluster.workload_queue = "on-demand" if on_demand else job_plan.spot_queue
         cluster.placed = on_spot
         cluster.spot_there = bool(state.up[0])
-        cluster.worked(float(state.done[0]), now_s)
-        # Whoever waits in Spot's queue starts when Spot comes, and nobody moves it.
+        cluster.work(float(state.done[0]), now_s)
+        # A job that waits in Spot's queue starts when Spot comes, without a move.
         starts = not (on_demand or on_spot) and bool(state.up[0])
-        seen = cluster.seen()
-        mover.spot.look(seen.spot_machines, seen.waiting_for_spot, now_s)
+        observation = cluster.observe()
+        mover.spot.look(observation.spot_machines, observation.waiting_for_spot, now_s)
         job = mover_module.movables(*cluster.read())[0][0]
         moves = fleet.decide()
-        move = mover.judge(job, seen, now_s)
+        move = mover.judge(job, observation, now_s)
         if moves.to_demand[0]:
             expected = Standing.ON_DEMAND
         else:
             expected = Standing.SPOT if moves.to_spot[0] else None
         if starts and expected is Standing.SPOT:
             expected = None
-        assert (move.to if move else None) is expected, (given, now_s - CREATED_S, fleet.state.done)
-        sent += [expected] if expected else []
+        assert (move.to if move else None) is expected, (
+            job_plan,
+            now_s - CREATED_S,
+            fleet.state.done,
+        )
+        moves_made += [expected] if expected else []
         fleet.advance()
         fleet.compact()
-    return sent
+    return moves_made

@@ -1,16 +1,16 @@
-"""Which nodes are replaced, how many in an hour, and what is written about each."""
+"""Tests which nodes are replaced, how many in an hour, and what is written about each."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from holdfast.controllers.objects import Node, read_node
-from holdfast.mover.faulty_nodes import FaultyNodes, fault_of
+from holdfast.controllers.cluster_objects import Node, read_node
+from holdfast.mover.faulty_nodes import FaultyNodes, find_fault
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
-from workloads.library.tests.exporter.test_cluster import node
-from workloads.library.tests.exporter.written import jobs_of
+from workloads.library.tests.controllers.test_cluster import node
+from workloads.library.tests.exporter.fake_source import read_jobs
 from workloads.library.tests.mover.server import Server
 
 NOW = 1_790_002_800.0
@@ -34,15 +34,15 @@ BROKEN = f"# HELP x y\nDCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 79\n"
         ("<html>", ""),
     ],
 )
-def test_only_faults_after_which_a_gpu_needs_a_reset_count(text: str, fault: str) -> None:
-    assert fault_of(text) == fault
+def test_only_faults_that_need_a_gpu_reset_count(text: str, fault: str) -> None:
+    assert find_fault(text) == fault
 
 
 @dataclass
 class Nodes(Server):
     """Two nodes with an exporter each, and pods on them."""
 
-    marked: dict[str, str] = field(default_factory=dict[str, str])
+    marked: dict[str, str] = field(default_factory=dict)
 
     def items(self, path: str, **query: str) -> list[Any]:
         if path == "/api/v1/nodes":
@@ -57,13 +57,12 @@ class Nodes(Server):
                 }
                 for name in ("a", "b")
             ]
-        on = query["fieldSelector"].removeprefix("spec.nodeName=")
-        space = path.split("/")[4]
-        return [
-            p
-            for p in self.pods
-            if p["spec"]["nodeName"] == on and p["metadata"]["namespace"] == space
-        ]
+        place = (path.split("/")[4], query["fieldSelector"].removeprefix("spec.nodeName="))
+        pods = []
+        for pod in self.pods:
+            if (pod["metadata"]["namespace"], pod["spec"]["nodeName"]) == place:
+                pods.append(pod)
+        return pods
 
     def merge(self, path: str, change: Any) -> None:
         self.ask("cordon", path)
@@ -80,9 +79,9 @@ def spot(*names: str) -> dict[str, Node]:
 
 
 def faulty(server: Any, per_hour: int, texts: dict[str, str] | None = None) -> FaultyNodes:
-    """Node a is broken, and b is sound."""
-    held = texts or {"a": BROKEN}
-    return FaultyNodes(server, per_hour, lambda address: held.get(address, ""))
+    """Makes the subject; by default node a is broken, and b is sound."""
+    text_by_address = texts or {"a": BROKEN}
+    return FaultyNodes(server, per_hour, lambda address: text_by_address.get(address, ""))
 
 
 def pod(
@@ -100,18 +99,16 @@ def pod(
     }
 
 
-def test_by_default_a_fault_is_reported_once_and_nothing_is_changed_and_only_spot_nodes_are_read() -> (
-    None
-):
+def test_by_default_a_fault_is_reported_once_on_spot_nodes_only() -> None:
     server = Nodes()
-    found = faulty(server, 0)
-    first = found.step(spot("a", "b"), NOW)
-    again = found.step(spot("a", "b"), NOW + 60)
-    assert [(line["node"], line["fault"], line["answer"]) for line in first] == [
+    reporting = faulty(server, 0)
+    first_lines = reporting.step(spot("a", "b"), NOW)
+    later_lines = reporting.step(spot("a", "b"), NOW + 60)
+    assert [(line["node"], line["fault"], line["answer"]) for line in first_lines] == [
         ("a", "xid-79", "reported")
     ]
-    assert (again, server.asked) == ([], ["GpuFault a"])
-    exporter = jobs_of(*first)
+    assert (later_lines, server.requests) == ([], ["GpuFault a"])
+    exporter = read_jobs(*first_lines)
     counts = [s for s in exporter.samples(NOW, {}) if s.metric == "gpu_faults_total"]
     labels = {
         "pool": read_node(node("a")).pool,
@@ -120,23 +117,23 @@ def test_by_default_a_fault_is_reported_once_and_nothing_is_changed_and_only_spo
     }
     assert [(s.value, dict(s.labels)) for s in counts] == [(1, labels)] and not exporter.refused
     replacing = faulty(server, 60)
-    for at in (0, 60, 120):
-        assert replacing.step(spot("b"), NOW + at) == []
-    assert server.asked == ["GpuFault a"]
+    for after_s in (0, 60, 120):
+        assert replacing.step(spot("b"), NOW + after_s) == []
+    assert server.requests == ["GpuFault a"]
 
 
-def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
+def test_the_cap_holds_from_the_start_of_the_mover() -> None:
     server = Nodes()
-    found = faulty(server, 2, {"a": BROKEN, "b": BROKEN})
+    replacing = faulty(server, 2, {"a": BROKEN, "b": BROKEN})
     cordoned = []
-    for at in range(0, 7_200, 600):
-        found.step(spot("a", "b"), NOW + at)
-        cordoned += [at for asked in server.asked if asked.startswith("cordon")]
-        server.asked.clear()
+    for after_s in range(0, 7_200, 600):
+        replacing.step(spot("a", "b"), NOW + after_s)
+        cordoned += [after_s for request in server.requests if request.startswith("cordon")]
+        server.requests.clear()
     assert cordoned == [1_800, 3_600, 5_400]
 
 
-def test_jobs_leave_before_the_node_goes() -> None:
+def test_jobs_are_evicted_before_the_node_is_deleted() -> None:
     leaving = pod("q", due="2026-09-21T15:00:31Z")
     server = Nodes(
         [
@@ -147,20 +144,20 @@ def test_jobs_leave_before_the_node_goes() -> None:
         ]
     )
     server.marked["a"] = "xid-79"
-    found = faulty(server, 1)
-    found.step(spot("a"), NOW)
-    assert server.asked == ["evict p", "evict web"]
+    replacing = faulty(server, 1)
+    replacing.step(spot("a"), NOW)
+    assert server.requests == ["evict p", "evict web"]
     server.pods = [leaving]
-    found.step(spot("a"), NOW + 30)
-    assert server.asked[2:] == []
-    found.step(spot("a"), NOW + 60)  # its kubelet does not answer any more
-    assert server.asked[2:] == ["delete a"]
+    replacing.step(spot("a"), NOW + 30)
+    assert server.requests[2:] == []
+    replacing.step(spot("a"), NOW + 60)  # its kubelet does not answer any more
+    assert server.requests[2:] == ["delete a"]
 
 
 def test_a_disruption_budget_keeps_the_node() -> None:
     server = Nodes([pod("p")], refuse={"evict": 429})
     server.marked["a"] = "xid-79"
-    found = faulty(server, 1)
-    for at in (0, 30, 60):
-        found.step(spot("a"), NOW + at)
-    assert server.asked == ["evict p"] * 3
+    replacing = faulty(server, 1)
+    for after_s in (0, 30, 60):
+        replacing.step(spot("a"), NOW + after_s)
+    assert server.requests == ["evict p"] * 3

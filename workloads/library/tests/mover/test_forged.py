@@ -1,16 +1,14 @@
-"""What a tenant writes about another's job, or in its name, moves nothing and keeps nothing of the
-other out.
-"""
+"""Tests that lines of a tenant about another's job move nothing, and displace no line of it."""
 
 from typing import Any
 
 import pytest
 
-from holdfast.mover import progress as followed
+from holdfast.mover import progress as progress_module
+from holdfast.mover.cluster_view import View, ending
 from holdfast.mover.progress import Progress
-from holdfast.mover.view import View, ending
-from workloads.library.tests.exporter.test_cluster import pod
-from workloads.library.tests.exporter.written import Written
+from workloads.library.tests.controllers.test_cluster import pod
+from workloads.library.tests.exporter.fake_source import Written
 from workloads.library.tests.sample import EPOCH, line
 
 JOBS, BATCH_JOBS, JOBSETS, _ = ending()
@@ -26,8 +24,8 @@ class Pods(Written):
         )
 
 
-def owned(name: str, *, by: str = "", namespace: str = "training") -> dict[str, Any]:
-    owner = {"ownerReferences": [{"uid": by, "controller": True}]} if by else {}
+def make_job(name: str, *, owner_uid: str = "", namespace: str = "training") -> dict[str, Any]:
+    owner = {"ownerReferences": [{"uid": owner_uid, "controller": True}]} if owner_uid else {}
     return {
         "metadata": {
             "name": name,
@@ -51,77 +49,79 @@ def window(last: int) -> dict[str, Any]:
 
 @pytest.fixture
 def view() -> View:
-    """A JobSet `victim` with its Job, a Job of another tenant, and one in another namespace that
-    has the same name.
-    """
-    found = View()
-    JOBSETS.apply(found)("ADDED", owned("victim"))
-    JOBS.apply(found)("ADDED", owned("victim-workers-0", by="uid-victim"))
-    JOBS.apply(found)("ADDED", owned("forger"))
-    BATCH_JOBS.apply(found)("ADDED", owned("same", namespace="batch"))
+    """Has a JobSet `victim` with its Job, a Job of another tenant, and one in another namespace."""
+    view = View()
+    JOBSETS.apply(view)("ADDED", make_job("victim"))
+    JOBS.apply(view)("ADDED", make_job("victim-workers-0", owner_uid="uid-victim"))
+    JOBS.apply(view)("ADDED", make_job("forger"))
+    BATCH_JOBS.apply(view)("ADDED", make_job("same", namespace="batch"))
     pods = (
         ("v", "victim-workers-0", "training"),
         ("f", "forger", "training"),
         ("s", "same", "batch"),
     )
     for name, owner, namespace in pods:
-        made = pod(
+        body = pod(
             name,
             on="n",
             phase="Running",
             owner_uid=f"uid-{owner}",
             namespace=namespace,
         )
-        made["metadata"]["labels"] = {"holdfast.dev/job": "victim"}
-        found.pod("ADDED", made)
-    return found
+        body["metadata"]["labels"] = {"holdfast.dev/job": "victim"}
+        view.pod("ADDED", body)
+    return view
 
 
 def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> None:
-    written = Pods()
-    progress = Progress(written, view.owner_of)
-    written.prints("v", window(10))
-    written.prints("f", line(EPOCH + 90, "restore", "victim", step=0, seconds=1))
-    written.prints("s", line(EPOCH + 91, "restore", "victim", step=0, seconds=1), namespace="batch")
+    source = Pods()
+    progress = Progress(source, view.find_owner)
+    source.prints("v", window(10))
+    source.prints("f", line(EPOCH + 90, "restore", "victim", step=0, seconds=1))
+    source.prints("s", line(EPOCH + 91, "restore", "victim", step=0, seconds=1), namespace="batch")
     progress.read(EPOCH + 100)
-    assert {uid: [e.type for e in held] for uid, held in progress.held.items()} == {
+    assert {
+        uid: [event.type for event in events] for uid, events in progress.events_by_job.items()
+    } == {
         "uid-victim": ["window"],
         "uid-forger": ["restore"],
         "uid-same": ["restore"],
     }
-    seen = view.seen(progress.events)
-    assert {uid: pods.known for uid, pods in seen.pods.items()} == dict.fromkeys(progress.held, 1)
+    observation = view.seen(progress.events)
+    assert {uid: pods.total for uid, pods in observation.pods.items()} == dict.fromkeys(
+        progress.events_by_job, 1
+    )
 
 
-def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(view: View) -> None:
-    written = Pods()
-    progress = Progress(written, view.owner_of)
-    written.prints("late", window(10))
-    written.prints("never", window(10))
+def test_lines_of_unknown_pods_wait_and_are_dropped_in_the_end(view: View) -> None:
+    source = Pods()
+    progress = Progress(source, view.find_owner)
+    source.prints("late", window(10))
+    source.prints("never", window(10))
     progress.read(EPOCH + 100)
-    assert progress.held == {}
+    assert progress.events_by_job == {}
     view.pod("ADDED", pod("late", on="n", owner_uid="uid-forger"))
     progress.read(EPOCH + 115)
-    assert list(progress.held) == ["uid-forger"]
-    progress.read(EPOCH + 100 + followed.PATIENCE_S)
+    assert list(progress.events_by_job) == ["uid-forger"]
+    progress.read(EPOCH + 100 + progress_module.PATIENCE_S)
     view.pod("ADDED", pod("never", on="n", owner_uid="uid-same"))
-    progress.read(EPOCH + 101 + followed.PATIENCE_S)
-    assert list(progress.held) == ["uid-forger"]
+    progress.read(EPOCH + 101 + progress_module.PATIENCE_S)
+    assert list(progress.events_by_job) == ["uid-forger"]
 
 
-def test_what_is_held_is_bounded_for_each_job_and_goes_with_it(
+def test_events_are_bounded_for_each_job_and_dropped_with_it(
     view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed, "KEPT_LINES", 3)
-    written = Pods()
-    progress = Progress(written, view.owner_of)
-    written.prints("v", window(1))
-    written.prints("f", *(window(n) | {"index": n} for n in range(1, 50)))
+    monkeypatch.setattr(progress_module, "KEPT_LINES", 3)
+    source = Pods()
+    progress = Progress(source, view.find_owner)
+    source.prints("v", window(1))
+    source.prints("f", *(window(n) | {"index": n} for n in range(1, 50)))
     progress.read(EPOCH + 100)
-    assert {uid: len(held) for uid, held in progress.held.items()} == {
+    assert {uid: len(events) for uid, events in progress.events_by_job.items()} == {
         "uid-victim": 1,
         "uid-forger": 3,
     }
-    JOBS.apply(view)("DELETED", owned("forger"))
+    JOBS.apply(view)("DELETED", make_job("forger"))
     progress.forget_all_but(view.uids)
-    assert list(progress.held) == ["uid-victim"]
+    assert list(progress.events_by_job) == ["uid-victim"]

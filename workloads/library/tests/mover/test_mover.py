@@ -1,24 +1,29 @@
-"""What the mover asks for, when it stops in the middle, and what it makes of a plan that it cannot
-read.
-"""
+"""Tests the mover's requests, a mover that stops in the middle, and unreadable plans."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from holdfast.controllers import lines
+from holdfast.controllers import event_lines
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledger
 from holdfast.mover import patches
+from holdfast.mover.movable_jobs import Object, movables
 from holdfast.mover.mover import Mover
-from holdfast.mover.objects import Object, movables
 from holdfast.place import plan
 from holdfast.place.plan import Plan
 from holdfast.support.errors import InputError
-from workloads.library.tests.mover.played import CLEAN, CREATED_S, MARKED, NAME, SELECTOR, Played
+from workloads.library.tests.mover.fake_cluster import (
+    CLEAN,
+    CREATED_S,
+    MARKED,
+    NAME,
+    SELECTOR,
+    FakeCluster,
+)
 
-GIVEN = Plan(
+PLAN = Plan(
     policy="patient",
     work_h=20.0,
     deadline_h=24.0,
@@ -32,91 +37,89 @@ PODS = "/spec/replicatedJobs/0/template/spec/template"
 LATE_S = CREATED_S + 3.5 * 3_600  # nothing done, and half an hour of slack left
 
 
-def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it() -> None:
-    assert plan.read(GIVEN.text()) == GIVEN
-    cluster = Played(GIVEN)
+def test_a_job_that_waits_too_long_moves_to_on_demand_and_is_announced() -> None:
+    assert plan.read(PLAN.text()) == PLAN
+    cluster = FakeCluster(PLAN)
     mover = Mover(cluster)
-    assert mover.step(cluster.seen(), CREATED_S + 60) == [], "there is time"
-    assert not cluster.asked
-    (move,) = mover.step(cluster.seen(), LATE_S)
+    assert mover.step(cluster.observe(), CREATED_S + 60) == [], "there is time"
+    assert not cluster.requests
+    (move,) = mover.step(cluster.observe(), LATE_S)
     job = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/training/jobsets/{NAME}"
     workload = "/apis/kueue.x-k8s.io/v1beta2/namespaces/training/workloads/w"
-    assert cluster.asked == [f"patch {job}", f"delete {workload}"]
+    assert cluster.requests == [f"patch {job}", f"delete {workload}"]
     assert cluster.announced == [
         "PlacementMoved: waiting to on-demand: 0.45 h of slack are left, too few to go on waiting"
         " for Spot"
     ]
     assert move.slack_h == pytest.approx(0.45)
-    written = json.dumps(
-        lines.moved("training", NAME, move.at_s, move.source.value, move.to.value, move.reason)
+    text = json.dumps(
+        event_lines.make_move_line(
+            "training", NAME, move.at_s, move.source.value, move.to.value, move.reason
+        )
     )
-    cluster.worked(1.0, LATE_S + 3_600)
-    reading = parse([written.encode()], job=NAME)
+    cluster.work(1.0, LATE_S + 3_600)
+    reading = parse([text.encode()], job=NAME)
     assert not reading.problems
     assert job_ledger([*reading.events, *cluster.events]).moves == 1, "the receipt counts them"
-    assert mover.step(cluster.seen(), LATE_S + 60) == [], "it is where it should be"
+    assert mover.step(cluster.observe(), LATE_S + 60) == [], "it is where it should be"
 
 
-def test_a_job_in_the_queue_of_flex_start_goes_to_on_demand_in_time_and_keeps_what_it_was_granted() -> (
-    None
-):
-    given = replace(
-        GIVEN,
+def test_a_flex_start_job_moves_in_time_unless_it_has_its_machine() -> None:
+    job_plan = replace(
+        PLAN,
         policy="queue",
         interval_h=0.0,
         checkpoint_h=0.0,
         spot_queue="flex",
     )
-    cluster = Played(
-        given,
+    cluster = FakeCluster(
+        job_plan,
         queue="flex",
         workload_queue="flex",
         placed=True,
     )
     mover = Mover(cluster)
-    assert mover.step(cluster.seen(), LATE_S) == [], (
+    assert mover.step(cluster.observe(), LATE_S) == [], (
         "its machine stays, so a move would only cost a start"
     )
     cluster.placed = False
-    assert mover.step(cluster.seen(), CREATED_S + 60) == [], "there is time"
-    (move,) = mover.step(cluster.seen(), LATE_S + 600)
+    assert mover.step(cluster.observe(), CREATED_S + 60) == [], "there is time"
+    (move,) = mover.step(cluster.observe(), LATE_S + 600)
     assert (move.to.value, cluster.workload_queue) == ("on-demand", "on-demand")
     assert move.reason == "0.28 h of slack are left, too few to go on waiting for flex-start"
     cluster.placed = True
     cluster.spot_there = True
-    cluster.worked(19.0, LATE_S + 900)
-    assert mover.step(cluster.seen(), LATE_S + 900) == [], (
+    cluster.work(19.0, LATE_S + 900)
+    assert mover.step(cluster.observe(), LATE_S + 900) == [], (
         "Spot of the same GPU is not what it left"
     )
 
 
-def test_a_mover_that_died_between_its_two_requests_leaves_a_job_that_the_next_one_moves_on() -> (
-    None
-):
-    cluster = Played(
-        GIVEN,
+def test_the_next_mover_completes_a_half_made_move() -> None:
+    cluster = FakeCluster(
+        PLAN,
         queue="on-demand",
         workload_queue="spot",
         placed=True,
     )
     mover = Mover(cluster)
-    assert mover.step(cluster.seen(), CREATED_S + 60) == []
-    assert (cluster.workload_queue, len(cluster.asked)) == ("on-demand", 1)
-    assert mover.step(cluster.seen(), CREATED_S + 120) == []
-    assert len(cluster.asked) == 1
+    assert mover.step(cluster.observe(), CREATED_S + 60) == []
+    assert (cluster.workload_queue, len(cluster.requests)) == ("on-demand", 1)
+    assert mover.step(cluster.observe(), CREATED_S + 120) == []
+    assert len(cluster.requests) == 1
 
 
-def test_a_suspended_jobset_gets_back_the_template_that_kueue_had_changed() -> None:
-    (job,), _ = movables(*Played(GIVEN).read())
+def test_a_suspended_jobset_gets_its_original_template_back() -> None:
+    (job,), _ = movables(*FakeCluster(PLAN).read())
     ops = {op["path"]: op["value"] for op in patches.to_queue(job, "on-demand")}
     assert ops["/spec/suspend"] is True
-    assert ops["/metadata/resourceVersion"] == "0", "whoever changed it meanwhile is not overruled"
+    assert ops["/metadata/resourceVersion"] == "0", "a concurrent change is not overwritten"
     assert ops[f"{PODS}/spec/nodeSelector"] == SELECTOR
 
 
-def moved_once() -> str:
-    """The annotation that a move leaves."""
-    (job,), _ = movables(*Played(GIVEN).read())
+def save_templates() -> str:
+    """Returns the annotation that a move leaves."""
+    (job,), _ = movables(*FakeCluster(PLAN).read())
     return next(
         op["value"]
         for op in patches.to_queue(job, "on-demand")
@@ -125,39 +128,45 @@ def moved_once() -> str:
 
 
 @pytest.mark.parametrize(("job", "workload"), [(MARKED, MARKED), (MARKED, CLEAN), (CLEAN, MARKED)])
-def test_a_jobset_with_the_marks_of_its_old_flavor_is_mended(job: Object, workload: Object) -> None:
-    cluster = Played(
-        GIVEN,
+def test_a_jobset_with_the_marks_of_its_old_flavor_is_repaired(
+    job: Object, workload: Object
+) -> None:
+    cluster = FakeCluster(
+        PLAN,
         queue="on-demand",
         admitted=False,
-        held=moved_once(),
+        saved_templates=save_templates(),
     )
     cluster.job_template = job
     cluster.workload_template = workload
-    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
-    assert [asked.split()[0] for asked in cluster.asked] == [
+    assert Mover(cluster).step(cluster.observe(), LATE_S) == []
+    assert [request.split()[0] for request in cluster.requests] == [
         "patch",
         "delete",
     ], "Kueue ignores a selector alone"
     ops = {op["path"]: op["value"] for op in cluster.patches[0]}
     assert ops[f"{PODS}/spec/nodeSelector"] == SELECTOR
     assert ops[f"{PODS}/metadata/labels"] == {}
-    assert ops["/metadata/resourceVersion"] == "0", "whoever changed it meanwhile is not overruled"
+    assert ops["/metadata/resourceVersion"] == "0", "a concurrent change is not overwritten"
     assert not any("queue-name" in path or "suspend" in path for path in ops)
 
 
-@pytest.mark.parametrize("held", ["", "{", "[]", "[1]", "{}", "[" * 5_000, '[{"nodeSelector":{}}]'])
-def test_a_jobset_without_what_a_move_writes_down_or_without_marks_is_left_alone(held: str) -> None:
-    cluster = Played(GIVEN, queue="on-demand", admitted=False, held=held)
-    if not held.startswith("[{"):
+@pytest.mark.parametrize(
+    "saved", ["", "{", "[]", "[1]", "{}", "[" * 5_000, '[{"nodeSelector":{}}]']
+)
+def test_a_jobset_without_annotation_or_marks_is_left_alone(
+    saved: str,
+) -> None:
+    cluster = FakeCluster(PLAN, queue="on-demand", admitted=False, saved_templates=saved)
+    if not saved.startswith("[{"):
         cluster.job_template = cluster.workload_template = MARKED
-    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
-    assert not cluster.asked
+    assert Mover(cluster).step(cluster.observe(), LATE_S) == []
+    assert not cluster.requests
     cluster.admitted = True
     cluster.job_template = MARKED
     cluster.workload_queue = "on-demand"
-    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
-    assert not cluster.asked, "while it runs they belong there"
+    assert Mover(cluster).step(cluster.observe(), LATE_S) == []
+    assert not cluster.requests, "while it runs they belong there"
 
 
 @pytest.mark.parametrize(
@@ -168,25 +177,25 @@ def test_a_jobset_without_what_a_move_writes_down_or_without_marks_is_left_alone
         "[]",
         "1",
         '{"policy":"patient"}',
-        GIVEN.text().replace("20.0", "NaN"),
-        GIVEN.text().replace("20.0", "1e999"),
-        GIVEN.text().replace("20.0", '"20"'),
-        GIVEN.text().replace("patient", "wait"),
-        GIVEN.text().replace("24.0", "19.0"),
-        GIVEN.text()[:-1] + ',"more":1}',
-        GIVEN.text().replace('"spot"', "7"),
+        PLAN.text().replace("20.0", "NaN"),
+        PLAN.text().replace("20.0", "1e999"),
+        PLAN.text().replace("20.0", '"20"'),
+        PLAN.text().replace("patient", "wait"),
+        PLAN.text().replace("24.0", "19.0"),
+        PLAN.text()[:-1] + ',"more":1}',
+        PLAN.text().replace('"spot"', "7"),
         "[" * 5_000,
         "9" * 1_900,
         " " * 3_000,
     ],
 )
-def test_an_annotation_that_is_no_plan_moves_nothing(
-    text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_plan_moves_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InputError):
         plan.read(text)
-    cluster = Played(GIVEN, annotation=text or " ")
+    cluster = FakeCluster(PLAN, annotation=text or " ")
     mover = Mover(cluster)
     with caplog.at_level("WARNING"):
-        assert mover.step(cluster.seen(), LATE_S) == mover.step(cluster.seen(), LATE_S + 9) == []
-    assert (len(caplog.records), cluster.asked) == (1, [])
+        assert (
+            mover.step(cluster.observe(), LATE_S) == mover.step(cluster.observe(), LATE_S + 9) == []
+        )
+    assert (len(caplog.records), cluster.requests) == (1, [])

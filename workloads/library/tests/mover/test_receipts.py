@@ -1,4 +1,4 @@
-"""A receipt for each job that ends, without being asked: once, whole, and never a guessed one."""
+"""Tests that each job that ends gets its receipt: once, whole, and never a guessed one."""
 
 import json
 import logging
@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError
-from holdfast.controllers.objects import read_node, read_pod
+from holdfast.controllers.cluster_objects import read_node, read_pod
 from holdfast.cost.money import prices_of
 from holdfast.cost.receipt import ANNOTATION, leave
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.mover.cluster_view import SETTLE_END_S, EndedJob, View, ending
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage, NodeUsages
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts, lane_prices
-from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.pools import LABEL_OWN_PRICE, LABEL_ZONE
 from workloads.library.tests import sample
+from workloads.library.tests.controllers.test_cluster import node, pod
+from workloads.library.tests.exporter.fake_source import Written
 from workloads.library.tests.exporter.test_cloud import Clock
-from workloads.library.tests.exporter.test_cluster import node, pod
-from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.sample import EPOCH
 
 L4 = ("g2-standard-8", "us-central1", "spot")
@@ -39,19 +39,21 @@ MACHINE = {"node.kubernetes.io/instance-type": "g2-standard-8", "cloud.google.co
 
 @dataclass
 class Kubernetes:
-    """Takes annotations after its faults; there is no JobSet, and it lists nothing."""
+    """Fakes an API server that takes annotations after its faults; it has no JobSets or lists."""
 
-    faults: list[int] = field(default_factory=list[int])
-    left: dict[str, Any] = field(default_factory=dict[str, Any])
+    faults: list[int] = field(default_factory=list)
+    receipts: dict[str, Any] = field(default_factory=dict)
 
     def items(self, path: str, **query: str) -> list[Any]:
         raise ApiError(501, "no lists")
 
     def merge(self, path: str, change: Any) -> None:
-        status = self.faults.pop(0) if self.faults else 404 if "jobsets" in path else 0
+        status = 404 if "jobsets" in path else 0
+        if self.faults:
+            status = self.faults.pop(0)
         if status:
             raise ApiError(status, "no")
-        self.left[path] = json.loads(change["metadata"]["annotations"][ANNOTATION])
+        self.receipts[path] = json.loads(change["metadata"]["annotations"][ANNOTATION])
 
 
 def job(
@@ -79,10 +81,10 @@ def job(
 def take(
     view: View,
     change: str,
-    found: dict[str, Any],
+    body: dict[str, Any],
     kind: int = 0,
 ) -> None:
-    KINDS[kind].apply(view)(change, found)
+    KINDS[kind].apply(view)(change, body)
 
 
 ANNOTATED = {"annotations": {ANNOTATION: "{}"}}
@@ -97,7 +99,7 @@ ENDS = [
 @pytest.mark.parametrize(
     ("kind", "changes", "due"),
     [
-        *((kind, [("ADDED", found)], True) for kind, found in ENDS),
+        *((kind, [("ADDED", body)], True) for kind, body in ENDS),
         (0, [("ADDED", job(status="False"))], False),
         (0, [("ADDED", job(end="Suspended"))], False),
         (0, [("ADDED", job(ownerReferences=[{"kind": "JobSet"}]))], False),
@@ -123,16 +125,16 @@ def test_a_job_that_ended_is_due_once(
 ) -> None:
     view = View()
     over_s = unix_s("2026-09-21T15:00:00Z")
-    for change, found in changes:
-        take(view, change, found, kind)
+    for change, body in changes:
+        take(view, change, body, kind)
     shown = []
     for late_s in (-1, 0, 1):
-        shown.append([one.name for one in view.ended(over_s + SETTLE_END_S + late_s)])
+        shown.append([job.name for job in view.ended(over_s + SETTLE_END_S + late_s)])
     assert shown == [[], ["run-7"] * due, []]
 
 
-def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
-    """Pods (uid, node) of run-7 for so many passes."""
+def run_passes(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
+    """Runs pods (uid, node) of run-7 for some passes, and returns their usage."""
     view = View()
     now = EPOCH
     for name in {on for _, on in pods}:
@@ -143,19 +145,17 @@ def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> Node
     for _ in range(passes + 1):
         view.passed(now)
         now += gap_s
-    return view.node_usages.held["uid-run-7"]
+    return view.node_usages.by_job["uid-run-7"]
 
 
-def test_the_seat_of_a_gang_is_all_of_its_nodes_and_time_in_which_nothing_watched_is_not_guessed_at() -> (
-    None
-):
-    node_usage = seated(("p", "a"), ("q", "b"), ("r", "b"))
+def test_a_gang_uses_all_its_nodes_and_unwatched_time_is_not_estimated() -> None:
+    node_usage = run_passes(("p", "a"), ("q", "b"), ("r", "b"))
     assert (dict(node_usage.node_s), node_usage.pod_s, node_usage.on_s) == (
         {L4: 120.0},
         180.0,
         60.0,
     )
-    assert seated(("p", "a"), gap_s=LONGEST_GAP_S + 1).node_s == {}
+    assert run_passes(("p", "a"), gap_s=LONGEST_GAP_S + 1).node_s == {}
 
 
 def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
@@ -164,27 +164,27 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
     for name in ("run-7", "run-8"):
         take(view, "ADDED", job(name, status="False"))
     other = pod("q", on="a", phase="Running", owner_uid="uid-run-8")
-    for found in (pod("p", on="a", phase="Running"), other):
-        view.pod("ADDED", found)
+    for body in (pod("p", on="a", phase="Running"), other):
+        view.pod("ADDED", body)
     for n in range(3):
         view.passed(EPOCH + 10 * n)
-    assert [dict(node_usage.node_s) for node_usage in view.node_usages.held.values()] == [
+    assert [dict(node_usage.node_s) for node_usage in view.node_usages.by_job.values()] == [
         {L4: 10.0}
     ] * 2
 
 
-def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None:
-    at = prices_of("g2-standard-8", "us-central1")
-    gang = job_ledgers(events_of("training"))
-    queue = job_ledgers(events_of("batch"))
+def test_a_lane_costs_what_its_machines_cost_on_their_capacity() -> None:
+    prices = prices_of("g2-standard-8", "us-central1")
+    gang = job_ledgers(make_events("training"))
+    queue = job_ledgers(make_events("batch"))
     mixed = NodeUsage(
         node_s={L4: 300.0, (*L4[:2], "on-demand"): 100.0},
         pod_s=200.0,
         on_s=100.0,
     )
-    paid = (300 * at.spot + 100 * at.on_demand) / 100
-    assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * at.on_demand, 100 / 3600))
-    assert lane_prices(queue, mixed) == pytest.approx((paid / 2, 2 * at.on_demand, 200 / 3600))
+    paid = (300 * prices.spot + 100 * prices.on_demand) / 100
+    assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * prices.on_demand, 100 / 3600))
+    assert lane_prices(queue, mixed) == pytest.approx((paid / 2, 2 * prices.on_demand, 200 / 3600))
 
 
 def test_a_reserved_machine_costs_what_its_label_says() -> None:
@@ -197,18 +197,18 @@ def test_a_reserved_machine_costs_what_its_label_says() -> None:
     on_it = read_pod(pod("p", on="n"))
     for now_s in (1_000.0, 1_100.0):
         usages.passed([("uid", on_it)], {"n": reserved}, now_s)
-    paid, demand, hours = lane_prices(job_ledgers(events_of("training")), usages.held["uid"])
+    paid, demand, hours = lane_prices(job_ledgers(make_events("training")), usages.by_job["uid"])
     assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == prices_of(
         *L4[:2]
     ).on_demand
 
 
-def events_of(kind: str) -> list[Event]:
+def make_events(kind: str) -> list[Event]:
     rows = sample.training("run-7") if kind == "training" else sample.batch("run-7")
     return parse(sample.encoded(rows)).events
 
 
-def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
+def test_a_job_that_ends_gets_line_json_and_annotation(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -220,14 +220,14 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     take(view, "ADDED", job(status="False"))
     view.pod("ADDED", pod("p", on="a", phase="Running"))
     reading = parse(sample.encoded(sample.training("run-7", kills=((13.0, "SIGKILL"),))))
-    receipts = Receipts(lambda *asked: reading, partial(leave, api=api), again_s=0.0)
+    receipts = Receipts(lambda *query: reading, partial(leave, api=api), again_s=0.0)
     receipts.start()
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(
         api=api,
         view=view,
         lock=threading.Lock(),
-        progress=Progress(Written(), view.owner_of),
+        progress=Progress(Written(), view.find_owner),
         mover=Mover(nothing),
         receipts=receipts,
         faulty=FaultyNodes(api, 0),
@@ -241,16 +241,16 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
         process.one_pass()
     receipts.finish()
     receipts.join(30)
-    [(path, left)] = server.left.items()
+    [(path, bill)] = server.receipts.items()
     assert path == "/apis/batch/v1/namespaces/training/jobs/run-7"
-    assert (left["schema"], left["job"], left["evictions"]) == ("holdfast.receipt/1", "run-7", 1)
-    assert 0 < left["paid_usd"] < left["on_demand_usd"]
-    # Beside it stand log lines, where a test before this one has set the log of pods up.
-    written = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [line for line in written if "schema" in line] == [left]
+    assert (bill["schema"], bill["job"], bill["evictions"]) == ("holdfast.receipt/1", "run-7", 1)
+    assert 0 < bill["paid_usd"] < bill["on_demand_usd"]
+    # An earlier test may have set up the log of pods, which adds log lines.
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [line for line in lines if "schema" in line] == [bill]
     assert "no receipt of run-7 yet" in caplog.text
     assert "run-7: paid $" in caplog.text
-    assert view.node_usages.held == {}
+    assert view.node_usages.by_job == {}
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
         ),
     ],
 )
-def test_what_cannot_be_priced_gets_no_receipt_and_logs_why(
+def test_a_job_without_a_price_gets_no_receipt_and_a_log_line(
     caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
 ) -> None:
     reading = parse(sample.encoded(sample.training("run-7")))
-    receipts = Receipts(lambda *asked: reading, lambda made, _: pytest.fail(f"left {made}"))
-    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100, node_usage))
+    receipts = Receipts(lambda *query: reading, lambda bill, _: pytest.fail(f"left {bill}"))
+    receipts.order(EndedJob("training", "run-7", EPOCH, EPOCH + 100, node_usage))
     receipts.finish()
     receipts.run()
     assert f"no receipt of run-7: {expected}" in caplog.text

@@ -1,4 +1,4 @@
-"""Which pods of a silent node are ended, and in which order."""
+"""Tests which pods of a silent node are ended, and in which order."""
 
 from typing import Any
 
@@ -29,17 +29,15 @@ def pod(
     }
 
 
-def ended(server: Any, nodes: tuple[str, ...] = ("n",)) -> list[str]:
+def end(server: Any, nodes: tuple[str, ...] = ("n",)) -> list[str]:
     return end_pods(server, nodes, NOW, ("training",))
 
 
 @pytest.mark.parametrize(("phase", "first"), [("Running", ["patch pods/p/status"]), ("Failed", [])])
-def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then(
-    phase: str, first: list[str]
-) -> None:
+def test_a_pod_past_its_grace_period_fails_and_is_deleted(phase: str, first: list[str]) -> None:
     server = Server([pod(phase=phase)])
-    assert ended(server) == ["p"]
-    assert server.asked == [*first, "kill pods/p", "NodeSilent p"]
+    assert end(server) == ["p"]
+    assert server.requests == [*first, "kill pods/p", "NodeSilent p"]
 
 
 @pytest.mark.parametrize(
@@ -54,12 +52,12 @@ def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then(
 )
 def test_every_other_pod_is_left_alone(spared: Any) -> None:
     server = Server([spared])
-    assert ended(server) == [] and server.asked == []
+    assert end(server) == [] and server.requests == []
     assert end_pods(None, [], NOW) == [], "without a silent node nothing is read"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("status", [404, 409, 422])
-def test_a_pod_that_changed_meanwhile_stops_no_other(status: int) -> None:
+def test_a_changed_pod_does_not_stop_the_others(status: int) -> None:
     server = Server([pod(), pod("q")], refuse={"patch": status})
-    assert ended(server) == []
-    assert server.asked == ["patch pods/p/status", "patch pods/q/status"]
+    assert end(server) == []
+    assert server.requests == ["patch pods/p/status", "patch pods/q/status"]

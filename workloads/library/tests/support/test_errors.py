@@ -1,6 +1,4 @@
-"""How a command ends: bad input and missing services are the user's to mend, anything else is a bug
-of ours.
-"""
+"""Tests how a command ends: users can fix bad input and missing services, all else is a bug."""
 
 import os
 import subprocess
@@ -23,15 +21,15 @@ run_cli(main)
 """
 
 
-def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_program(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PROGRAM.format(body=body)]
-    usual = {}
+    variables = {}
     for name, value in os.environ.items():
         if name not in (ENV_JOB, ENV_TRACEBACK):
-            usual[name] = value
+            variables[name] = value
     return subprocess.run(
         command,
-        env=usual | environ,
+        env=variables | environ,
         capture_output=True,
         text=True,
         timeout=60,
@@ -77,32 +75,32 @@ def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_only_findings_exit_1(body: str, code: int, line: str) -> None:
-    done = ended(body)
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith(line)
+    process = run_program(body)
+    assert process.returncode == code
+    assert "Traceback" not in process.stderr
+    assert process.stderr.startswith(line)
     if code == 70:
-        head, where = done.stderr.splitlines()
+        head, advice = process.stderr.splitlines()
         assert head == line
-        assert "issue tracker" in where and f"{ENV_TRACEBACK}=1" in where
+        assert "issue tracker" in advice and f"{ENV_TRACEBACK}=1" in advice
 
 
 @pytest.mark.parametrize("variable", [ENV_TRACEBACK, ENV_JOB])
-def test_a_bug_leaves_its_traceback_in_the_log_of_a_pod_or_where_it_is_asked_for(
+def test_a_bug_prints_its_traceback_in_a_pod_or_on_request(
     variable: str,
 ) -> None:
-    done = ended("raise KeyError('step')", **{variable: "1"})
-    assert done.returncode == 70
-    assert "Traceback (most recent call last)" in done.stderr
-    assert done.stderr.splitlines()[-2].startswith("internal error: KeyError: 'step'")
+    process = run_program("raise KeyError('step')", **{variable: "1"})
+    assert process.returncode == 70
+    assert "Traceback (most recent call last)" in process.stderr
+    assert process.stderr.splitlines()[-2].startswith("internal error: KeyError: 'step'")
 
 
-def test_a_reader_that_has_seen_enough_is_no_bug() -> None:
+def test_a_closed_pipe_is_no_bug() -> None:
     assert_read_in_part(PROGRAM.format(body="pass"))
 
 
 def assert_read_in_part(program: str) -> None:
-    """Its output is closed after the first line, `0`: it ends well, and says nothing."""
+    """Closes the output after the first line, `0`: the program ends well and silently."""
     command = [sys.executable, "-c", program]
     with subprocess.Popen(
         command,
@@ -117,18 +115,20 @@ def assert_read_in_part(program: str) -> None:
         assert running.wait(60) == 0
 
 
-def test_what_an_error_quotes_neither_rules_the_terminal_nor_speaks_to_the_ci() -> None:
+def test_quoted_text_cannot_control_the_terminal_or_the_ci() -> None:
     loud = "a\n::error::b\x1b[2J##[error]c\u202e"
-    done = ended(f"raise InputError({loud!r}, got={loud!r}, allowed={loud!r}, fix={loud!r})")
-    assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == [
+    process = run_program(
+        f"raise InputError({loud!r}, got={loud!r}, allowed={loud!r}, fix={loud!r})"
+    )
+    assert [line.split(":")[0].strip() for line in process.stderr.splitlines()] == [
         "error",
         "got",
         "allowed",
         "fix",
     ]
-    assert all(line.isprintable() and "##[" not in line for line in done.stderr.splitlines())
+    assert all(line.isprintable() and "##[" not in line for line in process.stderr.splitlines())
 
 
-def test_command_that_has_no_peers_loses_none() -> None:
-    done = ended("raise RuntimeError('Connection closed by peer')")
-    assert done.returncode == 70 and "a bug in holdfast" in done.stderr
+def test_a_command_without_peers_loses_none() -> None:
+    process = run_program("raise RuntimeError('Connection closed by peer')")
+    assert process.returncode == 70 and "a bug in holdfast" in process.stderr

@@ -1,4 +1,4 @@
-"""Somebody who waits at a terminal sees what for; a log and a pipe see nothing."""
+"""Tests that a person at a terminal sees the progress, and a log or a pipe does not."""
 
 import os
 import pty
@@ -23,14 +23,15 @@ with working("soon over"):
 
 
 def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> tuple[str, str, int]:
-    """Standard output, what the terminal got as standard error, exit code. A line goes in once
-    `until` was shown.
+    """Returns standard output, the terminal's content and the exit code.
+
+    Input ends once `until` was shown.
     """
-    ours, theirs = pty.openpty()
+    terminal, stderr = pty.openpty()
     pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
-        "stderr": theirs,
+        "stderr": stderr,
     }
     with subprocess.Popen(
         command,
@@ -39,24 +40,24 @@ def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> t
         text=True,
         **pipes,
     ) as running:
-        os.close(theirs)
+        os.close(stderr)
         assert running.stdin and running.stdout
         shown = b""
         while True:
             try:
-                shown += os.read(ours, 65_536)
+                shown += os.read(terminal, 65_536)
             except OSError:  # EIO: the last end of the terminal is closed
                 break
             if until and until.encode() in shown:
                 running.stdin.close()
                 until = ""
         written = running.stdout.read()
-    os.close(ours)
+    os.close(terminal)
     return written, shown.decode(), running.returncode
 
 
 @pytest.mark.process
-def test_what_takes_long_is_named_with_its_seconds_and_wiped() -> None:
+def test_long_work_is_shown_with_its_seconds_and_wiped() -> None:
     written, shown, code = at_a_terminal(
         [sys.executable, "-c", WORK], until="render: one", TERM="xterm"
     )
@@ -69,6 +70,6 @@ def test_what_takes_long_is_named_with_its_seconds_and_wiped() -> None:
 
 @pytest.mark.process
 def test_a_terminal_that_cannot_wipe_is_left_alone() -> None:
-    """Whatever it waits for: there is no thread that would draw."""
+    """No thread is started that would draw."""
     work = WORK.replace("sys.stdin.readline()", "import threading; print(threading.active_count())")
     assert at_a_terminal([sys.executable, "-c", work], TERM="dumb") == ("1\n0\n", "", 0)

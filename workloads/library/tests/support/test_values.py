@@ -35,26 +35,26 @@ def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "30", "s", "-1s", "1e3s", "1 s", "inf", "1s1s", "9" * 5_000 + "s"]
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     assert duration_s(text) is None
     assert duration_s("3d", "sm") is None
 
 
-def test_moments_are_read_in_every_form_that_is_written_here() -> None:
+def test_moments_are_read_in_every_form() -> None:
     noon = unix_s("2027-01-31T12:00:00Z")
-    same = ("31T13:00:00+01:00", "31t12:00:00z", "31T12:00:00.000000000Z", "31 12:00:00")
-    assert {unix_s(f"2027-01-{text}") for text in same} == {noon}
+    spellings = ("31T13:00:00+01:00", "31t12:00:00z", "31T12:00:00.000000000Z", "31 12:00:00")
+    assert {unix_s(f"2027-01-{text}") for text in spellings} == {noon}
     assert rfc3339(noon) == "2027-01-31T12:00:00Z"
 
 
 @pytest.mark.parametrize(
     "text", ["", "20270131", "2027-01-31", "2027-13-31T12:00:00Z", "2027-01-31T12:00", "now"]
 )
-def test_what_is_no_moment(text: str) -> None:
+def test_invalid_moments(text: str) -> None:
     assert moment(text) is None and unix_s(text) == 0.0
 
 
-def test_what_json_does_not_know_is_null_at_any_depth() -> None:
+def test_nan_and_infinity_become_null_at_any_depth() -> None:
     value = {
         "a": [1.5, math.nan, (math.inf, {"b": -math.inf})],
         "c": "NaN",
@@ -78,7 +78,7 @@ DIALS = ("count", "wait_s", "quick", "host")
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("settings", "error"),
     [
         (("fixed=1",), "the setting is unknown"),
         (("count",), "the setting count takes a number"),
@@ -87,7 +87,7 @@ DIALS = ("count", "wait_s", "quick", "host")
         (("count=1", "count=2"), "the setting is given twice"),
     ],
 )
-def test_settings_take_the_type_of_their_default(given: tuple[str, ...], error: str) -> None:
+def test_settings_take_the_type_of_their_default(settings: tuple[str, ...], error: str) -> None:
     right = ("count=7", "wait_s=2", "quick=false", "host=a=b")
     assert assigned(right, Dials, DIALS) == {
         "count": 7,
@@ -96,4 +96,4 @@ def test_settings_take_the_type_of_their_default(given: tuple[str, ...], error: 
         "host": "a=b",
     }
     with pytest.raises(InputError, match=error):
-        assigned(given, Dials, DIALS)
+        assigned(settings, Dials, DIALS)

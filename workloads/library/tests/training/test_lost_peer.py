@@ -51,7 +51,7 @@ def ended(body: str, *, also: str = "") -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("also", ["", ENV_JOB])
 def test_rank_that_loses_its_peer_says_so_and_can_be_started_again(also: str) -> None:
     done = ended(SUM, also=also)
-    assert "lost:    another process of this job is gone" in done.stderr
+    assert "lost:    another process of this job has ended" in done.stderr
     assert "bug" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert done.returncode == EXIT_RETRY, done.stderr
 

@@ -30,9 +30,9 @@ from holdfast.vocabulary.job_identity import JobIdentity
 def test_the_identity_of_a_run(
     run: str, environ: dict[str, str], expected: tuple[str, int | None]
 ) -> None:
-    found = JobIdentity.of_run(run, environ)
-    assert (found.job, found.index) == expected
-    assert found.run == (run if found.index is not None else found.job)
+    identity = JobIdentity.of_run(run, environ)
+    assert (identity.job, identity.index) == expected
+    assert identity.run == (run if identity.index is not None else identity.job)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,7 @@ def test_the_identity_of_a_run(
         ("+", 0),
     ],
 )
-def test_an_attempt_is_one_count_or_several_and_what_is_none_is_no_start(
-    text: str, attempt: int
-) -> None:
+def test_an_attempt_adds_up_its_counts(text: str, attempt: int) -> None:
     assert JobIdentity.of_run("a", {ENV_ATTEMPT: text}).attempt == attempt
 
 

@@ -1,1 +1,1 @@
-"""How often nodes are reclaimed, measured, with its uncertainty."""
+"""Measures how often nodes are reclaimed, with the uncertainty of the rate."""

@@ -1,4 +1,4 @@
-"""Body of `holdfast churn`: from event files, or from what the exporter wrote to Cloud Monitoring."""
+"""Implements `holdfast churn`: from event files, or from the exporter's Cloud Monitoring series."""
 
 import json
 import sys
@@ -23,18 +23,16 @@ def show_churn(
     cluster: str = "",
 ) -> None:
     if (events is None) == (not project):
-        got = "both" if project else "neither"
         raise InputError(
             "churn has one source",
-            got=got,
+            got="both" if project else "neither",
             allowed="--events or --project",
             fix="give one of them",
         )
     if not project and cluster:
-        got = "--cluster with --events"
         raise InputError(
             "events know no cluster",
-            got=got,
+            got="--cluster with --events",
             allowed="--project",
             fix="leave it out",
         )
@@ -42,64 +40,62 @@ def show_churn(
         _show_cloud(project, cluster, span_seconds(since or "30d"), as_json=as_json)
         return
     reading = read_folder(events)
-    # To the newest event, not to now: in a copied folder no node was watched after it.
-    now_us = max((e.t_us for e in reading.events), default=round(time.time() * 1e6))
-    found = estimate.lifetimes(reading.events, now_us)
-    if not found:
+    # The newest event is the end: in a copied folder, no node was watched after it.
+    times_us = [event.t_us for event in reading.events]
+    end_us = max(times_us, default=round(time.time() * 1e6))
+    lifetimes = estimate.lifetimes(reading.events, end_us)
+    if not lifetimes:
         raise Unjudged(f"no node_up or node_down line under {events}: the node watcher writes them")
     show(
-        estimate.by_group(found),
-        estimate.by_age(found),
+        estimate.by_group(lifetimes),
+        estimate.by_age(lifetimes),
         {"problems": dict(reading.problems)},
         as_json=as_json,
     )
 
 
 def _show_cloud(project: str, cluster: str, since_s: float, *, as_json: bool) -> None:
-    """Clusters are added up, as churn follows pool, machine type and zone; which ones is printed."""
+    """Shows the churn of all clusters together, and prints which they are.
+
+    They are added up because churn follows pool, machine type and zone.
+    """
     from holdfast.cost.churn import cloud_series
 
-    found = cloud_series.cloud_reader(project, cluster).measured(time.time(), since_s)
-    if len(found.clusters) > 1:
-        print(
-            f"added up: {', '.join(found.clusters)}; --cluster NAME shows one of them",
-            file=sys.stderr,
-        )
-    show(found.groups, found.ages, {"clusters": found.clusters}, as_json=as_json)
+    reader = cloud_series.cloud_reader(project, cluster)
+    churn = reader.measure(time.time(), since_s)
+    if len(churn.clusters) > 1:
+        names = ", ".join(churn.clusters)
+        print(f"added up: {names}; --cluster NAME shows one of them", file=sys.stderr)
+    show(churn.groups, churn.ages, {"clusters": churn.clusters}, as_json=as_json)
 
 
 def show(
     groups: Mapping[Group, Exposure],
     ages: Ages,
-    more: Mapping[str, Any],
+    details: Mapping[str, Any],
     *,
     as_json: bool,
 ) -> None:
+    """Prints the churn by group and by age; the JSON also has `details`."""
     if as_json:
-        rows = [_row(group, exposure) for group, exposure in groups.items()]
-        bands = [
-            {
-                "from_h": low,
-                "to_h": finite(high),
-            }
-            | _rate(exposure)
-            for low, high, exposure in ages
-        ]
-        print(
-            json.dumps(
-                {
-                    "schema": "holdfast.churn/1",
-                    "groups": rows,
-                    "ages": bands,
-                }
-                | dict(more)
-            )
-        )
+        output = _make_json(groups, ages) | dict(details)
+        print(json.dumps(output))
         return
     for group, exposure in groups.items():
-        print(f"{group.pool} {group.machine_type} {group.zone}: {_words(exposure)}")
+        print(f"{group.pool} {group.machine_type} {group.zone}: {_describe(exposure)}")
     for low, high, exposure in ages:
-        print(f"age {low:g} to {high:g} h: {_words(exposure)}")
+        print(f"age {low:g} to {high:g} h: {_describe(exposure)}")
+
+
+def _make_json(groups: Mapping[Group, Exposure], ages: Ages) -> dict[str, object]:
+    bands: list[dict[str, object]] = []
+    for low, high, exposure in ages:
+        bands.append({"from_h": low, "to_h": finite(high)} | _rate(exposure))
+    return {
+        "schema": "holdfast.churn/1",
+        "groups": [_row(group, exposure) for group, exposure in groups.items()],
+        "ages": bands,
+    }
 
 
 def _row(group: Group, exposure: Exposure) -> dict[str, object]:
@@ -121,7 +117,7 @@ def _rate(exposure: Exposure) -> dict[str, object]:
     }
 
 
-def _words(exposure: Exposure) -> str:
+def _describe(exposure: Exposure) -> str:
     if exposure.per_hour is None:
         return "not watched yet"
     low, high = exposure.interval()

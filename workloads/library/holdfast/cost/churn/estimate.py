@@ -1,4 +1,4 @@
-"""How often nodes are preempted: events over exposure, by what the node is and how old it was.
+"""Estimates how often nodes are preempted, by group and by age: events over exposure.
 
 Pure. A node that stops for another reason, or still runs, was at risk too: it adds exposure and no
 event (censored). Planned ends are no preemptions.
@@ -28,13 +28,17 @@ class Group:
 
     @classmethod
     def of(cls, fields: Mapping[str, object]) -> "Group":
-        """By the fields of an event line, or the labels of a series."""
-        return cls(**{name: str(fields.get(name, "")) for name in ("pool", "machine_type", "zone")})
+        """Reads the fields of an event line, or the labels of a series."""
+        return cls(
+            pool=str(fields.get("pool", "")),
+            machine_type=str(fields.get("machine_type", "")),
+            zone=str(fields.get("zone", "")),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exposure:
-    """Preemptions and node-hours; add them up freely."""
+    """Preemptions and node-hours, which may be added up."""
 
     events: float = 0.0
     hours: float = 0.0
@@ -44,22 +48,28 @@ class Exposure:
 
     @property
     def per_hour(self) -> float | None:
-        """None where nothing was watched: unknown, not zero."""
+        """The rate; None if nothing was watched, because it is unknown then, not zero."""
         return self.events / self.hours if self.hours > 0 else None
 
     def interval(self, confidence: float = 0.9) -> tuple[float, float]:
-        """Of the rate per node-hour, exact for a Poisson count; no events leaves an upper bound."""
+        """Returns an interval of the rate per node-hour, exact for a Poisson count.
+
+        Without events it has an upper bound only.
+        """
         if self.hours <= 0:
             return 0.0, math.inf
+        if self.events <= 0:
+            # All of the doubt is above: three node-lives at 95 %.
+            high = _gamma_quantile(confidence, self.events + 1)
+            return 0.0, high / self.hours
         tail = (1 - confidence) / 2
-        low = _gamma_quantile(tail, self.events) if self.events > 0 else 0.0
-        # Without an event all of the doubt is above: three node-lives at 95 %.
-        high = _gamma_quantile(1 - tail if self.events > 0 else confidence, self.events + 1)
+        low = _gamma_quantile(tail, self.events)
+        high = _gamma_quantile(1 - tail, self.events + 1)
         return low / self.hours, high / self.hours
 
 
 Ages = Sequence[tuple[float, float, Exposure]]
-"""(from hours, to hours, exposure) for each band of node age."""
+"""Lower hours, upper hours and exposure of each band of node age."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,87 +79,107 @@ class NodeLifetime:
     end_us: int
     preempted: bool
     begin_age_us: int = 0
-    """How old it was when the watch began: it was at risk before, but a loss would not have been
-    seen.
-    """
+    """Its age when the watch began: it was at risk before, but its loss would not have counted."""
 
 
 def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
-    """One for each node_up or node_down; a node that is still up is at risk until `now_us`."""
+    """Returns one lifetime for each node_up or node_down line.
+
+    A node that is still up is at risk until `now_us`.
+    """
     up: dict[str, Event] = {}
-    found: list[NodeLifetime] = []
+    lives: list[NodeLifetime] = []
     for event in events:
         node = str(event.fields.get("node", ""))
         if event.type == "node_up":
             up.setdefault(node, event)  # a watcher that starts again writes every node again
         elif event.type == "node_down":
-            # Without its node_up line, as with a watcher that was down, the age in this line gives
-            # the birth.
-            born = up.pop(node, None)
-            taken = str(event.fields.get("reason", "")) in PREEMPTED
-            if born:
-                begin_us, age_us = (born.t_us, _age_us(born))
-            else:
-                begin_us, age_us = (event.t_us - _age_us(event), 0)
-            found.append(
-                NodeLifetime(Group.of((born or event).fields), begin_us, event.t_us, taken, age_us)
-            )
-    for born in up.values():
-        found.append(
-            NodeLifetime(
-                Group.of(born.fields), born.t_us, max(now_us, born.t_us), False, _age_us(born)
-            )
+            lives.append(_end_lifetime(up.pop(node, None), event))
+    for node_up in up.values():
+        lives.append(_continue_lifetime(node_up, now_us))
+    return lives
+
+
+def _end_lifetime(node_up: Event | None, node_down: Event) -> NodeLifetime:
+    preempted = str(node_down.fields.get("reason", "")) in PREEMPTED
+    if node_up is None:
+        # The watcher was down when the node came. The age in this line gives the birth.
+        return NodeLifetime(
+            Group.of(node_down.fields),
+            begin_us=node_down.t_us - _age_us(node_down),
+            end_us=node_down.t_us,
+            preempted=preempted,
         )
-    return found
+    return NodeLifetime(
+        Group.of(node_up.fields),
+        begin_us=node_up.t_us,
+        end_us=node_down.t_us,
+        preempted=preempted,
+        begin_age_us=_age_us(node_up),
+    )
+
+
+def _continue_lifetime(node_up: Event, now_us: int) -> NodeLifetime:
+    return NodeLifetime(
+        Group.of(node_up.fields),
+        begin_us=node_up.t_us,
+        end_us=max(now_us, node_up.t_us),
+        preempted=False,
+        begin_age_us=_age_us(node_up),
+    )
 
 
 def _age_us(event: Event) -> int:
     return round(float(event.fields.get("seconds") or 0) * 1e6)
 
 
-def by_group(found: Sequence[NodeLifetime]) -> dict[Group, Exposure]:
+def by_group(lives: Sequence[NodeLifetime]) -> dict[Group, Exposure]:
     sums: dict[Group, Exposure] = defaultdict(Exposure)
-    for life in found:
-        sums[life.group] += Exposure(
-            events=float(life.preempted), hours=(life.end_us - life.begin_us) / HOUR_US
-        )
+    for life in lives:
+        hours = (life.end_us - life.begin_us) / HOUR_US
+        sums[life.group] += Exposure(events=float(life.preempted), hours=hours)
     return dict(sorted(sums.items()))
 
 
-def by_age(found: Sequence[NodeLifetime]) -> Ages:
+def by_age(lives: Sequence[NodeLifetime]) -> Ages:
     rows: list[tuple[float, float, Exposure]] = []
     for low, high in pairwise(AGE_BANDS_H):
         total = Exposure()
-        for life in found:
-            young_h = life.begin_age_us / HOUR_US
-            age_h = young_h + (life.end_us - life.begin_us) / HOUR_US
-            died_here = life.preempted and low <= age_h < high
-            # Hours in the band before the watch began are no exposure: a loss there would not have
-            # been seen.
-            total += Exposure(
-                events=float(died_here), hours=max(0.0, min(age_h, high) - max(young_h, low))
-            )
+        for life in lives:
+            total += _find_exposure_in_band(life, low, high)
         rows.append((low, high, total))
     return rows
 
 
+def _find_exposure_in_band(life: NodeLifetime, low_h: float, high_h: float) -> Exposure:
+    """Returns what a node adds to an age band.
+
+    Hours in the band before the watch began are no exposure: a loss would not have counted then.
+    """
+    begin_h = life.begin_age_us / HOUR_US
+    end_h = begin_h + (life.end_us - life.begin_us) / HOUR_US
+    died_here = life.preempted and low_h <= end_h < high_h
+    hours = min(end_h, high_h) - max(begin_h, low_h)
+    return Exposure(events=float(died_here), hours=max(0.0, hours))
+
+
 def span_seconds(text: str) -> float:
-    """Of `--since`."""
+    """Reads the value of `--since`. Raises InputError."""
     seconds = duration_s(text, "mhd")
     if not seconds:
-        allowed = "a number and d, h or m, as 7d, 12h or 30m"
         raise InputError(
             "--since is no span of time",
             got=text,
-            allowed=allowed,
+            allowed="a number and d, h or m, as 7d, 12h or 30m",
             fix="write --since 7d",
         )
     return seconds
 
 
 def _gamma_quantile(p: float, shape: float) -> float:
-    """Inverse of the regularised lower incomplete gamma function, by bisection: exact enough, no
-    dependency.
+    """Inverts the regularised lower incomplete gamma function.
+
+    Bisection is exact enough, and needs no dependency.
     """
     low = 0.0
     high = shape + 10 * math.sqrt(shape) + 20
@@ -163,7 +193,7 @@ def _gamma_quantile(p: float, shape: float) -> float:
 
 
 def _gamma_share(shape: float, x: float) -> float:
-    """P(shape, x) by its series, which converges for every x and is fast for those used here."""
+    """Returns P(shape, x) by its series, which converges for every x."""
     if x <= 0:
         return 0.0
     term = total = 1 / shape

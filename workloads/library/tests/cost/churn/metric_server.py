@@ -1,6 +1,4 @@
-"""Cloud Monitoring in this process, to write and to list: refuses what the API would refuse, and
-can be told to fail.
-"""
+"""Fakes Cloud Monitoring: refuses what the API would refuse, and fails on demand."""
 
 import re
 import threading
@@ -37,25 +35,23 @@ class MetricServer:
     """`clock`: the server's time, to judge points that are too old or from the future."""
 
     clock: Any
-    calls: list[int] = field(default_factory=list[int])
+    calls: list[int] = field(default_factory=list)
     """Series of each accepted call."""
-    points: dict[Any, list[tuple[float, float]]] = field(
-        default_factory=dict[Any, list[tuple[float, float]]]
-    )
-    faults: list[grpc.StatusCode] = field(default_factory=list[grpc.StatusCode])
-    """Answers of the next calls, before it works again."""
-    kinds: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
-    starts: dict[Any, float] = field(default_factory=dict[Any, float])
-    runs: dict[Any, list[float]] = field(default_factory=dict[Any, list[float]])
+    points: dict[Any, list[tuple[float, float]]] = field(default_factory=dict)
+    faults: list[grpc.StatusCode] = field(default_factory=list)
+    """Errors of the next calls, before it works again."""
+    kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
+    starts: dict[Any, float] = field(default_factory=dict)
+    runs: dict[Any, list[float]] = field(default_factory=dict)
     """Start time of each point of a counter."""
-    described: list[str] = field(default_factory=list[str])
+    described: list[str] = field(default_factory=list)
     """Metric types that the project has, each a page."""
     page_series: int = 100
     incomplete: str = ""
-    """What the next listings say as an execution error."""
+    """The execution error of the next listings."""
     fault_on_page: grpc.StatusCode | None = None
-    """The answer to every page but the first."""
-    pages: list[int] = field(default_factory=list[int])
+    """The error of every page except the first."""
+    pages: list[int] = field(default_factory=list)
     """Series of each page that was handed out."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -154,16 +150,18 @@ class MetricServer:
             yield "a start time that goes back"
         if end > self.clock() + 300 or end < self.clock() - 25 * 3600:
             yield "too far from now"
-        held = self.points.get(key)
-        if held and end - held[-1][0] < MIN_GAP_S:
+        points = self.points.get(key)
+        if points and end - points[-1][0] < MIN_GAP_S:
             yield "older than the newest point, or closer than the sampling period"
 
     def _describe(self, request: Any) -> monitoring_v3.ListMetricDescriptorsResponse:
-        at = int(request.page_token or 0)
-        found = [metric_pb2.MetricDescriptor(type=each) for each in self.described[at : at + 1]]
-        rest = str(at + 1) if at + 1 < len(self.described) else ""
+        number = int(request.page_token or 0)
+        names = self.described[number : number + 1]
+        descriptors = [metric_pb2.MetricDescriptor(type=name) for name in names]
+        has_more = number + 1 < len(self.described)
         return monitoring_v3.ListMetricDescriptorsResponse(
-            metric_descriptors=found, next_page_token=rest
+            metric_descriptors=descriptors,
+            next_page_token=str(number + 1) if has_more else "",
         )
 
     def _list(
@@ -182,20 +180,19 @@ class MetricServer:
             or not 60 <= period == end - begin
         ):
             raise Refused(f"{request.name} {request.filter} {begin} {end} {period}")
-        metric, wanted = matched.groups()
+        metric, cluster = matched.groups()
         if metric not in self.kinds:
             raise Refused(
                 f"Cannot find metric(s) that match type = {metric}", grpc.StatusCode.NOT_FOUND
             )
         if request.aggregation.per_series_aligner != DELTA or self.kinds[metric][0] != CUMULATIVE:
             raise Refused(f"the aligner does not fit {metric}")
-        keys = sorted(
-            k
-            for k in self.points
-            if k[0] == metric and wanted in (None, dict(k[2])["cluster_name"])
-        )
-        # Without a point where nothing was written within the period.
-        keys = [key for key in keys if any(begin < t <= end for t, _ in self.points[key])]
+        keys = []
+        for key, points in sorted(self.points.items()):
+            is_selected = key[0] == metric and cluster in (None, dict(key[2])["cluster_name"])
+            # A series without a point within the period is not listed.
+            if is_selected and any(begin < t <= end for t, _ in points):
+                keys.append(key)
         page = [self._series(key, begin, end) for key in keys[first : first + self.page_series]]
         self.pages.append(len(page))
         rest = str(first + self.page_series) if len(keys) > first + self.page_series else ""
@@ -207,31 +204,32 @@ class MetricServer:
         )
 
     def _series(self, key: Any, begin: float, end: float) -> monitoring_v3.TimeSeries:
-        found = monitoring_v3.TimeSeries()
-        found.metric.type = key[0]
-        found.resource.type = "k8s_cluster"
-        found.metric.labels.update(dict(key[1]))
-        found.resource.labels.update(dict(key[2]))
-        # By the newest point: the API interpolates, which no test here needs.
-        grown = self._grown(key, end) - self._grown(key, begin)
+        series = monitoring_v3.TimeSeries()
+        series.metric.type = key[0]
+        series.resource.type = "k8s_cluster"
+        series.metric.labels.update(dict(key[1]))
+        series.resource.labels.update(dict(key[2]))
+        # The newest point counts: the API interpolates, which no test here needs.
+        growth = self._sum_growth(key, end) - self._sum_growth(key, begin)
         interval = {
             "start_time": {"seconds": int(begin)},
             "end_time": {"seconds": int(end)},
         }
-        found.points = [
+        series.points = [
             {
                 "interval": interval,
-                "value": {"double_value": grown},
+                "value": {"double_value": growth},
             }
         ]
-        return found
+        return series
 
-    def _grown(self, key: Any, until: float) -> float:
-        """By how much a counter grew in all its runs: each begins at 0."""
+    def _sum_growth(self, key: Any, until: float) -> float:
+        """Returns how much a counter grew in all its runs, each of which starts at 0."""
         runs = zip(self.points[key], self.runs[key], strict=True)
         return sum({run: value for (t, value), run in runs if t <= until}.values())
 
 
 def _key(series: monitoring_v3.TimeSeries) -> Any:
-    labels = (tuple(sorted(each.labels.items())) for each in (series.metric, series.resource))
-    return (series.metric.type, *labels)
+    metric_labels = tuple(sorted(series.metric.labels.items()))
+    resource_labels = tuple(sorted(series.resource.labels.items()))
+    return series.metric.type, metric_labels, resource_labels

@@ -1,6 +1,4 @@
-"""Churn from Cloud Monitoring: the real client, what the exporter wrote, and every way in which it
-can fail.
-"""
+"""Tests churn from Cloud Monitoring: the real client, the exporter's series, and its failures."""
 
 import json
 from collections.abc import Generator
@@ -31,7 +29,7 @@ L4 = Group(
 
 
 class Cloud:
-    """An exporter that writes, and a reader of what it wrote."""
+    """Has an exporter that writes, and a reader of what it wrote."""
 
     def __init__(self) -> None:
         self.clock = Clock(MIDNIGHT)
@@ -53,7 +51,7 @@ class Cloud:
         age_h: str = "0",
         cluster: str = "ours",
     ) -> None:
-        """Both counters at a moment; hours from midnight."""
+        """Writes both counters at a moment, in hours from midnight."""
         self.clock.now = MIDNIGHT + hours * HOUR
         labels = {
             "pool": group.pool,
@@ -66,8 +64,8 @@ class Cloud:
         writer = CloudWriter(self.client, "acme-ai", "us-central1", cluster, clock=self.clock)
         assert self.writers.setdefault(cluster, writer).write(both) == 2
 
-    def measured(self, hours: float, since_s: float = 7 * 86_400.0) -> Measured:
-        return self.reader.measured(MIDNIGHT + hours * HOUR + SETTLE_S, since_s)
+    def measure(self, hours: float, since_s: float = 7 * 86_400.0) -> Measured:
+        return self.reader.measure(MIDNIGHT + hours * HOUR + SETTLE_S, since_s)
 
 
 @pytest.fixture
@@ -77,17 +75,17 @@ def cloud() -> Generator[Cloud]:
     cloud.server.stop()
 
 
-def test_losses_over_node_hours_are_what_the_exporter_counted_though_its_counters_restart(
+def test_losses_and_node_hours_survive_counter_restarts(
     cloud: Cloud,
 ) -> None:
     for hours, node_hours, losses in ((1, 5, 1), (2, 10, 2), (3, 1, 0), (40, 7, 1)):
         cloud.write(hours, node_hours, losses)
-    [(group, exposure)] = cloud.measured(41).groups.items()
+    [(group, exposure)] = cloud.measure(41).groups.items()
     assert group == L4
     assert (exposure.hours, exposure.events) == (pytest.approx(17), pytest.approx(3))
 
 
-def test_each_group_and_each_age_is_kept_apart_over_all_pages(cloud: Cloud) -> None:
+def test_groups_and_ages_stay_apart_over_all_pages(cloud: Cloud) -> None:
     groups = [
         Group(
             pool=f"pool-{n}",
@@ -101,29 +99,29 @@ def test_each_group_and_each_age_is_kept_apart_over_all_pages(cloud: Cloud) -> N
         cloud.write(2 + n / 60, 10 * (n + 1), n, group, "0")
     cloud.write(2.5, 3, 1, groups[0], "12")
     cloud.server.page_series = 3
-    found = cloud.measured(4)
+    churn = cloud.measure(4)
     assert cloud.server.pages == [3, 3, 2] * 2
-    assert [round(found.groups[group].hours) for group in groups] == [13, 20, 30, 40, 50, 60, 70]
-    assert [round(found.groups[group].events) for group in groups] == [1, 1, 2, 3, 4, 5, 6]
-    (low, _, oldest) = found.ages[-1]
+    assert [round(churn.groups[group].hours) for group in groups] == [13, 20, 30, 40, 50, 60, 70]
+    assert [round(churn.groups[group].events) for group in groups] == [1, 1, 2, 3, 4, 5, 6]
+    (low, _, oldest) = churn.ages[-1]
     assert (low, round(oldest.hours), round(oldest.events)) == (12.0, 3, 1)
 
 
-def test_an_empty_period_and_a_series_that_was_never_written_are_no_quiet_ones(
+def test_an_empty_period_or_a_missing_series_is_unjudged(
     cloud: Cloud,
 ) -> None:
     with pytest.raises(
         Unjudged, match="spot_node_seconds_total: the exporter has never written it"
     ):
-        cloud.measured(5)
+        cloud.measure(5)
     cloud.write(1, 5, 1)
     with pytest.raises(
         Unjudged, match="no Spot node was watched in project acme-ai from 2024-10-13 00:00 to"
     ):
-        cloud.measured(10 * 24, since_s=24 * HOUR)
+        cloud.measure(10 * 24, since_s=24 * HOUR)
     for hours in range(2, 60):
         cloud.write(hours, 4 + hours, 1)
-    hours_measured = cloud.measured(55, since_s=31 * HOUR).groups[L4].hours
+    hours_measured = cloud.measure(55, since_s=31 * HOUR).groups[L4].hours
     assert hours_measured == pytest.approx(31), "the newest may not have arrived"
 
 
@@ -135,32 +133,32 @@ FAULTS = {
 }
 
 
-def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_no_number(cloud: Cloud) -> None:
+def test_transient_errors_are_retried_and_others_unjudged(cloud: Cloud) -> None:
     cloud.write(1, 5, 1)
     cloud.server.faults = [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE]
-    assert cloud.measured(5).groups[L4] == Exposure(events=1, hours=5)
+    assert cloud.measure(5).groups[L4] == Exposure(events=1, hours=5)
     cloud.reader = replace(cloud.reader, patience_s=0.3)
     for fault, shown in FAULTS.items():
         cloud.server.faults = [fault] * 50
         with pytest.raises(Unjudged, match=shown):
-            cloud.measured(5)
+            cloud.measure(5)
 
 
-def test_what_is_not_whole_is_no_number(cloud: Cloud) -> None:
+def test_incomplete_data_is_unjudged(cloud: Cloud) -> None:
     for n in range(4):
         cloud.write(1 + n / 60, 5, 1, Group(pool=f"pool-{n}", machine_type="m", zone="a"))
     cloud.server.incomplete = "shard away"
     with pytest.raises(Unjudged, match="could not read all of spot_node_seconds_total: shard away"):
-        cloud.measured(5)
+        cloud.measure(5)
     cloud.server.incomplete = ""
     cloud.server.page_series = 2
     cloud.server.fault_on_page = grpc.StatusCode.PERMISSION_DENIED
     with pytest.raises(Unjudged, match=r"roles/monitoring\.viewer"):
-        cloud.measured(5)
+        cloud.measure(5)
     cloud.server.fault_on_page = None
     cloud.write(2, 5, 1, age_h="0.5")
     with pytest.raises(Unjudged, match="age band of another version"):
-        cloud.measured(5)
+        cloud.measure(5)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +172,7 @@ def test_what_is_not_whole_is_no_number(cloud: Cloud) -> None:
         (None, "acme-ai", "", 'x" OR "', "no cluster name"),
     ],
 )
-def test_nonsense_is_bad_input(
+def test_invalid_options_are_bad_input(
     events: Path | None,
     project: str,
     since: str,
@@ -191,20 +189,20 @@ def test_nonsense_is_bad_input(
         )
 
 
-def test_clusters_are_never_added_up_in_silence(
+def test_clusters_are_added_up_with_a_note(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     for hours, node_hours, losses in ((1, 0, 0), (2, 40, 4)):
         cloud.write(hours, node_hours, losses)
         cloud.write(hours, 2 * node_hours, 0, cluster="other")
 
-    def reader_of(project: str, cluster: str) -> CloudReader:
+    def make_reader(project: str, cluster: str) -> CloudReader:
         return replace(cloud.reader, project=project, cluster=cluster)
 
-    monkeypatch.setattr("holdfast.cost.churn.cloud_series.cloud_reader", reader_of)
+    monkeypatch.setattr("holdfast.cost.churn.cloud_series.cloud_reader", make_reader)
     monkeypatch.setattr(cli, "time", SimpleNamespace(time=lambda: MIDNIGHT + 5 * HOUR))
 
-    def shown(cluster: str) -> tuple[float, list[str], str]:
+    def show(cluster: str) -> tuple[float, list[str], str]:
         cli.show_churn(
             None,
             "acme-ai",
@@ -220,6 +218,6 @@ def test_clusters_are_never_added_up_in_silence(
 
     both = ["us-central1/other", "us-central1/ours"]
     summed = f"added up: {', '.join(both)}; --cluster NAME shows one of them\n"
-    assert shown("") == (pytest.approx(4 / 120), both, summed)
-    assert shown("ours") == (pytest.approx(0.1), both[1:], "")
-    assert shown("other") == (0, both[:1], "")
+    assert show("") == (pytest.approx(4 / 120), both, summed)
+    assert show("ours") == (pytest.approx(0.1), both[1:], "")
+    assert show("other") == (0, both[:1], "")

@@ -1,4 +1,4 @@
-"""Churn counts what was at risk, says how sure it is, and forgets slowly."""
+"""Tests that churn counts nodes at risk, and states its uncertainty."""
 
 import math
 import random
@@ -35,7 +35,7 @@ def lifetimes(*rows: Line) -> list[estimate.NodeLifetime]:
 
 
 def test_censored_nodes_add_exposure_and_no_event() -> None:
-    found = lifetimes(
+    lives = lifetimes(
         node("node_up", 0, "taken"),
         node("node_up", 0, "scaled-down"),
         node(
@@ -54,7 +54,7 @@ def test_censored_nodes_add_exposure_and_no_event() -> None:
         ),
         node("node_up", 90, "alive"),
     )
-    total = estimate.by_group(found)[L4]
+    total = estimate.by_group(lives)[L4]
     assert (total.events, total.hours) == (1, 40)
     assert total.per_hour == 1 / 40
     # A node whose birth was not seen is counted by its age.
@@ -80,15 +80,15 @@ def test_censored_nodes_add_exposure_and_no_event() -> None:
         (0, 0, 0.0, math.inf),
     ],
 )
-def test_the_interval_is_the_exact_one_of_poisson_tables(
+def test_the_interval_equals_poisson_tables(
     events: int, hours: int, low: float, high: float
 ) -> None:
-    got = Exposure(events=events, hours=hours)
-    assert got.interval(0.9) == (pytest.approx(low, rel=1e-3), pytest.approx(high, rel=1e-3))
-    assert (got.per_hour is None) is (hours == 0), "unknown, not zero"
+    exposure = Exposure(events=events, hours=hours)
+    assert exposure.interval(0.9) == (pytest.approx(low, rel=1e-3), pytest.approx(high, rel=1e-3))
+    assert (exposure.per_hour is None) is (hours == 0), "unknown, not zero"
 
 
-def test_age_bands_share_out_all_exposure_and_all_events() -> None:
+def test_age_bands_add_up_to_all_exposure_and_events() -> None:
     rng = random.Random(3)
     rows = []
     for n in range(200):
@@ -98,8 +98,8 @@ def test_age_bands_share_out_all_exposure_and_all_events() -> None:
             node("node_up", 0, f"n{n}"),
             node("node_down", age, f"n{n}", reason=reason, seconds=0),
         ]
-    found = lifetimes(*sorted(rows, key=lambda row: row["t"]))
-    bands = estimate.by_age(found)
-    total = estimate.by_group(found)[L4]
+    lives = lifetimes(*sorted(rows, key=lambda row: row["t"]))
+    bands = estimate.by_age(lives)
+    total = estimate.by_group(lives)[L4]
     assert sum(band.hours for _, _, band in bands) == pytest.approx(total.hours)
     assert sum(band.events for _, _, band in bands) == total.events

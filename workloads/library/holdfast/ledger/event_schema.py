@@ -1,13 +1,13 @@
-"""What an event line may hold. Any pod may print one, so everything behind this border relies on it
-(infra/decisions/0075).
+"""Checks what an event line may hold.
 
-Guarantee of a record that is not refused: its name is short and printable, its time is a time, and
-each field of its type that it carries has the right type and a value that sums and products of
-doubles can hold. Fields that the contract does not know are never read.
+Any pod may print a line, so all code behind this check relies on it (infra/decisions/0075).
+Guarantee for a record that is accepted: its names are short and printable, its time is a time, and
+each known field has the right type and a value that sums and products of doubles can hold. Fields
+that the contract does not know are never read.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.vocabulary.telemetry import (
@@ -18,8 +18,7 @@ from holdfast.vocabulary.telemetry import (
     KIND_TRAINING,
 )
 
-# A wall clock in seconds: later than 2001, earlier than 2100. Milliseconds and uptimes fall
-# outside.
+# A wall clock in seconds lies between 2001 and 2100; milliseconds and uptimes do not.
 EARLIEST_S = 1e9
 LATEST_S = 4.1e9
 AHEAD_S = 300.0
@@ -34,24 +33,26 @@ KINDS = frozenset({KIND_TRAINING, KIND_BATCH, KIND_NODE})
 
 
 def _is_count(value: object) -> bool:
-    # bool is an int, and no amount
-    return (type(value) is int or type(value) is float) and 0 <= value <= MAX_COUNT
+    # A bool is an int, but no amount.
+    if type(value) is not int and type(value) is not float:
+        return False
+    return 0 <= value <= MAX_COUNT
 
 
 def _is_seconds(value: object) -> bool:
-    return (type(value) is float or type(value) is int) and 0 <= value <= MAX_SECONDS
+    if type(value) is not float and type(value) is not int:
+        return False
+    return 0 <= value <= MAX_SECONDS
 
 
 def _is_number(value: object) -> bool:
-    return (type(value) is float and math.isfinite(value)) or (
-        type(value) is int and abs(value) <= MAX_COUNT
-    )
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and abs(value) <= MAX_COUNT
 
 
 def _is_name(value: object) -> bool:
-    """Printable excludes control characters and lone surrogates, which no file and no page can
-    hold.
-    """
+    """Printable text has no control characters and no lone surrogates, which files cannot hold."""
     return type(value) is str and len(value) <= MAX_NAME and value.isprintable()
 
 
@@ -66,14 +67,14 @@ def _is_item(value: object) -> bool:
 
 
 def _are_items(value: object) -> bool:
-    """A number, or the list of their ids."""
+    """Accepts a number of items, or the list of their ids."""
     if type(value) is list and len(value) <= MAX_LIST:
         return all(map(_is_item, value))
     return _is_count(value)
 
 
 def _is_list(value: object) -> bool:
-    """Of which only the length is read."""
+    """Accepts any elements, because only the length is read."""
     return type(value) is list and len(value) <= MAX_LIST
 
 
@@ -106,22 +107,28 @@ FIELDS: dict[str, Check] = (
     }
 )
 _AMOUNTS = (_is_count, _is_seconds, _is_number)
-_CHECKS = {
-    event_type: tuple((name, FIELDS[name]) for name in fields)
-    for event_type, fields in EVENTS.items()
-}
+
+
+def _list_checks(fields: Iterable[str]) -> tuple[tuple[str, Check], ...]:
+    return tuple((name, FIELDS[name]) for name in fields)
+
+
+_CHECKS = {event_type: _list_checks(fields) for event_type, fields in EVENTS.items()}
 
 
 def refusal(record: Any, *, job: str = "", now_s: float | None = None) -> str:
-    """Why a record is unusable; empty if it is fine. `job` and `now_s` as in events.parse."""
+    """Returns why a record is unusable; empty if it is fine.
+
+    The parameters are those of events.parse.
+    """
     if type(record) is not dict:
         return "lines that are no object"
     if record.get("v") != EVENT_VERSION:
         return f"lines of a version other than {EVENT_VERSION}"
-    return _head(record, job, now_s) or _body(record)
+    return _check_head(record, job, now_s) or _check_body(record)
 
 
-def _head(record: dict[str, Any], job: str, now_s: float | None) -> str:
+def _check_head(record: dict[str, Any], job: str, now_s: float | None) -> str:
     if not all(_is_name(record.get(name)) for name in ("event", "job", "kind", "process")):
         return "lines without event, job, kind or process"
     t: Any = record.get("t")
@@ -139,18 +146,16 @@ def _head(record: dict[str, Any], job: str, now_s: float | None) -> str:
     return "lines with a field that is no amount"
 
 
-def _body(record: dict[str, Any]) -> str:
+def _check_body(record: dict[str, Any]) -> str:
     for name, check in _CHECKS[record["event"]]:
         value = record.get(name)
         if value is not None and not check(value):
-            return (
-                "lines with a field that is no"
-                f" {'amount' if check in _AMOUNTS else f'usable {name}'}"
-            )
+            noun = "amount" if check in _AMOUNTS else f"usable {name}"
+            return f"lines with a field that is no {noun}"
     return ""
 
 
-def index_of(record: dict[str, Any]) -> int | None:
-    """Of a record that was not refused."""
+def read_index(record: dict[str, Any]) -> int | None:
+    """Returns the index of a record that was not refused."""
     index = record.get("index")
     return None if index is None else int(index)

@@ -1,4 +1,4 @@
-"""What the exporter says of a cluster, and that its memory follows what exists."""
+"""Tests what the exporter reports about a cluster, and that its memory follows what exists."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -58,7 +58,7 @@ def pod(
     namespace: str = "training",
     phase: str = "Pending",
     owner: str = "Job",
-    **more: Any,
+    **options: Any,
 ) -> Any:
     waiting = {
         "type": "PodScheduled",
@@ -68,7 +68,7 @@ def pod(
     labels = {"jobset.sigs.k8s.io/jobset-name": "run-7"} if namespace == "training" else {}
     owned = {
         "kind": owner,
-        "uid": more.get("owner_uid", "uid-run-7"),
+        "uid": options.get("owner_uid", "uid-run-7"),
         "controller": True,
     }
     named = {
@@ -76,7 +76,7 @@ def pod(
         "name": f"pod-{uid}",
         "namespace": namespace,
     }
-    selector = more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"})
+    selector = options.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"})
     return {
         "metadata": named
         | {
@@ -86,9 +86,9 @@ def pod(
         "spec": {"nodeName": on, "nodeSelector": selector},
         "status": {
             "phase": phase,
-            "conditions": more.get("conditions", [] if on else [waiting]),
+            "conditions": options.get("conditions", [] if on else [waiting]),
         }
-        | ({"containerStatuses": WORKED} if more.get("worked", on) else {}),
+        | ({"containerStatuses": WORKED} if options.get("worked", on) else {}),
     }
 
 
@@ -98,13 +98,13 @@ def values(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def cluster_of(*nodes: Any, pods: Iterable[Any] = ()) -> Cluster:
-    """Nodes and pods as they are first seen."""
+def make_cluster(*nodes: Any, pods: Iterable[Any] = ()) -> Cluster:
+    """Makes a cluster that has just seen these nodes and pods."""
     cluster = Cluster(clock=lambda: NOW)
-    for found in nodes:
-        cluster.node("ADDED", found)
-    for found in pods:
-        cluster.pod("ADDED", found)
+    for body in nodes:
+        cluster.node("ADDED", body)
+    for body in pods:
+        cluster.pod("ADDED", body)
     return cluster
 
 
@@ -132,8 +132,8 @@ SIGNS = {
 }
 
 
-def test_the_longest_wait_is_shown_by_capacity_and_accelerator_and_falls_to_zero() -> None:
-    cluster = cluster_of(node("a"), pods=[pod("p")])
+def test_longest_wait_is_reported_by_capacity_and_accelerator() -> None:
+    cluster = make_cluster(node("a"), pods=[pod("p")])
     assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 3600}
     cluster.pod("MODIFIED", pod("p", on="a", phase="Running"))
     assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 0}
@@ -144,16 +144,16 @@ def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
     pods = []
     for n, (on, owner) in enumerate(places):
         pods.append(pod(f"dns-{n}", on=on, namespace="kube-system", owner=owner))
-    cluster = cluster_of(node("a"), node("b", labels={}), pods=pods)
+    cluster = make_cluster(node("a"), node("b", labels={}), pods=pods)
     assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
 
 
-def test_pods_of_jobs_on_a_silent_node_are_counted_until_they_end_or_vanish_unseen() -> None:
+def test_job_pods_on_silent_nodes_count_until_they_end() -> None:
     silent = node("a") | {
         "spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}
     }
     pods = [pod(uid, on=on, phase="Running") for uid, on in (("p", "a"), ("q", "a"), ("r", "b"))]
-    cluster = cluster_of(silent, node("b"), pods=pods)
+    cluster = make_cluster(silent, node("b"), pods=pods)
     assert values(cluster, "silent_node_pods") == {("training",): 2, ("batch",): 0}
     cluster.pod("MODIFIED", pod("p", on="a", phase="Failed"))
     assert values(cluster, "silent_node_pods")["training",] == 1
@@ -161,28 +161,28 @@ def test_pods_of_jobs_on_a_silent_node_are_counted_until_they_end_or_vanish_unse
     assert set(cluster.pods) == {"r"}
 
 
-def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
+def test_a_job_ends_with_its_first_node() -> None:
     ends = {"a": "2026-11-21T03:00:00Z", "b": "2026-11-21T05:00:00Z"}
     nodes = [node(name, ends=end) for name, end in ends.items()]
     pods = [pod(on, on=on, phase="Running") for on in ends]
-    assert values(cluster_of(*nodes, pods=pods), "node_end_seconds") == {
+    assert values(make_cluster(*nodes, pods=pods), "node_end_seconds") == {
         ("run-7", "training"): 2 * 3600
     }
 
 
-def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
-    cluster = cluster_of(node("a"), pods=[pod("p", on="a", phase="Running")])
+def test_each_eviction_is_written_once() -> None:
+    cluster = make_cluster(node("a"), pods=[pod("p", on="a", phase="Running")])
     for _ in range(2):
         cluster.pod("MODIFIED", pod("p", on="a", phase="Running", conditions=ENDED))
     cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
-    for phase, ended in (("Pending", []), ("Failed", ENDED)):
+    for phase, conditions in (("Pending", []), ("Failed", ENDED)):
         cluster.pod(
             "MODIFIED",
             pod(
                 "that never began",
                 on="a",
                 phase=phase,
-                conditions=ended,
+                conditions=conditions,
                 worked=False,
             ),
         )
@@ -216,8 +216,8 @@ def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
     )
 
 
-def test_a_broken_budget_shows_how_many_are_missing_and_a_budget_of_a_job_is_left_out() -> None:
-    """Of a job without a node, or one that is done, no pod is healthy."""
+def test_budget_shortfall_leaves_out_jobs() -> None:
+    """A job without a node, or one that is done, has no healthy pod."""
     for namespace, shown in (("serving", {("b", "serving"): 2}), ("training", {})):
         meta = {"namespace": namespace, "name": "b"}
         budget = {
@@ -231,7 +231,7 @@ def test_a_broken_budget_shows_how_many_are_missing_and_a_budget_of_a_job_is_lef
         assert values(cluster, "disruption_budget_shortfall") == {}
 
 
-def written(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
+def write_lines(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
     return [
         (line["event"], line.get("reason", ""), line["seconds"]) for line in cluster.lines(now_s)
     ]
@@ -248,15 +248,15 @@ def written(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, 
     ],
     ids="-".join,
 )
-def test_a_node_that_went_counts_once_whatever_showed_it_first(order: tuple[str, ...]) -> None:
-    cluster = cluster_of(node("a"))
-    assert written(cluster) == [("node_up", "", 3600.0)]
+def test_a_lost_node_counts_once_whichever_sign_is_first(order: tuple[str, ...]) -> None:
+    cluster = make_cluster(node("a"))
+    assert write_lines(cluster) == [("node_up", "", 3600.0)]
     for sign in order:
         SIGNS[sign](cluster)
-    assert written(cluster, NOW + SETTLE_S - 1) == []  # a pod may still tell
+    assert write_lines(cluster, NOW + SETTLE_S - 1) == []  # a pod may still tell
     taken = order != ("gone",)
-    assert written(cluster) == [("node_down", "preempted" if taken else "deleted", 3600.0)]
-    assert written(cluster) == []
+    assert write_lines(cluster) == [("node_down", "preempted" if taken else "deleted", 3600.0)]
+    assert write_lines(cluster) == []
     assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): taken}
 
 
@@ -285,29 +285,29 @@ def test_a_node_that_went_counts_once_whatever_showed_it_first(order: tuple[str,
     ],
     ids=["sick", "scaled down", "on demand", "at its planned end"],
 )
-def test_a_node_that_nobody_takes_is_no_preemption(fields: Any, reason: str) -> None:
-    cluster = cluster_of(node("a", **fields | {"ready": "True", "message": ""}))
+def test_a_node_that_is_not_reclaimed_is_no_preemption(fields: Any, reason: str) -> None:
+    cluster = make_cluster(node("a", **fields | {"ready": "True", "message": ""}))
     for change in ("MODIFIED", "DELETED"):
         cluster.node(change, node("a", **fields))
     assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
-    assert written(cluster) == [("node_up", "", 3600.0), ("node_down", reason, 3600.0)]
+    assert write_lines(cluster) == [("node_up", "", 3600.0), ("node_down", reason, 3600.0)]
 
 
-def test_a_machine_that_comes_back_under_its_name_ends_before_it_begins() -> None:
-    cluster = cluster_of(node("a"))
+def test_a_node_that_returns_ends_before_it_starts_again() -> None:
+    cluster = make_cluster(node("a"))
     for change in ("DELETED", "ADDED"):
         cluster.node(change, node("a"))
-    assert [word for word, _, _ in written(cluster)] == ["node_up", "node_down", "node_up"]
+    assert [word for word, _, _ in write_lines(cluster)] == ["node_up", "node_down", "node_up"]
 
 
 def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
-    cluster = cluster_of(node("a"))
+    cluster = make_cluster(node("a"))
     waiting = pod("p")
     bound = pod("p", on="a", phase="Running", conditions=BOUND)
-    for found in (waiting, bound):
-        found["metadata"] |= {"name": "run-7-0", "creationTimestamp": BORN}
-    for found in (waiting, waiting, bound, bound):
-        cluster.pod("MODIFIED", found)
+    for body in (waiting, bound):
+        body["metadata"] |= {"name": "run-7-0", "creationTimestamp": BORN}
+    for body in (waiting, waiting, bound, bound):
+        cluster.pod("MODIFIED", body)
     [_, line] = cluster.lines(NOW)
     assert (line["event"], line["job"], line["kind"], line["seconds"]) == (
         "scheduled",
@@ -320,7 +320,7 @@ def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
 
 
 def test_the_lines_are_what_the_churn_estimate_reads() -> None:
-    cluster = cluster_of(node("a"), node("b"))
+    cluster = make_cluster(node("a"), node("b"))
     SIGNS["node"](cluster)
     cluster.clock = lambda: NOW + 1800
     cluster.node("DELETED", node("a"))
@@ -329,44 +329,39 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     lives = estimate.lifetimes(reading.events, round((NOW + 3600) * 1e6))
     hours = sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives)
     assert hours == [(False, 1.0), (True, 0.5)]
-    [
-        _,
-        _,
-        band,
-        *_,
-    ] = estimate.by_age(lives)
+    _, _, band, *_ = estimate.by_age(lives)
     assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
 
 
 def running(uid: str, labels: dict[str, str], namespace: str = "training") -> Any:
-    """A pod on a node of its own name."""
-    found = pod(uid, on=uid, namespace=namespace)
-    found["metadata"]["labels"] = labels
-    found["status"]["containerStatuses"] = [
+    """Makes a running pod on a node of its own name."""
+    body = pod(uid, on=uid, namespace=namespace)
+    body["metadata"]["labels"] = labels
+    body["status"]["containerStatuses"] = [
         {"state": {"running": {"startedAt": "2026-09-21T14:13:20Z"}}}
     ]
-    return found
+    return body
 
 
-def test_pods_of_two_namespaces_belong_to_two_jobs_of_one_name() -> None:
+def test_equal_job_names_in_two_namespaces_stay_apart() -> None:
     spaces = ("training", "team-a")
     nodes = [node(space, ends="2026-09-21T15:00:00Z") for space in spaces]
-    cluster = cluster_of(
+    cluster = make_cluster(
         *nodes, pods=[running(space, {"holdfast.dev/job": "run-7"}, space) for space in spaces]
     )
     assert len(cluster.running_since()) == 2
     assert {key[1] for key in values(cluster, "node_end_seconds")} == {*spaces}
 
 
-def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() -> None:
+def test_labels_give_a_pod_its_job_and_index() -> None:
     labels = {
         "holdfast.dev/job": "train-flex-l4",
         "holdfast.dev/run-per-index": "true",
         "batch.kubernetes.io/job-name": "train-flex-l4",
         "batch.kubernetes.io/job-completion-index": "3",
     }
-    found = running("p", labels)
-    cluster = cluster_of(pods=[found])
+    body = running("p", labels)
+    cluster = make_cluster(pods=[body])
     assert cluster.running_since() == {
         JobIdentity(
             namespace="training",
@@ -375,16 +370,16 @@ def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() ->
         ): EPOCH
     }
     del labels["holdfast.dev/run-per-index"]  # a gang: its pods share one run
-    cluster.pod("MODIFIED", found)
+    cluster.pod("MODIFIED", body)
     assert cluster.running_since() == {
         JobIdentity(namespace="training", job="train-flex-l4"): EPOCH
     }
-    found["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 143}}}]
-    cluster.pod("MODIFIED", found)
+    body["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 143}}}]
+    cluster.pod("MODIFIED", body)
     assert cluster.running_since() == {}
 
 
-def test_a_job_in_a_teams_namespace_is_counted_by_its_account() -> None:
+def test_the_account_gives_a_team_job_its_kind() -> None:
     cluster = Cluster(clock=lambda: NOW, namespaces=("vision",))
     cluster.node("ADDED", node("spot-a"))
     waits = pod("p", namespace="vision")

@@ -1,14 +1,12 @@
-"""A cluster of one job, as the mover reads it: objects of Kubernetes and Kueue, and the lines of a
-trainer.
-"""
+"""Fakes a cluster of one job as the mover reads it: Kubernetes and Kueue objects, event lines."""
 
 import json
 from dataclasses import dataclass, field
 
 from holdfast.ledger.events import Event, parse
 from holdfast.mover.cluster_api import ClusterApi
-from holdfast.mover.mover import Pods, Seen
-from holdfast.mover.objects import Movable, Object
+from holdfast.mover.movable_jobs import Movable, Object
+from holdfast.mover.mover import Observation, Pods
 from holdfast.mover.patches import Patch
 from holdfast.place.plan import Plan
 from holdfast.support.values import rfc3339
@@ -34,8 +32,8 @@ MARKED: Object = {
 
 
 @dataclass
-class Played(ClusterApi):
-    """Also the API that the mover is given."""
+class FakeCluster(ClusterApi):
+    """Fakes the API that the mover gets, and the job behind it."""
 
     plan: Plan
     queue: str = "spot"
@@ -43,30 +41,32 @@ class Played(ClusterApi):
     admitted: bool = True
     placed: bool = False
     spot_there: bool = False
-    asked: list[str] = field(default_factory=list[str])
-    announced: list[str] = field(default_factory=list[str])
+    requests: list[str] = field(default_factory=list)
+    announced: list[str] = field(default_factory=list)
     annotation: str = ""
-    held: str = ""
+    saved_templates: str = ""
     job_template: Object = field(default_factory=lambda: CLEAN)
     workload_template: Object = field(default_factory=lambda: CLEAN)
-    patches: list[Patch] = field(default_factory=list[Patch])
-    events: list[Event] = field(default_factory=list[Event])
+    patches: list[Patch] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     step: float = 0.0
-    """As the trainer wrote it last."""
+    """The step that the trainer wrote last."""
 
     def read(self) -> tuple[list[Object], list[Object]]:
         meta = {
             "name": NAME,
             "namespace": "training",
             "uid": "u",
-            "resourceVersion": str(len(self.asked)),
+            "resourceVersion": str(len(self.requests)),
         }
         meta |= {
             "creationTimestamp": rfc3339(CREATED_S),
             "labels": {LABEL_QUEUE: self.queue},
         }
-        held = {ANNOTATION_TEMPLATES: self.held} if self.held else {}
-        meta |= {"annotations": {ANNOTATION_PLAN: self.annotation or self.plan.text()} | held}
+        annotations = {ANNOTATION_PLAN: self.annotation or self.plan.text()}
+        if self.saved_templates:
+            annotations[ANNOTATION_TEMPLATES] = self.saved_templates
+        meta |= {"annotations": annotations}
         replicated = [
             {
                 "name": "workers",
@@ -98,24 +98,24 @@ class Played(ClusterApi):
         return [job], [workload]
 
     def patch(self, path: str, ops: Patch) -> None:
-        self.asked.append(f"patch {path}")
+        self.requests.append(f"patch {path}")
         self.patches.append(ops)
         self.queue = next((op["value"] for op in ops if "queue-name" in op["path"]), self.queue)
 
     def delete(self, path: str) -> None:
         """Kueue stops the job and makes another Workload in the queue of the label."""
-        self.asked.append(f"delete {path}")
+        self.requests.append(f"delete {path}")
         self.workload_queue = self.queue
         self.placed = False
 
     def announce(self, job: Movable, reason: str, message: str, now_s: float) -> None:
         self.announced.append(f"{reason}: {message}")
 
-    def seen(self) -> Seen:
-        return Seen(
+    def observe(self) -> Observation:
+        return Observation(
             pods={
                 "u": Pods(
-                    known=1,
+                    total=1,
                     placed=int(self.placed),
                     accelerator=GPU,
                 )
@@ -125,12 +125,11 @@ class Played(ClusterApi):
             events=lambda job: self.events,
         )
 
-    def worked(self, done_h: float, now_s: float) -> None:
-        """A trainer had done so much by then: it writes a window where it went on, a restore where
-        it was set back.
-        """
+    def work(self, done_h: float, now_s: float) -> None:
+        """Writes a trainer's progress: a window if it went on, a restore if it was set back."""
         # The step may be a fraction, so that nothing is rounded.
-        step, before = done_h * STEPS_PER_H, self.step
+        step = done_h * STEPS_PER_H
+        before = self.step
         self.step = step
         if step > before:
             seconds = (step - before) / STEPS_PER_H * 3_600

@@ -1,29 +1,30 @@
-"""Event lines in memory, as a source of the exporter and the mover."""
+"""Provides event lines in memory, as a source of the exporter and the mover."""
 
 from dataclasses import dataclass, field
 
-from holdfast.controllers.sources import Lines
+from holdfast.controllers.event_source import Lines
 from holdfast.exporter.jobs import Jobs
 from workloads.library.tests.sample import Line, encoded
 
 
 @dataclass
 class Written:
-    """What pods wrote since the last look."""
+    """Holds the lines that pods wrote since the last call."""
 
-    fresh: list[Lines] = field(default_factory=list[Lines])
+    fresh: list[Lines] = field(default_factory=list)
 
     def add(self, *rows: Line, job: str = "", namespace: str = "", pod: str = "") -> None:
-        """Of one pod."""
+        """Adds lines of one pod."""
         self.fresh.append(Lines(encoded(rows), job, namespace, pod))
 
     def news(self) -> list[Lines]:
-        fresh, self.fresh = self.fresh, []
+        fresh = self.fresh
+        self.fresh = []
         return fresh
 
 
-def jobs_of(*rows: Line, since_s: float = 0.0) -> Jobs:
-    """The jobs of these lines, which one writer wrote."""
+def read_jobs(*rows: Line, since_s: float = 0.0) -> Jobs:
+    """Returns the jobs of these lines, which one writer wrote."""
     source = Written()
     source.add(*rows)
     jobs = Jobs(source, since_s)

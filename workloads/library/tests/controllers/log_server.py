@@ -1,6 +1,4 @@
-"""Cloud Logging's entries:list in this process, over HTTP: filter, order, pages, and answers that
-fail on demand.
-"""
+"""Serves Cloud Logging's entries:list over HTTP: filter, order, pages, and errors on demand."""
 
 import json
 import re
@@ -29,7 +27,7 @@ class LogServer:
     entries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     faults: list[int] = field(default_factory=list[int])
     """Statuses of the next answers, before it works again."""
-    asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    requests: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
     view: str = VIEW
     writer: str = ""
@@ -44,12 +42,12 @@ class LogServer:
             )
 
     def add_lines(self, lines: Iterable[bytes], labels: dict[str, str], namespace: str) -> None:
-        """Of one pod."""
+        """Adds lines of one pod."""
         for line in lines:
             self._add(json.loads(line), labels, namespace)
 
     def _add(self, row: dict[str, Any], labels: dict[str, str], namespace: str) -> None:
-        """As GKE's log agent states it: the container chooses the payload only."""
+        """Adds an entry as GKE's log agent makes it: the container chooses the payload only."""
         when = (
             datetime.fromtimestamp(row["t"], UTC)
             .isoformat(timespec="microseconds")
@@ -67,32 +65,37 @@ class LogServer:
         }
         self.entries.append(entry | {"resource": place})
 
-    def answer(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        self.asked.append(asked)
+    def answer(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.requests.append(request)
         if self.faults:
             return self.faults.pop(0), {}
-        matched = FILTER.fullmatch(asked["filter"])
-        if asked["resourceNames"] != [self.view]:
+        matched = FILTER.fullmatch(request["filter"])
+        if request["resourceNames"] != [self.view]:
             return 403, {}
-        if not matched or asked["orderBy"] != "timestamp asc" or not 0 < asked["pageSize"] <= 1000:
+        if (
+            not matched
+            or request["orderBy"] != "timestamp asc"
+            or not 0 < request["pageSize"] <= 1000
+        ):
             return 400, {}
         since = matched[1].replace("+00:00", "")
         job = matched[2]
-        found = []
-        for e in self.entries:
-            if e["timestamp"] >= since and job in (None, e["jsonPayload"]["job"]):
-                found.append(e)
-        found = sorted(filter(_admitted, found), key=lambda entry: entry["timestamp"])
-        first = int(asked.get("pageToken", 0))
-        page: dict[str, Any] = (
-            {"entries": found[first : first + self.page]} if found[first:] else {}
-        )
-        if len(found) > first + self.page:
+        entries = []
+        for entry in self.entries:
+            is_of_job = job in (None, entry["jsonPayload"]["job"])
+            if entry["timestamp"] >= since and is_of_job and _is_visible(entry):
+                entries.append(entry)
+        entries.sort(key=lambda entry: entry["timestamp"])
+        first = int(request.get("pageToken", 0))
+        page: dict[str, Any] = {}
+        if entries[first:]:
+            page["entries"] = entries[first : first + self.page]
+        if len(entries) > first + self.page:
             page["nextPageToken"] = str(first + self.page)
         return 200, page
 
 
-def _admitted(entry: dict[str, Any]) -> bool:
+def _is_visible(entry: dict[str, Any]) -> bool:
     namespace = entry["resource"]["labels"]["namespace_name"]
     event = entry["jsonPayload"]["event"]
     watched = namespace == "monitoring" and event in ("evict", "moved", "node_faulty", "scheduled")

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from holdfast.cost import catalog, prices
+from holdfast.cost import billing_catalog, prices
 from holdfast.cost.prices import CORE, GPU, INFERRED, LISTED, RAM
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Capacity
@@ -21,7 +21,7 @@ TODAY = datetime.date(2026, 11, 21)
 
 @pytest.fixture(autouse=True)
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(catalog.ENV_TOKEN, "not-a-secret")
+    monkeypatch.setenv(billing_catalog.ENV_TOKEN, "not-a-secret")
 
 
 OTHERS = (
@@ -72,7 +72,7 @@ OTHERS = (
 def test_skus_are_classified_by_their_text(
     text: str, kind: tuple[str, str, Capacity] | None
 ) -> None:
-    assert catalog.classify(text) == kind
+    assert billing_catalog.classify(text) == kind
 
 
 def raw(
@@ -94,7 +94,7 @@ def raw(
             }
         ],
     }
-    # The usage type is what the catalogue has for everything that is not Spot; the reader must not
+    # The usage type is what the catalog has for everything that is not Spot; the reader must not
     # believe it.
     body = {
         "skuId": sku,
@@ -125,7 +125,7 @@ SKUS = [
 
 
 def pages(path: str, headers: dict[str, str], body: bytes) -> tuple[int, object]:
-    """Two pages, and only for who shows the token."""
+    """Serves two pages, only to clients with the token."""
     assert "not-a-secret" not in path
     if headers["Authorization"] != "Bearer not-a-secret":
         return 403, {}
@@ -144,21 +144,21 @@ def with_guesses() -> prices.Table:
     )
 
 
-def quoted(table: prices.Table, capacity: Capacity) -> tuple[float, bool]:
-    """Dollars of a machine, and whether they are inferred."""
-    found = table.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", capacity)
-    assert found is not None
-    return found.usd, found.inferred
+def read_quote(table: prices.Table, capacity: Capacity) -> tuple[float, bool]:
+    """Returns the dollars of a machine, and whether they are inferred."""
+    quote = table.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", capacity)
+    assert quote is not None
+    return quote.usd, quote.inferred
 
 
-def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -> None:
+def test_refresh_reads_every_page_and_keeps_unlisted_prices() -> None:
     old = with_guesses()
     with answering(pages) as endpoint:
-        table = catalog.refresh(old, TODAY, endpoint)
+        table = billing_catalog.refresh(old, TODAY, endpoint)
     assert (table.fetched_at, table.notes) == (TODAY, old.notes)
-    assert quoted(table, SPOT) == (pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0), False)
-    assert quoted(table, DEMAND) == (pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0), False)
-    assert quoted(table, FLEX) == (pytest.approx(2.0204, abs=1e-4), True)
+    assert read_quote(table, SPOT) == (pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0), False)
+    assert read_quote(table, DEMAND) == (pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0), False)
+    assert read_quote(table, FLEX) == (pytest.approx(2.0204, abs=1e-4), True)
     assert {s.basis for s in table.skus} == {LISTED, INFERRED}
     assert all(s.sku and s.as_of == TODAY.isoformat() for s in table.skus if s.basis == LISTED)
     assert "us-east1" in table.regions("nvidia-tesla-a100")
@@ -168,7 +168,7 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
 def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
     fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
     with answering(lambda *_: (200, {"skus": fell})) as endpoint:
-        usd, _ = quoted(catalog.refresh(with_guesses(), TODAY, endpoint), FLEX)
+        usd, _ = read_quote(billing_catalog.refresh(with_guesses(), TODAY, endpoint), FLEX)
     assert usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
 
 
@@ -189,7 +189,7 @@ def test_refresh_refuses_prices_that_cannot_be_right(skus: list[Any], error: str
         answering(lambda *_: (200, {"skus": skus})) as endpoint,
         pytest.raises(InputError, match=error),
     ):
-        catalog.refresh(prices.load(), TODAY, endpoint)
+        billing_catalog.refresh(prices.load(), TODAY, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -201,22 +201,22 @@ def test_refresh_refuses_prices_that_cannot_be_right(skus: list[Any], error: str
         (200, {"skus": []}),
     ],
 )
-def test_an_answer_that_is_none_is_not_judged_and_shows_no_token(status: int, body: object) -> None:
+def test_an_invalid_response_is_unjudged_and_shows_no_token(status: int, body: object) -> None:
     with answering(lambda *_: (status, body)) as endpoint, pytest.raises(Unjudged) as caught:
-        catalog.refresh(prices.load(), TODAY, endpoint)
+        billing_catalog.refresh(prices.load(), TODAY, endpoint)
     assert "not-a-secret" not in str(caught.value)
 
 
-def test_without_a_token_the_login_of_gcloud_is_taken(
+def test_without_a_token_the_gcloud_login_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(catalog.ENV_TOKEN)
+    monkeypatch.delenv(billing_catalog.ENV_TOKEN)
     monkeypatch.setenv("PATH", str(tmp_path))  # no gcloud
     with pytest.raises(Unjudged, match="no Google credentials"):
-        catalog.refresh(prices.load(), TODAY, "http://127.0.0.1:1")
+        billing_catalog.refresh(prices.load(), TODAY, "http://127.0.0.1:1")
     gcloud = tmp_path / "gcloud"
     gcloud.write_text(
         '#!/bin/sh\n[ "$*" = "auth application-default print-access-token" ] && echo from-gcloud\n'
     )
     gcloud.chmod(0o755)
-    assert catalog.credentials() == {"Authorization": "Bearer from-gcloud"}
+    assert billing_catalog.credentials() == {"Authorization": "Bearer from-gcloud"}

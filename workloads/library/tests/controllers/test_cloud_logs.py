@@ -1,4 +1,4 @@
-"""Event lines from Cloud Logging: each once, late ones too, and never half of a job without a word."""
+"""Tests that event lines are read from Cloud Logging once, even if late, and whole for a job."""
 
 import logging
 from collections.abc import Generator
@@ -6,13 +6,13 @@ from collections.abc import Generator
 import pytest
 import requests
 
-from holdfast.controllers import logs
-from holdfast.controllers.logs import CloudLogs
+from holdfast.controllers import cloud_logs
+from holdfast.controllers.cloud_logs import CloudLogs
 from holdfast.exporter.jobs import Jobs
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.job_identity import JobIdentity
 from workloads.library.tests import sample
-from workloads.library.tests.exporter.log_server import LogServer, serving
+from workloads.library.tests.controllers.log_server import LogServer, serving
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH, Line, line
 
@@ -38,10 +38,10 @@ def source(server: LogServer) -> Generator[CloudLogs]:
 
 def news(source: CloudLogs) -> int:
     source.turn()
-    return sum(len(written.lines) for written in source.news())
+    return sum(len(batch.lines) for batch in source.news())
 
 
-def followed(source: CloudLogs) -> Jobs:
+def follow(source: CloudLogs) -> Jobs:
     jobs = Jobs(source)
     source.turn()
     jobs.read()
@@ -52,21 +52,19 @@ def commits(*steps: int) -> list[Line]:
     return [line(EPOCH + step, "commit", step=step, seconds=1, bytes=1) for step in steps]
 
 
-def test_a_line_is_handed_on_once_and_a_late_one_is_not_missed(
-    server: LogServer, source: CloudLogs
-) -> None:
+def test_lines_are_handed_on_once_even_if_late(server: LogServer, source: CloudLogs) -> None:
     server.add(commits(198, 199, 200))
     assert [news(source), news(source)] == [3, 0]
-    server.add(commits(201 - int(logs.LATE_S)))
+    server.add(commits(201 - int(cloud_logs.LATE_S)))
     assert [news(source), news(source)] == [1, 0]
 
 
-def test_more_than_a_turn_can_read_comes_with_the_next_ones(
+def test_a_backlog_is_read_over_several_turns(
     server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.page = 2
-    server.add(commits(*range(2 * logs.PAGES_A_TURN + 3)))
-    assert [news(source), news(source), news(source)] == [2 * logs.PAGES_A_TURN, 3, 0]
+    server.add(commits(*range(2 * cloud_logs.PAGES_A_TURN + 3)))
+    assert [news(source), news(source), news(source)] == [2 * cloud_logs.PAGES_A_TURN, 3, 0]
     assert "more than can be read at once" in caplog.text
 
 
@@ -74,7 +72,7 @@ def test_more_than_a_turn_can_read_comes_with_the_next_ones(
     ("status", "expected"),
     [(403, "needs roles/logging.viewAccessor"), (429, "answered 429"), (503, "answered 503")],
 )
-def test_what_could_not_be_read_is_logged_and_read_the_next_time(
+def test_a_failed_read_is_logged_and_repeated(
     server: LogServer,
     source: CloudLogs,
     caplog: pytest.LogCaptureFixture,
@@ -98,7 +96,7 @@ def test_a_page_that_fails_is_read_again(server: LogServer, source: CloudLogs) -
     assert [news(source), news(source)] == [5, 4]
 
 
-def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_account(
+def test_a_job_is_read_over_all_pages_or_not_at_all(
     server: LogServer, source: CloudLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.page = 7
@@ -108,7 +106,7 @@ def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_a
     reading = source.of_job("run-7", EPOCH)
     assert {event.job for event in reading.events} == {"run-7"}
     assert len(reading.events) == len(rows)
-    monkeypatch.setattr(logs, "PAGES_A_JOB", 2)
+    monkeypatch.setattr(cloud_logs, "PAGES_A_JOB", 2)
     with pytest.raises(Unjudged, match="more than 2,000 lines"):
         source.of_job("run-7", EPOCH)
 
@@ -116,15 +114,15 @@ def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_a
 @pytest.mark.parametrize(
     "name", ['run-7" OR jsonPayload.job="run-8', "run-7\\", 'run-7"', "", "a b"]
 )
-def test_a_name_that_is_none_gets_into_no_filter(
+def test_an_invalid_job_name_reaches_no_filter(
     server: LogServer, source: CloudLogs, name: str
 ) -> None:
     server.add(sample.training("run-8"))
     assert source.of_job(name, EPOCH).events == []
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_a_server_that_is_away_is_a_passing_fault() -> None:
+def test_an_unreachable_server_is_unjudged() -> None:
     with requests.Session() as session:
         session.trust_env = False
         source = CloudLogs(
@@ -138,10 +136,8 @@ def test_a_server_that_is_away_is_a_passing_fault() -> None:
             source.of_job("run-7", EPOCH)
 
 
-def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_they_name(
-    server: LogServer, source: CloudLogs
-) -> None:
-    """And nothing else from its namespace does, nor do lines of a job's pod about another job."""
+def test_platform_lines_count_for_the_job_they_name(server: LogServer, source: CloudLogs) -> None:
+    """No other lines of its namespace count, nor lines of a job's pod about another job."""
     wait = line(
         EPOCH,
         "scheduled",
@@ -167,7 +163,7 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
         capacity="on-demand",
         reason="r",
     )
-    lies = line(
+    commit = line(
         EPOCH + 3,
         "commit",
         "run-7",
@@ -176,10 +172,10 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
         bytes=1,
     )
     exporter = {"k8s-pod/app_kubernetes_io/name": "exporter"}
-    server.add_lines(sample.encoded([wait, evict, move, lies]), exporter, "monitoring")
+    server.add_lines(sample.encoded([wait, evict, move, commit]), exporter, "monitoring")
     server.writer = "run-8"
     server.add([evict | {"t": EPOCH + 4}, move | {"t": EPOCH + 5}])
-    jobs = followed(source)
+    jobs = follow(source)
     (run,) = jobs.runs.values()
     assert [event.type for event in run.events] == ["scheduled", "evict", "moved"]
     assert [event.type for event in source.of_job("run-7", EPOCH).events] == [
@@ -187,8 +183,8 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
         "evict",
         "moved",
     ]
-    found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
-    assert found["placement_moves_total"] == (
+    samples = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
+    assert samples["placement_moves_total"] == (
         1,
         {
             "namespace": "training",
@@ -198,12 +194,16 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     )
 
 
-def test_jobs_of_one_name_in_two_namespaces_are_two_runs(
-    server: LogServer, source: CloudLogs
-) -> None:
-    """One that saves would hide that the other does not."""
-    mine = [line(EPOCH, "start", "run-7", rank=0), line(EPOCH + 5, "commit", "run-7", step=1)]
-    theirs = [line(EPOCH, "start", "run-7", rank=0), line(EPOCH + 90, "commit", "run-7", step=9)]
+def test_equal_names_in_two_namespaces_are_two_runs(server: LogServer, source: CloudLogs) -> None:
+    """A run that saves must not hide one that does not."""
+    training_lines = [
+        line(EPOCH, "start", "run-7", rank=0),
+        line(EPOCH + 5, "commit", "run-7", step=1),
+    ]
+    batch_lines = [
+        line(EPOCH, "start", "run-7", rank=0),
+        line(EPOCH + 90, "commit", "run-7", step=9),
+    ]
     evict = line(
         EPOCH + 95,
         "evict",
@@ -212,31 +212,33 @@ def test_jobs_of_one_name_in_two_namespaces_are_two_runs(
         target="pod",
         namespace="batch",
     )
-    server.add([*mine, line(EPOCH + 6, "start", "run-8")])
-    server.add_lines(sample.encoded(theirs), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
+    server.add([*training_lines, line(EPOCH + 6, "start", "run-8")])
+    server.add_lines(sample.encoded(batch_lines), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
     server.add_lines(sample.encoded([evict]), {}, "monitoring")
     server.add_lines(
-        sample.encoded([theirs[1] | {"job": "run-8"}]),
+        sample.encoded([batch_lines[1] | {"job": "run-8"}]),
         {"k8s-pod/holdfast_dev/job": "run-7"},
         "batch",
     )
-    jobs = followed(source)
-    first, second = (JobIdentity(namespace=each, job="run-7") for each in ("training", "batch"))
+    jobs = follow(source)
+    first = JobIdentity(namespace="training", job="run-7")
+    second = JobIdentity(namespace="batch", job="run-7")
     assert [event.type for event in jobs.runs[first].events] == ["start", "commit"]
     assert [event.type for event in jobs.runs[second].events] == ["start", "commit", "evict"]
-    found = {s.series: s.value for s in jobs.samples(EPOCH + 100, {first: EPOCH, second: EPOCH})}
-    ages = {
-        dict(at)["namespace"]: v
-        for (metric, at), v in found.items()
-        if metric == "last_commit_age_seconds"
-    }
+    ages = {}
+    refusals = []
+    for s in jobs.samples(EPOCH + 100, {first: EPOCH, second: EPOCH}):
+        labels = dict(s.labels)
+        if s.metric == "last_commit_age_seconds":
+            ages[labels["namespace"]] = s.value
+        if s.metric == "event_lines_refused_total":
+            refusals.append((labels["namespace"], labels["job"]))
     assert ages == {"training": 95, "batch": 10}
-    refused = [dict(labels) for metric, labels in found if metric == "event_lines_refused_total"]
-    assert [(each["namespace"], each["job"]) for each in refused] == [("batch", "run-7")]
+    assert refusals == [("batch", "run-7")]
 
 
 def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: CloudLogs) -> None:
-    where = {
+    location = {
         "node": "n",
         "pool": "spot-a100",
         "zone": "z",
@@ -250,7 +252,7 @@ def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: Cloud
         kind="node",
         fault="xid-79",
         answer="replaced",
-        **where,
+        **location,
     )
     server.add_lines(
         sample.encoded([fault]), {"k8s-pod/app_kubernetes_io/name": "mover"}, "monitoring"
@@ -258,9 +260,9 @@ def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: Cloud
     server.add_lines(sample.encoded([fault | {"t": EPOCH + 1}]), {}, "training")
     server.writer = "run-8"
     server.add([fault | {"t": EPOCH + 2}, fault | {"t": EPOCH + 3, "job": "run-8"}])
-    jobs = followed(source)
-    found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
-    assert found["gpu_faults_total"] == (
+    jobs = follow(source)
+    samples = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
+    assert samples["gpu_faults_total"] == (
         1,
         {
             "pool": "spot-a100",
@@ -279,7 +281,7 @@ def test_a_pod_cannot_speak_for_another_job(server: LogServer, source: CloudLogs
     server.add(
         [line(EPOCH + 90, "commit", "victim", step=9), line(EPOCH + 91, "start", "forger", rank=0)]
     )
-    jobs = followed(source)
+    jobs = follow(source)
     [victim] = [run for name, run in jobs.runs.items() if name.job == "victim"]
     assert list(victim.commits) == [EPOCH + 5]
     assert {name.job for name in jobs.runs} == {"victim", "forger"}

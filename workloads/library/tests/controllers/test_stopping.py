@@ -22,5 +22,5 @@ assert stop.requested
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_signal_that_meets_the_event_s_lock_ends_the_loop(name: str) -> None:
+def test_a_signal_inside_event_wait_ends_the_loop(name: str) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM.format(name=name)], check=True, timeout=50)

@@ -1,4 +1,4 @@
-"""Jobs that wait without a pod are seen: in Kueue, and in Google's queue."""
+"""Tests that jobs without a pod are followed, in Kueue and in Google's queue."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.controllers.cluster import Cluster
 from holdfast.controllers.watch import QUEUED
-from holdfast.ledger.border import refusal
+from holdfast.ledger.event_schema import refusal
 from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
-from workloads.library.tests.exporter.test_cluster import NOW, values
+from workloads.library.tests.controllers.test_cluster import NOW, values
 
 CREATED = "2026-11-21T00:00:00Z"
 LATER = "2026-11-21T00:30:00Z"
@@ -18,7 +18,10 @@ LATER = "2026-11-21T00:30:00Z"
 def workload(
     uid: str = "w", queue: str = "spot", *, active: bool = True, **conditions: str
 ) -> dict[str, Any]:
-    """As Kueue 0.19 writes it. Conditions: type -> status, or the reason of a false one."""
+    """Makes a Workload as Kueue 0.19 writes it.
+
+    Conditions map a type to its status, or to the reason of a false one.
+    """
     pod = {"spec": {"nodeSelector": {LABEL_ACCELERATOR: "nvidia-l4"}}}
     rows = []
     for kind, value in conditions.items():
@@ -66,16 +69,16 @@ def request(**conditions: str) -> dict[str, Any]:
     }
 
 
-def seen(*changes: tuple[str, dict[str, Any]], kind: int = 0) -> Cluster:
+def watch(*changes: tuple[str, dict[str, Any]], kind: int = 0) -> Cluster:
     cluster = Cluster()
-    for change, found in changes:
-        QUEUED[kind].apply(cluster)(change, found)
+    for change, body in changes:
+        QUEUED[kind].apply(cluster)(change, body)
     return cluster
 
 
-def waits(found: dict[str, Any]) -> dict[tuple[str, ...], float]:
-    """(accelerator, flavor, queue, reason) -> seconds."""
-    return values(seen(("ADDED", found)), "queue_wait_seconds")
+def waits(body: dict[str, Any]) -> dict[tuple[str, ...], float]:
+    """Returns (accelerator, flavor, queue, reason) -> seconds."""
+    return values(watch(("ADDED", body)), "queue_wait_seconds")
 
 
 HOUR = 3600.0
@@ -87,8 +90,8 @@ HOUR = 3600.0
         ({}, "none", "quota", HOUR),
         ({"QuotaReserved": "WaitingForQuota"}, "none", "quota", HOUR),
         *(
-            ({"QuotaReserved": why}, "none", "inadmissible", HOUR)
-            for why in sorted(KUEUE_INADMISSIBLE)
+            ({"QuotaReserved": reason}, "none", "inadmissible", HOUR)
+            for reason in sorted(KUEUE_INADMISSIBLE)
         ),
         ({"QuotaReserved": "True"}, "spot-l4", "admission-check", HOUR),
         # since its eviction
@@ -105,25 +108,23 @@ def test_a_job_without_a_pod_waits_by_queue_accelerator_and_reason(
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("body", "expected"),
     [
         (workload(active=False), {("nvidia-l4", "none", "spot", "stopped"): HOUR}),
         (workload(QuotaReserved="True", Admitted="True"), {}),
         (workload(QuotaReserved="True", Finished="True"), {}),
-        # Of another version of Kueue: it waits and breaks nothing.
+        # Another version of Kueue: the job waits, and nothing breaks.
         ({"metadata": workload()["metadata"]}, {("none", "none", "none", "quota"): HOUR}),
     ],
     ids=["stopped", "admitted", "finished", "without spec and status"],
 )
-def test_a_stopped_job_waits_apart_and_an_admitted_or_finished_one_no_more(
-    found: Any, expected: Any
-) -> None:
-    assert waits(found) == expected
+def test_stopped_admitted_and_finished_jobs_need_no_quota(body: Any, expected: Any) -> None:
+    assert waits(body) == expected
 
 
-def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:
+def test_a_queue_reports_pending_and_started_jobs_to_zero() -> None:
     running = workload("a", QuotaReserved="True", Admitted="True")
-    cluster = seen(
+    cluster = watch(
         ("ADDED", running), ("ADDED", workload("b")), ("ADDED", workload("c", active=False))
     )
     assert values(cluster, "queue_pending_workloads") == {("spot",): 1}
@@ -136,37 +137,36 @@ def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:
     assert not cluster.queues.workloads
 
 
-def test_a_start_is_written_down_once_with_what_the_job_had_waited() -> None:
-    held = workload("a", QuotaReserved="Pending")
+def test_an_admission_is_written_once_with_its_wait() -> None:
+    waiting = workload("a", QuotaReserved="Pending")
     started = workload("a", QuotaReserved="True", Admitted="True")
-    cluster = seen(("ADDED", held), ("MODIFIED", started), ("MODIFIED", started))
+    cluster = watch(("ADDED", waiting), ("MODIFIED", started), ("MODIFIED", started))
     (line,) = cluster.lines(NOW)
     assert refusal(line) == "" and line["event"] == "admitted"
-    what = {
+    fields = {
         "seconds": HOUR / 2,
         "queue": "spot",
         "flavor": "spot-l4",
         "accelerator": "nvidia-l4",
     }
-    assert what.items() <= line.items() and cluster.lines(NOW) == []
-    assert seen(("ADDED", started)).lines(NOW) == [], "the exporter before has written it"
+    assert fields.items() <= line.items() and cluster.lines(NOW) == []
+    assert watch(("ADDED", started)).lines(NOW) == [], "the exporter before has written it"
 
 
-def test_a_job_that_waits_for_googles_answer_has_passed_its_queue() -> None:
-    cluster = seen(("ADDED", workload("a", QuotaReserved="True")))
-    assert [
-        values(cluster, f"queue_{which}_workloads")["spot",] for which in ("pending", "started")
-    ] == [0, 1]
+def test_a_job_in_an_admission_check_has_passed_its_queue() -> None:
+    cluster = watch(("ADDED", workload("a", QuotaReserved="True")))
+    assert values(cluster, "queue_pending_workloads")["spot",] == 0
+    assert values(cluster, "queue_started_workloads")["spot",] == 1
 
 
-def test_a_request_that_is_lost_counts_once_and_only_if_it_was_seen_before() -> None:
-    lost = seen(
+def test_a_lost_request_counts_once_if_it_was_watched() -> None:
+    watched = watch(
         ("ADDED", request(Accepted="True")), *[("MODIFIED", request(Failed="True"))] * 2, kind=1
     )
-    assert values(lost, "provisioning_requests_lost_total")["Failed",] == 1
-    old = seen(
+    assert values(watched, "provisioning_requests_lost_total")["Failed",] == 1
+    unwatched = watch(
         ("ADDED", request(BookingExpired="True")),
         ("MODIFIED", request(BookingExpired="True")),
         kind=1,
     )
-    assert set(values(old, "provisioning_requests_lost_total").values()) == {0}
+    assert set(values(unwatched, "provisioning_requests_lost_total").values()) == {0}

@@ -1,0 +1,227 @@
+"""Reads event lines from Cloud Logging, where GKE sends the standard output of every pod.
+
+Reads through one log view, so that the reader sees containers' output and no other log. Runs in its
+own thread: a slow answer never delays a pass. Guarantee: a line is handed on once; a line that
+comes up to LATE_S late is not missed; a failed read is logged and repeated.
+"""
+
+# Why it is so: infra/decisions/0105.
+
+import json
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import requests
+from google.auth.exceptions import GoogleAuthError
+
+from holdfast.controllers.cluster_objects import JOB_LABELS
+from holdfast.controllers.controller_log import get_logger
+from holdfast.controllers.event_lines import EVICT, FAULTY, MOVED, SCHEDULED
+from holdfast.controllers.event_source import Lines
+from holdfast.ledger.events import Reading, parse
+from holdfast.support.errors import Unjudged
+from holdfast.support.values import rfc3339, unix_s
+from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, events_view
+from holdfast.vocabulary.telemetry import EVENT_VERSION
+
+LOG = get_logger("read-lines")
+URL = "https://logging.googleapis.com/v2/entries:list"
+EVERY_S = 15.0
+LATE_S = 120.0
+TIMEOUT_S = 30.0
+# A project has a quota of 60 reads a minute.
+PAGE = 1000
+PAGES_A_TURN = 5
+PAGES_A_JOB = 100
+LOOK_BACK_S = 6 * 3600.0
+REMEMBERED = 50_000
+HTTP_OK = 200
+_KUBERNETES_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
+NO_JOB = "(a pod of no job)"
+# Lines that only exporter and mover may write about a job: its own pod knows nothing of them.
+WATCHER_EVENTS = (EVICT, MOVED, FAULTY, SCHEDULED)
+# The log agent copies the labels of pods, with "_" in place of ".".
+_JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
+Entry = Mapping[str, Any]
+
+
+class CloudLogs(threading.Thread):
+    def __init__(
+        self,
+        session: requests.Session,
+        project: str,
+        cluster: str,
+        *,
+        namespaces: Collection[str] = JOB_NAMESPACES,
+        url: str = URL,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(name="event-lines", daemon=True)
+        self._session = session
+        self._url = url
+        self._clock = clock
+        self._namespaces = namespaces
+        self._view = events_view(project, cluster)
+        self._cluster = cluster
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[str, str, str], list[bytes]] = {}
+        """Lines by job, namespace and name of the pod that wrote them."""
+        self._newest = rfc3339(clock() - LOOK_BACK_S)
+        self._query: dict[str, Any] = {}
+        """The query whose pages are not all read."""
+        self._read_ids: OrderedDict[str, None] = OrderedDict()
+
+    def news(self) -> Iterable[Lines]:
+        with self._lock:
+            waiting = self._waiting
+            self._waiting = {}
+        return [Lines(lines, *writer) for writer, lines in waiting.items()]
+
+    def of_job(self, job: str, begin_s: float, namespace: str = "") -> Reading:
+        """Returns all lines of a job since a moment; an empty namespace stands for any.
+
+        Raises Unjudged if they cannot be read completely.
+        """
+        if not _KUBERNETES_NAME.fullmatch(job):
+            # No job can have this name, and in a filter it would match something else.
+            return Reading()
+        query = self._make_query(rfc3339(begin_s - LATE_S), job)
+        lines: list[bytes] = []
+        for _ in range(PAGES_A_JOB):
+            page = self._fetch_page(query)
+            # Lines that other pods wrote about the job do not count for it.
+            for entry in _read_entries(page):
+                if speaks_for(entry, job, namespace):
+                    lines.append(_make_line(entry))
+            token = page.get("nextPageToken")
+            if not token:
+                reading = parse(lines, job=job, now_s=self._clock())
+                events = [event for event in reading.events if event.t_us >= begin_s * 1e6]
+                return Reading(events, reading.problems)
+            query["pageToken"] = token
+        raise Unjudged(
+            f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: copy them from the log, and price"
+            " them with `holdfast report`"
+        )
+
+    def run(self) -> None:
+        while not self._closing.is_set():
+            self.turn()
+            self._closing.wait(EVERY_S)
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def turn(self) -> None:
+        """Reads new lines, at most PAGES_A_TURN pages."""
+        try:
+            for _ in range(PAGES_A_TURN):
+                if not self._read_page():
+                    return
+            LOG.warning("event lines: more than can be read at once; at %s", self._newest)
+        except Unjudged as error:
+            LOG.warning("event lines: %s", error)
+
+    def _read_page(self) -> bool:
+        """Reads a page. Returns whether another one is ready."""
+        if not self._query:
+            since_s = unix_s(self._newest) - LATE_S
+            self._query = self._make_query(rfc3339(since_s))
+        page = self._fetch_page(self._query)
+        fresh: list[Entry] = []
+        for entry in _read_entries(page):
+            if entry["insertId"] not in self._read_ids:
+                fresh.append(entry)
+        for entry in fresh:
+            self._read_ids[entry["insertId"]] = None
+            self._newest = max(self._newest, rfc3339(unix_s(entry["timestamp"])))
+        while len(self._read_ids) > REMEMBERED:
+            self._read_ids.popitem(last=False)
+        with self._lock:
+            for entry in fresh:
+                writer = (find_entry_job(entry), *_read_pod(entry))
+                self._waiting.setdefault(writer, []).append(_make_line(entry))
+        token = page.get("nextPageToken")
+        self._query = self._query | {"pageToken": token} if token else {}
+        return bool(token)
+
+    def _make_query(self, since: str, job: str = "") -> dict[str, Any]:
+        events = " OR ".join(f'"{event}"' for event in WATCHER_EVENTS)
+        namespaces = " OR ".join(f'"{namespace}"' for namespace in self._namespaces)
+        conditions = [
+            'resource.type="k8s_container"',
+            f'resource.labels.cluster_name="{self._cluster}"',
+            f"(resource.labels.namespace_name=({namespaces}) OR "
+            f'(resource.labels.namespace_name="{NAMESPACE_MONITORING}" AND'
+            f" jsonPayload.event=({events})))",
+            f"jsonPayload.v={EVENT_VERSION}",
+            "jsonPayload.event:*",
+            f'timestamp>="{since}"',
+        ]
+        if job:
+            conditions.append(f'jsonPayload.job="{job}"')
+        return {
+            "resourceNames": [self._view],
+            "filter": " AND ".join(conditions),
+            "orderBy": "timestamp asc",
+            "pageSize": PAGE,
+        }
+
+    def _fetch_page(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            response = self._session.post(self._url, json=query, timeout=TIMEOUT_S)
+            if response.status_code == HTTP_OK:
+                return response.json()
+        except (requests.RequestException, GoogleAuthError) as error:
+            raise Unjudged(f"Cloud Logging did not answer: {type(error).__name__}") from error
+        fix = ""
+        if response.status_code in (403, 404):
+            fix = f"; {self._view} needs roles/logging.viewAccessor"
+        raise Unjudged(f"Cloud Logging answered {response.status_code}{fix}")
+
+
+def find_entry_job(entry: Entry) -> str:
+    """Returns the job that an entry may speak for.
+
+    The log agent's labels decide; the container cannot choose them.
+    """
+    namespace, _ = _read_pod(entry)
+    if namespace == NAMESPACE_MONITORING:
+        line = entry["jsonPayload"]
+        if line.get("event") == FAULTY:
+            return ""  # it is about a node
+        if line.get("event") in WATCHER_EVENTS:
+            return str(line.get("job") or NO_JOB)
+        return NO_JOB
+    labels = entry.get("labels") or {}
+    for label in _JOB_LABELS:
+        if labels.get(label):
+            return labels[label]
+    return NO_JOB
+
+
+def speaks_for(entry: Entry, job: str, namespace: str = "") -> bool:
+    if find_entry_job(entry) != job:
+        return False
+    writer_namespace, _ = _read_pod(entry)
+    return not namespace or writer_namespace in (namespace, NAMESPACE_MONITORING)
+
+
+def _read_pod(entry: Entry) -> tuple[str, str]:
+    """Returns namespace and name of the pod, as the log agent states them."""
+    resource = entry.get("resource") or {}
+    labels = resource.get("labels") or {}
+    return str(labels.get("namespace_name", "")), str(labels.get("pod_name") or NO_JOB)
+
+
+def _read_entries(page: Mapping[str, Any]) -> Sequence[Entry]:
+    return page.get("entries", ())
+
+
+def _make_line(entry: Entry) -> bytes:
+    return json.dumps(entry["jsonPayload"], sort_keys=True).encode()
