@@ -1,4 +1,4 @@
-"""Calls that outlive a service that is away for a while."""
+"""Retries of calls to a service that may be unavailable for a while."""
 
 import random
 import time
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
-# Without a state: a retry must not draw from the stream of a training, and forked ranks must not
-# pause for the same time.
+# A generator without state: a retry must not advance the random stream of a training, and forked
+# ranks must not pause for the same time.
 _JITTER = random.SystemRandom()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retry:
-    """Repeats a call while it fails with one of `transient`; pauses double up to the longest, with
-    jitter.
+    """Repeats a call while it fails with a transient error.
+
+    Pauses double up to the longest, with jitter.
     """
 
     transient: tuple[type[Exception], ...]
-    """Nothing else: a refusal stays one, however often the call is repeated."""
+    """The errors to retry. A refusal is not one: repeating the call does not change it."""
     give_up: Callable[[], bool]
-    """Called after each failure; true raises it."""
+    """A function that is called after each failure; if it returns True, the error is raised."""
     on_error: Callable[[Exception], object] = lambda _: None
-    """Of each failure; may raise another one in its place."""
+    """A function that is called with each error; it may raise another one instead."""
     first_pause_s: float = 0.05
     longest_pause_s: float = 2.0
     sleep: Callable[[float], object] = time.sleep
@@ -37,6 +38,6 @@ class Retry:
                 self.on_error(error)
                 if self.give_up():
                     raise
-            # Jitter: those that lost the same service must not come back together.
+            # Jitter: clients that lost the same service must not return at the same time.
             self.sleep(pause_s * _JITTER.uniform(0.5, 1.0))
             pause_s = min(self.longest_pause_s, pause_s * 2)
