@@ -1,1 +1,1 @@
-"""Batch inference: items leased from a queue, predicted, stored exactly once in PostgreSQL."""
+"""Inference: batch workers with queue, results and predictor; the online server and its proxy."""

@@ -1,6 +1,4 @@
-"""The commands `python -m holdfast batch VERB`. Bodies import what they need when they run, so that
---help is fast.
-"""
+"""The commands `python -m holdfast batch VERB`. Bodies import when they run, for a fast --help."""
 
 import json
 import sys
@@ -17,26 +15,23 @@ from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
-class _Explaining(TyperGroup):
-    """What the database or the queue refuses is no bug of these commands."""
+class _BatchGroup(TyperGroup):
+    """Explains errors of the database and the queue, which are no bugs of these commands."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in (
-                "psycopg",
-                "psycopg_pool",
-                "holdfast",
-            ):
+            package = type(error).__module__.partition(".")[0]
+            if package not in ("psycopg", "psycopg_pool", "holdfast"):
                 raise
-            from holdfast.inference.results.connect import explained
+            from holdfast.inference.results.connect import explain
 
-            raise explained(error) from error
+            raise explain(error) from error
 
 
 app = typer.Typer(
-    cls=_Explaining,
+    cls=_BatchGroup,
     help="Predict every item of a job once.",
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
@@ -45,10 +40,10 @@ app = typer.Typer(
 SETTINGS = {
     "micro_batch": "items predicted and stored together",
     "lease_s": "seconds until a killed worker's items come back",
-    "max_failures": "of an item before it is dead",
-    "predict_timeout_s": "of a micro-batch; 0: learned",
+    "max_failures": "failures of an item before it is dead",
+    "predict_timeout_s": "maximum time of a micro-batch; 0: learned",
 }
-"""Of `batch run --set`; WorkerSettings describes them."""
+"""The settings of `batch run --set`, which WorkerSettings describes."""
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Database = Annotated[
     str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")
@@ -98,8 +93,9 @@ def prepare(
         ),
     ] = None,
 ) -> None:
-    """Update the schema of a database and grant rights to logins; safe to repeat. With --dir its
-    URI is the first line, as JSON.
+    """Update the schema of a database and grant rights to logins; safe to repeat.
+
+    With --dir its URI is the first line, as JSON.
     """
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect, database_uri
@@ -111,16 +107,19 @@ def prepare(
                 "an embedded database has one login",
                 got="--dir with options of another database",
                 allowed="--dir alone",
-                fix="leave the others out",
+                fix="remove the other options",
             )
         _serve(directory)
         return
-    wanted = schema.grants_of(grants or [])
+    roles = schema.parse_grants(grants or [])
     with connect(database_uri(database)) as connection:
         if as_role:
             schema.act_as(connection, as_role)
-        changes = [*schema.migrate(connection), *schema.grant(connection, wanted)]
-    print("\n".join(changes) or "nothing to do", file=sys.stderr)
+        changes = schema.migrate(connection) + schema.grant(connection, roles)
+    print(
+        "\n".join(changes) or "nothing to do",
+        file=sys.stderr,
+    )
 
 
 def _serve(directory: Path) -> None:
@@ -133,7 +132,11 @@ def _serve(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
         with connect(server.uri) as connection:
             schema.migrate(connection)
-        print(json.dumps({"schema": "holdfast.batch-database/1", "uri": server.uri}), flush=True)
+        document = {
+            "schema": "holdfast.batch-database/1",
+            "uri": server.uri,
+        }
+        print(json.dumps(document), flush=True)
         serve(server, shutdown.wait)
 
 
@@ -161,8 +164,8 @@ def enqueue(
 ) -> None:
     """Queue every item of a source. Safe to repeat: each item is queued once."""
     from holdfast.inference.enqueue import enqueue as write
-    from holdfast.inference.results.jobs import deadline_of
-    from holdfast.inference.run import PubSubOptions, publishing
+    from holdfast.inference.results.jobs import parse_deadline
+    from holdfast.inference.run import PubSubOptions, open_publisher
     from holdfast.inference.sources import items_of
 
     items = items_of(
@@ -171,35 +174,33 @@ def enqueue(
         id_column=id_column,
         body_column=body_column,
     )
-    at = deadline_of(deadline)
+    deadline_time = parse_deadline(deadline)
     broker = PubSubOptions(topic, subscription)
     with (
         working(f"enqueue {job}") as step,
-        publishing(database, job, broker) as (connection, queue),
+        open_publisher(database, job, broker) as (connection, queue),
     ):
-        done = write(
+        counts = write(
             connection,
             queue,
             job,
             items,
-            lambda seen: step(f"{seen} items"),
-            deadline=at,
+            lambda count: step(f"{count} items"),
+            deadline=deadline_time,
             subscription=subscription,
         )
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "schema": "holdfast.batch-enqueue/1",
-                    "job": job,
-                    **done,
-                }
-            )
-        )
+        document = {
+            "schema": "holdfast.batch-enqueue/1",
+            "job": job,
+            **counts,
+        }
+        print(json.dumps(document))
     print(
-        f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}",
+        f"{job}: {counts['seen']} items, {counts['new']} new",
         file=sys.stderr,
     )
+    print(f"Next: python -m holdfast batch run {job}", file=sys.stderr)
 
 
 @app.command(
@@ -234,23 +235,26 @@ def run(
     from holdfast.inference.worker.settings import WorkerSettings
     from holdfast.runtime.shutdown import leave_now
 
+    spec = PredictorSpec(
+        name=predictor,
+        model=model,
+        checkpoints=checkpoints,
+        run=run_name,
+    )
+    options = assigned(
+        settings or (),
+        WorkerSettings,
+        SETTINGS,
+    )
     launch = Launch(
         job=job,
         database=database,
-        predictor=PredictorSpec(
-            name=predictor,
-            model=model,
-            checkpoints=checkpoints,
-            run=run_name,
-        ),
+        predictor=spec,
         events=events,
-        settings=WorkerSettings(
-            window_s=window, **assigned(settings or (), WorkerSettings, SETTINGS)
-        ),
+        settings=WorkerSettings(window_s=window, **options),
         broker=PubSubOptions(topic, subscription),
     )
-    # All is closed and written down; torn down piece by piece, an interpreter on a busy machine
-    # takes seconds more.
+    # Everything is closed and recorded; the interpreter's own exit takes seconds on a busy machine.
     leave_now(run_worker(launch))
 
 
@@ -262,11 +266,14 @@ def status(
 ) -> None:
     """Show progress, rate and remaining time of a job."""
     from holdfast.inference.results.connect import connect, database_uri
-    from holdfast.inference.results.status import read_status, table
+    from holdfast.inference.results.status import format_table, load_status
 
     with connect(database_uri(database)) as connection:
-        found = read_status(connection, job)
-    print(json.dumps(found.to_json()) if as_json else table(found))
+        job_status = load_status(connection, job)
+    if as_json:
+        print(json.dumps(job_status.to_json()))
+    else:
+        print(format_table(job_status))
 
 
 @app.command(
@@ -286,7 +293,7 @@ def failures(
         list[str] | None,
         typer.Option(
             help=(
-                "With --redrive: only these items, which Pub/Sub may have given up; default: all"
+                "With --redrive: only these items, which Pub/Sub may have dropped; default: all"
                 " that failed."
             )
         ),
@@ -295,41 +302,55 @@ def failures(
     subscription: Subscription = "",
     as_json: AsJson = False,
 ) -> None:
-    """List failed items with reason and number of tries; exit 1 if there are any. --redrive puts
-    them back in the queue.
+    """List failed items with reason and number of tries; exit 1 if there are any.
+
+    --redrive puts them back in the queue.
     """
+    from holdfast.inference.results import dead_letters
     from holdfast.inference.results.connect import connect, database_uri
-    from holdfast.inference.results.dead_letters import newest
-    from holdfast.inference.results.dead_letters import redrive as put_back
-    from holdfast.inference.run import PubSubOptions, publishing
-    from holdfast.support.printable import printable
+    from holdfast.inference.run import PubSubOptions, open_publisher
     from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 
     if redrive:
-        with publishing(database, job, PubSubOptions(topic, subscription)) as (connection, queue):
-            revived = put_back(connection, queue, job, item or [], subscription)
-        print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
+        broker = PubSubOptions(topic, subscription)
+        with open_publisher(database, job, broker) as (connection, queue):
+            revived = dead_letters.redrive(
+                connection,
+                queue,
+                job,
+                item or [],
+                subscription,
+            )
+        print(
+            f"{job}: {len(revived)} items back in the queue",
+            file=sys.stderr,
+        )
         return
     with connect(database_uri(database)) as connection:
-        found = newest(connection, job, limit)
+        letters = dead_letters.list_newest(connection, job, limit)
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "schema": "holdfast.batch-failures/1",
-                    "job": job,
-                    "failures": found,
-                }
-            )
-        )
+        document = {
+            "schema": "holdfast.batch-failures/1",
+            "job": job,
+            "failures": letters,
+        }
+        print(json.dumps(document))
     else:
-        for dead_letter in found:
-            why = ": ".join(filter(None, (str(dead_letter["reason"]), str(dead_letter["message"]))))
-            name = dead_letter["item"] or dead_letter["digest"]
-            print(f"{printable(str(name))}  {printable(why)}  after {dead_letter['failures']}")
-    if found:
+        for letter in letters:
+            print(_format_letter(letter))
+    if letters:
         print(f"Next: python -m holdfast batch failures {job} --redrive", file=sys.stderr)
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _format_letter(letter: dict[str, object]) -> str:
+    from holdfast.support.printable import printable
+
+    name = str(letter["item"] or letter["digest"])
+    reason = str(letter["reason"])
+    if letter["message"]:
+        reason += f": {letter['message']}"
+    return f"{printable(name)}  {printable(reason)}  after {letter['failures']}"
 
 
 @app.command(epilog=examples("python -m holdfast batch export my-job --out results.jsonl"))
@@ -347,4 +368,7 @@ def export(
         jobs.require(connection, job)
         with working(f"export {job}"):
             count = write(connection, job, out)
-    print(f"{count} rows in {out}", file=sys.stderr)
+    print(
+        f"{count} rows in {out}",
+        file=sys.stderr,
+    )

@@ -1,8 +1,8 @@
-"""Register items and hand them to the queue, once each: run it again and nothing is added twice.
+"""The registration of items: each is queued once, however often a source is enqueued.
 
-All items and their rows in the outbox are registered in one transaction: a source that ends badly,
-or a database without room, leaves nothing behind. A row goes when the queue has taken its item.
-Killed in between, the next publisher publishes it again: at worst an item is published twice and
+All items and their rows in the outbox are registered in one transaction, so an error of the source
+or a full database changes nothing. A row is removed when the queue has accepted its item. After a
+kill in between, the next publisher publishes the item again: it may be published twice, and is
 computed once.
 """
 
@@ -23,14 +23,18 @@ _REGISTER = """
 WITH fresh AS (
     INSERT INTO holdfast.item (job, item, digest, body)
     SELECT %(job)s, v.item, v.digest, v.body
-    FROM (SELECT DISTINCT ON (item) * FROM unnest(%(items)s::text[], %(digests)s::text[], %(bodies)s::bytea[])
-          AS u(item, digest, body) ORDER BY item) AS v
+    FROM (
+        SELECT DISTINCT ON (item) *
+        FROM unnest(%(items)s::text[], %(digests)s::text[], %(bodies)s::bytea[])
+            AS u(item, digest, body)
+        ORDER BY item
+    ) AS v
     ON CONFLICT (job, item) DO NOTHING
     RETURNING item
 ), queued AS (
     INSERT INTO holdfast.outbox (job, item) SELECT %(job)s, item FROM fresh
 ), counted AS (
-    -- Only then: the row stays locked to the end, and a worker that starts writes it.
+    -- Only if there are new items: the row stays locked, and a starting worker writes it.
     UPDATE holdfast.job SET total = total + (SELECT count(*) FROM fresh)
     WHERE job = %(job)s AND EXISTS (SELECT FROM fresh)
 )
@@ -48,25 +52,28 @@ def enqueue(
     queue: Queue,
     job: str,
     items: Iterable[Item],
-    progress: Callable[[int], None] = lambda seen: None,
+    progress: Callable[[int], None] = lambda count: None,
     *,
     deadline: datetime | None = None,
     subscription: str = "",
 ) -> dict[str, int]:
-    """Of a job that may be new. How many were seen, and are new: the others were there with the
-    same content.
+    """Enqueues items of a job that may be new.
+
+    Returns the number of items, of new ones and of published ones. Raises InputError for an empty
+    source, or for two contents with one id.
     """
-    # what the caller has read opened one, and our writes would not be visible in it
+    # The caller's reads opened a transaction, in which our writes would not be visible.
     connection.commit()
-    seen = new = 0
+    count = 0
+    new_count = 0
     with connection.transaction():
         jobs.register(connection, job, deadline)
         jobs.bind(connection, subscription, job)
-        for chunk in chunks(items):
-            new += _register(connection, job, chunk)
-            seen += len(chunk)
-            progress(seen)
-        if not seen:
+        for chunk in split_chunks(items):
+            new_count += _register(connection, job, chunk)
+            count += len(chunk)
+            progress(count)
+        if not count:
             raise InputError(
                 "the source contains no item",
                 got="0 items",
@@ -74,14 +81,14 @@ def enqueue(
                 fix="check --source",
             )
     return {
-        "seen": seen,
-        "new": new,
+        "seen": count,
+        "new": new_count,
         "published": jobs.publish(connection, queue, job),
     }
 
 
-def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """By count and by bytes, whichever is full first."""
+def split_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Splits items into chunks of at most CHUNK_ITEMS and about CHUNK_BYTES."""
     chunk: list[Item] = []
     size = 0
     for item in items:
@@ -95,7 +102,11 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield chunk
 
 
-def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:
+def _register(
+    connection: Connection,
+    job: str,
+    chunk: Sequence[Item],
+) -> int:
     columns = {
         "job": job,
         "items": [item.id for item in chunk],
@@ -103,12 +114,12 @@ def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:
         "bodies": [item.body for item in chunk],
     }
     row = connection.execute(_REGISTER, columns).fetchone()
-    # Also finds two of this chunk that have one id and two contents.
-    changed = connection.execute(_CHANGED, columns).fetchone()
-    if changed is not None:
+    # This also detects two items of the chunk with the same id.
+    changed_row = connection.execute(_CHANGED, columns).fetchone()
+    if changed_row is not None:
         raise InputError(
             "two items have the same id and different content",
-            got=f"{changed[0]} in job {job}",
+            got=f"{changed_row[0]} in job {job}",
             allowed="one content per id: results are stored by id",
             fix="rename the item, or enqueue the new content as another job",
         )

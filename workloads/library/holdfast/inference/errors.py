@@ -1,4 +1,4 @@
-"""Exceptions of batch and online inference, and which part of their text may be shown."""
+"""The exceptions of batch and online inference, and the redaction of their text."""
 
 import math
 import os
@@ -8,11 +8,11 @@ from holdfast.support.errors import HoldfastError
 
 
 class BatchError(HoldfastError):
-    """Base of the tree; never raised itself."""
+    """The base of batch errors; never raised itself."""
 
 
 class MalformedMessage(BatchError, ValueError):
-    """A message is no item. The text never repeats the message's content."""
+    """A message is no item. The text of the error never repeats its content."""
 
 
 class QueueUnavailable(BatchError, RuntimeError):
@@ -20,27 +20,27 @@ class QueueUnavailable(BatchError, RuntimeError):
 
 
 class PredictorError(BatchError, RuntimeError):
-    """Of the predicting side; never raised itself."""
+    """The base of errors of the predictor; never raised itself."""
 
 
 class PredictorBroken(PredictorError):
-    """The device or the model is at fault, not an item: exit, and let another node try."""
+    """The device or the model is at fault, not an item: another node should try."""
 
 
 class ProcessDied(PredictorError):
-    """The predicting process ended: an item's fault, or the device's; triage decides which."""
+    """The predicting process ended; triage decides if an item or the device is at fault."""
 
 
 class TimedOut(ProcessDied):
-    """It did not answer in time, and was ended."""
+    """The predicting process did not answer in time, and was ended."""
 
 
 class LoaderFailed(PredictorError):
-    """load() has a bug, which every node would meet."""
+    """The method load() has a bug, which occurs on every node."""
 
 
 class ItemFault(PredictorError):
-    """An exception of predict(), with the class that it had in the predicting process."""
+    """An exception of predict(), with its class in the predicting process."""
 
     def __init__(self, error_class: str, message: str) -> None:
         self.error_class = error_class
@@ -48,9 +48,10 @@ class ItemFault(PredictorError):
 
 
 class Refused(HoldfastError):
-    """A request gets no prediction: 400 malformed, 404 no such model, 408 too slow, 413 too large,
-    422 the model refuses it, 429 load, 500 it ends the predictor, 503 this server not now (another
-    may), 504 too late.
+    """A request gets no prediction.
+
+    400: malformed. 404: unknown model. 408: too slow. 413: too large. 422: rejected by the model.
+    429: overload. 500: it ends the predictor. 503: not on this server now. 504: too late.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Refused(HoldfastError):
 
 MAX_CHARS = 300
 _MIN_WORD = 5
-# key=value pairs of usual secrets, bearer tokens, passwords in URIs.
+# It matches key=value pairs of usual secrets, bearer tokens and passwords in URIs.
 _SECRET = re.compile(
     r"(?i)(\bauthorization\b\s*[=:]\s*)[^\r\n]+"
     r"|(\b(?:password|passwd|secret|token|api[_-]?key)\b\s*[=:]\s*)\S+"
@@ -82,15 +83,22 @@ _SECRET = re.compile(
 _SECRET_NAME = re.compile(r"(?i)passw|secret|token|api_?key|credential|database_url")
 
 
-def redacted(text: str, *, content: bytes = b"") -> str:
-    """At most MAX_CHARS; words that occur in `content` and values of secret variables are left out."""
+def redact(text: str, *, content: bytes = b"") -> str:
+    """Removes words of `content` and values of secrets; returns at most MAX_CHARS characters."""
     for name, value in os.environ.items():
         if len(value) >= _MIN_WORD and _SECRET_NAME.search(name):
             text = text.replace(value, "***")
-    text = _SECRET.sub(lambda m: f"{next(filter(None, m.groups()))}***", text)
-    known = content.decode("utf-8", "replace")
-    words = (
-        ("***" if len(word) >= _MIN_WORD and word in known else word)
-        for word in re.split(r"(\W+)", text)
-    )
-    return "".join(c if c.isprintable() else " " for c in "".join(words))[:MAX_CHARS]
+    text = _SECRET.sub(_keep_key, text)
+    content_text = content.decode("utf-8", "replace")
+    words: list[str] = []
+    for word in re.split(r"(\W+)", text):
+        is_content = len(word) >= _MIN_WORD and word in content_text
+        words.append("***" if is_content else word)
+    characters = [c if c.isprintable() else " " for c in "".join(words)]
+    return "".join(characters)[:MAX_CHARS]
+
+
+def _keep_key(match: re.Match[str]) -> str:
+    """Returns what precedes a secret, such as its key, and asterisks."""
+    key = next(filter(None, match.groups()))
+    return f"{key}***"

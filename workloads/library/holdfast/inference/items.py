@@ -1,11 +1,12 @@
-"""An item: what is queued, predicted and stored once. Its message, its name's grammar, its limits.
+"""Items, which are queued, predicted and stored once: their messages, names and limits.
 
-Everything here comes from outside and is checked before it is stored, sent or computed on.
+All of it is input, and checked before it is stored, sent or used.
 """
 
 import base64
 import hashlib
 import json
+import re
 import unicodedata
 from dataclasses import dataclass
 from typing import cast
@@ -15,10 +16,11 @@ from holdfast.support.errors import InputError
 
 MAX_ITEM_CHARS = 512
 MAX_JOB_CHARS = 63
-# Pub/Sub takes 10 MB a message; base64 makes 4 bytes of 3.
+# Pub/Sub takes messages of 10 MB; base64 makes 4 bytes of 3.
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_MESSAGE_BYTES = 6 * 1024 * 1024
 MESSAGE_VERSION = 1
+_JOB_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_JOB_CHARS}}}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,73 +35,84 @@ class Item:
 
 
 def encode(item: Item) -> bytes:
-    """One JSON object, readable by a publisher in any language."""
-    body = base64.b64encode(item.body).decode()
-    return json.dumps(
-        {
-            "v": MESSAGE_VERSION,
-            "job": item.job,
-            "item": item.id,
-            "body": body,
-        }
-    ).encode()
+    """Encodes a message: a JSON object, which publishers in any language can write."""
+    message = {
+        "v": MESSAGE_VERSION,
+        "job": item.job,
+        "item": item.id,
+        "body": base64.b64encode(item.body).decode(),
+    }
+    return json.dumps(message).encode()
 
 
 def decode(data: bytes) -> Item:
+    """Decodes a message. Raises MalformedMessage if it is no item."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise MalformedMessage(f"{len(data)} bytes, allowed {MAX_MESSAGE_BYTES}")
-    try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
-        raise MalformedMessage("not JSON") from None
-    if (
-        not isinstance(fields, dict)
-        or cast("dict[str, object]", fields).get("v") != MESSAGE_VERSION
-    ):
-        raise MalformedMessage(f"not an object of version {MESSAGE_VERSION}")
-    job, name, body = (
-        cast("dict[str, object]", fields).get(key) for key in ("job", "item", "body")
-    )
+    fields = _parse_fields(data)
+    job = fields.get("job")
+    name = fields.get("item")
+    body = fields.get("body")
     if not (isinstance(job, str) and isinstance(name, str) and isinstance(body, str)):
         raise MalformedMessage("job, item and body must be text")
-    why = job_fault(job)
-    if why or (why := id_fault(name)):
-        raise MalformedMessage(why)
+    fault = find_job_fault(job) or find_id_fault(name)
+    if fault:
+        raise MalformedMessage(fault)
+    return Item(
+        job=job,
+        id=name,
+        body=_decode_body(body),
+    )
+
+
+def _parse_fields(data: bytes) -> dict[str, object]:
     try:
-        decoded = base64.b64decode(body, validate=True)
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        raise MalformedMessage("not JSON") from None
+    if isinstance(message, dict):
+        fields = cast("dict[str, object]", message)
+        if fields.get("v") == MESSAGE_VERSION:
+            return fields
+    raise MalformedMessage(f"not an object of version {MESSAGE_VERSION}")
+
+
+def _decode_body(text: str) -> bytes:
+    try:
+        body = base64.b64decode(text, validate=True)
     except ValueError:
         raise MalformedMessage("body is not base64") from None
-    if len(decoded) > MAX_BODY_BYTES:
-        raise MalformedMessage(f"body has {len(decoded)} bytes, allowed {MAX_BODY_BYTES}")
-    return Item(job=job, id=name, body=decoded)
+    if len(body) > MAX_BODY_BYTES:
+        raise MalformedMessage(f"body has {len(body)} bytes, allowed {MAX_BODY_BYTES}")
+    return body
 
 
-def id_fault(name: str) -> str:
-    """Why `name` cannot be an item id; empty when it can."""
+def find_id_fault(name: str) -> str:
+    """Returns why `name` cannot be an item id; empty if it can."""
     if not 1 <= len(name) <= MAX_ITEM_CHARS:
         return f"item id has {len(name)} characters, allowed 1 to {MAX_ITEM_CHARS}"
-    # Cc: control characters with NUL, which PostgreSQL refuses. Cs: half a surrogate pair, no
-    # UTF-8.
+    # Cc: control characters with NUL, which PostgreSQL rejects. Cs: half a surrogate pair, which
+    # UTF-8 cannot encode.
     if any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
         return "item id holds a control character or a lone surrogate"
     return ""
 
 
-def job_fault(name: str) -> str:
-    if 1 <= len(name) <= MAX_JOB_CHARS and all(
-        c.isascii() and (c.isalnum() or c in "._-") for c in name
-    ):
-        if name[0].isalnum():
-            return ""
+def find_job_fault(name: str) -> str:
+    """Returns why `name` cannot be a job name; empty if it can."""
+    if not _JOB_NAME.fullmatch(name):
+        return f"job name is not 1 to {MAX_JOB_CHARS} of A-Z a-z 0-9 . _ -"
+    if not name[0].isalnum():
         return "job name begins with neither letter nor digit"
-    return f"job name is not 1 to {MAX_JOB_CHARS} of A-Z a-z 0-9 . _ -"
+    return ""
 
 
-def checked_job(name: str) -> str:
-    why = job_fault(name)
-    if why:
+def check_job(name: str) -> str:
+    """Returns a valid job name. Raises InputError for any other."""
+    fault = find_job_fault(name)
+    if fault:
         raise InputError(
-            why,
+            fault,
             got=repr(name[:80]),
             allowed="such as nightly-2026-11-21",
             fix="rename the job",
@@ -107,12 +120,18 @@ def checked_job(name: str) -> str:
     return name
 
 
-def checked_item(job: str, name: str, body: bytes, *, source: object) -> Item:
-    """An item at the border of enqueue, or an InputError that names its place."""
-    why = id_fault(name)
-    if why:
+def make_item(
+    job: str,
+    name: str,
+    body: bytes,
+    *,
+    source: object,
+) -> Item:
+    """Makes an item from input. Raises InputError, which names its place in `source`."""
+    fault = find_id_fault(name)
+    if fault:
         raise InputError(
-            why,
+            fault,
             got=f"{name[:60]!r} in {source}",
             allowed="printable text",
             fix="rename the item",
@@ -122,6 +141,7 @@ def checked_item(job: str, name: str, body: bytes, *, source: object) -> Item:
 
 
 def require_size(name: str, size: int, *, source: object) -> None:
+    """Raises InputError if a message cannot hold a body of this size."""
     if size > MAX_BODY_BYTES:
         raise InputError(
             "item is larger than a message may be",

@@ -1,4 +1,4 @@
-"""Composition: from the options of the batch commands to a worker, a queue and a store."""
+"""The composition of a batch worker, its queue and its store from the commands' options."""
 
 import time
 from collections.abc import Callable, Generator
@@ -9,8 +9,8 @@ from pathlib import Path
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
-from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.errors import LoaderFailed, PredictorBroken, redact
+from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
@@ -31,7 +31,7 @@ from holdfast.vocabulary.telemetry import KIND_BATCH
 
 @dataclass(frozen=True, slots=True)
 class PubSubOptions:
-    """Pub/Sub instead of the queue in PostgreSQL; both empty: that one."""
+    """The topic and subscription on Pub/Sub; both empty for the queue in PostgreSQL."""
 
     topic: str
     subscription: str
@@ -40,7 +40,9 @@ class PubSubOptions:
         if bool(self.topic) != bool(self.subscription):
             raise InputError(
                 "--topic and --subscription must be given together",
-                got=f"topic {self.topic or '(none)'}, subscription {self.subscription or '(none)'}",
+                got=(
+                    f"topic {self.topic or '(none)'}, subscription {self.subscription or '(none)'}"
+                ),
                 allowed="both, or neither for the queue in PostgreSQL",
                 fix="give --topic and --subscription",
             )
@@ -57,19 +59,21 @@ class Launch:
 
 
 @contextmanager
-def publishing(
-    database: str, job: str, broker: PubSubOptions
+def open_publisher(
+    database: str,
+    job: str,
+    broker: PubSubOptions,
 ) -> Generator[tuple[Connection, Queue]]:
-    """For a command that puts items in the job's queue."""
+    """Opens the database and the queue, for a command that queues items."""
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
-        with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
+        with open_pool(uri) as pool, open_queue(pool, job, broker) as queue:
             yield connection, queue
 
 
 @contextmanager
-def opened_queue(
+def open_queue(
     pool: ConnectionPool[Connection],
     job: str,
     broker: PubSubOptions,
@@ -87,14 +91,12 @@ def opened_queue(
     publisher = pubsub_v1.PublisherClient()
     subscriber = pubsub_v1.SubscriberClient()
     try:
-        topic = broker.topic
-        subscription = broker.subscription
         yield PubSubQueue(
             publisher,
             subscriber,
             job=job,
-            topic=topic,
-            subscription=subscription,
+            topic=broker.topic,
+            subscription=broker.subscription,
             lease_s=lease_s,
         )
     finally:
@@ -104,49 +106,16 @@ def opened_queue(
 
 
 def run_worker(launch: Launch) -> int:
-    """The exit code of the process."""
+    """Runs a worker; returns the exit code of the process."""
     shutdown = of_process()
     # No item is leased before the model is loaded, so a notice ends the process at once.
     shutdown.nothing_at_stake = True
     logs.set_job(launch.job)
-    began = time.monotonic()
-    settings = launch.settings
-    uri = database_uri(launch.database)
     with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
-        telemetry = WorkerTelemetry(events)
         try:
-            predictor, fingerprint = _loaded(launch, uri, shutdown, telemetry)
-            events.emit("start", rank=0, world_size=1, attempt=0)
-            load_s = time.monotonic() - began
-            with (
-                closing(predictor),
-                open_pool(uri) as pool,
-                opened_queue(
-                    pool,
-                    launch.job,
-                    launch.broker,
-                    lease_s=settings.lease_s,
-                    sleep=shutdown.wait,
-                ) as queue,
-            ):
-                results = PostgresResults(
-                    pool,
-                    job=launch.job,
-                    fingerprint=fingerprint,
-                    worker=events.process,
-                    load_s=load_s,
-                )
-                shutdown.begin()
-                parts = Parts(
-                    queue=queue,
-                    results=results,
-                    settings=settings,
-                    shutdown=shutdown,
-                    telemetry=telemetry,
-                )
-                code = Worker(parts, predictor).run()
+            code = _load_and_work(launch, shutdown, events)
         except (PredictorBroken, LoaderFailed) as error:
-            logs.error("load", f"the model cannot be loaded: {redacted(str(error))}")
+            logs.error("load", f"the model cannot be loaded: {redact(str(error))}")
             return EXIT_RETRY if isinstance(error, PredictorBroken) else EXIT_BUG
         except TRANSIENT as error:
             logs.error(
@@ -157,31 +126,87 @@ def run_worker(launch: Launch) -> int:
     return code
 
 
-def _loaded(
+def _load_and_work(launch: Launch, shutdown: Shutdown, events: EventLog) -> int:
+    start = time.monotonic()
+    uri = database_uri(launch.database)
+    telemetry = WorkerTelemetry(events)
+    predictor, fingerprint = _load_predictor(
+        launch,
+        uri,
+        shutdown,
+        telemetry,
+    )
+    events.emit("start", rank=0, world_size=1, attempt=0)
+    load_s = time.monotonic() - start
+    with closing(predictor), open_pool(uri) as pool:
+        opened_queue = open_queue(
+            pool,
+            launch.job,
+            launch.broker,
+            lease_s=launch.settings.lease_s,
+            sleep=shutdown.wait,
+        )
+        with opened_queue as queue:
+            results = PostgresResults(
+                pool,
+                job=launch.job,
+                fingerprint=fingerprint,
+                worker=events.process,
+                load_s=load_s,
+            )
+            shutdown.begin()
+            parts = Parts(
+                queue=queue,
+                results=results,
+                settings=launch.settings,
+                shutdown=shutdown,
+                telemetry=telemetry,
+            )
+            return Worker(parts, predictor).run()
+
+
+def _load_predictor(
     launch: Launch,
     uri: str,
     shutdown: Shutdown,
     telemetry: WorkerTelemetry,
 ) -> tuple[ProcessPredictor, str]:
-    """No connection is held while the model loads: that may take longer than an idle connection
+    """Loads the model and pins the job's configuration; returns the fingerprint.
+
+    It holds no connection while the model loads, which may take longer than an idle connection
     lasts.
     """
 
-    def pinned() -> dict[str, object]:
+    def load_pinned() -> dict[str, object]:
         with connect(uri) as connection:
             schema.require_current(connection)
             jobs.require(connection, launch.job)
-            jobs.bind(connection, launch.broker.subscription, launch.job)
+            jobs.bind(
+                connection,
+                launch.broker.subscription,
+                launch.job,
+            )
             return jobs.pinned_configuration(connection, launch.job)
 
     def pin() -> str:
         with connect(uri) as connection:
-            return jobs.pin(connection, launch.job, predictor.configuration)
+            return jobs.pin(
+                connection,
+                launch.job,
+                predictor.configuration,
+            )
 
     retry = telemetry.retry(give_up=lambda: shutdown.requested)
-    spec = replace(launch.predictor, pinned=retry(pinned))
-    most_s = launch.settings.predict_timeout_s or LONGEST_PREDICTION_S
-    predictor = ProcessPredictor(spec, timeout_s=most_s, stopping=lambda: shutdown.requested)
-    # Loaded first: a model that does not fit must not become the job's configuration.
+    spec = replace(
+        launch.predictor,
+        pinned=retry(load_pinned),
+    )
+    timeout_s = launch.settings.predict_timeout_s or LONGEST_PREDICTION_S
+    predictor = ProcessPredictor(
+        spec,
+        timeout_s=timeout_s,
+        stopping=lambda: shutdown.requested,
+    )
+    # Load before pinning: a model that does not fit must not become the job's configuration.
     predictor.load()
     return predictor, retry(pin)

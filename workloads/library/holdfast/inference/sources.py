@@ -1,7 +1,7 @@
-"""Where items come from: a folder, or a file of rows. Lazily, so that millions need no memory.
+"""The sources of items: a folder, or a file of rows, both read lazily in bounded memory.
 
-Files are read in parallel, a window at a time. Rows are parsed one after the other: registering
-costs more than parsing.
+Files are read in parallel, a window at a time. Rows are parsed one by one, as registering them
+takes longer than parsing.
 """
 
 import itertools
@@ -12,16 +12,23 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.inference.items import MAX_BODY_BYTES, Item, checked_item, require_size
+from holdfast.inference.items import MAX_BODY_BYTES, Item, make_item, require_size
 from holdfast.support.errors import InputError
 from holdfast.support.values import finite
 
 _PARALLEL = 16
 
 
-def items_of(job: str, source: str, *, id_column: str, body_column: str) -> Iterator[Item]:
-    """The items of the folder or file `source`; opened at once, so a wrong source fails before the
-    first item.
+def items_of(
+    job: str,
+    source: str,
+    *,
+    id_column: str,
+    body_column: str,
+) -> Iterator[Item]:
+    """Opens the folder or file `source` and returns an iterator over its items.
+
+    Raises InputError for a source that cannot be read, at once, before the first item.
     """
     path = Path(source)
     if path.is_dir():
@@ -37,58 +44,82 @@ def items_of(job: str, source: str, *, id_column: str, body_column: str) -> Iter
 
 
 def folder_items(job: str, root: Path) -> Iterator[Item]:
-    """Every file below `root`, in the order of paths; its id is its path below `root`."""
+    """Makes an item of every file below `root`, sorted; its id is its path below `root`."""
 
-    def read(path: Path) -> Item:
-        require_size(path.name, path.stat().st_size, source=path)  # before it is read
-        return checked_item(job, path.relative_to(root).as_posix(), path.read_bytes(), source=path)
+    def load(path: Path) -> Item:
+        require_size(
+            path.name,
+            path.stat().st_size,
+            source=path,
+        )  # before it is read
+        name = path.relative_to(root).as_posix()
+        return make_item(
+            job,
+            name,
+            path.read_bytes(),
+            source=path,
+        )
 
-    # A link could lead out of the folder: what it names was not given to us.
-    paths = (path for path in _walk(root) if path.is_file() and not path.is_symlink())
+    files = _walk_files(root)
     with ThreadPoolExecutor(_PARALLEL) as threads:
-        # A window at a time: map() over everything would list and read it all at once.
-        while window := list(itertools.islice(paths, 4 * _PARALLEL)):
-            yield from threads.map(read, window)
+        # A window at a time: map() over all files would list and read all of them at once.
+        while window := list(itertools.islice(files, 4 * _PARALLEL)):
+            yield from threads.map(load, window)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+def _walk_files(folder: Path) -> Iterator[Path]:
+    """Yields regular files. A link is skipped, as it could lead out of the folder."""
+    with os.scandir(folder) as scan:
+        entries = sorted(
+            scan,
+            key=lambda entry: entry.name,
+        )
+    for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path))
-        else:
+            yield from _walk_files(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
 
 
-def row_items(job: str, path: Path, id_column: str, body_column: str) -> Iterator[Item]:
-    """One item a row. Without `body_column` the body is the whole row as JSON."""
+def row_items(
+    job: str,
+    path: Path,
+    id_column: str,
+    body_column: str,
+) -> Iterator[Item]:
+    """Makes an item of every row. Without `body_column` the body is the row as JSON."""
+    required = f"a column {id_column} with the id"
+    if body_column:
+        required += f" and {body_column}"
     for number, row in enumerate(rows(path), start=1):
-        where = f"{path} row {number}"
+        place = f"{path} row {number}"
         if id_column not in row or (body_column and body_column not in row):
+            columns = ", ".join(map(str, row))
             raise InputError(
                 "a row has no such column",
-                got=f"{where}: columns {', '.join(map(str, row))[:200]}",
-                allowed=f"a column {id_column} with the id"
-                + (f" and {body_column}" if body_column else ""),
+                got=f"{place}: columns {columns[:200]}",
+                allowed=required,
                 fix="give --id-column and --body-column",
             )
-        yield checked_item(
-            job, id_of(row, id_column, where), content_of(row, body_column, where), source=where
-        )
+        name = _extract_id(row, id_column, place)
+        body = _extract_body(row, body_column, place)
+        yield make_item(job, name, body, source=place)
 
 
 ENDINGS = (".jsonl", ".parquet")
-# JSON may need six characters for a byte of a body.
+# JSON may use six characters for a byte of a body.
 MAX_ROW_CHARS = 8 * MAX_BODY_BYTES
 
 Row = Mapping[str, object]
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """InputError for a file that cannot be read to its end, when the row is reached."""
+    """Yields the rows of a file. Raises InputError at the row that cannot be read."""
     try:
-        yield from _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+        if path.suffix == ".parquet":
+            yield from _parquet_rows(path)
+        else:
+            yield from _json_rows(path)
     except (ValueError, OSError, RecursionError, NotImplementedError) as error:
         raise InputError(
             "the file of rows cannot be read",
@@ -98,34 +129,39 @@ def rows(path: Path) -> Iterator[Row]:
         ) from None
 
 
-def id_of(row: Row, column: str, where: str) -> str:
+def _extract_id(row: Row, column: str, place: str) -> str:
     value = row[column]
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if isinstance(value, str) or number:
+    is_finite = isinstance(value, float) and math.isfinite(value)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, str) or is_finite or is_integer:
         return str(value)
     raise InputError(
         "an item has no id",
-        got=f"{where}: {type(value).__name__} in column {column}",
+        got=f"{place}: {type(value).__name__} in column {column}",
         allowed="text or a number",
         fix="give another --id-column, or remove the row",
     )
 
 
-def content_of(row: Row, column: str, where: str) -> bytes:
-    """Of one column, or where none is named the whole row as JSON, in which NaN is null."""
-    why = f"nothing in column {column}"
+def _extract_body(row: Row, column: str, place: str) -> bytes:
+    """Returns the content of a column, or without one the row as JSON, in which NaN is null."""
+    reason = f"nothing in column {column}"
+    value: object = None
     try:
         if column:
             value = row[column]
         else:
-            value = json.dumps(finite(dict(row)), sort_keys=True, default=str)
+            value = json.dumps(
+                finite(dict(row)),
+                sort_keys=True,
+                default=str,
+            )
     except (RecursionError, ValueError, TypeError) as error:
-        value = None
-        why = type(error).__name__
+        reason = type(error).__name__
     if value is None:
         raise InputError(
             "a row has no content",
-            got=f"{where}: {why}",
+            got=f"{place}: {reason}",
             allowed="text, bytes or a number; the whole row must be plain JSON",
             fix="give another --body-column, or remove the row",
         )
@@ -136,7 +172,10 @@ def content_of(row: Row, column: str, where: str) -> bytes:
 
 def _json_rows(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_ROW_CHARS + 1), ""), start=1):
+        for number in itertools.count(1):
+            line = file.readline(MAX_ROW_CHARS + 1)
+            if not line:
+                return
             if len(line) > MAX_ROW_CHARS:
                 raise ValueError(f"a row is longer than {MAX_ROW_CHARS} characters")
             if not line.strip():

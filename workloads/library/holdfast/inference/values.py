@@ -1,6 +1,6 @@
-"""A value: what a predictor computed of one item, plain JSON. Its limits, checked item by item.
+"""Values, which a predictor computes for items: plain JSON within limits.
 
-In the database one value that cannot be stored would fail its whole micro-batch.
+They are checked one by one: a value that the database cannot store would fail its micro-batch.
 """
 
 import json
@@ -10,35 +10,45 @@ from typing import cast
 
 MAX_VALUE_CHARS = 1024 * 1024
 MAX_NESTING = 500
-# An escaped NUL, and not a backslash before four digits.
+# It matches an escaped NUL, not a backslash before four digits.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 Value = Mapping[str, object]
 
 
 def encode_value(value: Value) -> str:
-    """The text that is stored; ValueError for what JSON or PostgreSQL cannot hold (NaN, NUL, half a
-    surrogate pair).
+    """Returns the text to store.
+
+    Raises ValueError for values that JSON or PostgreSQL cannot hold (NaN, NUL, half a surrogate
+    pair).
     """
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     if _NUL.search(text) or len(text) > MAX_VALUE_CHARS:
         raise ValueError(f"a value may hold no NUL and at most {MAX_VALUE_CHARS} characters")
-    if text.count("[") + text.count("{") > MAX_NESTING and _nesting(value) > MAX_NESTING:
+    # Counting brackets is cheap, and few values have so many.
+    brackets = text.count("[") + text.count("{")
+    if brackets > MAX_NESTING and _measure_nesting(value) > MAX_NESTING:
         raise ValueError(f"a value may be nested {MAX_NESTING} deep")
     text.encode()
     return text
 
 
-def _nesting(value: object) -> int:
-    """Level by level: a recursion would end before the depth is known."""
+def _measure_nesting(value: object) -> int:
+    """Returns the depth, level by level: a recursion would fail before the depth is known."""
     depth = 0
-    level = [value]
-    while level := [inner for outer in level for inner in _inside(outer)]:
+    level = list(_children(value))
+    while level:
         depth += 1
+        next_level: list[object] = []
+        for child in level:
+            next_level.extend(_children(child))
+        level = next_level
     return depth
 
 
-def _inside(value: object) -> Iterable[object]:
+def _children(value: object) -> Iterable[object]:
     if isinstance(value, Mapping):
         return cast("Mapping[str, object]", value).values()
-    return cast("Iterable[object]", value) if isinstance(value, list | tuple) else ()
+    if isinstance(value, list | tuple):
+        return cast("Iterable[object]", value)
+    return ()

@@ -1,4 +1,4 @@
-"""Requests to the Kubernetes API server with the pod's own service account; standard library only."""
+"""Requests to the Kubernetes API server with the pod's service account. Standard library only."""
 
 import os
 import ssl
@@ -10,18 +10,24 @@ from typing import cast
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-def opened(path: str, *, timeout_s: float) -> HTTPResponse:
-    """The answer, to be closed by the caller. OSError when refused or unreachable, KeyError outside
-    a cluster.
+def open_path(path: str, *, timeout_s: float) -> HTTPResponse:
+    """Sends a GET request and returns the response, which the caller closes.
 
-    `timeout_s` bounds each wait for bytes, also within a watch.
+    `timeout_s` bounds each wait for bytes, also within a watch. Raises OSError if the server
+    refuses or cannot be reached, KeyError outside a cluster.
     """
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     # The token is read for each request: the kubelet replaces it while the pod runs.
     token = (ACCOUNT / "token").read_text(encoding="utf-8").strip()
     request = urllib.request.Request(
-        f"https://{host}:{port}{path}", headers={"Authorization": f"Bearer {token}"}
+        f"https://{host}:{port}{path}",
+        headers={"Authorization": f"Bearer {token}"},
     )
-    trusted = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    return cast("HTTPResponse", urllib.request.urlopen(request, timeout=timeout_s, context=trusted))
+    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    response = urllib.request.urlopen(
+        request,
+        timeout=timeout_s,
+        context=context,
+    )
+    return cast("HTTPResponse", response)

@@ -1,21 +1,21 @@
-"""The stop agreement as a state machine: every rank stops at the same boundary, found without a
-collective.
+"""The stop agreement as a state machine: all ranks stop at one boundary, without a collective.
 
-A boundary is a place in the loop where a rank may stop: (steps done, how often it checked there). A
-rank that is let through a boundary is bound for the next one, and its ballot says so. As soon as
-any rank requests a stop, every rank's watcher thread freezes its main thread's ballot, publishes
-it, and the last to publish announces the largest: the nearest boundary that no rank has passed.
+A boundary is a point in the loop where a rank may stop: (finished steps, earlier checks at that
+step). A rank that passes a boundary is bound for the next one, and its ballot says so. As soon as
+any rank requests a stop, every rank's watcher thread freezes the ballot of its main thread and
+publishes it. The last one to publish announces the largest ballot: the nearest boundary that no
+rank has passed.
 
-Why no rank hangs: a frozen rank waits at its boundary for the announcement, which watcher threads
-alone bring about; then each rank runs on to the announced boundary, and all of them take part in
-the collectives of the steps between. Nothing assumes that ranks run in lockstep, so a CPU far ahead
-of its GPU is fine.
+No rank hangs: a frozen rank waits at its boundary for the announcement, which depends on watcher
+threads only. Then each rank continues to the announced boundary, and all ranks take part in the
+collectives of the steps in between. Ranks need not run in lockstep, so a CPU may be far ahead of
+its GPU.
 
-Each `advance` does one atomic action, so a model checker can interleave them all
+Each `advance` does one atomic action, so that a model checker can interleave all of them
 (workloads/library/tests/runtime/test_ballot_model.py). Standard library only.
 """
 
-# Why it is so: infra/decisions/0030.
+# Decision: infra/decisions/0030.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,7 +27,7 @@ STOP_AT = "stop_at"
 
 
 class Store(Protocol):
-    """What the protocol needs of torch.distributed's stores."""
+    """The operations of torch.distributed's stores that the protocol uses."""
 
     def set(self, key: str, value: str, /) -> object: ...
     def get(self, key: str, /) -> bytes: ...
@@ -37,18 +37,18 @@ class Store(Protocol):
 
 class Boundary(NamedTuple):
     step: int
-    asked: int
+    checks: int
 
-    def after(self) -> "Boundary":
-        return Boundary(self.step, self.asked + 1)
+    def next(self) -> "Boundary":
+        return Boundary(self.step, self.checks + 1)
 
     def encode(self) -> str:
-        return f"{self.step}:{self.asked}"
+        return f"{self.step}:{self.checks}"
 
     @classmethod
     def decode(cls, text: bytes) -> "Boundary":
-        step, asked = text.split(b":")
-        return cls(int(step), int(asked))
+        step, checks = text.split(b":")
+        return cls(int(step), int(checks))
 
 
 BEFORE_ALL = Boundary(-1, 0)
@@ -72,7 +72,7 @@ class BallotResult(StrEnum):
 
 @dataclass(kw_only=True)
 class Ballot:
-    """One rank's part. `pass_boundary` belongs to the main thread, `advance` to the watcher.
+    """The ballot of one rank. The main thread calls `pass_boundary`, the watcher `advance`.
 
     The two share `bound_for`, `phase` and `stop_at`; StopAgreement holds its lock around
     `pass_boundary` and around the actions of `advance` that stay in memory (`is_local`).
@@ -81,52 +81,48 @@ class Ballot:
     rank: int
     world_size: int
     bound_for: Boundary = field(default=BEFORE_ALL)
-    """This rank stops at no boundary before this one."""
+    """The first boundary at which this rank can still stop."""
     phase: Phase = Phase.WATCH
     stop_at: Boundary | None = None
 
     @property
-    def frozen(self) -> bool:
+    def is_frozen(self) -> bool:
         return self.phase not in (Phase.WATCH, Phase.FREEZE)
 
     @property
     def is_local(self) -> bool:
-        """Whether the next `advance` touches no store."""
+        """True if the next `advance` uses no store."""
         return self.phase in (Phase.FREEZE, Phase.DECIDED)
 
     def pass_boundary(self, here: Boundary) -> BallotResult:
         if self.stop_at is not None:
             return BallotResult.STOP if here >= self.stop_at else BallotResult.GO
-        if self.frozen:
+        if self.is_frozen:
             return BallotResult.WAIT
         # From here on this rank owes its peers the collectives up to the next boundary.
-        self.bound_for = here.after()
+        self.bound_for = here.next()
         return BallotResult.GO
 
     def retire(self) -> None:
-        """The main thread is past its last boundary: cast the ballot without a question."""
+        """Casts the ballot of a main thread that is past its last boundary."""
         if self.phase is Phase.WATCH:
             self.phase = Phase.FREEZE
 
-    def advance(self, store: Store, *, asked: str) -> None:
-        """The watcher's next atomic action; `asked` is this process's own reason to stop, or empty."""
+    def advance(self, store: Store, *, reason: str) -> None:
+        """Does the watcher's next atomic action. `reason`: why this process stops, or empty."""
         match self.phase:
             case Phase.WATCH:
-                self._watch(store, asked)
+                self._watch(store, reason)
             case Phase.FREEZE:
                 self.phase = Phase.PUBLISH
             case Phase.PUBLISH:
                 store.set(f"ballot/{self.rank}", self.bound_for.encode())
                 self.phase = Phase.REGISTER
             case Phase.REGISTER:
-                last = store.add(COUNT, 1) == self.world_size
-                self.phase = Phase.ANNOUNCE if last else Phase.AWAIT
+                is_last = store.add(COUNT, 1) == self.world_size
+                self.phase = Phase.ANNOUNCE if is_last else Phase.AWAIT
             case Phase.ANNOUNCE:
-                # Every ballot is in the store and final: the counter was raised after each of them.
-                ballots = [
-                    Boundary.decode(store.get(f"ballot/{rank}")) for rank in range(self.world_size)
-                ]
-                store.set(STOP_AT, max(ballots).encode())
+                store.set(STOP_AT, self._find_largest(store).encode())
                 self.phase = Phase.AWAIT
             case Phase.AWAIT:
                 if store.check([STOP_AT]):
@@ -135,11 +131,17 @@ class Ballot:
             case Phase.DECIDED:
                 pass
 
-    def _watch(self, store: Store, asked: str) -> None:
-        if asked:
-            # Several ranks may write it at once: either text is a reason, and nothing else is read
-            # from it.
-            store.set(REQUEST, f"{asked} on rank {self.rank}")
+    def _find_largest(self, store: Store) -> Boundary:
+        # Every ballot is in the store and final: the counter was raised after each of them.
+        ballots: list[Boundary] = []
+        for rank in range(self.world_size):
+            ballots.append(Boundary.decode(store.get(f"ballot/{rank}")))
+        return max(ballots)
+
+    def _watch(self, store: Store, reason: str) -> None:
+        if reason:
+            # Several ranks may write it at once. Any of their texts will do: it is only shown.
+            store.set(REQUEST, f"{reason} on rank {self.rank}")
             self.phase = Phase.FREEZE
         elif store.check([REQUEST]):
             self.phase = Phase.FREEZE

@@ -1,6 +1,4 @@
-"""A small HTTP server whose threads, headers and slow senders are bounded: for probes, hooks and
-questions of peers.
-"""
+"""An HTTP server with bounded threads, headers and read times, for probes, hooks and peers."""
 
 import socket
 import threading
@@ -11,32 +9,38 @@ from socketserver import TCPServer
 from typing import Any, cast
 
 READ_S = 5.0
-"""For a request's headers, from the first byte to the last."""
+"""The maximum time for the headers of a request, from the first byte to the last."""
 HEADER_BYTES = 16 * 1024
 
 
 class BoundedServer(ThreadingHTTPServer):
     daemon_threads = True
-    # with the default of 5, a probe that comes in a burst is tried again seconds later
+    # With the default of 5, a probe that arrives in a burst is retried seconds later.
     request_queue_size = 128
     most = 32
-    """Connections at once. Where one more comes, the oldest that has sent no whole headers makes
-    room.
+    """The maximum number of open connections.
+
+    A further connection replaces the oldest one whose headers are not complete.
     """
 
-    def __init__(self, address: tuple[str, int], handler: type["BoundedHandler"]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: type["BoundedHandler"],
+    ) -> None:
         self._free = threading.BoundedSemaphore(self.most)
         self._reading: dict[socket.socket, float] = {}
-        """Those whose headers are not complete, the oldest first."""
+        """Connections whose headers are not complete, with their start times, oldest first."""
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's own asks DNS for this machine's name
+        # The method of HTTPServer asks DNS for the name of this machine.
+        TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # pyright: ignore[reportAttributeAccessIssue]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
-            self._cut(next(iter(self._reading.copy()), None))
+            self._close_oldest()
             if not self._free.acquire(timeout=0.1):
                 self.shutdown_request(request)
                 return
@@ -47,62 +51,73 @@ class BoundedServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.has_read(request)
+            self.finish_reading(request)
             self._free.release()
 
     def service_actions(self) -> None:
-        for request, began in self._reading.copy().items():
-            if time.monotonic() - began > READ_S:
-                self._cut(request)
+        for request, start in self._reading.copy().items():
+            if time.monotonic() - start > READ_S:
+                _disconnect(request)
 
-    def has_read(self, request: socket.socket) -> None:
+    def finish_reading(self, request: socket.socket) -> None:
         self._reading.pop(request, None)
 
-    def _cut(self, request: socket.socket | None) -> None:
-        with suppress(OSError):  # it has ended by itself
-            if request is not None:
-                request.shutdown(socket.SHUT_RDWR)
+    def _close_oldest(self) -> None:
+        request = next(iter(self._reading.copy()), None)
+        if request is not None:
+            _disconnect(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is gone in the middle of an answer is no news here."""
+        """Logs nothing: a client may disconnect in the middle of a response."""
+
+
+def _disconnect(request: socket.socket) -> None:
+    with suppress(OSError):  # it has ended by itself
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
     timeout = READ_S
     most_body = 0
-    """Bytes of a body that are read in the headers' time; without it bodies are the method's own
-    business.
-    """
+    """The largest body that is read within READ_S; 0 if methods read bodies themselves."""
     body: bytes | None = None
-    """None: longer than that, or of no length."""
+    """The body, or None if it is too long or has no length."""
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = cast("Any", _Head(self.rfile))
+        self.rfile = cast("Any", _HeaderReader(self.rfile))
 
     def parse_request(self) -> bool:
-        parsed = super().parse_request()
-        length = self.headers.get("Content-Length") or "0" if parsed and self.most_body else ""
-        if length.isascii() and length.isdecimal() and int(length[:9]) <= self.most_body:
+        is_valid = super().parse_request()
+        if is_valid and self.most_body:
+            self._receive_body()
+        server = cast("BoundedServer", self.server)
+        server.finish_reading(self.connection)
+        return is_valid
+
+    def _receive_body(self) -> None:
+        length = self.headers.get("Content-Length") or "0"
+        is_number = length.isascii() and length.isdecimal()
+        if is_number and int(length[:9]) <= self.most_body:
             self.body = self.rfile.read(int(length))
-        cast("BoundedServer", self.server).has_read(self.connection)
-        return parsed
 
     def log_message(self, format: str, *args: object) -> None:
-        """Probes are no news."""
+        """Logs nothing: probes come every few seconds."""
 
 
-class _Head:
-    """Lines up to HEADER_BYTES together; then the headers have ended."""
+class _HeaderReader:
+    """Returns at most HEADER_BYTES in lines; then the headers count as complete."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self._left = HEADER_BYTES
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._budget = HEADER_BYTES
 
     def readline(self, size: int) -> bytes:
-        line: bytes = self._inner.readline(min(size, self._left)) if self._left else b""
-        self._left -= len(line)
+        if not self._budget:
+            return b""
+        line: bytes = self._stream.readline(min(size, self._budget))
+        self._budget -= len(line)
         return line
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self._stream, name)

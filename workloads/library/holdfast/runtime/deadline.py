@@ -1,9 +1,8 @@
-"""Planned ends: nodes of limited duration (flex-start, max-run) announce theirs, and the run stops
-before it.
+"""Planned ends of nodes with a limited duration (flex-start, max-run): the run stops in time.
 
-The time comes from HOLDFAST_DEADLINE, or from the annotation that GKE writes on the node, where the
-pod may read its node. At the deadline less `lead_s` the process asks itself for the ordinary stop,
-with `lead_s` as its window: a save that no Spot notice has room for fits here.
+The end comes from HOLDFAST_DEADLINE, or from the annotation that GKE writes on the node if the pod
+may read its node. The process requests the ordinary stop `lead_s` before that end, with `lead_s` as
+its window, which has room for saves that do not fit in a Spot notice.
 """
 
 import json
@@ -21,44 +20,59 @@ from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
 
 DEFAULT_LEAD_S = 120.0
 _TIMEOUT_S = 5.0
+_POLL_S = 30.0
 
 Annotations = Callable[[str], Mapping[str, str]]
-"""Node name -> its annotations."""
+"""A function that returns the annotations of the node with a given name."""
 
 
-def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float) -> float | None:
-    """Unix time at which this machine is known to end; None when nothing is known."""
+def planned_end(
+    env: Mapping[str, str],
+    *,
+    annotations: Annotations,
+    now: float,
+) -> float | None:
+    """Returns the Unix time at which this machine will end; None if it is unknown.
+
+    Raises InputError if the deadline is not a time in the future.
+    """
     text = env.get(ENV_DEADLINE, "")
-    if not text and (node := env.get(ENV_NODE)):
+    node = env.get(ENV_NODE)
+    if not text and node:
         text = annotations(node).get(ANNOTATION_TERMINATION, "")
     if not text:
         return None
-    at = moment(text)
-    # Not a stop at once: the job would start, stop and be started again for ever.
-    if at is None or at.timestamp() <= now:
+    end = moment(text)
+    # An error, not an immediate stop: the job would start, stop and be restarted for ever.
+    if end is None or end.timestamp() <= now:
+        now_text = f"{datetime.fromtimestamp(now, UTC):%FT%TZ}"
         raise InputError(
             "the deadline is not a time in the future",
             got=text,
-            allowed=(
-                "RFC 3339, such as 2027-01-31T12:00:00Z, after"
-                f" {datetime.fromtimestamp(now, UTC):%FT%TZ}"
-            ),
+            allowed=f"RFC 3339, such as 2027-01-31T12:00:00Z, after {now_text}",
             fix=f"submit the job again, or correct {ENV_DEADLINE}",
         )
-    return at.timestamp()
+    return end.timestamp()
 
 
 def stop_before(shutdown: Shutdown, end: float, *, lead_s: float) -> threading.Thread:
-    """Ask for the stop `lead_s` before `end`; a run that begins later than that stops after its
-    first step.
+    """Starts a thread that requests the stop `lead_s` before `end`.
+
+    A run that starts later than that stops after its first step.
     """
 
     def watch() -> None:
-        # wall clock: it may be set while the run lasts
-        while (left := end - lead_s - time.time()) > 0:
-            if shutdown.wait(min(left, 30.0)):
+        while True:
+            # The wall clock may be set during the run, so the rest is computed again and again.
+            rest_s = end - lead_s - time.time()
+            if rest_s <= 0:
+                break
+            if shutdown.wait(min(rest_s, _POLL_S)):
                 return
-        shutdown.request("planned end of the node", window_s=max(0.0, end - time.time()))
+        shutdown.request(
+            "planned end of the node",
+            window_s=max(0.0, end - time.time()),
+        )
 
     thread = threading.Thread(target=watch, name="deadline", daemon=True)
     thread.start()
@@ -66,13 +80,18 @@ def stop_before(shutdown: Shutdown, end: float, *, lead_s: float) -> threading.T
 
 
 def node_annotations(node: str) -> Mapping[str, str]:
-    """Ask the API server, with the pod's own service account; needs `get` on nodes.
+    """Reads the annotations of a node with the pod's service account, which needs `get` on nodes.
 
-    Without an answer the run goes on: what a surprising end costs is one checkpoint interval.
+    Returns none if the API server does not answer: an unexpected end costs one checkpoint interval.
     """
     try:
-        with api_server.opened(f"/api/v1/nodes/{node}", timeout_s=_TIMEOUT_S) as answer:
-            return json.load(answer)["metadata"].get("annotations", {})
+        response = api_server.open_path(f"/api/v1/nodes/{node}", timeout_s=_TIMEOUT_S)
+        with response:
+            return json.load(response)["metadata"].get("annotations", {})
     except (OSError, KeyError) as error:  # refused, unreachable, no token, not in a cluster
-        logs.warning("deadline", f"the planned end of node {node} is unknown: {error}", node=node)
+        logs.warning(
+            "deadline",
+            f"the planned end of node {node} is unknown: {error}",
+            node=node,
+        )
         return {}

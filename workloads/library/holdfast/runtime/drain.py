@@ -1,9 +1,9 @@
-"""`python -m holdfast.runtime.drain`: the preStop hook for entrypoints that cannot be changed.
+"""The preStop hook `python -m holdfast.runtime.drain`, for entrypoints that cannot be changed.
 
-Asks every process of the container that takes notices for the same stop as SIGTERM would, and
-waits. A preStop hook eats the same window as the process, so the budget is the window less its
-margin. When the kubelet sends SIGTERM afterwards, that is still the first signal: a save in
-progress goes on.
+Requests the stop that SIGTERM would cause from every process of the container that handles
+notices, and waits for them. The grace period includes the preStop hook, so the budget is the window
+less its margin. The SIGTERM of the kubelet that follows still counts as the first signal: a save in
+progress continues.
 """
 
 import os
@@ -28,24 +28,28 @@ def drain(
         float, typer.Option(help="Grace period of the pool, in seconds.", envvar=ENV_WINDOW_S)
     ] = DEFAULT_WINDOW.pod_s,
 ) -> None:
-    """Stop the trainer or worker of this container cleanly. Exit: 0 stopped, 1 still running, 3
-    none found.
+    """Stop the trainer or worker of this container cleanly.
+
+    Exit: 0 stopped, 1 still running, 3 none found.
     """
-    budget_ends = time.monotonic() + window - WINDOW_MARGIN_S
-    asked = pidfiles.registered()
-    # A failure, so that the kubelet records FailedPreStopHook: a hook that finds no process
-    # protects none.
-    if not asked:
+    budget_end = time.monotonic() + window - WINDOW_MARGIN_S
+    pids = pidfiles.list_processes()
+    # An error, so that the kubelet records FailedPreStopHook: without a process the hook protects
+    # nothing.
+    if not pids:
         raise Unjudged(f"no process that handles notices is registered in {pidfiles.folder()}")
-    for pid in asked:
+    for pid in pids:
         os.kill(pid, DRAIN_SIGNAL)
-    # They are not children of this process, so there is no waiting for them but asking.
-    while left := [pid for pid in asked if pidfiles.running(pid)]:
-        if time.monotonic() > budget_ends:
-            logs.warning("drain", f"still running at the end of the budget: {left}")
+    # They are not children of this process, so it has to poll.
+    while True:
+        running_pids = [pid for pid in pids if pidfiles.running(pid)]
+        if not running_pids:
+            break
+        if time.monotonic() > budget_end:
+            logs.warning("drain", f"still running at the end of the budget: {running_pids}")
             sys.exit(EXIT_FINDINGS)
         time.sleep(_POLL_S)
-    logs.info("drain", f"stopped {len(asked)} processes")
+    logs.info("drain", f"stopped {len(pids)} processes")
     sys.exit(EXIT_DONE)
 
 

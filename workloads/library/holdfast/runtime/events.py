@@ -1,7 +1,7 @@
-"""The event log: one JSON object a line, whole or not at all, from any number of processes.
+"""The event log: lines of JSON, written atomically by any number of processes.
 
 A line is one write(2) on a descriptor opened with O_APPEND, so lines of several processes never
-mix. Losing a line must not stop the work: a write that fails is not raised.
+mix. Losing a line must not stop the work: a failed write is not raised.
 """
 
 import json
@@ -31,30 +31,34 @@ class EventLog:
         process: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`job`: the run that the process works on; its lines carry the identity that the pod has
-        in the cluster.
-        """
+        """Opens no file. Lines carry the identity of `job`, the run that the process works on."""
         self._descriptor = descriptor
         self._clock = clock
-        self._torn = False
+        self._is_torn = False
         self.job = job
         self.kind = kind
         self._identity = JobIdentity.of_run(job).fields()
         self.process = process or f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
 
     @classmethod
-    def open(cls, path: str | Path | None, *, job: str, kind: str) -> Self:
-        """Append to `path`; None asks the environment, and where that is silent too, lines go to
-        stdout.
+    def open(
+        cls,
+        path: str | Path | None,
+        *,
+        job: str,
+        kind: str,
+    ) -> Self:
+        """Opens `path` to append; None uses the path of the environment, or standard output.
+
+        Raises InputError if the file cannot be opened.
         """
         target = os.environ.get(ENV_EVENTS, "") if path is None else str(path)
         if not target:
             return cls(STDOUT, job=job, kind=kind)
         try:
             Path(target).parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(
-                target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            descriptor = os.open(target, flags, 0o644)
         except OSError as error:
             raise unusable(error, target) from error
         return cls(descriptor, job=job, kind=kind)
@@ -72,22 +76,24 @@ class EventLog:
             "kind": self.kind,
             "process": self.process,
         }
-        line = json.dumps(common | finite(fields), allow_nan=False)
+        line = json.dumps(
+            common | finite(fields),
+            allow_nan=False,
+        )
         self._write(line.encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
-        # After a torn line (disk full) a newline ends the fragment, so that it spoils one line
-        # only.
-        payload = b"\n" + line if self._torn else line
-        # Once: the rest of a line, written later, could land behind another process's line.
+        # A newline ends the fragment of a torn line (disk full), so that only that line is lost.
+        payload = b"\n" + line if self._is_torn else line
+        # One attempt: the rest of a line, written later, could land behind another process's line.
         try:
-            written = os.write(self._descriptor, payload)
+            written_bytes = os.write(self._descriptor, payload)
         except OSError:
             return
-        self._torn = written < len(payload)
+        self._is_torn = written_bytes < len(payload)
 
     def close(self) -> None:
-        # Standard output belongs to the process: what it prints afterwards would be lost.
+        # Standard output belongs to the process, which may still print.
         if self._descriptor > 2:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,16 +1,14 @@
-"""What a process in a pod reports of itself, one line a message: JSON off a terminal, plain text on
-one.
+"""The log of a process in a pod: JSON lines, or plain text on a terminal.
 
-A line of JSON on standard output carries `severity` and `time` as Cloud Logging reads them,
-`message`, `job`, `attempt` (0 is the first), `rank` where there is one, `action` (what was being
-done: save, restore, rendezvous ...) and the caller's fields. On a terminal the same is text on
-standard error. Event lines may share standard output: a log line has no `event`, and readers of
-events pass it over.
+A JSON line on standard output carries `severity` and `time` as Cloud Logging reads them, `message`,
+`job`, `attempt` (0 is the first), `rank` if there is one, `action` (the current operation: save,
+restore, rendezvous ...) and the caller's fields. On a terminal the same is text on standard error.
+Event lines may share standard output: a log line has no `event`, and readers of events skip it.
 
-Lines go through the standard logger `holdfast`: a program that gives that logger a handler before
+Lines go through the standard logger `holdfast`. A program that gives that logger a handler before
 the first line gets the records instead, with `action` and `fields` as attributes. Commands whose
-standard output is data, and the four lines of an InputError at a prompt, are no log: they stay on
-standard error.
+standard output is data do not use this log, and the four lines of an InputError at a prompt do not
+either: they go to standard error.
 """
 
 import contextlib
@@ -30,7 +28,7 @@ _job = ""
 
 
 def set_job(name: str) -> None:
-    """The run's name where the environment does not give it."""
+    """Sets the name of the run, for processes whose environment does not have it."""
     global _job
     _job = name
 
@@ -40,15 +38,17 @@ def info(action: str, message: str, /, **fields: object) -> None:
 
 
 def warning(action: str, message: str, /, **fields: object) -> None:
-    """A person may have to act, or something was lost; the process goes on."""
+    """Reports a loss, or something a person may have to do; the process continues."""
     _write(logging.WARNING, action, message, fields)
 
 
 def error(
     action: str, message: str, /, *, cause: BaseException | None = None, **fields: object
 ) -> None:
-    """The process, or what it was to do, has failed. The traceback of `cause` becomes part of the
-    message: one entry in a log that takes each line of its own for another error.
+    """Reports the failure of the process or of its task.
+
+    The traceback of `cause` becomes part of the message, so that Cloud Logging does not take each
+    of its lines for another error.
     """
     _write(logging.ERROR, action, message, fields, cause)
 
@@ -64,13 +64,17 @@ def _write(
     if not logger.handlers:
         logger.addHandler(_PodHandler())
         logger.setLevel(logging.INFO)
-        # a handler on the root would write each line again, on standard error
+        # A handler of the root logger would write each line again, on standard error.
         logger.propagate = False
+    extra = {
+        "action": action,
+        "fields": fields,
+    }
     logger.log(
         level,
         "%s",
         message,
-        extra={"action": action, "fields": fields},
+        extra=extra,
         exc_info=cause,
     )
 
@@ -78,36 +82,49 @@ def _write(
 class _PodHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # The streams are looked up for each line: tests, notebooks and daemons replace them.
-        piped = not _is_terminal(sys.stdout)
-        stream, line = (sys.stdout, as_json(record)) if piped else (sys.stderr, as_text(record))
-        # A log that cannot be written (disk full, reader gone, stream closed at exit) must not stop
-        # the work.
+        if _is_terminal(sys.stdout):
+            stream = sys.stderr
+            line = format_text(record)
+        else:
+            stream = sys.stdout
+            line = format_json(record)
+        # A log that cannot be written (disk full, closed pipe, exit) must not stop the work.
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.write(line + "\n")  # in one piece: the ranks of a node share the pipe
+            # The ranks of a node share the pipe: a line is one write.
+            stream.write(line + "\n")
             stream.flush()
 
 
-def as_json(record: logging.LogRecord) -> str:
-    own: dict[str, Any] = {
+def format_json(record: logging.LogRecord) -> str:
+    """Formats a line; the caller's fields never replace those of the log."""
+    time = datetime.fromtimestamp(record.created, UTC)
+    entry: dict[str, Any] = {
         "severity": record.levelname,
-        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-        "message": _message(record),
+        "time": time.isoformat(timespec="milliseconds"),
+        "message": _format_message(record),
         "job": _job or os.environ.get(ENV_JOB, ""),
         "attempt": attempt_of(),
         "action": vars(record).get("action", ""),
     }
-    if (rank := os.environ.get("RANK", "")).isdecimal():
-        own["rank"] = int(rank)
+    rank = os.environ.get("RANK", "")
+    if rank.isdecimal():
+        entry["rank"] = int(rank)
     fields: dict[str, object] = vars(record).get("fields", {})
-    return json.dumps(finite(fields) | own, default=str)
+    return json.dumps(
+        finite(fields) | entry,
+        default=str,
+    )
 
 
-def as_text(record: logging.LogRecord) -> str:
-    level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-    return f"{level}{vars(record).get('action', NAME)}: {_message(record)}"
+def format_text(record: logging.LogRecord) -> str:
+    action = vars(record).get("action", NAME)
+    line = f"{action}: {_format_message(record)}"
+    if record.levelno <= logging.INFO:
+        return line
+    return f"{record.levelname.lower()}: {line}"
 
 
-def _message(record: logging.LogRecord) -> str:
+def _format_message(record: logging.LogRecord) -> str:
     text = record.getMessage()
     if record.exc_info:
         return f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
@@ -115,6 +132,8 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
+    if stream is None:
+        return False
     with contextlib.suppress(ValueError):  # closed
-        return stream is not None and stream.isatty()
+        return stream.isatty()
     return False

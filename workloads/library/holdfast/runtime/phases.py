@@ -1,8 +1,7 @@
-"""Where the time of a start goes: named laps from the birth of the process to its first useful
-step.
+"""The phases of a start, timed from the birth of the process to its first useful step.
 
-They become the `startup` event. Survives a fork, so the laps
-of the agent and of the rank that it forked make one story.
+They become the `startup` event. They survive a fork, so those of the agent and of the rank that it
+forks form one sequence.
 """
 
 import contextlib
@@ -14,26 +13,29 @@ from pathlib import Path
 
 
 class Phases:
-    def __init__(self, began: float) -> None:
-        self._last = began
+    def __init__(self, start: float) -> None:
+        self._last = start
         self.seconds: dict[str, float] = {}
 
     @classmethod
     def of_process(cls) -> "Phases":
-        """Laps since the kernel made this process; where that is not known, since now."""
+        """Starts with the birth of this process, or now if the kernel does not tell."""
         return cls(time.monotonic() - _age_s())
 
     def lap(self, name: str) -> None:
-        """What ran since the last lap was `name`."""
+        """Adds the time since the last lap to phase `name`."""
         now = time.monotonic()
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + now - self._last, 3)
+        total_s = self.seconds.get(name, 0.0) + now - self._last
+        self.seconds[name] = round(total_s, 3)
         self._last = now
 
 
 @contextlib.contextmanager
 def uncollected() -> Generator[None]:
-    """Around large imports: they leave no garbage, and looking for it is a sixth of their time, a
-    third of FSDP's. What exists after them stays shared with processes that are forked.
+    """Pauses the garbage collector during large imports, which leave no garbage.
+
+    Collecting is a sixth of their time, a third with FSDP. Objects that exist afterwards stay
+    shared with forked processes.
     """
     gc.disable()
     try:
@@ -46,8 +48,9 @@ def uncollected() -> Generator[None]:
 def _age_s() -> float:
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        born = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # starttime, the 22nd field, after boot
+        # Field 22, starttime, counts from boot.
+        born_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
         # Not CLOCK_MONOTONIC: the kernel counts a start from boot, suspended time included.
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - born
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - born_s
     except (OSError, AttributeError, ValueError):
         return 0.0

@@ -1,7 +1,7 @@
-"""One file for each process that takes notices, so that a preStop hook finds them.
+"""A pidfile for each process that handles notices, so that a preStop hook finds them.
 
 A file names a process by pid and start time, so that a reused pid is never signalled. A container
-without a writable folder has no pidfiles, and loses the drain only.
+without a writable folder has no pidfiles, and only the drain is missing there.
 """
 
 import contextlib
@@ -11,19 +11,24 @@ from pathlib import Path
 
 from holdfast.vocabulary.environment import ENV_RUN_DIR
 
+# The position of starttime in the fields of /proc/PID/stat that follow the process name.
+_START_TIME = 19
+
 
 def folder() -> Path:
-    return Path(
-        os.environ.get(ENV_RUN_DIR) or Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
-    )
+    path = os.environ.get(ENV_RUN_DIR)
+    if path:
+        return Path(path)
+    return Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
 
 
 def register() -> None:
+    pid = os.getpid()
     with contextlib.suppress(OSError):
-        place = folder()
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if place.stat().st_uid == os.getuid():  # in a shared /tmp another user may have made it
-            (place / f"{os.getpid()}.pid").write_text(started_at(os.getpid()))
+        directory = folder()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _is_ours(directory):
+            (directory / f"{pid}.pid").write_text(find_start_time(pid))
 
 
 def unregister() -> None:
@@ -31,40 +36,48 @@ def unregister() -> None:
         (folder() / f"{os.getpid()}.pid").unlink(missing_ok=True)
 
 
-def registered() -> list[int]:
-    """Processes that are alive and wrote a pidfile; entries of dead ones are dropped."""
-    place = folder()
-    alive = list[int]()
+def list_processes() -> list[int]:
+    """Lists the running processes that have a pidfile; removes the files of dead ones."""
+    directory = folder()
     # Another user's files could name any of our processes, and the drain would stop it.
-    if not place.is_dir() or place.stat().st_uid != os.getuid():
+    if not directory.is_dir() or not _is_ours(directory):
         return []
-    for entry in sorted(place.glob("*.pid")):
-        pid = int(entry.stem)
-        if running(pid) and entry.read_text() == started_at(pid):
-            alive.append(pid)
+    pids: list[int] = []
+    for file in sorted(directory.glob("*.pid")):
+        pid = int(file.stem)
+        if running(pid) and file.read_text() == find_start_time(pid):
+            pids.append(pid)
         else:
-            entry.unlink(missing_ok=True)
-    return alive
+            file.unlink(missing_ok=True)
+    return pids
+
+
+def _is_ours(directory: Path) -> bool:
+    """Returns False for a folder that another user made, in a shared /tmp."""
+    return directory.stat().st_uid == os.getuid()
 
 
 def running(pid: int) -> bool:
-    """Alive and not merely waiting to be reaped."""
+    """Returns True for a process that is alive, and not a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return _stat(pid)[:1] != ["Z"]
+    return _load_stat(pid)[:1] != ["Z"]
 
 
-def started_at(pid: int) -> str:
-    """Kernel's start time of the process; empty where there is no /proc."""
-    return (_stat(pid) + [""] * 20)[19]
+def find_start_time(pid: int) -> str:
+    """Returns the start time as the kernel writes it; empty without /proc."""
+    fields = _load_stat(pid)
+    if len(fields) <= _START_TIME:
+        return ""
+    return fields[_START_TIME]
 
 
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/<pid>/stat from the state on; the name before it may hold anything."""
+def _load_stat(pid: int) -> list[str]:
+    """Reads the fields of /proc/PID/stat that follow the name, which may hold any character."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,11 +1,10 @@
-"""The notice to leave: the first signal asks to drain; Ctrl-C again, or SIGTERM after the window,
-leaves at once.
+"""The shutdown of a process: the first signal starts a drain, a further one may exit at once.
 
-Guarantees:
-- a signal is noticed while the main thread sits in C code (a collective, a compile, a database call),
-  because the interpreter's C handler writes to a pipe that our own thread reads;
-- nothing of the program runs inside a signal handler, so no lock can be held twice;
-- a forked child (DataLoader worker) never reports its own signals as ours.
+Ctrl-C a second time exits, and so does SIGTERM after the window. Guarantees:
+- A signal is noticed while the main thread is in C code (a collective, a compile, a database
+  call), because the interpreter's C handler writes to a pipe that a thread of ours reads.
+- No code of the program runs in a signal handler, so no lock can be taken twice.
+- A forked child (DataLoader worker) never reports its own signals as ours.
 """
 
 import math
@@ -24,18 +23,18 @@ from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 
-# Counted: the kubelet, torchrun and a terminal send these.
+# Signals that count: the kubelet, torchrun and a terminal send these.
 NOTICES = (signal.SIGTERM, signal.SIGINT)
-# Asks for the same stop without counting: the kubelet's SIGTERM after a preStop drain is still the
-# first.
+# Requests the same stop and does not count: the kubelet's SIGTERM after a preStop drain is still
+# the first signal.
 DRAIN_SIGNAL = signal.SIGUSR1
-# Ctrl-C reaches every process of a terminal, and then a launcher passes its own copy on: one press,
-# two signals. Copies come within milliseconds. A person who reads the answer to the first press
-# takes longer. Only SIGINT starts this time: a kubelet's SIGTERM has no copy. A copy that a busy
-# machine delays longer counts as the second press: the process exits with 143, the upload in flight
-# goes on in its own session, and the steps since the last checkpoint are lost.
+# Ctrl-C reaches every process of a terminal, and a launcher forwards its own copy: one press, two
+# signals. Copies come within milliseconds; a person who reads the answer to the first press takes
+# longer. Only SIGINT starts this time, as the kubelet's SIGTERM has no copy. If a busy machine
+# delays a copy longer, it counts as the second press: the process exits with 143, the upload in
+# flight continues in its own session, and the steps since the last checkpoint are lost.
 ECHO_S = 0.5
-LAST_S = 0.5  # out of the margin
+LAST_S = 0.5  # part of the margin
 
 
 class Shutdown:
@@ -50,23 +49,24 @@ class Shutdown:
         self._asked = threading.Event()
         self._signals = 0
         self._notices: list[tuple[float, float | None]] = []
-        """When, and how long from then; None for the window that the asker has in mind."""
+        """Times of notices with their windows; None for the window that the caller passes later."""
         self.nothing_at_stake = False
-        """While true, the first notice leaves at once: a start that has not begun its work."""
+        """True before the work begins: the first notice then exits at once."""
         self.takes_s = float(DEFAULT_WINDOW.pod_s)
-        """How long a clean exit may take, for the person who pressed Ctrl-C."""
+        """The maximum time of a clean exit, which is shown after Ctrl-C."""
         self.last_words: Callable[[], object] = lambda: None
-        """Says what is lost, before this process leaves without its main thread. It may take
-        LAST_S.
+        """A function that logs what is lost, called before an exit without the main thread.
+
+        It may take LAST_S.
         """
         self.announces = True
-        """Whether this process answers Ctrl-C with a line; of a job, one process does."""
+        """True if this process answers Ctrl-C with a line; one process of a job does."""
         self._interrupted_at = -math.inf
-        self._taken: dict[signal.Signals, Any] = {}
+        self._former_handlers: dict[signal.Signals, Any] = {}
         self._wakeup: tuple[int, int] | None = None
-        """Our end of the pipe, and the one that the interpreter wrote to before."""
+        """The descriptors that the interpreter writes to now, and wrote to before."""
         self.received_at: float | None = None
-        """Monotonic time of the first notice."""
+        """The monotonic time of the first notice."""
         self.reason = ""
 
     @property
@@ -74,8 +74,9 @@ class Shutdown:
         return self._asked.is_set()
 
     def request(self, reason: str, *, window_s: float | None = None) -> None:
-        """Ask for the stop without a signal: a deadline, another rank, a drain. A planned end
-        brings its own window; a later notice can only shorten it.
+        """Requests the stop without a signal, for a deadline, another rank or a drain.
+
+        A planned end has its own window, which later notices can only shorten.
         """
         now = self._clock()
         self._notices.append((now, window_s))
@@ -87,22 +88,24 @@ class Shutdown:
                 self._leave(EXIT_PREEMPTED)
 
     def begin(self) -> None:
-        """From here on a notice leads to a clean exit; one that came just before ends the process."""
+        """Starts the work: notices now lead to a clean exit. Exits if one came before."""
         self.nothing_at_stake = False
         if self.requested:
             self._leave(EXIT_PREEMPTED)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until a stop is requested or `timeout_s` has passed; true in the first case."""
+        """Waits for a stop request, at most `timeout_s`; returns True if there is one."""
         return self._asked.wait(timeout_s)
 
     def seconds_left(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> float:
-        """What remains of the window, less what leaving costs; infinite before the notice."""
-        ends = [at + (window_s if own is None else own) for at, own in self._notices]
+        """Returns the rest of the window, less the cost of an exit; infinite before the notice."""
+        ends: list[float] = []
+        for notice_time, notice_window_s in self._notices:
+            ends.append(notice_time + (window_s if notice_window_s is None else notice_window_s))
         return min(ends, default=math.inf) - margin_s - self._clock()
 
     def notice(self, signum: int) -> None:
-        """One delivered signal."""
+        """Handles one delivered signal."""
         if signum == DRAIN_SIGNAL:
             self.request("drain")
             return
@@ -112,52 +115,60 @@ class Shutdown:
             return
         self._signals += 1
         if self._signals > 1:
-            self._again(signum)
+            self._handle_repeat(signum)
             return
         if signum == signal.SIGINT:
             self._interrupted_at = self._clock()
             self._announce()
         self.request(signal.Signals(signum).name)
 
-    def _again(self, signum: int) -> None:
-        """A person who presses again wants to leave. A second SIGTERM within the window is the
-        kubelet's, behind a preStop that has sent one: the stop, and its last save, go on.
-        """
-        began = self.received_at if self.received_at is not None else -math.inf
-        if signum == signal.SIGTERM and self._clock() - began < self.takes_s:
-            logs.info("stop", "another SIGTERM: the stop goes on")
-            return
-        logs.warning("stop", "leaving at once, as a second signal requests")
-        self._depart()
+    def _handle_repeat(self, signum: int) -> None:
+        """Exits at once, except for a second SIGTERM within the window.
 
-    def _depart(self) -> None:
+        That one is the kubelet's, after a preStop hook that sent one: the stop and its last save
+        continue. A person who presses Ctrl-C again wants to exit.
+        """
+        start = self.received_at if self.received_at is not None else -math.inf
+        if signum == signal.SIGTERM and self._clock() - start < self.takes_s:
+            logs.info("stop", "another SIGTERM: the stop continues")
+            return
+        logs.warning("stop", "exiting at once, because of a second signal")
+        self._exit_now()
+
+    def _exit_now(self) -> None:
         # A log whose reader hangs must not keep the process.
-        last = threading.Thread(
+        thread = threading.Thread(
             target=self.last_words,
             name="last-words",
             daemon=True,
         )
-        last.start()
-        last.join(LAST_S)
+        thread.start()
+        thread.join(LAST_S)
         self._leave(EXIT_PREEMPTED)
 
     def _announce(self) -> None:
-        then = "leaving at once, no step has begun"
-        if not self.nothing_at_stake:
-            bound = f"at most {self.takes_s:.0f} s. Press again to leave at once"
-            then = f"the step in progress ends, then what fits is saved; {bound}"
-        if self.announces:
-            logs.warning("stop", f"Ctrl-C: {then}")
+        if not self.announces:
+            return
+        if self.nothing_at_stake:
+            logs.warning("stop", "Ctrl-C: exiting at once, no step has begun")
+            return
+        logs.warning(
+            "stop",
+            "Ctrl-C: the step in progress ends, then what fits is saved;"
+            f" at most {self.takes_s:.0f} s. Press again to exit at once",
+        )
 
     def leave_after(self, window_s: float) -> None:
-        """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""
+        """Exits when the window ends, even if a collective, upload or destructor hangs."""
         self.takes_s = window_s
 
         def enforce() -> None:
             self.wait()
-            while (left := self.seconds_left(window_s)) > 0:
-                time.sleep(min(left, 0.2))  # a later notice may shorten it
-            self._depart()
+            rest_s = self.seconds_left(window_s)
+            while rest_s > 0:
+                time.sleep(min(rest_s, 0.2))  # a later notice may shorten it
+                rest_s = self.seconds_left(window_s)
+            self._exit_now()
 
         threading.Thread(
             target=enforce,
@@ -166,7 +177,7 @@ class Shutdown:
         ).start()
 
     def install(self) -> Self:
-        """Take over the signals of this process, once. Raises InputError outside the main thread."""
+        """Takes over the signals of this process. Raises InputError outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             raise InputError(
                 "signals can only be handled in the main thread",
@@ -179,12 +190,14 @@ class Shutdown:
             )
         reader, writer = os.pipe()
         os.set_blocking(writer, False)  # required by set_wakeup_fd
-        self._taken = {signum: signal.getsignal(signum) for signum in (*NOTICES, DRAIN_SIGNAL)}
+        for signum in (*NOTICES, DRAIN_SIGNAL):
+            self._former_handlers[signum] = signal.getsignal(signum)
         self.take_signals()
-        self._wakeup = (writer, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
-        os.register_at_fork(after_in_child=_give_back_signals)
+        former_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._wakeup = (writer, former_writer)
+        os.register_at_fork(after_in_child=_restore_defaults)
         threading.Thread(
-            target=self._read,
+            target=self._watch_signals,
             args=(reader,),
             name="shutdown",
             daemon=True,
@@ -193,54 +206,55 @@ class Shutdown:
         return self
 
     def uninstall(self) -> None:
-        """Give the signals back to their former handlers: behind the work, Ctrl-C has to end the
-        program again.
-        """
+        """Restores the former handlers: after the work, Ctrl-C has to end the program again."""
         if self._wakeup is None or threading.current_thread() is not threading.main_thread():
             return
-        writer, before = self._wakeup
+        writer, former_writer = self._wakeup
         self._wakeup = None
-        signal.set_wakeup_fd(before)
-        for signum, handler in self._taken.items():
-            # None: set by C code, unknown here
+        signal.set_wakeup_fd(former_writer)
+        for signum, handler in self._former_handlers.items():
+            # None is a handler that C code has set.
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         os.close(writer)  # ends the reading thread
-        pidfiles.unregister()  # or a drain would kill the process
+        pidfiles.unregister()  # otherwise a drain would kill the process
         of_process.cache_clear()
 
     def take_signals(self) -> None:
-        """From code that has set handlers since; only from the main thread."""
+        """Sets our handlers, again if other code has replaced them; only in the main thread."""
         for signum in (*NOTICES, DRAIN_SIGNAL):
             signal.signal(signum, _nothing)
 
-    def _read(self, reader: int) -> None:
-        while numbers := os.read(reader, 64):
-            for signum in numbers:
+    def _watch_signals(self, reader: int) -> None:
+        while signums := os.read(reader, 64):
+            for signum in signums:
                 self.notice(signum)
         os.close(reader)
 
 
 @cache
 def of_process() -> Shutdown:
-    """The one Shutdown of this process, installed on first use (from the main thread)."""
+    """Returns the Shutdown of this process; the first call installs it, in the main thread."""
     return Shutdown().install()
 
 
 def installed() -> bool:
-    """Whether this process has its Shutdown already."""
+    """Returns True if this process has installed its Shutdown."""
     return bool(of_process.cache_info().currsize)
 
 
 def _nothing(signum: int, frame: FrameType | None) -> None:
-    """A handler must exist for the C handler to write to the pipe."""
+    """Does nothing: the C handler writes to the pipe only if there is a Python handler."""
 
 
-def _give_back_signals() -> None:
-    # A child shares the pipe: killpg reaches parent and children, and the parent would count each
-    # of them. Default handlers, so that Process.terminate() on a child works as its author expects;
-    # a child that wants the notice for itself asks of_process() again.
+def _restore_defaults() -> None:
+    """Restores the default handlers in a forked child.
+
+    The child shares the pipe: killpg reaches parent and children, and the parent would count each
+    signal. With default handlers Process.terminate() works on a child as usual. A child that needs
+    notices calls of_process() again.
+    """
     if not installed():
-        return  # given back before: the handlers are the program's own
+        return  # uninstalled before: the handlers are the program's own
     of_process.cache_clear()
     if threading.current_thread() is not threading.main_thread():
         return
@@ -251,7 +265,7 @@ def _give_back_signals() -> None:
 
 
 def leave_now(code: int) -> None:
-    """Leave without running anything that could hang: flush what was printed, then go."""
+    """Exits without exit handlers, which could hang; flushes what was printed."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

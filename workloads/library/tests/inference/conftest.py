@@ -1,4 +1,4 @@
-"""One embedded PostgreSQL for all tests of the room; each test has a job of its own."""
+"""Fixtures of the room: one embedded PostgreSQL for all tests, and a job for each test."""
 
 import itertools
 import os
@@ -23,23 +23,24 @@ _jobs = itertools.count()
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[EmbeddedPostgres]:
-    # Nothing here outlives a power cut, and two cores have better things to do than fsync.
-    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), settings=("fsync=off",)) as running:
-        with connect(running.uri) as connection:
+    # No test needs data after a power cut, so fsync would only cost time.
+    folder = tmp_path_factory.mktemp("postgres")
+    with EmbeddedPostgres(folder, settings=("fsync=off",)) as postgres:
+        with connect(postgres.uri) as connection:
             schema.migrate(connection)
-        yield running
+        yield postgres
 
 
 @pytest.fixture(scope="session")
 def pool(server: EmbeddedPostgres) -> Generator[ConnectionPool[Connection]]:
-    with open_pool(server.uri, size=8) as opened:
-        yield opened
+    with open_pool(server.uri, size=8) as pool:
+        yield pool
 
 
 @pytest.fixture
 def connection(server: EmbeddedPostgres) -> Generator[Connection]:
-    with psycopg.connect(server.uri, autocommit=True) as opened:
-        yield opened
+    with psycopg.connect(server.uri, autocommit=True) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -64,8 +65,8 @@ def harness(
 
 @pytest.fixture
 def workers(server: EmbeddedPostgres) -> Generator[Callable[..., "subprocess.Popen[bytes]"]]:
-    """Starts `batch run` with arguments and environment variables; ended with the test."""
-    with ExitStack() as started:
+    """Returns a function that starts `batch run`; the processes end with the test."""
+    with ExitStack() as processes:
 
         def start(*arguments: object, **environment: str) -> "subprocess.Popen[bytes]":
             command = [
@@ -81,8 +82,8 @@ def workers(server: EmbeddedPostgres) -> Generator[Callable[..., "subprocess.Pop
                 "HOLDFAST_DATABASE_URL": server.uri,
                 **environment,
             }
-            process = started.enter_context(subprocess.Popen(command, env=variables))
-            started.callback(process.kill)
+            process = processes.enter_context(subprocess.Popen(command, env=variables))
+            processes.callback(process.kill)
             return process
 
         yield start
@@ -93,5 +94,6 @@ def documents(tmp_path: Path) -> Path:
     folder = tmp_path / "documents"
     folder.mkdir()
     for n in range(100):
-        (folder / f"{n:03d}.txt").write_bytes(bytes((n * k) % 251 for k in range(1, n + 2)))
+        content = bytes((n * k) % 251 for k in range(1, n + 2))
+        (folder / f"{n:03d}.txt").write_bytes(content)
     return folder

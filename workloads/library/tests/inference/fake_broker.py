@@ -1,10 +1,9 @@
-"""A broker with the semantics of Pub/Sub that matter to a worker, a clock of its own, and faults on
-order.
+"""A fake broker with the semantics of Pub/Sub that matter to a worker, its own clock, and faults.
 
-It has the shape of Google's clients, so PubSubQueue runs on it as it is. It models: a new ack id
-for each delivery; ack and extension by an old id do nothing, silently; leases that end; delivery
-attempts that rise with each end and each release; the broker's own dead-letter limit; duplicates;
-outages.
+It has the interface of Google's clients, so PubSubQueue runs on it unchanged. It models: a new ack
+id for each delivery; acks and extensions with an old id, which silently do nothing; leases that
+end; delivery attempts that grow with each end and each release; the broker's own dead-letter limit;
+duplicates; outages.
 """
 
 import itertools
@@ -12,7 +11,7 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,20 +31,21 @@ class _Message:
 
 @dataclass(kw_only=True)
 class FakeBroker:
-    """Every topic has one subscription: of the same path, or projects/P/subscriptions/NAME of
-    projects/P/topics/NAME.
+    """A broker in which every topic has one subscription.
+
+    It has the same path, or projects/P/subscriptions/NAME for projects/P/topics/NAME.
     """
 
     clock: Callable[[], float] = time.monotonic
     ack_deadline_s: float = 10.0
     max_attempts: int = 0
-    """After these deliveries the broker itself moves a message to `dead`; 0: never."""
+    """The number of deliveries after which a message moves to `dead`; 0 for no limit."""
     duplicate_share: float = 0.0
-    """Of deliveries after which the message is, wrongly, visible at once again."""
+    """The share of deliveries after which the message is wrongly visible at once."""
     unavailable: bool = False
-    """Every call fails."""
-    refused: int = 0
-    """Calls that failed so."""
+    """True makes every call fail."""
+    refusals: int = 0
+    """The number of calls that failed because of `unavailable`."""
     dead: list[bytes] = field(default_factory=list[bytes])
     _messages: dict[str, dict[str, _Message]] = field(default_factory=lambda: defaultdict(dict))
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -54,7 +54,7 @@ class FakeBroker:
 
     def publish(self, topic: str, data: bytes, **attributes: str) -> "Future[str]":
         self._require_available()
-        sent: Future[str] = Future()
+        future: Future[str] = Future()
         with self._changed:
             name = f"m{next(self._numbers)}"
             self._messages[topic][name] = _Message(
@@ -63,88 +63,95 @@ class FakeBroker:
                 visible_at=self.clock(),
             )
             self._changed.notify_all()
-        sent.set_result(name)
-        return sent
+        future.set_result(name)
+        return future
 
     def pull(self, *, request: Any, timeout: float, retry: None = None) -> types.PullResponse:
         self._require_available()
-        wanted = types.PullRequest(request)
-        until = time.monotonic() + timeout
+        pull = types.PullRequest(request)
+        topic = _find_topic(pull.subscription)
+        deadline = time.monotonic() + timeout
         with self._changed:
-            while not (taken := self._take(_topic(wanted.subscription), wanted.max_messages)):
-                # The clock may be a test's: look again now and then.
-                if (
-                    not self._changed.wait(min(0.05, max(0.0, until - time.monotonic())))
-                    and time.monotonic() >= until
-                ):
+            while True:
+                messages = self._take(topic, pull.max_messages)
+                if messages:
+                    return types.PullResponse(received_messages=messages)
+                # The clock may be a test's, so look again every 50 ms.
+                rest_s = max(0.0, deadline - time.monotonic())
+                is_changed = self._changed.wait(min(0.05, rest_s))
+                if not is_changed and time.monotonic() >= deadline:
                     raise exceptions.DeadlineExceeded("nothing to deliver")
                 self._require_available()
-        return types.PullResponse(received_messages=taken)
 
     def acknowledge(self, *, request: Any, timeout: float = 0.0) -> None:
         self._require_available()
-        wanted = types.AcknowledgeRequest(request)
+        acknowledge = types.AcknowledgeRequest(request)
+        topic = _find_topic(acknowledge.subscription)
         with self._changed:
-            for message in self._held(wanted):
-                del self._messages[_topic(wanted.subscription)][message.id]
+            for message in self._find_leased(topic, acknowledge.ack_ids):
+                del self._messages[topic][message.id]
 
     def modify_ack_deadline(self, *, request: Any, timeout: float = 0.0) -> None:
         self._require_available()
-        wanted = types.ModifyAckDeadlineRequest(request)
+        change = types.ModifyAckDeadlineRequest(request)
+        topic = _find_topic(change.subscription)
         with self._changed:
-            for message in self._held(wanted):
-                message.visible_at = self.clock() + wanted.ack_deadline_seconds
-                if not wanted.ack_deadline_seconds:
+            for message in self._find_leased(topic, change.ack_ids):
+                message.visible_at = self.clock() + change.ack_deadline_seconds
+                if not change.ack_deadline_seconds:
                     message.ack_id = ""
             self._changed.notify_all()
 
-    def left(self, topic: str) -> int:
-        """Messages not acked yet."""
+    def count_unacked(self, topic: str) -> int:
         with self._changed:
             return len(self._messages[topic])
 
     def _take(self, topic: str, limit: int) -> list[types.ReceivedMessage]:
         now = self.clock()
-        due = list(
-            itertools.islice(
-                (m for m in self._messages[topic].values() if m.visible_at <= now), limit
-            )
-        )
-        for message in due:
+        messages = self._messages[topic]
+        visible = [message for message in messages.values() if message.visible_at <= now]
+        deliveries: list[types.ReceivedMessage] = []
+        for message in visible[:limit]:
             if self.max_attempts and message.attempts >= self.max_attempts:
-                self.dead.append(self._messages[topic].pop(message.id).data)
-        return [
-            self._deliver(message, now) for message in due if message.id in self._messages[topic]
-        ]
+                self.dead.append(messages.pop(message.id).data)
+            else:
+                deliveries.append(self._deliver(message, now))
+        return deliveries
 
     def _deliver(self, message: _Message, now: float) -> types.ReceivedMessage:
         message.attempts += 1
         message.ack_id = f"{message.id}:{next(self._numbers)}"
-        again = self._random.random() < self.duplicate_share
-        message.visible_at = now if again else now + self.ack_deadline_s
-        body = types.PubsubMessage(data=message.data, message_id=message.id)
+        is_duplicated = self._random.random() < self.duplicate_share
+        message.visible_at = now if is_duplicated else now + self.ack_deadline_s
+        body = types.PubsubMessage(
+            data=message.data,
+            message_id=message.id,
+        )
         return types.ReceivedMessage(
             ack_id=message.ack_id,
             message=body,
             delivery_attempt=message.attempts,
         )
 
-    def _held(
-        self, wanted: types.AcknowledgeRequest | types.ModifyAckDeadlineRequest
+    def _find_leased(
+        self,
+        topic: str,
+        ack_ids: Iterable[str],
     ) -> list[_Message]:
-        """Messages whose newest delivery has one of these ids and whose lease has not ended."""
+        """Finds messages whose newest delivery has one of these ids and an open lease."""
         now = self.clock()
-        messages = self._messages[_topic(wanted.subscription)]
-        named = ((ack_id, messages.get(ack_id.partition(":")[0])) for ack_id in wanted.ack_ids)
-        return [
-            m for ack_id, m in named if m is not None and m.ack_id == ack_id and m.visible_at > now
-        ]
+        leased: list[_Message] = []
+        for ack_id in ack_ids:
+            message = self._messages[topic].get(ack_id.partition(":")[0])
+            if message is not None and message.ack_id == ack_id and message.visible_at > now:
+                leased.append(message)
+        return leased
 
     def _require_available(self) -> None:
         if self.unavailable:
-            self.refused += 1
-            raise exceptions.ServiceUnavailable("the broker is away")
+            self.refusals += 1
+            raise exceptions.ServiceUnavailable("the broker is unavailable")
 
 
-def _topic(subscription: str) -> str:
+def _find_topic(subscription: str) -> str:
     return subscription.replace("/subscriptions/", "/topics/")

@@ -1,7 +1,6 @@
-"""The fake broker behind Google's own wire protocol, so that real clients of any process can use
-it.
+"""A server of the fake broker with Google's wire protocol, for real clients in any process.
 
-`with serve(FakeBroker()) as address:` and PUBSUB_EMULATOR_HOST=address elsewhere.
+Use `with serve(FakeBroker()) as address:` and PUBSUB_EMULATOR_HOST=address in the clients.
 """
 
 from collections.abc import Callable, Generator
@@ -15,15 +14,15 @@ from google.pubsub_v1 import types
 
 from workloads.library.tests.inference.fake_broker import FakeBroker
 
-# Below the client's own timeout, so that an empty pull is an answer.
+# The share of the client's timeout after which an empty pull is answered.
 _POLL_SHARE = 0.8
 
 
 @contextmanager
 def serve(broker: FakeBroker) -> Generator[str]:
-    """Yields host:port."""
+    """Serves a broker; yields host:port."""
     server = grpc.server(ThreadPoolExecutor(32, thread_name_prefix="broker"))
-    server.add_generic_rpc_handlers(_handlers(broker))
+    server.add_generic_rpc_handlers(_make_handlers(broker))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -32,44 +31,53 @@ def serve(broker: FakeBroker) -> Generator[str]:
         server.stop(grace=None).wait()
 
 
-def _handlers(broker: FakeBroker) -> list[grpc.GenericRpcHandler]:
+def _make_handlers(broker: FakeBroker) -> list[grpc.GenericRpcHandler]:
     def publish(request: types.PublishRequest, _: float) -> bytes:
-        sent = [broker.publish(request.topic, message.data) for message in request.messages]
-        return types.PublishResponse.serialize(
-            types.PublishResponse(message_ids=[each.result() for each in sent])
-        )
+        message_ids: list[str] = []
+        for message in request.messages:
+            message_ids.append(broker.publish(request.topic, message.data).result())
+        response = types.PublishResponse(message_ids=message_ids)
+        return types.PublishResponse.serialize(response)
 
-    def pull(request: types.PullRequest, left_s: float) -> bytes:
+    def pull(request: types.PullRequest, timeout_s: float) -> bytes:
         try:
-            return types.PullResponse.serialize(
-                broker.pull(request=request, timeout=_POLL_SHARE * left_s)
+            response = broker.pull(
+                request=request,
+                timeout=_POLL_SHARE * timeout_s,
             )
         except exceptions.DeadlineExceeded:
             return b""
+        return types.PullResponse.serialize(response)
 
-    services = {
-        "Publisher": {"Publish": _method(publish, types.PublishRequest)},
-        "Subscriber": {
-            "Pull": _method(pull, types.PullRequest),
-            "Acknowledge": _method(
-                lambda r, _: broker.acknowledge(request=r), types.AcknowledgeRequest
-            ),
-            "ModifyAckDeadline": _method(
-                lambda r, _: broker.modify_ack_deadline(request=r), types.ModifyAckDeadlineRequest
-            ),
-        },
+    def acknowledge(request: types.AcknowledgeRequest, _: float) -> None:
+        broker.acknowledge(request=request)
+
+    def modify(request: types.ModifyAckDeadlineRequest, _: float) -> None:
+        broker.modify_ack_deadline(request=request)
+
+    publisher = {"Publish": _make_method(publish, types.PublishRequest)}
+    subscriber = {
+        "Pull": _make_method(pull, types.PullRequest),
+        "Acknowledge": _make_method(acknowledge, types.AcknowledgeRequest),
+        "ModifyAckDeadline": _make_method(modify, types.ModifyAckDeadlineRequest),
     }
+    make_handler = grpc.method_handlers_generic_handler
     return [
-        grpc.method_handlers_generic_handler(f"google.pubsub.v1.{name}", found)
-        for name, found in services.items()
+        make_handler("google.pubsub.v1.Publisher", publisher),
+        make_handler("google.pubsub.v1.Subscriber", subscriber),
     ]
 
 
-def _method(answer: Callable[[Any, float], bytes | None], kind: Any) -> grpc.RpcMethodHandler:
+def _make_method(
+    handle: Callable[[Any, float], bytes | None],
+    request_type: Any,
+) -> grpc.RpcMethodHandler:
     def behaviour(request: Any, context: Any) -> bytes:
         try:
-            return answer(request, context.time_remaining() or 5.0) or b""
+            return handle(request, context.time_remaining() or 5.0) or b""
         except exceptions.ServiceUnavailable as error:
             return context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
-    return grpc.unary_unary_rpc_method_handler(behaviour, request_deserializer=kind.deserialize)
+    return grpc.unary_unary_rpc_method_handler(
+        behaviour, request_deserializer=request_type.deserialize
+    )

@@ -1,4 +1,4 @@
-"""What tests of the worker are built from."""
+"""The harness of worker tests: a job with its items, workers in this process, their results."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
-from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import ByteEntropy, PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
@@ -46,38 +46,39 @@ _numbers = itertools.count()
 
 
 class CountingPredictor(ProcessPredictor):
-    """Bits per byte, computed in this process; and which bodies were computed how often."""
+    """Computes bits per byte in this process, and counts how often each body was computed."""
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
         super().__init__(PredictorSpec(name="entropy"), timeout_s=300.0)
         self.configuration = ByteEntropy.configuration
-        self.seen = Counter[bytes]()
+        self.counts = Counter[bytes]()
         self.before = before
 
     def prepare(self, bodies: Sequence[bytes]) -> None: ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         self.before()
-        self.seen.update(bodies)
+        self.counts.update(bodies)
         if any(b"\x00never" in body for body in bodies):
             raise ValueError(f"cannot read {bodies!r}")
         return ByteEntropy().predict(bodies)
 
 
 def items(job: str, count: int) -> list[Item]:
-    return [
-        Item(
-            job=job,
-            id=f"item-{n:05d}",
-            body=f"document {n} ".encode() * 3,
-        )
-        for n in range(count)
-    ]
+    documents: list[Item] = []
+    for n in range(count):
+        body = f"document {n} ".encode() * 3
+        documents.append(Item(job=job, id=f"item-{n:05d}", body=body))
+    return documents
+
+
+def load_json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @dataclass(kw_only=True)
 class Harness:
-    """One job, and workers for it, all in this process."""
+    """Holds one job, and makes workers for it in this process."""
 
     pool: ConnectionPool[Connection]
     connection: Connection
@@ -87,14 +88,27 @@ class Harness:
 
     @cached_property
     def queue(self) -> Queue:
-        """In the database, where a test assigns no other."""
-        return PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
+        """The queue in the database, unless a test assigns another one."""
+        return PostgresQueue(
+            self.pool,
+            self.job,
+            lease_s=self.settings.lease_s,
+        )
 
-    def enqueue(self, wanted: Sequence[Item]) -> None:
-        enqueue(self.connection, self.queue, self.job, wanted)
+    def enqueue(self, documents: Sequence[Item]) -> None:
+        enqueue(
+            self.connection,
+            self.queue,
+            self.job,
+            documents,
+        )
 
     def results(self, predictor: ProcessPredictor, name: str = "w") -> PostgresResults:
-        fingerprint = jobs.pin(self.connection, self.job, predictor.configuration)
+        fingerprint = jobs.pin(
+            self.connection,
+            self.job,
+            predictor.configuration,
+        )
         return PostgresResults(
             self.pool,
             job=self.job,
@@ -108,7 +122,11 @@ class Harness:
         shutdown: Shutdown | None = None,
         at: Callable[[Failpoint], None] = lambda _: None,
     ) -> Worker:
-        log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
+        log = EventLog.open(
+            self.events,
+            job=self.job,
+            kind=KIND_BATCH,
+        )
         parts = Parts(
             queue=self.queue,
             results=self.results(predictor, f"w{os.getpid()}-{next(_numbers)}"),
@@ -118,30 +136,35 @@ class Harness:
         )
         return Worker(parts, predictor)
 
-    def one(self, query: LiteralString) -> Any:
-        """The value that `query` finds, which may ask for %(job)s."""
+    def query_value(self, query: LiteralString) -> Any:
+        """Returns the value of a query, which may use %(job)s."""
         row = self.connection.execute(query, {"job": self.job}).fetchone()
         return row and row[0]
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Returns status and value by item."""
         query = "SELECT item, status, value FROM holdfast.result WHERE job = %s"
-        return {
-            item: (status, value)
-            for item, status, value in self.connection.execute(query, (self.job,))
-        }
+        rows: dict[str, tuple[str, dict[str, Any]]] = {}
+        for item, status, value in self.connection.execute(query, (self.job,)):
+            rows[item] = (status, value)
+        return rows
 
     def event_lines(self, event: str) -> list[dict[str, Any]]:
-        lines = self.events.read_text().splitlines() if self.events.exists() else []
-        return [line for line in map(json.loads, lines) if line["event"] == event]
+        if not self.events.exists():
+            return []
+        return [line for line in load_json_lines(self.events) if line["event"] == event]
+
+    def count_items(self, event: str) -> int:
+        """Returns the sum of `items` over the lines of an event."""
+        return sum(line["items"] for line in self.event_lines(event))
 
 
 @contextmanager
-def working(
-    harness: Harness, predictor: type[CountingPredictor] = CountingPredictor
+def run_in_thread(
+    harness: Harness,
+    predictor: type[CountingPredictor] = CountingPredictor,
 ) -> Generator[threading.Thread]:
-    """A worker in a thread that has stored something; at the end it must have drained the job by
-    itself.
-    """
+    """Runs a worker in a thread: yields after its first commit, then waits for a drained job."""
     codes: list[int] = []
     worker = harness.worker(predictor(before=lambda: time.sleep(0.01)))
     thread = threading.Thread(target=lambda: codes.append(worker.run()))
@@ -152,6 +175,10 @@ def working(
     assert codes == [EXIT_COMPLETE]
 
 
-def expected(wanted: Sequence[Item]) -> dict[str, tuple[str, dict[str, Any]]]:
-    values = ByteEntropy().predict([item.body for item in wanted])
-    return {item.id: ("done", dict(value)) for item, value in zip(wanted, values, strict=True)}
+def expected(documents: Sequence[Item]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Returns the rows of a job that is done."""
+    values = ByteEntropy().predict([item.body for item in documents])
+    rows: dict[str, tuple[str, dict[str, Any]]] = {}
+    for item, value in zip(documents, values, strict=True):
+        rows[item.id] = ("done", dict(value))
+    return rows

@@ -1,4 +1,4 @@
-"""Hostile ids, bodies, messages, values and rows; SQL only as literals."""
+"""Tests of hostile ids, bodies, messages, values and rows, and of SQL as literals only."""
 
 import itertools
 import json
@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from psycopg import Connection
 
-from holdfast.inference.errors import ItemFault, MalformedMessage, redacted
+from holdfast.inference.errors import ItemFault, MalformedMessage, redact
 from holdfast.inference.items import (
     MAX_BODY_BYTES,
     MAX_MESSAGE_BYTES,
     Item,
-    checked_item,
     decode,
     encode,
-    id_fault,
-    job_fault,
+    find_id_fault,
+    find_job_fault,
+    make_item,
 )
-from holdfast.inference.predictor.frames import configuration_of, values_of
+from holdfast.inference.predictor.pipe_protocol import configuration_of, values_of
 from holdfast.inference.results import jobs
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.export import export
@@ -55,14 +55,14 @@ def test_nesting_and_size_are_bounded_before_anything_is_parsed() -> None:
     with pytest.raises(MalformedMessage):
         decode(b"[" * 100_000)
     with pytest.raises(InputError, match="larger"):
-        checked_item("j", "i", b"x" * (MAX_BODY_BYTES + 1), source="test")
+        make_item("j", "i", b"x" * (MAX_BODY_BYTES + 1), source="test")
 
 
-IDS = st.text(max_size=512).filter(lambda text: not id_fault(text))
+IDS = st.text(max_size=512).filter(lambda text: not find_id_fault(text))
 
 
 @given(IDS, st.binary(max_size=100))
-def test_what_the_grammar_admits_survives_the_wire(name: str, body: bytes) -> None:
+def test_a_valid_item_survives_encoding(name: str, body: bytes) -> None:
     item = Item(job="job", id=name, body=body)
     assert decode(encode(item)) == item
 
@@ -70,12 +70,12 @@ def test_what_the_grammar_admits_survives_the_wire(name: str, body: bytes) -> No
 @pytest.mark.parametrize("name", ["a\x00b", "\ud800", "a\nb", "", "x" * 65_536])
 def test_no_id_that_postgresql_cannot_hold_passes(name: str) -> None:
     with pytest.raises(InputError):
-        checked_item("job", name, b"", source="test")
+        make_item("job", name, b"", source="test")
 
 
 @given(st.text(max_size=70))
 def test_job_names_are_plain(name: str) -> None:
-    if not job_fault(name):
+    if not find_job_fault(name):
         assert set(name) <= set(string.ascii_letters + string.digits + "._-")
         assert len(name) <= 63
 
@@ -98,14 +98,12 @@ def test_errors_are_shown_without_secrets_and_content(
 ) -> None:
     monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
     monkeypatch.setenv("COLOUR", "a-plain-value")
-    assert redacted(raw, content=b"of a sentence") == shown
+    assert redact(raw, content=b"of a sentence") == shown
 
 
 def test_sql_is_never_built_from_text() -> None:
-    """psycopg's types let only literals be executed: the type checker finds any other text, but for
-    a cast.
-    """
-    casts = []
+    """psycopg's types allow only literals: the type checker finds any other text without a cast."""
+    casts: list[str] = []
     for path in ROOM.rglob("*.py"):
         if re.search(r'cast\("?LiteralString', path.read_text()):
             casts.append(path.name)
@@ -116,36 +114,31 @@ def test_sql_is_never_built_from_text() -> None:
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(IDS, min_size=1, max_size=5, unique=True))
 @example(list(HOSTILE))
-def test_hostile_ids_are_stored_and_found_as_they_are(harness: Harness, names: list[str]) -> None:
-    harness = replace(harness, job=f"{harness.job}-{next(_examples)}")
-    harness.enqueue(
-        [
-            Item(
-                job=harness.job,
-                id=name,
-                body=name.encode(),
-            )
-            for name in names
-        ]
+def test_hostile_ids_are_stored_unchanged(harness: Harness, names: list[str]) -> None:
+    harness = replace(
+        harness,
+        job=f"{harness.job}-{next(_examples)}",
     )
-    assert {lease.item.id for lease in harness.queue.pull(100, 0.0) if lease.item} == {*names}
+    harness.enqueue([Item(job=harness.job, id=name, body=name.encode()) for name in names])
+    leases = harness.queue.pull(100, 0.0)
+    assert {lease.item.id for lease in leases if lease.item} == {*names}
     results = harness.results(CountingPredictor())
+    claims = results.claim(names).values()
     value = json.dumps({"text": "'; DROP TABLE holdfast.result;--"})
-    assert results.store(dict.fromkeys(results.claim(names).values(), value)) == (set(names), set())
+    assert results.store(dict.fromkeys(claims, value)) == (set(names), set())
 
 
-def nested(depth: int) -> object:
+def nest(depth: int) -> object:
     value: object = 1
     for _ in range(depth):
         value = [value]
     return value
 
 
+KEYS = st.text(max_size=5)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=10,
 )
 
@@ -162,30 +155,29 @@ VALUES = st.recursive(
 @example({"\udfff": 1})
 @example(10**4000)
 @example(1e308)
-def test_what_is_accepted_of_a_predictor_can_be_stored(
-    connection: Connection, value: object
-) -> None:
-    """Or one odd value would fail the transaction of its whole micro-batch, on every worker."""
+def test_an_accepted_value_can_be_stored(connection: Connection, value: object) -> None:
+    """Otherwise one value would fail the transaction of its micro-batch, on every worker."""
     try:
         text = encode_value({"value": value})
     except ValueError:
         odd = r"nan|inf|[\ud800-\udfff]|\\x00|\\ud[89a-f]"
-        assert "\x00" in str(value) or re.search(odd, repr(value)), "refused for nothing"
+        assert "\x00" in str(value) or re.search(odd, repr(value)), "rejected without a reason"
         return
     ((stored,),) = connection.execute("SELECT %s::jsonb -> 'value'", (text,))
     assert stored == value or not isinstance(value, str)
 
 
 @pytest.mark.process
-def test_the_deepest_value_that_is_accepted_can_be_stored(connection: Connection) -> None:
-    text = encode_value({"value": nested(MAX_NESTING - 1)})
-    assert connection.execute("SELECT %s::jsonb IS NOT NULL", (text,)).fetchone() == (True,)
+def test_the_deepest_accepted_value_can_be_stored(connection: Connection) -> None:
+    text = encode_value({"value": nest(MAX_NESTING - 1)})
+    row = connection.execute("SELECT %s::jsonb IS NOT NULL", (text,)).fetchone()
+    assert row == (True,)
 
 
 @pytest.mark.parametrize("depth", [MAX_NESTING, 900, 100_000])
-def test_nesting_that_a_database_cannot_bear_is_refused(depth: int) -> None:
+def test_nesting_that_a_database_cannot_store_is_rejected(depth: int) -> None:
     with pytest.raises((ValueError, RecursionError)):
-        encode_value({"value": nested(depth)})
+        encode_value({"value": nest(depth)})
 
 
 @pytest.mark.parametrize(
@@ -199,17 +191,11 @@ def test_nesting_that_a_database_cannot_bear_is_refused(depth: int) -> None:
 )
 def test_a_value_that_is_no_object_is_the_items_failure(value: Any) -> None:
     with pytest.raises(ItemFault):
-        values_of(
-            {
-                "values": [value],
-                "seconds": 0.0,
-            },
-            1,
-        )
+        values_of({"values": [value], "seconds": 0.0}, 1)
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "configuration",
     [
         [1],
         "text",
@@ -220,30 +206,27 @@ def test_a_value_that_is_no_object_is_the_items_failure(value: Any) -> None:
         {"a": "x" * 70_000},
     ],
 )
-def test_a_configuration_that_is_no_plain_object_is_bad_input(bad: Any) -> None:
+def test_a_configuration_that_is_no_plain_object_is_bad_input(configuration: Any) -> None:
     with pytest.raises(InputError, match="configuration"):
-        configuration_of(bad)
+        configuration_of(configuration)
 
 
 @pytest.mark.process
-def test_the_id_is_the_items_and_nothing_of_a_predictors_is_lost(
-    harness: Harness, tmp_path: Path
-) -> None:
+def test_an_export_keeps_the_id_and_all_keys(harness: Harness, tmp_path: Path) -> None:
     harness.enqueue(items(harness.job, 1))
     results = harness.results(CountingPredictor())
     (claim,) = results.claim(["item-00000"]).values()
-    results.store(
-        {
-            claim: json.dumps(
-                {
-                    "item": "another",
-                    "_item": 1,
-                    "score": 2,
-                }
-            )
-        }
+    value = {
+        "item": "another",
+        "_item": 1,
+        "score": 2,
+    }
+    results.store({claim: json.dumps(value)})
+    export(
+        harness.connection,
+        harness.job,
+        str(tmp_path / "o.jsonl"),
     )
-    export(harness.connection, harness.job, str(tmp_path / "o.jsonl"))
     row = json.loads((tmp_path / "o.jsonl").read_text())
     assert row == {
         "item": "item-00000",
@@ -254,7 +237,7 @@ def test_the_id_is_the_items_and_nothing_of_a_predictors_is_lost(
 
 
 @pytest.mark.process
-def test_a_worker_of_another_configuration_is_refused(connection: Connection, job: str) -> None:
+def test_a_worker_with_another_configuration_is_rejected(connection: Connection, job: str) -> None:
     jobs.register(connection, job)
     for _ in range(2):
         jobs.pin(connection, job, {"version": 1})
@@ -263,7 +246,7 @@ def test_a_worker_of_another_configuration_is_refused(connection: Connection, jo
 
 
 @pytest.mark.process
-def test_what_an_item_or_an_error_is_called_does_not_speak_to_the_terminal(
+def test_item_and_error_names_cannot_control_the_terminal(
     server: EmbeddedPostgres, connection: Connection, job: str
 ) -> None:
     jobs.register(connection, job)
@@ -274,11 +257,7 @@ def test_what_an_item_or_an_error_is_called_does_not_speak_to_the_terminal(
             " VALUES (%s, %s, 'f', 'd', %s, 3)",
             (job, *hostile),
         )
-    out = run_command(
-        "failures",
-        job,
-        uri=server.uri,
-        code=EXIT_FINDINGS,
-    ).stdout
-    assert out.rstrip("\n").isprintable()
-    assert "[bold]a[/]" in out and "##[" not in out
+    listing = run_command("failures", job, uri=server.uri, code=EXIT_FINDINGS).stdout
+    assert listing.rstrip("\n").isprintable()
+    assert "[bold]a[/]" in listing
+    assert "##[" not in listing

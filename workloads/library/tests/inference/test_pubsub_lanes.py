@@ -1,11 +1,10 @@
-"""Batch jobs on Pub/Sub with the options that are rendered: each on a lane of its own, side by
-side.
-"""
+"""Tests of batch jobs on Pub/Sub with their rendered options: each has a lane of its own."""
 
 import os
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,55 +18,67 @@ from infra.environments import Environment, load
 from infra.specs import queue
 from workloads.library.tests.inference import fake_broker_server
 from workloads.library.tests.inference.fake_broker import FakeBroker
-from workloads.library.tests.inference.test_commands import enqueue, run_command, status_of
+from workloads.library.tests.inference.test_commands import enqueue, query_status, run_command
 
 COUNT = 200
 
 
-def with_lanes(lanes: int) -> Environment:
+def load_environment(lanes: int) -> Environment:
     env = load("example")
     return replace(env, queue=replace(env.queue, lanes=lanes))
 
 
 def queue_options(lanes: int) -> list[list[str]]:
-    """As rendered for the job that loads, the one that drains and the one that runs on."""
-    context = RenderContext(describe.platform(with_lanes(lanes)))
-    found: list[list[str]] = []
+    """Returns the rendered options of the jobs that load, drain and run without end."""
+    context = RenderContext(describe.platform(load_environment(lanes)))
+    options: list[list[str]] = []
     for build in (batch.load, batch.drain, batch.steady):
-        (main,) = build(context)["spec"]["template"]["spec"]["containers"]
-        named = zip(main["command"], main["command"][1:], strict=False)
-        found.append(
-            [word for pair in named if pair[0] in ("--topic", "--subscription") for word in pair]
-        )
-    return found
+        (container,) = build(context)["spec"]["template"]["spec"]["containers"]
+        options.append(extract_options(container["command"]))
+    return options
+
+
+def extract_options(command: list[str]) -> list[str]:
+    """Returns --topic and --subscription with their values."""
+    options: list[str] = []
+    for option, value in pairwise(command):
+        if option in ("--topic", "--subscription"):
+            options += [option, value]
+    return options
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeBroker]:
-    with fake_broker_server.serve(broker := FakeBroker(max_attempts=5)) as address:
+    broker = FakeBroker(max_attempts=5)
+    with fake_broker_server.serve(broker) as address:
         monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
         yield broker
 
 
-def test_every_lane_is_made_and_granted_and_no_pod_may_make_one() -> None:
+def test_every_lane_is_created_and_granted_and_no_pod_may_create_one() -> None:
     assert queue_options(0) == [[]] * 3, "without lanes jobs queue in the database"
-    resources = queue.resources(with_lanes(2))
-    made = {r.arguments["name"] for r in resources if r.kind == "google_pubsub_subscription"}
+    resources = queue.resources(load_environment(2))
+    subscriptions: set[object] = set()
+    roles_by_subscription: dict[object, set[object]] = {}
+    for resource in resources:
+        arguments = resource.arguments
+        if resource.kind == "google_pubsub_subscription":
+            subscriptions.add(arguments["name"])
+        elif "subscription" in arguments:
+            roles = roles_by_subscription.setdefault(arguments["subscription"], set())
+            roles.add(arguments["role"])
     for *_, subscription in queue_options(2):
         name = subscription.rpartition("/")[2]
-        assert name in made
-        granted = {
-            r.arguments["role"] for r in resources if r.arguments.get("subscription") == name
-        }
-        assert granted == {"roles/pubsub.subscriber"}
-    roles = {r.arguments["role"] for r in resources if "iam" in r.kind}
+        assert name in subscriptions
+        assert roles_by_subscription[name] == {"roles/pubsub.subscriber"}
+    roles = {resource.arguments["role"] for resource in resources if "iam" in resource.kind}
     assert roles == {"roles/pubsub.subscriber", "roles/pubsub.publisher"}
-    assert len({(r.kind, r.id) for r in resources}) == len(resources)
+    assert len({(resource.kind, resource.id) for resource in resources}) == len(resources)
 
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
-def test_two_rendered_jobs_run_side_by_side_and_a_third_is_refused(
+def test_two_rendered_jobs_run_at_once_and_a_third_is_rejected(
     server: EmbeddedPostgres, fake: FakeBroker, tmp_path: Path
 ) -> None:
     rows = [{"id": n, "text": f"text {n}"} for n in range(COUNT)]
@@ -75,19 +86,34 @@ def test_two_rendered_jobs_run_side_by_side_and_a_third_is_refused(
     jobs = {batch.DRAIN: drain, batch.STEADY: steady}
     assert loading == drain
     for name, options in jobs.items():
-        enqueue(server.uri, name, tmp_path, rows, *options)
-    refusal = enqueue(server.uri, "third", tmp_path, rows, *loading, code=EXIT_BAD_INPUT).stderr
-    assert "batch-drain" in refusal and "queue.lanes" in refusal
-    run = ("--predictor", "entropy", "--events", os.devnull)
-    with ThreadPoolExecutor(2) as threads:
-        list(
-            threads.map(
-                lambda job: run_command("run", job[0], *run, *job[1], uri=server.uri), jobs.items()
-            )
+        enqueue(
+            server.uri,
+            name,
+            tmp_path,
+            rows,
+            *options,
         )
-    assert [status_of(server.uri, name)["done"] for name in jobs] == [COUNT, COUNT]
+    refusal = enqueue(server.uri, "third", tmp_path, rows, *loading, code=EXIT_BAD_INPUT).stderr
+    assert "batch-drain" in refusal
+    assert "queue.lanes" in refusal
+
+    def run(job: tuple[str, list[str]]) -> None:
+        name, options = job
+        common = ("--predictor", "entropy", "--events", os.devnull)
+        run_command(
+            "run",
+            name,
+            *common,
+            *options,
+            uri=server.uri,
+        )
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run, jobs.items()))
+    for name, options in jobs.items():
+        assert query_status(server.uri, name)["done"] == COUNT
+        assert fake.count_unacked(options[1]) == 0
     assert fake.dead == []
-    assert all(fake.left(options[1]) == 0 for options in jobs.values())
     enqueue(server.uri, "third", tmp_path, rows, *loading)  # a drained job leaves its lane
     redrive = ("failures", batch.DRAIN, "--redrive", *loading)
     assert "used by third" in run_command(*redrive, uri=server.uri, code=EXIT_BAD_INPUT).stderr

@@ -1,8 +1,7 @@
-"""Stands in for vLLM, which wants a GPU: what the example uses of it, by vLLM's names and with its
-signatures.
+"""A substitute for vLLM, which needs a GPU: the names and signatures that the example uses.
 
-Imported as `vllm` by the process that predicts. An answer is the prompt backwards. While a file
-`hold` is next to the model, only the first call is answered.
+The predicting process imports it as `vllm`. A completion is the reversed prompt. While a file
+`hold` exists next to the model, only the first call is answered.
 """
 
 import os
@@ -12,16 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 __version__ = "stand-in"
-# Both are read when the real one is imported.
-assert (
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    and os.environ["VLLM_BATCH_INVARIANT"] == "1"
-)
+# vLLM reads both when it is imported.
+assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+assert os.environ["VLLM_BATCH_INVARIANT"] == "1"
 
 
 class SamplingParams:
     def __init__(self, *, temperature: float = 1.0, max_tokens: int | None = 16) -> None:
-        assert temperature == 0.0, "greedy, or a retry may differ"
+        assert temperature == 0.0, "without greedy decoding a retry may differ"
 
 
 class LLM:
@@ -35,10 +32,10 @@ class LLM:
         self._calls += 1
         while self._calls > 1 and self._hold.exists():
             time.sleep(0.01)
-        return [SimpleNamespace(outputs=[_backwards(prompt)]) for prompt in prompts]
+        return [SimpleNamespace(outputs=[_reverse(prompt)]) for prompt in prompts]
 
 
-def _backwards(prompt: str) -> SimpleNamespace:
+def _reverse(prompt: str) -> SimpleNamespace:
     return SimpleNamespace(
         text=prompt[::-1],
         token_ids=list(prompt.encode()),

@@ -1,6 +1,4 @@
-"""Connections that say nothing, little or too much hold neither threads nor memory, and shut out no
-other.
-"""
+"""Silent, slow and oversized connections use bounded threads and memory and block no others."""
 
 import http.client
 import socket
@@ -38,36 +36,40 @@ def port() -> Generator[int]:
         server.shutdown()
 
 
-def asked(port: int) -> int:
+def request(port: int) -> int:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("GET", "/")
         return connection.getresponse().status
 
 
-def test_half_open_connections_hold_a_bounded_number_of_threads_and_make_room(port: int) -> None:
-    # A connection for which the kernel's queue has no room is tried again after a second, then two,
-    # then four.
-    ends = [socket.create_connection(("127.0.0.1", port), timeout=0.9) for _ in range(100)]
-    assert [asked(port) for _ in range(20)] == [200] * 20
-    assert (
-        sum("process_request_thread" in thread.name for thread in threading.enumerate())
-        <= Server.most
-    )
-    for end in ends:
-        end.close()
+def count_threads() -> int:
+    names = [thread.name for thread in threading.enumerate()]
+    return sum("process_request_thread" in name for name in names)
 
 
-def test_a_slow_sender_is_cut_at_the_deadline(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_open_connections_use_bounded_threads_and_make_room(port: int) -> None:
+    # A connection without room in the kernel's queue is retried after one, two and four seconds.
+    connections = [socket.create_connection(("127.0.0.1", port), timeout=0.9) for _ in range(100)]
+    for _ in range(20):
+        assert request(port) == 200
+    assert count_threads() <= Server.most
+    for connection in connections:
+        connection.close()
+
+
+def test_a_slow_sender_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "READ_S", 0.3)
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as end, pytest.raises(OSError):
-        while time.monotonic() - began < 10:
-            end.sendall(b"G")
+    start = time.monotonic()
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    with connection, pytest.raises(OSError):
+        while time.monotonic() - start < 10:
+            connection.sendall(b"G")
             time.sleep(0.02)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - start < 5
 
 
-def test_headers_end_at_their_bound(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as end:
-        end.sendall(b"GET / HTTP/1.0\r\n" + (b"x: " + b"y" * 1000 + b"\r\n") * 40)
-        assert end.recv(64).startswith(b"HTTP/1.0 200 ")
+def test_headers_are_limited(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        header = b"x: " + b"y" * 1000 + b"\r\n"
+        connection.sendall(b"GET / HTTP/1.0\r\n" + header * 40)
+        assert connection.recv(64).startswith(b"HTTP/1.0 200 ")

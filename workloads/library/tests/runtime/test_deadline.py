@@ -10,49 +10,62 @@ from holdfast.support.errors import InputError
 NOON = datetime(2027, 1, 31, 12, tzinfo=UTC).timestamp()
 
 
-def annotated(node: str) -> dict[str, str]:
+def get_annotations(node: str) -> dict[str, str]:
     assert node != "unasked"
     if node == "flex-1":
         return {"node.gke.io/machine-termination-datetime": "2027-01-31T12:00:00Z"}
     return {}
 
 
-def end(env: dict[str, str], annotations: deadline.Annotations = annotated) -> float | None:
+def find_end(
+    env: dict[str, str],
+    annotations: deadline.Annotations = get_annotations,
+) -> float | None:
     return deadline.planned_end(env, annotations=annotations, now=NOON - 3600)
 
 
-def test_the_environment_names_the_end_and_else_the_node() -> None:
-    assert end({}) is end({"HOLDFAST_NODE": "spot-1"}) is None
-    assert end({"HOLDFAST_NODE": "flex-1"}) == NOON
-    assert (
-        end({"HOLDFAST_DEADLINE": "2027-01-31T13:00:00+01:00", "HOLDFAST_NODE": "unasked"}) == NOON
-    )
+def test_the_end_comes_from_the_environment_or_the_node() -> None:
+    assert find_end({}) is find_end({"HOLDFAST_NODE": "spot-1"}) is None
+    assert find_end({"HOLDFAST_NODE": "flex-1"}) == NOON
+    env = {
+        "HOLDFAST_DEADLINE": "2027-01-31T13:00:00+01:00",
+        "HOLDFAST_NODE": "unasked",
+    }
+    assert find_end(env) == NOON
 
 
-def test_a_node_that_cannot_be_asked_is_no_reason_to_fail(
+def test_an_api_server_that_does_not_answer_is_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert end({"HOLDFAST_NODE": "flex-1"}, deadline.node_annotations) is None
+    assert find_end({"HOLDFAST_NODE": "flex-1"}, deadline.node_annotations) is None
     assert "planned end of node flex-1 is unknown" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["2027-01-31T10:59:00Z", "in seven days", "1800000000"])
 def test_a_past_or_unreadable_deadline_is_bad_input(text: str) -> None:
-    with pytest.raises(InputError, match="not a time in the future") as refused:
-        end({"HOLDFAST_DEADLINE": text})
-    assert "after 2027-01-31T11:00:00Z" in refused.value.allowed
+    with pytest.raises(InputError, match="not a time in the future") as caught:
+        find_end({"HOLDFAST_DEADLINE": text})
+    assert "after 2027-01-31T11:00:00Z" in caught.value.allowed
 
 
-def test_the_stop_is_requested_ahead_of_the_end_with_the_lead_as_its_window() -> None:
+def test_the_stop_comes_before_the_end_with_the_lead_as_its_window() -> None:
     shutdown = Shutdown()
-    watch = deadline.stop_before(shutdown, time.time() + 60.3, lead_s=60)
+    watch = deadline.stop_before(
+        shutdown,
+        time.time() + 60.3,
+        lead_s=60,
+    )
     assert shutdown.wait(30)
     assert 50 < shutdown.seconds_left(window_s=5, margin_s=0) <= 60.3
     shutdown.request("SIGTERM")
     assert shutdown.seconds_left(5, margin_s=0) <= 5, "a notice before the planned end shortens it"
     assert shutdown.reason == "planned end of the node"
-    late = deadline.stop_before(shutdown, time.time() + 10_000, lead_s=1)
+    late = deadline.stop_before(
+        shutdown,
+        time.time() + 10_000,
+        lead_s=1,
+    )
     for thread in (watch, late):
         thread.join(60)
-        assert not thread.is_alive(), "it ends with the run"
+        assert not thread.is_alive(), "the thread ends with the run"

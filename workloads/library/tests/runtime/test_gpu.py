@@ -1,4 +1,4 @@
-"""The promise of a GPU, against a stand-in for the driver's library that a compiler makes here."""
+"""Tests of the GPU check, against a substitute for the driver's library that is compiled here."""
 
 import os
 import shutil
@@ -18,8 +18,16 @@ int cuInit(unsigned flags) { return INIT; }
 int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
 int cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
-int cuDeviceGetName(char *name, int length, int device) { name[0] = 'L'; name[1] = '4'; name[2] = 0; return 0; }
-int cuDeviceTotalMem_v2(unsigned long *bytes, int device) { *bytes = 24ul << 30; return LOST; }
+int cuDeviceGetName(char *name, int length, int device) {
+    name[0] = 'L';
+    name[1] = '4';
+    name[2] = 0;
+    return 0;
+}
+int cuDeviceTotalMem_v2(unsigned long *bytes, int device) {
+    *bytes = 24ul << 30;
+    return MEMORY_ERROR;
+}
 """
 CHECK = """
 import sys
@@ -29,31 +37,31 @@ sys.exit(gpu.exit_code(gpu.start_check(devices=Path(sys.argv[1]), torch_cuda="13
 """
 
 
-def library(
+def compile_library(
     folder: Path,
     *,
     version: int = 13000,
     count: int = 2,
     init: int = 0,
-    lost: int = 0,
+    memory_error: int = 0,
 ) -> dict[str, str]:
-    """An environment in which that driver is found."""
+    """Compiles a driver library and returns the environment in which it is found."""
     compiler = shutil.which("cc")
-    support.require(compiler, "a C compiler makes the stand-in for the driver's library")
+    support.require(compiler, "a C compiler builds the substitute for the driver's library")
     folder.mkdir(exist_ok=True)
     (folder / "stub.c").write_text(STUB)
-    facts = [
+    definitions = [
         f"-DVERSION={version}",
         f"-DCOUNT={count}",
         f"-DINIT={init}",
-        f"-DLOST={lost}",
+        f"-DMEMORY_ERROR={memory_error}",
     ]
     command = [
         str(compiler),
         "-shared",
         "-fPIC",
         "-nostdlib",
-        *facts,
+        *definitions,
     ]
     subprocess.run(
         [
@@ -67,18 +75,21 @@ def library(
     return {"LD_LIBRARY_PATH": str(folder)}
 
 
-def checked(env: dict[str, str], devices: Path) -> tuple[int, str]:
+def run_check(
+    env: dict[str, str],
+    devices: Path,
+) -> tuple[int, str]:
     env = os.environ | {"LD_LIBRARY_PATH": "", "HOLDFAST_GPUS": "2"} | env
     command = [sys.executable, "-c", CHECK, devices]
-    done = subprocess.run(
+    check = subprocess.run(
         command,
         env=env,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "Traceback" not in done.stdout + done.stderr, done
-    return done.returncode, done.stdout
+    assert "Traceback" not in check.stdout + check.stderr, check
+    return check.returncode, check.stdout
 
 
 ALL = ("nvidiactl", "nvidia0", "nvidia1")
@@ -86,7 +97,7 @@ ALL = ("nvidiactl", "nvidia0", "nvidia1")
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("driver", "found", "code", "says"),
+    ("driver", "device_names", "code", "message"),
     [
         ({}, ALL, 0, "2 GPU: L4 (24.0 GiB), L4 (24.0 GiB); CUDA 13.0"),
         ({}, ("nvidiactl",), 2, "no device /dev/nvidia*"),
@@ -95,42 +106,45 @@ ALL = ("nvidiactl", "nvidia0", "nvidia1")
         ({"init": 100}, ALL, 2, "cuInit answered 100"),
         ({"init": 999}, ALL, 75, "a broken or busy GPU"),
         ({"count": 1}, ALL, 75, "1 of 2 promised GPUs answer"),
-        ({"lost": 214}, ALL, 75, "answered 214"),
+        ({"memory_error": 214}, ALL, 75, "answered 214"),
     ],
 )
-def test_a_wrong_image_or_pool_is_bad_input_and_a_broken_machine_is_worth_another_start(
+def test_a_wrong_image_or_pool_is_bad_input_and_a_broken_machine_is_not(
     tmp_path: Path,
     driver: dict[str, int] | None,
-    found: tuple[str, ...],
+    device_names: tuple[str, ...],
     code: int,
-    says: str,
+    message: str,
 ) -> None:
     devices = tmp_path / "dev"
     devices.mkdir()
-    for name in found:
+    for name in device_names:
         (devices / name).touch()
-    ended, shown = checked({} if driver is None else library(tmp_path / "lib", **driver), devices)
-    assert (ended, says in shown) == (code, True), shown
+    env = {} if driver is None else compile_library(tmp_path / "lib", **driver)
+    exit_code, output = run_check(env, devices)
+    assert exit_code == code, output
+    assert message in output
 
 
-def test_the_cpu_is_never_chosen_where_a_gpu_was_promised() -> None:
-    assert gpu.start_check() is None and gpu.exit_code(None) == 0
+def test_the_cpu_is_never_used_if_a_gpu_was_promised() -> None:
+    assert gpu.start_check() is None
+    assert gpu.exit_code(None) == 0
     assert gpu.device_type(False, {}) == "cpu"
     assert gpu.device_type(True, {}) == "cuda"
     with pytest.raises(InputError, match="2 promised by HOLDFAST_GPUS, and torch sees none"):
         gpu.device_type(False, {"HOLDFAST_GPUS": "2"})
     with pytest.raises(InputError, match="HOLDFAST_GPUS is not a number"):
-        gpu.promised({"HOLDFAST_GPUS": "all"})
+        gpu.parse_gpu_count({"HOLDFAST_GPUS": "all"})
 
 
-def test_the_cuda_of_torch_is_read_without_importing_it() -> None:
+def test_torchs_cuda_version_comes_from_its_version_file() -> None:
     import torch
 
-    assert gpu.cuda_of_torch() == torch.version.cuda
+    assert gpu._find_torch_cuda() == torch.version.cuda
 
 
 @pytest.mark.process
-def test_a_trainer_that_was_promised_a_gpu_and_finds_none_ends_with_2(tmp_path: Path) -> None:
+def test_a_trainer_without_its_promised_gpu_exits_2(tmp_path: Path) -> None:
     run = Run(
         folder=tmp_path,
         steps=2,

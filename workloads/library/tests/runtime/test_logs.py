@@ -1,4 +1,4 @@
-"""Log lines of pods: real processes with pipes and terminals, read by the reader of event lines."""
+"""Tests of the log: real processes with pipes and terminals, and the parser of event lines."""
 
 import json
 import os
@@ -30,32 +30,27 @@ ENVIRONMENT = os.environ | {
 }
 
 
-def written(code: str = WRITER) -> subprocess.CompletedProcess[bytes]:
-    done = subprocess.run(
+def run_writer(code: str = WRITER) -> subprocess.CompletedProcess[bytes]:
+    writer = subprocess.run(
         [sys.executable, "-c", code],
         env=ENVIRONMENT,
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done
+    assert writer.returncode == 0, writer.stderr
+    return writer
 
 
-def test_off_a_terminal_a_line_is_json_on_standard_output_that_a_reader_of_events_passes_over() -> (
-    None
-):
-    done = written()
-    assert done.stderr == b""  # on GKE, severity ERROR whatever it holds
-    first, second = (
-        line for text in done.stdout.splitlines() if "event" not in (line := json.loads(text))
-    )
+def test_off_a_terminal_lines_are_json_that_the_event_parser_skips() -> None:
+    writer = run_writer()
+    assert writer.stderr == b""  # GKE gives all of it severity ERROR
+    lines = [json.loads(text) for text in writer.stdout.splitlines()]
+    first, second = (line for line in lines if "event" not in line)
     assert datetime.fromisoformat(first.pop("time")).tzinfo is not None
-    own = {
+    assert first == {
         "job": "run-1",
         "attempt": 3,
         "rank": 1,
-    }
-    assert first == own | {
         "severity": "INFO",
         "message": "resumed at step 40",
         "action": "restore",
@@ -64,11 +59,12 @@ def test_off_a_terminal_a_line_is_json_on_standard_output_that_a_reader_of_event
     assert (second["severity"], second["loss"]) == ("ERROR", None)
     assert second["message"].startswith("a rank failed\nTraceback")
     assert second["message"].endswith("RuntimeError: boom")
-    reading = parse(done.stdout.splitlines())
-    assert len(reading.events) == 2 and not reading.problems
+    parsed = parse(writer.stdout.splitlines())
+    assert len(parsed.events) == 2
+    assert not parsed.problems
 
 
-def test_on_a_terminal_it_is_text() -> None:
+def test_on_a_terminal_lines_are_text() -> None:
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER],
@@ -77,29 +73,30 @@ def test_on_a_terminal_it_is_text() -> None:
         stderr=follower,
     )
     os.close(follower)
-    shown = b""
-    with suppress(OSError):  # Linux: the last writer has closed the terminal
+    output = b""
+    with suppress(OSError):  # on Linux, after the last writer has closed the terminal
         while chunk := os.read(leader, 4096):
-            shown += chunk
+            output += chunk
     assert process.wait() == 0
     os.close(leader)
-    assert (
-        b"restore: resumed at step 40\r\n" in shown and b"error: train: a rank failed\r\n" in shown
-    )
-    assert b"severity" not in shown
+    assert b"restore: resumed at step 40\r\n" in output
+    assert b"error: train: a rank failed\r\n" in output
+    assert b"severity" not in output
 
 
-def test_a_program_may_take_the_lines_into_its_own_logging_and_a_log_that_cannot_be_written_stops_no_work() -> (
-    None
-):
-    done = written(
+def test_a_program_may_handle_the_lines_itself() -> None:
+    writer = run_writer(
         "import logging, sys\n"
         "logging.getLogger('holdfast').addHandler(logging.StreamHandler(sys.stderr))\n"
         "from holdfast.runtime import logs\n"
         "logs.warning('save', 'slow')\n"
     )
-    assert (done.stdout, done.stderr) == (b"", b"slow\n")
-    written(
+    assert writer.stdout == b""
+    assert writer.stderr == b"slow\n"
+
+
+def test_an_unwritable_log_does_not_stop_the_work() -> None:
+    run_writer(
         "import os, sys\nfrom holdfast.runtime import logs\n"
         "os.close(1)\nlogs.info('save', 'x')\nsys.stdout = None\nlogs.info('save', 'y')\n"
     )

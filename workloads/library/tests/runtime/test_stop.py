@@ -10,7 +10,7 @@ from holdfast.runtime.stop import OneProcessStore, StopAgreement, stop_agreement
 
 
 class SharedStore(OneProcessStore):
-    """TCPStore's promise for threads of one process: `add` is atomic."""
+    """A store for threads of one process with an atomic `add`, like TCPStore."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,29 +33,24 @@ def gang(
     living: int | None = None,
     patience_s: float = 4,
 ) -> list[StopAgreement]:
-    """`living`: of that many ranks, if others are dead."""
+    """Starts the agreements of `size` ranks, or of the first `living` ones if the rest is dead."""
     options: dict[str, Any] = {
         "world_size": size,
         "interval_s": 0.01,
         "patience_s": patience_s,
     }
-    return [
-        StopAgreement(
-            store,
-            rank=rank,
-            shutdown=Shutdown(),
-            **options,
-        )
-        for rank in range(living or size)
-    ]
+    agreements: list[StopAgreement] = []
+    for rank in range(living or size):
+        agreements.append(StopAgreement(store, rank=rank, shutdown=Shutdown(), **options))
+    return agreements
 
 
 def run_together(
-    agreements: list[StopAgreement], steps: int, on_step: Callable[[int, int], None]
+    agreements: list[StopAgreement],
+    steps: int,
+    on_step: Callable[[int, int], None],
 ) -> list[int]:
-    """Each rank in a thread; a barrier plays the gradient's collective. Returns where each rank
-    ended.
-    """
+    """Runs each rank in a thread and returns its last step. A barrier stands for the collective."""
     barrier = threading.Barrier(len(agreements), timeout=60)
 
     def rank(index: int) -> int:
@@ -67,10 +62,10 @@ def run_together(
         return steps
 
     with ThreadPoolExecutor(len(agreements)) as pool:
-        ended = list(pool.map(rank, range(len(agreements))))
+        last_steps = list(pool.map(rank, range(len(agreements))))
     for agreement in agreements:
         agreement.close()
-    return ended
+    return last_steps
 
 
 @pytest.mark.parametrize(
@@ -85,48 +80,53 @@ def run_together(
 )
 def test_a_notice_on_any_rank_stops_all_at_one_boundary(noticed: set[int]) -> None:
     agreements = gang(SharedStore(), 4)
-    seen = threading.Event()
+    is_requested = threading.Event()
 
     def on_step(rank: int, step: int) -> None:
         if rank in noticed and step == 5:
             agreements[rank].shutdown.request("SIGTERM")
-            seen.set()
+            is_requested.set()
         if step > 5 and noticed:
-            assert seen.wait(60)
+            assert is_requested.wait(60)
 
-    ended = run_together(agreements, 1_000_000 if noticed else 50, on_step)
-    assert len(set(ended)) == 1 and ended[0] >= 6
-    assert {a.agreed and a.requested for a in agreements} == {bool(noticed)}
-    assert noticed != {2} or agreements[0].reason == "SIGTERM on rank 2"
+    steps = 1_000_000 if noticed else 50
+    last_steps = run_together(agreements, steps, on_step)
+    assert len(set(last_steps)) == 1
+    assert last_steps[0] >= 6
+    for agreement in agreements:
+        assert (agreement.agreed and agreement.requested) == bool(noticed)
+    if noticed == {2}:
+        assert agreements[0].reason == "SIGTERM on rank 2"
 
 
-def test_a_rank_that_has_finished_does_not_hold_up_the_others() -> None:
+def test_a_finished_rank_does_not_delay_others() -> None:
     first, second = gang(SharedStore(), 2, patience_s=60)
     assert not first.should_stop(10)
     first.close()
     second.shutdown.request("SIGTERM")
-    assert not second.should_stop(10), "the other rank is through this boundary, so this one is too"
+    assert not second.should_stop(10), "the other rank has passed this boundary"
     second.close()
 
 
-def test_a_dead_peer_costs_the_patience_and_the_agreement() -> None:
+def test_a_dead_peer_ends_the_agreement_after_the_patience() -> None:
     (alive,) = gang(SharedStore(), 2, living=1, patience_s=0.2)
     alive.shutdown.request("SIGTERM")
-    step = 0
-    while not alive.should_stop(step := step + 1):
-        pass
+    step = 1
+    while not alive.should_stop(step):
+        step += 1
     assert not alive.agreed
 
 
-def test_a_lost_store_leaves_the_own_notice() -> None:
+def test_without_a_store_each_rank_follows_its_own_notice() -> None:
     (agreement,) = gang(BrokenStore(), 2, living=1)
     agreement._watcher.join(60)
     assert not agreement.should_stop(1)
     agreement.shutdown.request("SIGTERM")
-    assert agreement.should_stop(2) and not agreement.agreed
+    assert agreement.should_stop(2)
+    assert not agreement.agreed
 
 
-def test_polling_within_a_step_is_a_boundary_of_its_own() -> None:
+def test_each_check_within_a_step_is_a_boundary() -> None:
     agreement = stop_agreement(None, 0, 1, shutdown=Shutdown())
     assert not agreement.should_stop(3)
     agreement.shutdown.request("SIGTERM")

@@ -1,1 +1,1 @@
-"""What computes, in a process of its own."""
+"""Predictors, and the process of their own in which they run."""

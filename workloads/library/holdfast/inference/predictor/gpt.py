@@ -1,18 +1,18 @@
-"""Loss of a document under the byte-level GPT of a committed checkpoint, in nats for each byte.
+"""The predictor `gpt`: the loss of a document under a checkpoint's byte-level GPT, in nats a byte.
 
-Imports torch, so it is imported only by a worker that predicts with it. Every forward pass has the
-same shape, filled with windows of any documents that wait: the kernels, and with them each row's
-rounding, do not depend on the other rows. A document's windows are added with
-fsum, which is exact in any order.
+It imports torch, so only a worker that predicts with it imports this module. Every forward pass has
+the same shape, filled with windows of any documents of the batch: the kernels, and with them each
+row's rounding, do not depend on the other rows. A document's windows are added with fsum, which is
+exact in any order.
 """
 
-# Why it is so: infra/decisions/0042.
+# Decision: infra/decisions/0042.
 
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn import functional as F
@@ -30,24 +30,22 @@ from holdfast.support.errors import InputError
 from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
 ROWS = 32
-"""Windows of one forward pass."""
+"""The number of windows in one forward pass."""
 MODEL_PREFIX = "model/"
-_NOT_READ = torch.empty(0)  # in place of the optimizer's tensors, which are not used here
+_NOT_READ = torch.empty(0)  # replaces the optimizer's tensors, which are not used
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
     identity: Mapping[str, object]
-    """Run, step and attempt: names one commit for ever, as commits are create-only."""
+    """The run, step and attempt of one commit, which is create-only and never changes."""
     config: Mapping[str, Any]
-    """What the trainer saved with the tensors to build the network with."""
+    """The configuration of the network, which the trainer saved with the tensors."""
     tensors: Mapping[str, torch.Tensor]
 
 
 class GptLoss:
-    """Scores the first `score_bytes` of a body; a body too short to have a following byte has no
-    score.
-    """
+    """Scores the first `score_bytes` of a body; a body of less than two bytes has no score."""
 
     def __init__(self, model: Model, *, score_bytes: int = 2048) -> None:
         self._model = model
@@ -68,22 +66,23 @@ class GptLoss:
         }
 
     def load(self) -> None:
-        # cuBLAS reads it once, when the first kernel is launched.
+        # cuBLAS reads this variable once, at the first kernel.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        # One thread: the split of a sum over threads would depend on how many there are.
+        # One thread: how a sum is split over threads depends on their number.
         torch.set_num_threads(1)
-        tensors = {
-            key.removeprefix(MODEL_PREFIX): tensor for key, tensor in self._model.tensors.items()
-        }
+        tensors: dict[str, torch.Tensor] = {}
+        for key, tensor in self._model.tensors.items():
+            tensors[key.removeprefix(MODEL_PREFIX)] = tensor
         try:
-            # The class itself checks what it is given.
+            # The class checks its arguments itself.
             network = ByteGPT(ModelConfig(**self._model.config))  # pyright: ignore[reportArgumentType]
             network.load_state_dict(tensors)
         except (TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
             raise InputError(
                 "the checkpoint does not fit the predictor",
-                got=f"{self._model.identity}: {' '.join(str(error).split())[:300]}",
+                got=f"{self._model.identity}: {reason[:300]}",
                 allowed="a checkpoint of holdfast.training's ByteGPT",
                 fix="name the run of such a training with --run, or choose another --predictor",
             ) from None
@@ -91,59 +90,78 @@ class GptLoss:
         self._context = network.config.context
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        nats: list[list[float]] = [[] for _ in bodies]
-        windows = list(self._windows(bodies))
+        texts = [body[: self._score_bytes] for body in bodies]
+        windows = list(self._split_windows(texts))
+        nats: list[list[float]] = [[] for _ in texts]
         for first in range(0, len(windows), ROWS):
             rows = windows[first : first + ROWS]
-            for (body, _), loss in zip(rows, self._losses([text for _, text in rows]), strict=True):
-                nats[body].append(loss)
-        return [
-            _value(body[: self._score_bytes], losses)
-            for body, losses in zip(bodies, nats, strict=True)
-        ]
+            losses = self._compute_losses([row.text for row in rows])
+            for row, loss in zip(rows, losses, strict=True):
+                nats[row.body].append(loss)
+        return [_make_value(text, losses) for text, losses in zip(texts, nats, strict=True)]
 
-    def _windows(self, bodies: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Of each body, by its number; they overlap by a byte, which the first only predicts."""
-        for n, body in enumerate(bodies):
-            text = body[: self._score_bytes]
-            for at in range(0, len(text) - 1, self._context):
-                yield n, text[at : at + self._context + 1]
+    def _split_windows(self, texts: Sequence[bytes]) -> Iterator["_Window"]:
+        """Splits texts into windows that overlap by a byte, which the earlier one only predicts."""
+        for body, text in enumerate(texts):
+            for start in range(0, len(text) - 1, self._context):
+                yield _Window(
+                    body=body,
+                    text=text[start : start + self._context + 1],
+                )
 
-    def _losses(self, windows: Sequence[bytes]) -> list[float]:
-        inputs = _grid((window[:-1] for window in windows), self._context)
-        following = _grid((window[1:] for window in windows), self._context)
-        lengths = torch.tensor(
-            [len(window) - 1 for window in windows] + [0] * (ROWS - len(windows))
+    def _compute_losses(self, windows: Sequence[bytes]) -> list[float]:
+        """Returns the loss of each window, summed over its bytes."""
+        inputs = _make_grid((window[:-1] for window in windows), self._context)
+        targets = _make_grid((window[1:] for window in windows), self._context)
+        lengths = torch.zeros(ROWS, dtype=torch.long)
+        for row, window in enumerate(windows):
+            lengths[row] = len(window) - 1
+        is_text = torch.arange(self._context) < lengths[:, None]
+        logits = self._run_network(inputs)
+        losses = F.cross_entropy(
+            logits.flatten(0, 1),
+            targets.flatten(),
+            reduction="none",
         )
-        counted = torch.arange(self._context) < lengths[:, None]
+        grid = losses.view(ROWS, self._context).double()
+        sums = torch.where(is_text, grid, 0.0).sum(dim=1)
+        return sums[: len(windows)].tolist()
+
+    def _run_network(self, inputs: torch.Tensor) -> torch.Tensor:
+        autocast = torch.autocast(
+            self._device.type,
+            torch.bfloat16,
+            enabled=self._bf16,
+        )
         try:
-            with (
-                torch.inference_mode(),
-                torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16),
-            ):
+            with torch.inference_mode(), autocast:
                 logits = self._network(inputs.to(self._device))
-            logits = logits.float().cpu()
+            return logits.float().cpu()
         except torch.AcceleratorError as error:
             raise PredictorBroken(f"the device failed: {type(error).__name__}") from error
-        each = F.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none").view(
-            ROWS, self._context
-        )
-        return torch.where(counted, each.double(), 0.0).sum(dim=1)[: len(windows)].tolist()
 
 
-def _grid(texts: Iterator[bytes], width: int) -> torch.Tensor:
-    """Rows of bytes, padded with zeros to the one shape that is ever computed. Causal: padding is
-    behind.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Window:
+    body: int
+    """The position of its body in the batch."""
+    text: bytes
+
+
+def _make_grid(
+    texts: Iterator[bytes],
+    width: int,
+) -> torch.Tensor:
+    """Makes rows of bytes, padded with zeros to the one shape that is ever computed.
+
+    The network is causal and padding is at the end, so it does not change the text's losses.
     """
     rows = b"".join(text.ljust(width, b"\0") for text in texts)
-    return (
-        torch.frombuffer(bytearray(rows.ljust(ROWS * width, b"\0")), dtype=torch.uint8)
-        .long()
-        .view(ROWS, width)
-    )
+    data = bytearray(rows.ljust(ROWS * width, b"\0"))
+    return torch.frombuffer(data, dtype=torch.uint8).long().view(ROWS, width)
 
 
-def _value(text: bytes, nats: Sequence[float]) -> Value:
+def _make_value(text: bytes, nats: Sequence[float]) -> Value:
     count = max(0, len(text) - 1)
     return {
         "score": math.fsum(nats) / count if count else None,
@@ -151,16 +169,32 @@ def _value(text: bytes, nats: Sequence[float]) -> Value:
     }
 
 
-def load_model(url: str, run: str, pinned: Mapping[str, object]) -> Model:
-    """The commit that the job is pinned to, or the newest that verifies when it is not pinned yet."""
+def load_model(
+    url: str,
+    run: str,
+    pinned: Mapping[str, object],
+) -> Model:
+    """Loads the commit that the job is pinned to, or else the newest one that verifies.
+
+    Raises InputError if the pinned commit is no longer readable.
+    """
     storage = open_storage(url)
     run = run or str(pinned.get("run") or only_run(storage))
-    if pinned.get("run") != run or not isinstance(step := pinned.get("step"), int):
-        return _model(storage, run, *load_tensors(url, run, [MODEL_PREFIX]))
-    try:
-        return _model(
-            storage, run, step, read_whole(storage, open_step(storage, run, step), [MODEL_PREFIX])
+    step = pinned.get("step")
+    if pinned.get("run") != run or not isinstance(step, int):
+        newest_step, tensors = load_tensors(
+            url,
+            run,
+            [MODEL_PREFIX],
         )
+        return _make_model(storage, run, newest_step, tensors)
+    try:
+        tensors = read_whole(
+            storage,
+            open_step(storage, run, step),
+            [MODEL_PREFIX],
+        )
+        return _make_model(storage, run, step, tensors)
     except Damaged as error:
         raise InputError(
             "the checkpoint that this job started with is no longer readable",
@@ -170,35 +204,38 @@ def load_model(url: str, run: str, pinned: Mapping[str, object]) -> Model:
         ) from None
 
 
-def _model(
+def _make_model(
     storage: Storage,
     run: str,
     step: int,
     tensors: Mapping[str, torch.Tensor],
 ) -> Model:
-    opened = open_step(storage, run, step)
-    identity = {
-        "run": run,
-        "step": step,
-        "attempt": opened.commit.attempt,
-    }
-    # Names with "__" are the library's own notes, not the trainer's state.
-    saved = {name: value for name, value in opened.values(0).items() if not name.startswith("__")}
-    values = {
-        name: decode(value, lambda key: tensors.get(key, _NOT_READ))
-        for name, value in saved.items()
-    }
+    checkpoint = open_step(storage, run, step)
+    values: dict[str, object] = {}
+    for name, value in checkpoint.values(0).items():
+        # Names with "__" are the library's own records, not the trainer's state.
+        if not name.startswith("__"):
+            values[name] = decode(value, lambda key: tensors.get(key, _NOT_READ))
     return Model(
-        identity=identity,
+        identity={
+            "run": run,
+            "step": step,
+            "attempt": checkpoint.commit.attempt,
+        },
         config=_find_config(values) or {},
         tensors=tensors,
     )
 
 
 def _find_config(values: object) -> dict[str, Any] | None:
-    """The mapping that describes a network, wherever in the state the trainer put it."""
-    if isinstance(values, dict):
-        if {"context", "width", "layers", "heads"} <= values.keys():
-            return values
-        return next((found for value in values.values() if (found := _find_config(value))), None)
+    """Finds the mapping that describes a network, anywhere in the trainer's state."""
+    if not isinstance(values, dict):
+        return None
+    mapping = cast("dict[str, Any]", values)
+    if {"context", "width", "layers", "heads"} <= mapping.keys():
+        return mapping
+    for value in mapping.values():
+        config = _find_config(value)
+        if config:
+            return config
     return None

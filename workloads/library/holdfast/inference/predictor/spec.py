@@ -1,9 +1,9 @@
-"""What computes: bodies in, one JSON value for each out, in order; and which one a worker's options
-name.
+"""The interface of predictors, and how a worker's options select one.
 
-A predictor must give an item the same value with any other items in its micro-batch, on any worker:
-that is what makes a run with evictions equal to one without. It is built in the process that
-predicts, which has no business with the database: no module of it is imported here.
+A predictor takes bodies and returns one JSON value for each, in order. An item must get the same
+value with any other items in its micro-batch and on any worker: that makes a run with evictions
+equal to one without. The predicting process builds it; that process has no access to the database,
+so this module imports nothing of it.
 """
 
 import hashlib
@@ -19,90 +19,94 @@ from holdfast.inference.values import Value
 from holdfast.support.errors import InputError
 from holdfast.support.extensions import extensions
 
-# A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, which is given the spec.
+# A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, called with the spec.
 GROUP = "holdfast.predictors"
 
 
 class Predictor(Protocol):
     @property
     def configuration(self) -> Mapping[str, object]:
-        """Everything that decides a result: model commit, settings. Its hash is part of every
-        result's key.
+        """Everything that determines a result: the model's commit, settings.
+
+        Its hash is part of every result's key.
         """
         ...
 
     def load(self) -> None:
-        """Called once, before the first batch; may take minutes."""
+        """Loads the model: called once, before the first batch; may take minutes."""
         ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        """One value for each body. An exception fails the batch, which is then halved to find the
-        bad item.
+        """Returns one value for each body.
+
+        An exception fails the batch, which is then halved to find the bad item.
         """
         ...
 
 
 class ByteEntropy:
-    """Bits per byte of a body's histogram. For trials: needs no model and no torch."""
+    """Computes bits per byte of a body's histogram, for trials without a model or torch."""
 
-    configuration: Mapping[str, object] = {"predictor": "entropy", "version": 1}
+    configuration: Mapping[str, object] = {
+        "predictor": "entropy",
+        "version": 1,
+    }
 
     def load(self) -> None:
-        """Nothing to load."""
+        """Does nothing: there is no model."""
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        return [
-            {
-                "score": _entropy(body),
-                "bytes": len(body),
-            }
-            for body in bodies
-        ]
+        return [{"score": _entropy(body), "bytes": len(body)} for body in bodies]
 
 
 def _entropy(body: bytes) -> float:
-    counts = Counter(body).values()
-    if body:
-        return -math.fsum(n / len(body) * math.log2(n / len(body)) for n in counts)
-    return 0.0
+    if not body:
+        return 0.0
+    shares = [count / len(body) for count in Counter(body).values()]
+    return -math.fsum(share * math.log2(share) for share in shares)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorSpec:
     name: str
-    """`gpt`, `entropy`, the name of an entry point, or MODULE:FUNCTION; the function is given this
-    spec.
+    """One of `gpt`, `entropy`, the name of an entry point, or MODULE:FUNCTION.
+
+    The function is called with this spec.
     """
     model: str = ""
-    """Folder of a model, for a FUNCTION that loads one."""
+    """The folder of a model, for a FUNCTION that loads one."""
     checkpoints: str = ""
-    """URL that the training writes to (gpt)."""
+    """The URL of the training's checkpoints (gpt)."""
     run: str = ""
     pinned: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Configuration of the job's first worker: the same model commit is loaded again."""
+    """The configuration of the job's first worker, whose model commit is loaded again."""
 
 
 Maker = Callable[[PredictorSpec], Predictor]
 
 
 def build(spec: PredictorSpec) -> Predictor:
-    """Raises InputError for a name that names no predictor, and for options that it needs."""
+    """Builds a predictor. Raises InputError for an unknown name or missing options."""
     if ":" in spec.name:
-        return _factory(spec.name)(spec)
-    known: dict[str, Maker] = {"gpt": _gpt, "entropy": lambda _: ByteEntropy()}
-    if spec.name not in known:
-        known |= {name: cast(Maker, make) for _, name, make in extensions(GROUP)}
-    if spec.name not in known:
+        return _import_maker(spec.name)(spec)
+    makers: dict[str, Maker] = {
+        "gpt": _make_gpt,
+        "entropy": lambda _: ByteEntropy(),
+    }
+    if spec.name not in makers:
+        for _, name, make in extensions(GROUP):
+            makers[name] = cast(Maker, make)
+    if spec.name not in makers:
         raise InputError(
             "the predictor is unknown",
             got=spec.name,
-            allowed=f"{', '.join(known)}, or MODULE:FUNCTION",
+            allowed=f"{', '.join(makers)}, or MODULE:FUNCTION",
             fix="give another --predictor",
         )
-    return known[spec.name](spec)
+    return makers[spec.name](spec)
 
 
-def _gpt(spec: PredictorSpec) -> Predictor:
+def _make_gpt(spec: PredictorSpec) -> Predictor:
     if not spec.checkpoints:
         raise InputError(
             "the predictor needs a model",
@@ -115,7 +119,7 @@ def _gpt(spec: PredictorSpec) -> Predictor:
     return GptLoss(load_model(spec.checkpoints, spec.run, spec.pinned))
 
 
-def _factory(name: str) -> Maker:
+def _import_maker(name: str) -> Maker:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -128,23 +132,26 @@ def _factory(name: str) -> Maker:
         ) from None
 
 
-def checked_folder(folder: str) -> Path:
-    """InputError for one that holds no model as `save_pretrained` writes it."""
-    if not folder or not (Path(folder) / "config.json").is_file():
+def require_model_folder(folder: str) -> Path:
+    """Returns the path of a model. Raises InputError if `save_pretrained` did not write one."""
+    path = Path(folder)
+    if not folder or not (path / "config.json").is_file():
         raise InputError(
             "the model cannot be loaded",
             got=f"{folder or 'no --model'}: no config.json",
             allowed="a folder with config.json, the tokenizer's files and *.safetensors",
             fix="give --model FOLDER, as save_pretrained() wrote it",
         )
-    return Path(folder)
+    return path
 
 
-def digest_of(folder: Path) -> str:
-    """Of names and bytes of all files: weights, vocabulary, labels."""
+def digest_folder(folder: Path) -> str:
+    """Returns a digest of the names and bytes of all files: weights, vocabulary, labels."""
     total = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in sorted(files):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        total.update(f"{path.relative_to(folder).as_posix()}\0{digest}\n".encode())
+        name = path.relative_to(folder).as_posix()
+        total.update(f"{name}\0{digest}\n".encode())
     return total.hexdigest()[:32]

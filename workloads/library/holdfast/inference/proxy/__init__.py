@@ -1,3 +1,1 @@
-"""Companions of a proxy or a foreign server: endpoints for Envoy, and a drain for those that have
-none.
-"""
+"""Helpers of proxies and foreign servers: endpoints for Envoy, and a drain sidecar."""

@@ -1,8 +1,7 @@
-"""EndpointSlices of a Service as Envoy's endpoint discovery: which pods get requests, followed and
-written to a file.
+"""Endpoint discovery for Envoy: it follows a Service's EndpointSlices and writes them to a file.
 
-A pod gets requests while it is ready and not on its way out; where none is, those that terminate
-and still serve get them, as kube-proxy has it (KEP-1669).
+A pod gets requests while it is ready and not terminating. If there is none, terminating pods that
+still serve get them, as with kube-proxy (KEP-1669).
 """
 
 import json
@@ -28,60 +27,80 @@ class Endpoint:
 
 
 def chosen(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
-    """Sorted, each once: a pod may be in two slices while one is split."""
+    """Returns the endpoints that get requests, sorted.
+
+    Each occurs once, though a pod may be in two slices while one is split.
+    """
     ready = set[Endpoint]()
     serving = set[Endpoint]()
-    for each in slices:
-        port = next((p["port"] for p in each.get("ports") or () if p.get("port")), 0)
-        for entry in each.get("endpoints") or () if port else ():
+    for endpoint_slice in slices:
+        port = _find_port(endpoint_slice)
+        if not port:
+            continue
+        for entry in endpoint_slice.get("endpoints") or ():
+            addresses = entry.get("addresses") or ()
+            endpoints = {Endpoint(address=address, port=port) for address in addresses}
             conditions: Mapping[str, Any] = entry.get("conditions") or {}
-            found = set()
-            for address in entry.get("addresses") or ():
-                found.add(Endpoint(address=address, port=port))
             if conditions.get("ready") is not False:  # null means unknown, which counts as ready
-                ready |= found
+                ready |= endpoints
             elif conditions.get("serving") and conditions.get("terminating"):
-                serving |= found
+                serving |= endpoints
     return sorted(ready or serving)
 
 
-def discovery(cluster: str, endpoints: Sequence[Endpoint], health_port: int = 0) -> dict[str, Any]:
-    """A discovery response as Envoy reads it from a file. `health_port`: of the readiness check, if
-    another.
+def _find_port(endpoint_slice: Mapping[str, Any]) -> int:
+    for entry in endpoint_slice.get("ports") or ():
+        if entry.get("port"):
+            return entry["port"]
+    return 0
+
+
+def discovery(
+    cluster: str,
+    endpoints: Sequence[Endpoint],
+    health_port: int = 0,
+) -> dict[str, Any]:
+    """Makes the discovery response that Envoy reads from a file.
+
+    `health_port` is the port of the readiness check, if it is not the port of requests.
     """
-    apart = {"health_check_config": {"port_value": health_port}} if health_port else {}
-    listed = []
-    for e in endpoints:
-        listed.append(
-            {
-                "endpoint": {
-                    "address": {"socket_address": {"address": e.address, "port_value": e.port}}
-                }
-                | apart
-            }
-        )
+    lb_endpoints: list[dict[str, Any]] = []
+    for endpoint in endpoints:
+        socket_address = {
+            "address": endpoint.address,
+            "port_value": endpoint.port,
+        }
+        entry: dict[str, Any] = {"address": {"socket_address": socket_address}}
+        if health_port:
+            entry["health_check_config"] = {"port_value": health_port}
+        lb_endpoints.append({"endpoint": entry})
     assignment = {
         "@type": ASSIGNMENT,
         "cluster_name": cluster,
-        "endpoints": [{"lb_endpoints": listed}],
+        "endpoints": [{"lb_endpoints": lb_endpoints}],
     }
     return {"resources": [assignment]}
 
 
-def write(path: Path, response: Mapping[str, Any]) -> None:
-    """Replaced by a rename, which is the only change that Envoy looks for."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(response), encoding="utf-8")
-    fresh.replace(path)
+def write(
+    path: Path,
+    response: Mapping[str, Any],
+) -> None:
+    """Replaces the file with a rename, the only change that Envoy watches for."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(response), encoding="utf-8")
+    temporary.replace(path)
 
 
-def _name(found: Mapping[str, Any]) -> str:
-    return found["metadata"]["name"]
+def _get_name(endpoint_slice: Mapping[str, Any]) -> str:
+    return endpoint_slice["metadata"]["name"]
 
 
 class Follower(ListAndWatch):
-    """While the API server is away the last endpoints stay, since pods answer without it; a Service
-    without any endpoint is written only when the API server itself says so.
+    """Follows the EndpointSlices of a Service in a thread.
+
+    While the API server does not answer the last endpoints remain, since pods answer without it.
+    No endpoints are written only if the API server itself reports none.
     """
 
     longest_pause_s = 1.0
@@ -95,31 +114,43 @@ class Follower(ListAndWatch):
         out: Path,
         health_port: int = 0,
     ) -> None:
-        super().__init__("endpoints", key=_name, warn=partial(logs.warning, "endpoints"))
+        super().__init__(
+            "endpoints",
+            key=_get_name,
+            warn=partial(logs.warning, "endpoints"),
+        )
         self._path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace)}/endpointslices"
-        self._of_service = {"labelSelector": f"kubernetes.io/service-name={service}"}
+        self._selector = {"labelSelector": f"kubernetes.io/service-name={service}"}
         self._cluster = cluster
         self._out = out
         self._health_port = health_port
         self._slices: dict[str, Mapping[str, Any]] = {}
         self._written: list[Endpoint] | None = None
 
-    def get(self, query: Mapping[str, str], timeout_s: float) -> HTTPResponse:
-        return api_server.opened(
-            f"{self._path}?{urlencode(self._of_service | dict(query))}", timeout_s=timeout_s
+    def get(
+        self,
+        query: Mapping[str, str],
+        timeout_s: float,
+    ) -> HTTPResponse:
+        parameters = urlencode(self._selector | dict(query))
+        return api_server.open_path(
+            f"{self._path}?{parameters}",
+            timeout_s=timeout_s,
         )
 
     def take(self, changes: Sequence[Change]) -> None:
-        for change, found in changes:
+        for change, endpoint_slice in changes:
+            name = _get_name(endpoint_slice)
             if change == "DELETED":
-                self._slices.pop(_name(found), None)
+                self._slices.pop(name, None)
             else:
-                self._slices[_name(found)] = found
+                self._slices[name] = endpoint_slice
         if self.ready.is_set():
             self._write()
 
     def keep_only(self, listed: set[str]) -> None:
-        self._slices = {name: found for name, found in self._slices.items() if name in listed}
+        for name in self._slices.keys() - listed:
+            del self._slices[name]
         self._write()
 
     def _write(self) -> None:
@@ -128,4 +159,8 @@ class Follower(ListAndWatch):
             return
         write(self._out, discovery(self._cluster, endpoints, self._health_port))
         self._written = endpoints
-        logs.info("endpoints", f"{len(endpoints)} endpoints", count=len(endpoints))
+        logs.info(
+            "endpoints",
+            f"{len(endpoints)} endpoints",
+            count=len(endpoints),
+        )

@@ -1,11 +1,10 @@
-"""A drain for a server that has none: it answers the readiness probe and the preStop hook of its
-neighbour.
+"""A sidecar that drains a server: it answers the server's readiness probe and preStop hook.
 
-A server that refuses requests from SIGTERM on (vLLM, Envoy) must be out of its Service before the
-signal. On a delete that is so at once; on a Spot notice only the proxy's check takes it out. So the
-probe comes here: 200 while the server's own health answers 200, 503 from the moment the preStop
-hook has begun. The hook is answered once `hold_s` have passed and, where the server reports its
-open requests, none is left or `most_s` are over. SIGTERM then finds it quiet.
+A server that refuses requests after SIGTERM (vLLM, Envoy) must be out of its Service before the
+signal. On a delete it is removed at once; on a Spot notice only the proxy's check removes it. The
+probe therefore asks the sidecar, which answers 200 while the server is healthy, and 503 from the
+start of the preStop hook. The hook ends after `hold_s` and, if the server reports its open
+requests, once there are none or after `most_s`. SIGTERM then arrives at an idle server.
 """
 
 import http.client
@@ -28,64 +27,76 @@ _POLL_S = 0.1
 @dataclass(kw_only=True)
 class Sidecar:
     health_url: str
-    """Of the neighbour; anything but 200 is not ready."""
+    """The health URL of the server, which is ready if it answers 200."""
     hold_s: float
     most_s: float
     drain_url: str = ""
-    """Gets a POST when the drain begins, so that the neighbour closes connections."""
+    """A URL that gets a POST when the drain begins, so that the server closes connections."""
     count_url: str = ""
-    """Its last number is how many requests the neighbour has."""
+    """A URL whose last number is the number of the server's open requests."""
     _draining: threading.Event = field(default_factory=threading.Event)
 
     def ready(self) -> bool:
-        return not self._draining.is_set() and _asked("GET", self.health_url)[0] == 200
+        if self._draining.is_set():
+            return False
+        status, _ = _request("GET", self.health_url)
+        return status == 200
 
     def drain(self) -> None:
-        """Returns when the neighbour may stop."""
+        """Drains the server; returns when it may stop."""
         self._draining.set()
-        began = time.monotonic()
+        deadline = time.monotonic() + self.most_s
         logs.info("drain", f"not ready, holding for {self.hold_s:g} s")
         if self.drain_url:
-            _asked("POST", self.drain_url)
+            _request("POST", self.drain_url)
         time.sleep(self.hold_s)
-        while self.count_url and time.monotonic() - began < self.most_s and self._busy():
+        while self.count_url and time.monotonic() < deadline and self._is_busy():
             time.sleep(_POLL_S)
 
-    def _busy(self) -> bool:
-        code, text = _asked("GET", self.count_url)
+    def _is_busy(self) -> bool:
+        status, text = _request("GET", self.count_url)
         numbers = re.findall(r"\d+", text)
-        return code == 200 and bool(numbers) and int(numbers[-1]) > 0
+        if status != 200 or not numbers:
+            return False
+        return int(numbers[-1]) > 0
 
     @contextmanager
-    def listening(self, host: str, port: int, *, hook: bool = False) -> Generator[None]:
-        """In threads of its own: GET READY_PATH, for the kubelet and the proxy. `hook`: GET
-        DRAIN_PATH, for the kubelet alone; a drain has no way back, so it is at a port that no
-        network policy opens.
+    def listening(
+        self,
+        host: str,
+        port: int,
+        *,
+        hook: bool = False,
+    ) -> Generator[None]:
+        """Serves READY_PATH for the kubelet and the proxy, or with `hook` DRAIN_PATH, in threads.
+
+        Only the kubelet may call DRAIN_PATH: a drain cannot be undone, so it is at another port,
+        which no network policy opens. Raises InputError if the port cannot be used.
         """
         sidecar = self
+        expected_path = DRAIN_PATH if hook else READY_PATH
 
         class Handler(BoundedHandler):
             def do_GET(self) -> None:
-                if self.path != (DRAIN_PATH if hook else READY_PATH):
-                    self._answer(404)
+                if self.path != expected_path:
+                    self._respond(404)
                 elif hook:
                     sidecar.drain()
-                    self._answer(200)
+                    self._respond(200)
                 else:
-                    self._answer(200 if sidecar.ready() else 503)
+                    self._respond(200 if sidecar.ready() else 503)
 
-            def _answer(self, code: int) -> None:
-                self.send_response(code)
+            def _respond(self, status: int) -> None:
+                self.send_response(status)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
         try:
             server = BoundedServer((host, port), Handler)
         except OSError as error:
-            got = f"{port} ({error.strerror})"
             raise InputError(
                 "the port cannot be used",
-                got=got,
+                got=f"{port} ({error.strerror})",
                 allowed="a free port",
                 fix="give another --port",
             ) from None
@@ -99,19 +110,26 @@ class Sidecar:
             try:
                 yield
             finally:
-                server.shutdown()  # a loop whose socket is closed under it turns for ever
+                server.shutdown()  # without it the loop of a closed socket never ends
 
 
-def _asked(method: str, url: str) -> tuple[int, str]:
-    """Code and text; 0 when there is no answer."""
+def _request(
+    method: str,
+    url: str,
+) -> tuple[int, str]:
+    """Returns the status and text of a response; status 0 if there is none."""
     parts = urlsplit(url)
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    host = parts.hostname or ""
     connection = http.client.HTTPConnection(
-        parts.hostname or "", parts.port, timeout=PROBE_TIMEOUT_S
+        host,
+        parts.port,
+        timeout=PROBE_TIMEOUT_S,
     )
     try:
-        connection.request(method, parts.path + (f"?{parts.query}" if parts.query else ""))
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException):
         return 0, ""
     finally:

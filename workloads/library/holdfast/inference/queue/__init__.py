@@ -1,1 +1,1 @@
-"""Items that wait: deliveries and leases, in PostgreSQL or on Pub/Sub."""
+"""Queues of items with leases, in PostgreSQL or on Pub/Sub."""

@@ -1,6 +1,6 @@
-"""The queue in PostgreSQL: SKIP LOCKED for the pull, a lease number for each delivery.
+"""The queue in PostgreSQL: SKIP LOCKED for pulls, a lease number for each delivery.
 
-Leases are measured by the database's clock alone, so clocks of workers may jump.
+Only the database's clock measures leases, so clocks of workers may jump.
 """
 
 import time
@@ -33,24 +33,28 @@ FROM taken t LEFT JOIN holdfast.item i ON i.job = t.job AND i.item = t.item ORDE
 
 _EXTEND = """
 UPDATE holdfast.queue q SET visible_at = clock_timestamp() + make_interval(secs => %(seconds)s)
-FROM (SELECT * FROM unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS u(message, lease) ORDER BY 1) AS h
+FROM (
+    SELECT * FROM unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS u(message, lease)
+    ORDER BY 1
+) AS h
 WHERE q.message = h.message AND q.lease = h.lease
 """
 
-# Its ack id is an old one from now on: an extension that was under way would hold it for a lease
-# more.
+# The new lease number makes the ack id an old one: otherwise an extension in progress would delay
+# the message by another lease.
 _RELEASE = _EXTEND.replace(" SET ", " SET lease = nextval('holdfast.lease_number'), ")
 
 _ACK = """
-DELETE FROM holdfast.queue q USING unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS h(message, lease)
+DELETE FROM holdfast.queue q
+USING unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS h(message, lease)
 WHERE q.message = h.message AND q.lease = h.lease
 """
 
 
 class PostgresQueue:
-    """Bodies stay in holdfast.item; a message is only a pointer, so it stays narrow.
+    """Stores a message as a pointer; bodies are in holdfast.item.
 
-    `sleep` returns true when there is no more reason to wait: Shutdown.wait does.
+    `sleep` returns True if there is no reason to wait longer, as Shutdown.wait does.
     """
 
     def __init__(
@@ -67,24 +71,25 @@ class PostgresQueue:
         self._sleep = sleep
 
     def publish(self, items: Sequence[Item]) -> None:
+        names = [item.id for item in items]
         with self._pool.connection() as connection:
             connection.execute(
                 "INSERT INTO holdfast.queue (job, item) SELECT %s, unnest(%s::text[])",
-                (self._job, [item.id for item in items]),
+                (self._job, names),
             )
 
     def pull(self, limit: int, wait_s: float) -> list[Lease]:
-        until = time.monotonic() + wait_s
+        deadline = time.monotonic() + wait_s
+        parameters = {
+            "job": self._job,
+            "limit": limit,
+            "lease_s": self._lease_s,
+        }
         while True:
             with self._pool.connection() as connection:
-                parameters = {
-                    "job": self._job,
-                    "limit": limit,
-                    "lease_s": self._lease_s,
-                }
                 rows = connection.execute(_PULL, parameters).fetchall()
-            if rows or time.monotonic() >= until or self._sleep(_POLL_S):
-                return [self._lease(*row) for row in rows]
+            if rows or time.monotonic() >= deadline or self._sleep(_POLL_S):
+                return [self._make_lease(*row) for row in rows]
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
         self._change(_EXTEND, leases, seconds=seconds)
@@ -97,23 +102,32 @@ class PostgresQueue:
 
     def _change(self, statement: LiteralString, leases: Sequence[Lease], **values: float) -> None:
         with self._pool.connection() as connection:
-            connection.execute(statement, {**_numbers(leases), **values})
+            connection.execute(statement, {**_parse_ack_ids(leases), **values})
 
-    def _lease(
+    def _make_lease(
         self,
         message: int,
         lease: int,
         name: str,
         body: bytes | None,
     ) -> Lease:
-        item = None if body is None else Item(job=self._job, id=name, body=body)
-        fault = "" if item else "the message names an item that was never enqueued"
-        return Lease(ack_id=f"{message}:{lease}", item=item, fault=fault)
+        ack_id = f"{message}:{lease}"
+        if body is None:
+            fault = "the message names an item that was never enqueued"
+            return Lease(ack_id=ack_id, item=None, fault=fault)
+        item = Item(
+            job=self._job,
+            id=name,
+            body=body,
+        )
+        return Lease(ack_id=ack_id, item=item)
 
 
-def _numbers(leases: Sequence[Lease]) -> dict[str, list[int]]:
-    pairs = [lease.ack_id.split(":") for lease in leases]
-    return {
-        "messages": [int(message) for message, _ in pairs],
-        "leases": [int(lease) for _, lease in pairs],
-    }
+def _parse_ack_ids(leases: Sequence[Lease]) -> dict[str, list[int]]:
+    messages: list[int] = []
+    numbers: list[int] = []
+    for lease in leases:
+        message, number = lease.ack_id.split(":")
+        messages.append(int(message))
+        numbers.append(int(number))
+    return {"messages": messages, "leases": numbers}

@@ -1,7 +1,8 @@
-"""The queue on Pub/Sub, by unary pull and leases of our own.
+"""The queue on Pub/Sub, with unary pulls and leases of its own.
 
-Not the streaming client: it has no bounded drain, and holds more than a micro-batch. The clients
-are given, so the same code runs on Google's service, its emulator and the fake broker.
+It does not use the streaming client, which has no bounded drain and takes more than a micro-batch.
+The caller passes the clients, so the same code runs on Google's service, its emulator and the fake
+broker.
 """
 
 import hashlib
@@ -14,13 +15,13 @@ from holdfast.inference.errors import MalformedMessage, QueueUnavailable
 from holdfast.inference.items import Item, decode, encode
 from holdfast.inference.queue.protocol import Lease
 
-# A request may have 512 KiB; an ack id about 200 bytes.
+# A request may have 512 KiB, and an ack id has about 200 bytes.
 _ACK_IDS = 1000
-# What an earlier job left on the subscription, or one of another database: each deferral counts as
-# a delivery, so rarely.
+# The delay of messages of an earlier job, or of another database. It is long, as each deferral
+# counts as a delivery.
 _OTHER_JOB_S = 600
 _MAX_DEADLINE_S = 600
-# The broker has messages but holds them back a moment: a pull shorter than this finds nothing.
+# The broker may delay its messages for a moment: a shorter pull returns nothing.
 _MIN_WAIT_S = 0.5
 _TRANSIENT = (
     exceptions.ServiceUnavailable,
@@ -53,31 +54,40 @@ class PubSubQueue:
         self._lease_s = lease_s
 
     def publish(self, items: Sequence[Item]) -> None:
-        """Returns when the service has taken all of them. Each carries its job, for the
-        subscription's filter.
+        """Returns when the service has accepted all of them.
+
+        Each message has its job as an attribute, for the subscription's filter.
         """
-        sent = [self._publisher.publish(self._topic, encode(item), job=item.job) for item in items]
-        for future in sent:
+        futures: list[Any] = []
+        for item in items:
+            future = self._publisher.publish(self._topic, encode(item), job=item.job)
+            futures.append(future)
+        for future in futures:
             _call(lambda future=future: future.result(timeout=60.0))
 
     def pull(self, limit: int, wait_s: float) -> list[Lease]:
-        leases = self._pull_of_any_job(limit, wait_s)
-        mine = [lease for lease in leases if lease.item is None or lease.item.job == self._job]
-        if mine:
-            self.extend(mine, self._lease_s)
-        others = [lease for lease in leases if lease not in mine]
-        if others:
-            self.extend(others, _OTHER_JOB_S)
-        return mine
+        leases = self._pull_any_job(limit, wait_s)
+        job_leases: list[Lease] = []
+        other_leases: list[Lease] = []
+        for lease in leases:
+            if lease.item is None or lease.item.job == self._job:
+                job_leases.append(lease)
+            else:
+                other_leases.append(lease)
+        if job_leases:
+            self.extend(job_leases, self._lease_s)
+        if other_leases:
+            self.extend(other_leases, _OTHER_JOB_S)
+        return job_leases
 
-    def _pull_of_any_job(self, limit: int, wait_s: float) -> list[Lease]:
-        """With the subscription's own deadline."""
+    def _pull_any_job(self, limit: int, wait_s: float) -> list[Lease]:
+        """Pulls messages of any job, with the subscription's own lease."""
         request = {
             "subscription": self._subscription,
             "max_messages": min(limit, _ACK_IDS),
         }
         try:
-            pulled = self._subscriber.pull(
+            response = self._subscriber.pull(
                 request=request,
                 timeout=max(wait_s, _MIN_WAIT_S),
                 retry=None,
@@ -86,12 +96,18 @@ class PubSubQueue:
             return []
         except _TRANSIENT as error:
             raise QueueUnavailable(type(error).__name__) from error
-        return [_lease(m.ack_id, m.message.data) for m in pulled.received_messages]
+        return [_parse_lease(m.ack_id, m.message.data) for m in response.received_messages]
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
-        # Whole seconds only, and 0 means now.
-        whole = min(_MAX_DEADLINE_S, round(seconds) or (1 if seconds > 0 else 0))
-        self._change(self._subscriber.modify_ack_deadline, leases, ack_deadline_seconds=whole)
+        # Pub/Sub takes whole seconds, and 0 means now.
+        whole_seconds = round(seconds)
+        if seconds > 0:
+            whole_seconds = max(1, whole_seconds)
+        self._change(
+            self._subscriber.modify_ack_deadline,
+            leases,
+            ack_deadline_seconds=min(_MAX_DEADLINE_S, whole_seconds),
+        )
 
     def ack(self, leases: Sequence[Lease]) -> None:
         self._change(self._subscriber.acknowledge, leases)
@@ -119,14 +135,13 @@ def _call(call: Callable[[], _T]) -> _T:
         raise QueueUnavailable(type(error).__name__) from error
 
 
-def _lease(ack_id: str, data: bytes) -> Lease:
+def _parse_lease(ack_id: str, data: bytes) -> Lease:
     try:
         return Lease(ack_id=ack_id, item=decode(data))
-    except MalformedMessage as fault:
-        digest = hashlib.sha256(data).hexdigest()
+    except MalformedMessage as error:
         return Lease(
             ack_id=ack_id,
             item=None,
-            fault=str(fault),
-            digest=digest,
+            fault=str(error),
+            digest=hashlib.sha256(data).hexdigest(),
         )

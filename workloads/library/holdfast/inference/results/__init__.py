@@ -1,1 +1,1 @@
-"""What is stored once: the results, the register of jobs, and their PostgreSQL."""
+"""The results store, the register of jobs, and their PostgreSQL."""

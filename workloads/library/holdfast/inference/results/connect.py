@@ -1,5 +1,4 @@
-"""Connections to the batch database: bounded waits, least rights, and which errors are worth a
-retry.
+"""Connections to the batch database, with bounded waits, least rights and explained errors.
 
 Passwords are in the URI or in PGPASSWORD and are never printed.
 """
@@ -16,24 +15,25 @@ from holdfast.inference.errors import QueueUnavailable
 from holdfast.support.errors import InputError, Later, Unjudged
 from holdfast.vocabulary.environment import ENV_DATABASE
 
-WORKER_ROLE = "holdfast_worker"  # made by migration 0001: rows only, no DDL
+# Migration 0001 creates this role, which may change rows and has no DDL.
+WORKER_ROLE = "holdfast_worker"
 
-# The server went away, is starting, is out of disk or memory, or could not serialise: later it may
-# work.
+# Errors that may end: the server is lost, starting, out of disk or memory, or cannot serialise.
 TRANSIENT = (
-    # 08 connection, 53 resources, 57 shutdown, 40 serialisation and deadlock
+    # SQLSTATE 08 connection, 53 resources, 57 shutdown, 40 serialisation and deadlock
     psycopg.OperationalError,
     psycopg.InterfaceError,  # the connection died between two statements
     errors.InternalError_,
     QueueUnavailable,
 )
-# SQLSTATE classes of a wrong password, an unknown user or database: later it works no better.
+# SQLSTATE classes of a wrong password and an unknown user or database, which do not end.
 _PERMANENT = ("28", "3D", "3F")
 
 
 def database_uri(option: str) -> str:
+    """Returns the URI of the option or the environment. Raises InputError if it is not valid."""
     uri = option or os.environ.get(ENV_DATABASE, "")
-    if not uri.strip():  # libpq takes a blank for all of its defaults
+    if not uri.strip():  # libpq would use all of its defaults
         raise InputError(
             "no database is named",
             got="neither --database nor " + ENV_DATABASE,
@@ -43,7 +43,8 @@ def database_uri(option: str) -> str:
     try:
         conninfo_to_dict(uri)
     except psycopg.ProgrammingError:
-        raise InputError(  # the text is not repeated: it may hold a password
+        # The message does not repeat the text, which may hold a password.
+        raise InputError(
             "the database URI cannot be read",
             got="(hidden)",
             allowed="postgresql://USER@HOST/NAME",
@@ -53,15 +54,16 @@ def database_uri(option: str) -> str:
 
 
 def connect(uri: str, *, patience_s: float = 30.0) -> Connection:
-    """One connection, for commands. A server that is starting is waited for; wrong credentials are
-    not.
+    """Opens a connection for a command, and waits for a server that starts.
+
+    Raises InputError for wrong credentials, Unjudged after `patience_s`.
     """
     deadline = time.monotonic() + patience_s
     while True:
         try:
             return psycopg.connect(uri, connect_timeout=5, application_name="holdfast")
         except psycopg.OperationalError as error:
-            refusal = permanent(error)
+            refusal = explain_refusal(error)
             if refusal:
                 raise refusal from None
             if time.monotonic() > deadline:
@@ -70,7 +72,14 @@ def connect(uri: str, *, patience_s: float = 30.0) -> Connection:
 
 
 def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
-    """For who has connected before: wrong credentials would be tried again and again."""
+    """Opens a pool. Connect once before, as a pool retries wrong credentials without end."""
+    # A worker that hangs in a transaction must not lock its rows. Leases, claims and acks need no
+    # fsync: if one is lost with the server, it is done again. PostgresResults sets its own.
+    options = (
+        "-c statement_timeout=30s"
+        " -c idle_in_transaction_session_timeout=5s"
+        " -c synchronous_commit=off"
+    )
     return ConnectionPool(
         uri,
         min_size=1,
@@ -81,13 +90,7 @@ def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
         kwargs={
             "connect_timeout": 5,
             "application_name": "holdfast",
-            # A worker that hangs inside a transaction must not keep its rows locked. Leases, claims
-            # and acks need no fsync: one lost with the server is only done again. What must last
-            # sets its own (PostgresResults).
-            "options": (
-                "-c statement_timeout=30s -c idle_in_transaction_session_timeout=5s -c"
-                " synchronous_commit=off"
-            ),
+            "options": options,
         },
         configure=_use_least_role,
         check=ConnectionPool.check_connection,
@@ -96,24 +99,14 @@ def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
 
 
 def _use_least_role(connection: Connection) -> None:
-    """An owner's URI is common on a laptop; the worker then still runs as the role that cannot
-    DROP.
-    """
+    """Switches to the worker's role, which cannot DROP, also if the URI is the owner's."""
     connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(WORKER_ROLE)))
     connection.commit()
 
 
-def permanent(error: Exception) -> InputError | None:
-    """What to answer to a refusal that no retry cures; None for every other error."""
-    if not isinstance(error, psycopg.Error):
-        return None
-    state = error.sqlstate or ""
-    # A failed login carries no sqlstate in psycopg 3: the server's text is all there is.
-    text = str(error)
-    refused = "authentication failed" in text or "no password supplied" in text
-    unknown = "does not exist" in text and ("role" in text or "database" in text)
-    unknown = unknown or ("definition of service" in text and "not found" in text)
-    if not (state.startswith(_PERMANENT) or refused or unknown or "no pg_hba.conf entry" in text):
+def explain_refusal(error: Exception) -> InputError | None:
+    """Returns the InputError for a refusal that no retry cures; None for every other error."""
+    if not isinstance(error, psycopg.Error) or not _is_refusal(error):
         return None
     return InputError(
         "the database rejects this user",
@@ -123,30 +116,45 @@ def permanent(error: Exception) -> InputError | None:
     )
 
 
-def explained(error: Exception) -> Exception:
-    """Of a command: what its user can do about it. The error itself, where that is nothing."""
+def _is_refusal(error: psycopg.Error) -> bool:
+    state = error.sqlstate or ""
+    if state.startswith(_PERMANENT):
+        return True
+    # In psycopg 3 a failed login has no SQLSTATE, only the server's text.
+    text = str(error)
+    if "does not exist" in text and ("role" in text or "database" in text):
+        return True
+    if "definition of service" in text and "not found" in text:
+        return True
+    phrases = ("authentication failed", "no password supplied", "no pg_hba.conf entry")
+    return any(phrase in text for phrase in phrases)
+
+
+def explain(error: Exception) -> Exception:
+    """Returns an error that tells the user of a command what to do, or `error` if there is none."""
     if isinstance(error, errors.InsufficientPrivilege):
         return InputError(
             "the database does not let this user do that",
             got=_first_line(error),
             allowed="a user with the role " + WORKER_ROLE,
-            fix="grant it with `python -m holdfast batch database --grant LOGIN="
-            + WORKER_ROLE
-            + "`",
+            fix=f"grant it with `python -m holdfast batch database --grant LOGIN={WORKER_ROLE}`",
         )
     if not isinstance(error, (*TRANSIENT, errors.ReadOnlySqlTransaction)):
         return error
-    return permanent(error) or Later(
+    return explain_refusal(error) or Later(
         "the database or the queue cannot do this now",
         got=_first_line(error),
         allowed="a database that answers, can be written and has free space",
-        fix="fix that, then run the command again: what it had not finished is not there",
+        fix="fix that, then run the command again; unfinished changes were not saved",
     )
 
 
 def _first_line(error: Exception) -> str:
-    if isinstance(error, psycopg.Error) and (message := error.diag.message_primary):
-        return message[:200]
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        return error.diag.message_primary[:200]
     # A line that begins with a tab is libpq's question about the line before it.
-    lines = [line for line in str(error).strip().splitlines() if not line.startswith("\t")]
-    return (lines or [type(error).__name__])[-1][:200]
+    text = str(error).strip()
+    lines = [line for line in text.splitlines() if not line.startswith("\t")]
+    if not lines:
+        return type(error).__name__
+    return lines[-1][:200]

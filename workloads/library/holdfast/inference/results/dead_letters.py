@@ -1,4 +1,4 @@
-"""Dead letters: listed for people, and their items brought back."""
+"""Dead letters: a list for people, and the return of their items to the queue."""
 
 from psycopg import Connection
 
@@ -7,8 +7,12 @@ from holdfast.inference.results import jobs
 from holdfast.support.errors import InputError
 
 
-def newest(connection: Connection, job: str, limit: int) -> list[dict[str, object]]:
-    """The newest first: no content, only which, why and how often. The message is redacted."""
+def list_newest(
+    connection: Connection,
+    job: str,
+    limit: int,
+) -> list[dict[str, object]]:
+    """Lists dead letters, newest first, without content; the message is redacted."""
     jobs.require(connection, job)
     query = (
         "SELECT d.item, d.digest, d.reason, d.failures, d.created_at::text, coalesce(r.error, '')"
@@ -29,7 +33,8 @@ WITH revived AS (
     RETURNING r.job, r.item
 ), queued AS (
     INSERT INTO holdfast.outbox (job, item)
-    SELECT v.job, v.item FROM revived v JOIN holdfast.item i USING (job, item) ON CONFLICT DO NOTHING
+    SELECT v.job, v.item FROM revived v JOIN holdfast.item i USING (job, item)
+    ON CONFLICT DO NOTHING
 ), removed AS (
     DELETE FROM holdfast.dead_letter d USING revived v WHERE d.job = v.job AND d.item = v.item
 )
@@ -52,20 +57,22 @@ def redrive(
     items: list[str],
     subscription: str = "",
 ) -> list[str]:
-    """Put the job's dead items back in its queue. Named ones that are not done as well: Pub/Sub may
-    have given them up, which no row shows. Returns their ids.
+    """Returns dead items to the queue; returns their ids.
+
+    Named items that are not done are queued too, as Pub/Sub may have dropped them, which no row
+    shows. Raises InputError for items that are done or unknown.
     """
     jobs.require(connection, job)
     jobs.bind(connection, subscription, job)
     with connection.transaction():
-        rows = connection.execute(_REVIVE, {"job": job, "items": items or None}).fetchall()
-        rows += connection.execute(_QUEUE_AGAIN, {"job": job, "items": items}).fetchall()
-        revived = sorted({str(item) for (item,) in rows})
-        others = sorted(set(items) - set(revived))
-        if others:
+        dead_rows = connection.execute(_REVIVE, {"job": job, "items": items or None}).fetchall()
+        lost_rows = connection.execute(_QUEUE_AGAIN, {"job": job, "items": items}).fetchall()
+        revived = sorted({str(item) for (item,) in dead_rows + lost_rows})
+        unknown = sorted(set(items) - set(revived))
+        if unknown:
             raise InputError(
                 "the item is done, or not of this job",
-                got=", ".join(others)[:200],
+                got=", ".join(unknown)[:200],
                 allowed="ids that `batch failures` lists, and ids of items without a result",
                 fix="omit --item to requeue all failed items",
             )

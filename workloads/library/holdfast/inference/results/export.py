@@ -1,4 +1,4 @@
-"""Finished results out of PostgreSQL, in the order of their ids, as JSON lines."""
+"""The export of finished results as JSON lines, in the order of their ids."""
 
 import contextlib
 import json
@@ -16,23 +16,31 @@ WHERE r.job = %s AND r.status = 'done' ORDER BY r.item COLLATE "C"
 """
 
 
-def rows(connection: Connection, job: str) -> Iterator[tuple[str, Any]]:
-    """From a server-side cursor: any number of rows in bounded memory."""
+def rows(
+    connection: Connection,
+    job: str,
+) -> Iterator[tuple[str, Any]]:
+    """Iterates over results with a server-side cursor, in bounded memory."""
     with connection.transaction(), connection.cursor(name="export") as cursor:
         cursor.itersize = 5000
         yield from cursor.execute(_ROWS, (job,))
 
 
 def export(connection: Connection, job: str, out: str) -> int:
-    """Write `out` whole or not at all. Returns the number of rows."""
+    """Writes `out` atomically and returns the number of rows."""
     path = Path(out)
     partial = path.with_name(path.name + ".partial")
     count = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8") as file:
-            for count, (item, value) in enumerate(rows(connection, job), start=1):  # noqa: B007  the last is the count
-                file.write(json.dumps(_line(item, value), ensure_ascii=False) + "\n")
+            for item, value in rows(connection, job):
+                line = json.dumps(
+                    _make_line(item, value),
+                    ensure_ascii=False,
+                )
+                file.write(line + "\n")
+                count += 1
         partial.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -41,11 +49,15 @@ def export(connection: Connection, job: str, out: str) -> int:
     return count
 
 
-def _line(item: str, value: dict[str, Any]) -> dict[str, Any]:
-    """The value's keys in addition to the id; one that is called `item` too gets underscores before
-    it.
-    """
-    name = "item"
-    while name in value:
-        name = "_" + name
-    return {"item": item, **{name if key == "item" else key: found for key, found in value.items()}}
+def _make_line(
+    item: str,
+    value: dict[str, Any],
+) -> dict[str, Any]:
+    """Returns the id and the keys of the value; its key `item` is renamed with underscores."""
+    renamed = "item"
+    while renamed in value:
+        renamed = "_" + renamed
+    line: dict[str, Any] = {"item": item}
+    for key, content in value.items():
+        line[renamed if key == "item" else key] = content
+    return line

@@ -1,8 +1,8 @@
-"""Schema migrations, numbered SQL files, each applied once, in one transaction, under a lock; and
-who may do what.
+"""The schema of the batch database: its migrations, and the roles of logins.
 
-A worker only checks. A file once applied must not change. Logins become members of the roles that
-the migrations made, and of no other.
+Migrations are numbered SQL files, each applied once, in one transaction, under a lock. An applied
+file must not change. A worker only checks them. Logins become members of the roles that migrations
+create, and of no others.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from holdfast.support.errors import InputError
 from holdfast.vocabulary.environment import ENV_SCHEMA_WAIT_S
 
 FOLDER = Path(__file__).parent / "migrations"
-# Any number does, as long as every migrator takes the same one.
+# Any number works if every migrator uses the same.
 _LOCK = 0x686F6C64
 POLL_S = 1.0
 ROLES = ("holdfast_worker", "holdfast_exporter")
@@ -37,19 +37,20 @@ class Migration:
 
 
 def migrations() -> list[Migration]:
-    return [
-        Migration(
-            version=int(path.name.partition("_")[0]),
-            name=path.name,
-            sql=path.read_text(),
-        )
-        for path in sorted(FOLDER.glob("*.sql"))
-    ]
+    """Lists the migrations of this version, in order."""
+    files: list[Migration] = []
+    for path in sorted(FOLDER.glob("*.sql")):
+        version = int(path.name.partition("_")[0])
+        files.append(Migration(version=version, name=path.name, sql=path.read_text()))
+    return files
 
 
 def migrate(connection: Connection) -> list[str]:
-    """Bring the schema up to the code; returns the names of the files applied now."""
-    applied: list[str] = []
+    """Applies missing migrations; returns their names.
+
+    Raises InputError if an applied migration was changed.
+    """
+    names: list[str] = []
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         connection.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
@@ -57,60 +58,62 @@ def migrate(connection: Connection) -> list[str]:
             "CREATE TABLE IF NOT EXISTS holdfast.schema_version (version integer PRIMARY KEY, name"
             " text NOT NULL, digest text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
         )
-        known = _known(connection)
+        digests = _load_digests(connection)
         for migration in migrations():
-            if migration.version in known:
-                if known[migration.version] != migration.digest:
-                    raise InputError(
-                        "a migration was changed after it was applied",
-                        got=migration.name,
-                        allowed="the file as it was applied",
-                        fix="restore the file and add the change as a new migration",
-                    )
+            digest = digests.get(migration.version)
+            if digest == migration.digest:
                 continue
-            # A file of this repository, never input: the one place where SQL is not a literal.
+            if digest is not None:
+                raise InputError(
+                    "a migration was changed after it was applied",
+                    got=migration.name,
+                    allowed="the file as it was applied",
+                    fix="restore the file and add the change as a new migration",
+                )
+            # The only SQL that is not a literal: a file of this repository, never input.
             connection.execute(cast(LiteralString, migration.sql))
             connection.execute(
                 "INSERT INTO holdfast.schema_version (version, name, digest) VALUES (%s, %s, %s)",
                 (migration.version, migration.name, migration.digest),
             )
-            applied.append(migration.name)
-    return applied
+            names.append(migration.name)
+    return names
 
 
 def require_current(connection: Connection) -> None:
-    """InputError unless every migration that this code knows is applied, which is waited for as
-    long as ENV_SCHEMA_WAIT_S: the Job that migrates may have been applied a moment ago. Newer ones
-    are of newer code.
+    """Raises InputError unless every migration of this version is applied; newer ones are ignored.
+
+    Waits for ENV_SCHEMA_WAIT_S, as the Job that migrates may start at the same time.
     """
     deadline = time.monotonic() + float(os.environ.get(ENV_SCHEMA_WAIT_S) or 0)
     while True:
         row = connection.execute(
             "SELECT to_regclass('holdfast.schema_version') IS NOT NULL"
         ).fetchone()
-        known = _known(connection) if row and row[0] else {}
-        missing = [m.name for m in migrations() if m.version not in known]
+        digests = _load_digests(connection) if row and row[0] else {}
+        missing = [file.name for file in migrations() if file.version not in digests]
         if not missing:
             return
         if time.monotonic() > deadline:
+            newest = migrations()[-1]
             raise InputError(
                 "the database schema is older than the code",
-                got=f"version {max(known, default=0)}, without {', '.join(missing)}",
-                allowed=f"version {max(m.version for m in migrations())}",
+                got=f"version {max(digests, default=0)}, without {', '.join(missing)}",
+                allowed=f"version {newest.version}",
                 fix="run `python -m holdfast batch database` once as the database's owner",
             )
-        connection.rollback()  # else it would hold back the very locks that the migration waits for
+        connection.rollback()  # otherwise this transaction would block the migration
         time.sleep(POLL_S)
 
 
-def _known(connection: Connection) -> dict[int, str]:
+def _load_digests(connection: Connection) -> dict[int, str]:
     rows = connection.execute("SELECT version, digest FROM holdfast.schema_version").fetchall()
     return {int(version): str(digest) for version, digest in rows}
 
 
-def grants_of(texts: Iterable[str]) -> dict[str, str]:
-    """`LOGIN=ROLE` -> login and role."""
-    found: dict[str, str] = {}
+def parse_grants(texts: Iterable[str]) -> dict[str, str]:
+    """Parses `LOGIN=ROLE`; returns roles by login. Raises InputError for anything else."""
+    roles: dict[str, str] = {}
     for text in texts:
         login, _, role = text.rpartition("=")
         if not login or role not in ROLES:
@@ -120,14 +123,15 @@ def grants_of(texts: Iterable[str]) -> dict[str, str]:
                 allowed=f"LOGIN=ROLE with {' or '.join(ROLES)}",
                 fix="correct it",
             )
-        found[login] = role
-    return found
+        roles[login] = role
+    return roles
 
 
 def act_as(connection: Connection, role: str) -> None:
-    """What is made from here on belongs to `role`, so that another login can migrate next time.
+    """Switches to `role`, which then owns all that is created, so that other logins can migrate.
 
-    Attributes as CREATEROLE do not come with membership, so a member has to become the role.
+    A member has to become the role, as membership does not include attributes such as CREATEROLE.
+    Raises InputError for an unknown role.
     """
     if not _exists(connection, role):
         raise InputError(
@@ -139,13 +143,18 @@ def act_as(connection: Connection, role: str) -> None:
     connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
 
 
-def grant(connection: Connection, wanted: dict[str, str]) -> list[str]:
-    """The changes, as text; none where all is as it should be. All in one transaction: no login is
-    between two roles.
+def grant(
+    connection: Connection,
+    roles: dict[str, str],
+) -> list[str]:
+    """Makes each login a member of its role and of no other of ROLES; describes the changes.
+
+    It uses one transaction, so that no login is without a role in between. Raises InputError for an
+    unknown login, or for a role that cannot be revoked.
     """
     changes: list[str] = []
     with connection.transaction():
-        for login, role in wanted.items():
+        for login, role in roles.items():
             if not _exists(connection, login):
                 raise InputError(
                     "--grant",
@@ -153,39 +162,55 @@ def grant(connection: Connection, wanted: dict[str, str]) -> list[str]:
                     allowed="a login of this server",
                     fix="deploy the foundation first",
                 )
-            has = _memberships(connection, login)
-            names = {
-                "login": sql.Identifier(login),
-                "role": sql.Identifier(role),
-            }
-            if role not in has:
-                connection.execute(sql.SQL("GRANT {role} TO {login}").format(**names))
-                changes.append(f"granted {role} to {login}")
-            for surplus in sorted(has & set(ROLES) - {role}):
-                connection.execute(
-                    sql.SQL("REVOKE {role} FROM {login}").format(
-                        **names | {"role": sql.Identifier(surplus)}
-                    )
-                )
-                changes.append(f"revoked {surplus} from {login}")
-            # A revocation takes back what the acting role granted, and passes over the rest in
-            # silence.
-            left = sorted(_memberships(connection, login) & set(ROLES) - {role})
-            if left:
-                raise InputError(
-                    f"rights of {login}",
-                    got=", ".join([role, *left]),
-                    allowed=role,
-                    fix=f'as the role that granted it: REVOKE {left[0]} FROM "{login}"',
-                )
+            changes += _set_role(connection, login, role)
+            _require_only(connection, login, role)
     return changes
 
 
-def _exists(connection: Connection, role: str) -> bool:
-    return (
-        connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone()
-        is not None
+def _set_role(
+    connection: Connection,
+    login: str,
+    role: str,
+) -> list[str]:
+    changes: list[str] = []
+    memberships = _memberships(connection, login)
+    if role not in memberships:
+        statement = sql.SQL("GRANT {role} TO {login}")
+        connection.execute(_format_names(statement, role, login))
+        changes.append(f"granted {role} to {login}")
+    for surplus in sorted(memberships & set(ROLES) - {role}):
+        statement = sql.SQL("REVOKE {role} FROM {login}")
+        connection.execute(_format_names(statement, surplus, login))
+        changes.append(f"revoked {surplus} from {login}")
+    return changes
+
+
+def _format_names(
+    statement: sql.SQL,
+    role: str,
+    login: str,
+) -> sql.Composed:
+    return statement.format(
+        role=sql.Identifier(role),
+        login=sql.Identifier(login),
     )
+
+
+def _require_only(connection: Connection, login: str, role: str) -> None:
+    # REVOKE only affects grants of the acting role, and silently ignores others.
+    surplus = sorted(_memberships(connection, login) & set(ROLES) - {role})
+    if surplus:
+        raise InputError(
+            f"rights of {login}",
+            got=", ".join([role, *surplus]),
+            allowed=role,
+            fix=f'as the role that granted it: REVOKE {surplus[0]} FROM "{login}"',
+        )
+
+
+def _exists(connection: Connection, role: str) -> bool:
+    cursor = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
+    return cursor.fetchone() is not None
 
 
 def _memberships(connection: Connection, login: str) -> set[str]:

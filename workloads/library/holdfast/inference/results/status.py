@@ -1,4 +1,4 @@
-"""The progress of a job, read from the view holdfast.job_status, which dashboards read too."""
+"""The progress of a job, from the view holdfast.job_status, which dashboards use too."""
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -20,21 +20,21 @@ class Status:
     done: int
     held: int
     failed: int
-    """Dead: every allowed try of the processing failed."""
+    """Dead items, for which every allowed try of the processing failed."""
     waiting: int
     retried: int
-    """Items claimed more than once, for any reason."""
+    """Items that were claimed more than once, for any reason."""
     failures: int
     workers: int
-    """Seen in the last 30 s and not ended."""
+    """Workers with a heartbeat in the last 30 s that have not ended."""
     preempted: int
     killed: int
-    """Ended without notice."""
+    """Workers that ended without notice."""
     rate: float
     """Items done a second over the last minute."""
     eta_seconds: float | None
     worker_seconds: float
-    """Paid for: from the start of each worker, its model's loading included."""
+    """The paid time of all workers, including the loading of their models."""
     oldest_seconds: float
     replicas_wanted: int
 
@@ -42,37 +42,41 @@ class Status:
         return {"schema": SCHEMA} | asdict(self)
 
 
-def read_status(connection: Connection, job: str) -> Status:
+def load_status(connection: Connection, job: str) -> Status:
+    """Loads the status of a job. Raises InputError if the job is unknown."""
     jobs.require(connection, job)
     with connection.transaction(), connection.cursor(row_factory=class_row(Status)) as cursor:
-        found = cursor.execute(
-            "SELECT * FROM holdfast.job_status WHERE job = %s", (job,)
-        ).fetchone()
-    assert found is not None, job
-    return found
+        cursor.execute("SELECT * FROM holdfast.job_status WHERE job = %s", (job,))
+        status = cursor.fetchone()
+    assert status is not None, job
+    return status
 
 
-def table(status: Status) -> str:
-    """For people; `to_json` has every number."""
+def format_table(status: Status) -> str:
+    """Formats the status for people; `to_json` has every number."""
+    done_share = status.done / max(1, status.total)
     rows = {
         "job": status.job,
-        "done": f"{status.done:,} of {status.total:,} ({status.done / max(1, status.total):.1%})",
+        "done": f"{status.done:,} of {status.total:,} ({done_share:.1%})",
         "held": f"{status.held:,}",
         "waiting": f"{status.waiting:,}",
         "failed": f"{status.failed:,} for good, {status.failures:,} errors of processing",
         "rate": f"{status.rate:,.1f} items/s over the last minute",
-        "time to go": _duration(status.eta_seconds),
+        "time to go": _format_duration(status.eta_seconds),
         "workers": f"{status.workers} now, {status.replicas_wanted} wanted for the deadline",
         "preempted": (
             f"{status.preempted} with notice, {status.killed} without; {status.retried:,} items"
-            " begun again"
+            " retried"
         ),
-        "worker time": _duration(status.worker_seconds),
-        "configuration": status.fingerprint or "of the first worker",
+        "worker time": _format_duration(status.worker_seconds),
+        "configuration": status.fingerprint or "set by the first worker",
     }
     width = max(map(len, rows))
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+    return "\n".join(lines)
 
 
-def _duration(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{timedelta(seconds=round(seconds))}"
+def _format_duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    return str(timedelta(seconds=round(seconds)))

@@ -1,7 +1,7 @@
-"""The routes: Open Inference Protocol v2, and metrics; refusals, and what a leaving server adds to
-an answer.
+"""The routes of the server: Open Inference Protocol v2, probes and metrics.
 
-Edges only: state is elsewhere.
+It also makes the responses to refused requests, and marks those of a server that shuts down. It
+holds no state of its own.
 """
 
 import asyncio
@@ -23,27 +23,35 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.inference.errors import Refused
 from holdfast.inference.server import tensors
 from holdfast.inference.server.batcher import Ticket
-from holdfast.inference.server.connection import BEGAN, Deadline, deadline
 from holdfast.inference.server.drain import Drain, Phase
-from holdfast.inference.server.lane import Lane, Request, Values
+from holdfast.inference.server.http_protocol import STARTED_AT, Deadline, find_deadline
 from holdfast.inference.server.metrics import Metrics
-from holdfast.inference.server.reading import GONE, Budget, Held, declared_bytes, read_body
+from holdfast.inference.server.model_queue import ModelQueue, Request, Values
+from holdfast.inference.server.request_body import (
+    DISCONNECTED,
+    ByteBudget,
+    Reservation,
+    declared_bytes,
+    read_body,
+)
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.vocabulary.serving import LIVE_PATH, READY_PATH
 
 _BINARY = "inference-header-content-length"
-"""The length of the JSON before binary tensors, of the protocol's extension."""
+"""The header of the protocol's extension for binary tensors: the length of the JSON before them."""
 _INFER = "/infer"
 _OFF_LOOP_BYTES = 256 * 1024
-"""A larger body is parsed in a thread, one at a time: it becomes many times its text, and takes up
-to a second.
+"""The size above which bodies are parsed in a thread, one at a time.
+
+A parsed body has many times the size of its text, and parsing takes up to a second.
 """
-# An Envoy that checks health takes this server out with the first such answer, and not after its
-# next check.
-_OUT = {"x-envoy-immediate-health-check-fail": "true"}
+# An Envoy that checks health removes this server with the first such response, not after its next
+# check.
+_EJECT_HEADER = "x-envoy-immediate-health-check-fail"
+_EJECT = {_EJECT_HEADER: "true"}
 _LEAVING = (
     (b"connection", b"close"),
-    *((name.encode(), value.encode()) for name, value in _OUT.items()),
+    (_EJECT_HEADER.encode(), b"true"),
 )
 
 
@@ -52,156 +60,181 @@ class App:
         self,
         settings: ServerSettings,
         drain: Drain,
-        lane: Lane,
+        model: ModelQueue,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._drain = drain
-        self._lane = lane
+        self._model = model
         self._metrics = metrics
-        self._budget = Budget()
+        self._budget = ByteBudget()
         self._parsing = ThreadPoolExecutor(1, thread_name_prefix="parser")
 
     def routes(self) -> list[Route]:
         model = "/v2/models/{model}"
-        one = model + "/versions/{version:path}"  # a commit's name has slashes
-        return [
+        version = model + "/versions/{version:path}"  # the name of a commit has slashes
+        routes = [
             Route(LIVE_PATH, self.live),
             Route(READY_PATH, self.ready),
             Route("/v2", self.server),
-            *(Route(at + "/ready", self.model_ready) for at in (one, model)),
-            *(Route(at + _INFER, self.infer, methods=["POST"]) for at in (one, model)),
-            *(Route(at, self.metadata) for at in (one, model)),
             Route("/metrics", self.scrape),
         ]
+        # The first match wins: a version's path ends in anything, so its longer routes come first.
+        for path in (version, model):
+            routes.append(Route(path + "/ready", self.model_ready))
+        for path in (version, model):
+            routes.append(Route(path + _INFER, self.infer, methods=["POST"]))
+        for path in (version, model):
+            routes.append(Route(path, self.metadata))
+        return routes
 
     def asgi(self) -> ASGIApp:
         handlers = {
-            404: no_route,
-            405: no_route,
-            Refused: self._refused,
-            Exception: failed,
+            404: respond_no_route,
+            405: respond_no_route,
+            Refused: self._respond_refused,
+            Exception: respond_bug,
         }
         app = Starlette(routes=self.routes(), exception_handlers=handlers)
 
-        async def outer(scope: Scope, receive: Receive, send: Send) -> None:
-            predicts = scope["method"] == "POST" and scope["path"].endswith(_INFER)
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            is_prediction = scope["method"] == "POST" and scope["path"].endswith(_INFER)
 
-            async def marked(message: Message) -> None:
+            async def send_marked(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    if predicts:
-                        self._metrics.requests.labels(str(message["status"])).inc()
-                        self._metrics.request_seconds.observe(
-                            time.monotonic() - scope["state"][BEGAN]
-                        )
-                    # A connection that stays open would stay with this pod after its endpoint is
-                    # removed.
+                    if is_prediction:
+                        self._count_response(scope, message)
+                    # An open connection would stay with this pod after its endpoint is removed.
                     if self._drain.leaving:
                         message["headers"] = [*message["headers"], *_LEAVING]
                 await send(message)
 
-            if predicts:
-                self._drain.predicting(time.monotonic())
-            await app(scope, receive, marked)
+            if is_prediction:
+                self._drain.record_prediction(time.monotonic())
+            await app(scope, receive, send_marked)
 
-        return outer
+        return handle
 
-    async def _refused(self, _: HttpRequest, error: Exception) -> Response:
+    def _count_response(self, scope: Scope, message: Message) -> None:
+        seconds = time.monotonic() - scope["state"][STARTED_AT]
+        self._metrics.requests.labels(str(message["status"])).inc()
+        self._metrics.request_seconds.observe(seconds)
+
+    async def _respond_refused(self, _: HttpRequest, error: Exception) -> Response:
         assert isinstance(error, Refused)
         self._metrics.refused.labels(error.reason).inc()
-        return refusal(error)
+        return make_refusal(error)
 
     async def live(self, _: HttpRequest) -> Response:
-        """200 for as long as this process can answer at all: a kubelet must not end a server that
-        drains.
-        """
-        return json_response({"live": True})
+        """Responds 200 also during a drain: the kubelet must not end a server that drains."""
+        return make_json({"live": True})
 
     async def ready(self, _: HttpRequest) -> Response:
-        """The only thing that takes a pod out of its Service when a Spot node goes."""
-        ok = self.is_ready()
-        state = {"phase": self._drain.phase.value, "model": self._lane.hindered or "well"}
-        return json_response({"ready": ok, **state}, 200 if ok else 503)
+        """Responds 200 or 503; on a Spot notice only this removes the pod from its Service."""
+        is_ready = self.is_ready()
+        content = {
+            "ready": is_ready,
+            "phase": self._drain.phase.value,
+            "model": self._model.hindered or "well",
+        }
+        return make_json(content, 200 if is_ready else 503)
 
     def is_ready(self) -> bool:
-        return self._drain.phase is Phase.READY and not self._lane.hindered
+        return self._drain.phase is Phase.READY and not self._model.hindered
 
     async def server(self, _: HttpRequest) -> Response:
-        return json_response({"name": "holdfast", "extensions": []})
+        return make_json({"name": "holdfast", "extensions": []})
 
     async def metadata(self, request: HttpRequest) -> Response:
-        lane = self.lane(request)
-        # Any other input is an item of JSON; what comes back is as the model answered its warm-up.
+        model = self.find_model(request)
+        # Any other input is an item of JSON. The outputs are those of the warm-up.
         texts = {
             "name": "text",
             "datatype": "BYTES",
             "shape": [-1],
         }
-        outputs = [] if lane.sample is None else tensors.outputs_like(lane.sample)
-        found = {
-            "name": self._settings.model,
-            "versions": [lane.commit],
-            "platform": "holdfast",
-            "inputs": [texts],
-        }
-        return json_response(found | {"outputs": outputs})
+        outputs = [] if model.sample is None else tensors.describe_outputs(model.sample)
+        return make_json(
+            {
+                "name": self._settings.model,
+                "versions": [model.commit],
+                "platform": "holdfast",
+                "inputs": [texts],
+                "outputs": outputs,
+            }
+        )
 
     async def model_ready(self, request: HttpRequest) -> Response:
-        self.lane(request)
+        self.find_model(request)
         return await self.ready(request)
 
     async def infer(self, request: HttpRequest) -> Response:
-        until = deadline(request, self._settings.request_s)
-        lane = self.lane(request)
-        with closing(Held(self._budget)) as held:
-            self.refuse_unread(request, held, lane, until.at_s)
+        deadline = find_deadline(request, self._settings.request_s)
+        model = self.find_model(request)
+        with closing(Reservation(self._budget)) as reservation:
+            self.refuse_unread(
+                request,
+                reservation,
+                model,
+                deadline.at_s,
+            )
             if _BINARY in request.headers:
                 raise Refused(400, "binary tensors are not supported; send data as JSON")
             body = await read_body(
                 request,
-                held,
+                reservation,
                 most_bytes=self._settings.body_bytes,
-                until_s=until.at_s,
+                until_s=deadline.at_s,
             )
-            most = self._settings.batch_items
-            parse = partial(tensors.parse, body, most)
-            large = len(body) > _OFF_LOOP_BYTES
-            if large:
-                wanted = await asyncio.get_running_loop().run_in_executor(self._parsing, parse)
-            else:
-                wanted = parse()
-            del body, parse
-            values = await self.predicted(request, lane, wanted.bodies, until)
-            commit = lane.commit
-            content = tensors.answer(
+            infer_request = await self._parse(body)
+            del body
+            values = await self.predict(
+                request,
+                model,
+                infer_request.bodies,
+                deadline,
+            )
+            commit = model.commit
+            content = tensors.encode_response(
                 values,
                 model=self._settings.model,
                 commit=commit,
-                request=wanted,
+                request=infer_request,
             )
-            return json_response(content, headers={"x-model-commit": commit})
+            return make_json(content, headers={"x-model-commit": commit})
+
+    async def _parse(self, body: bytes) -> tensors.InferRequest:
+        parse = partial(
+            tensors.parse,
+            body,
+            self._settings.batch_items,
+        )
+        if len(body) > _OFF_LOOP_BYTES:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._parsing, parse)
+        return parse()
 
     async def scrape(self, _: HttpRequest) -> Response:
         self._metrics.ready.set(self.is_ready())
         return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    def lane(self, request: HttpRequest) -> Lane:
-        """The model that the URL names."""
+    def find_model(self, request: HttpRequest) -> ModelQueue:
+        """Returns the model that the URL names. Raises Refused if it is not here."""
         name = request.path_params.get("model", self._settings.model)
         if name != self._settings.model:
             raise Refused(404, f"no model {name[:80]!r} here; there is {self._settings.model!r}")
-        lane = self._lane
-        if not lane.loaded:
+        model = self._model
+        if not model.loaded:
             raise Refused(
                 503,
                 "the model is not loaded",
                 retry_after_s=1.0,
                 reason="loading",
             )
-        wanted = request.path_params.get("version")
-        there = lane.commit
-        if wanted is not None and wanted != there:
-            raise Refused(404, f"no version {wanted[:80]!r} of {name!r} here; there is {there!r}")
+        version = request.path_params.get("version")
+        commit = model.commit
+        if version is not None and version != commit:
+            raise Refused(404, f"no version {version[:80]!r} of {name!r} here; there is {commit!r}")
         if not self._drain.serving:
             raise Refused(
                 503,
@@ -209,90 +242,111 @@ class App:
                 retry_after_s=1.0,
                 reason="leaving",
             )
-        return lane
+        return model
 
     def refuse_unread(
         self,
         request: HttpRequest,
-        held: Held,
-        lane: Lane,
+        reservation: Reservation,
+        model: ModelQueue,
         until_s: float,
     ) -> None:
-        """By its headers alone, where not even the smallest request could be let in: under load a
-        body is not worth reading. A leaving server reads it: it closes the connection, and a client
-        that still writes would see a reset in place of the answer.
+        """Raises Refused, before the body is read, if not even a small request can be accepted.
+
+        Under load a body is not worth reading. A server that shuts down reads it: it closes the
+        connection, and a client that still writes would see a reset instead of the response.
         """
         length = declared_bytes(request)
         if self._drain.leaving or length is None or length > self._settings.body_bytes:
             return
         now = time.monotonic()
-        refused = lane.refusal(Ticket(items=1, arrived_s=now, deadline_s=until_s), now)
+        ticket = Ticket(items=1, arrived_s=now, deadline_s=until_s)
+        refused = model.refusal(ticket, now)
         if refused:
             raise refused
-        held.require(length)
+        reservation.require(length)
 
-    async def predicted(
+    async def predict(
         self,
-        request: HttpRequest,
-        lane: Lane,
+        http_request: HttpRequest,
+        model: ModelQueue,
         bodies: list[bytes],
-        until: Deadline,
+        deadline: Deadline,
     ) -> Values:
-        """Refused when the queue, the deadline or the model refuses, or when the client
+        """Queues a request and awaits its values.
+
+        Raises Refused if the queue, the deadline or the model refuses it, or if the client
         disconnects.
         """
         now = time.monotonic()
-        wanted = Request(
+        request = Request(
             items=len(bodies),
             arrived_s=now,
-            deadline_s=until.at_s,
+            deadline_s=deadline.at_s,
             bodies=bodies,
-            tries=until.tries,
+            tries=deadline.tries,
         )
-        refused = lane.refusal(wanted, now)
+        refused = model.refusal(request, now)
         if refused:
             raise refused
-        lane.add(wanted)
-        gone = asyncio.ensure_future(request.receive())
+        model.add(request)
+        disconnect = asyncio.ensure_future(http_request.receive())
         try:
-            async with asyncio.timeout_at(until.at_s):
-                await asyncio.wait({wanted.answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout_at(deadline.at_s):
+                await asyncio.wait(
+                    {request.answer, disconnect},
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
         except TimeoutError:
-            raise wanted.late(computing=not lane.discard(wanted)) from None
+            is_waiting = model.discard(request)
+            raise request.make_late(computing=not is_waiting) from None
         finally:
-            gone.cancel()
-            if not wanted.answer.done():
-                wanted.answer.cancel()
-                lane.discard(wanted)
-        if wanted.answer.cancelled():
-            raise Refused(GONE, "the client disconnected")
-        return wanted.answer.result()
+            disconnect.cancel()
+            if not request.answer.done():
+                request.answer.cancel()
+                model.discard(request)
+        if request.answer.cancelled():
+            raise Refused(DISCONNECTED, "the client disconnected")
+        return request.answer.result()
 
 
-async def no_route(request: HttpRequest, error: Exception) -> Response:
-    """No such route, or no such method."""
+async def respond_no_route(request: HttpRequest, error: Exception) -> Response:
+    """Responds to an unknown route or method."""
     assert isinstance(error, HTTPException)
-    response = refusal(Refused(error.status_code, error.detail))
+    response = make_refusal(Refused(error.status_code, error.detail))
     response.headers.update(error.headers or {})
     return response
 
 
-async def failed(_: HttpRequest, __: Exception) -> Response:
-    """A bug of the server, whose traceback is in the log."""
-    return refusal(Refused(500, "internal error"))
+async def respond_bug(_: HttpRequest, __: Exception) -> Response:
+    """Responds after a bug of the server, whose traceback is in the log."""
+    return make_refusal(Refused(500, "internal error"))
 
 
-def refusal(refused: Refused) -> Response:
-    headers = {} if refused.retry_after_s is None else {"retry-after": str(refused.retry_after_s)}
-    # What was read of a request that came too slowly cannot be distinguished from the next one.
+def make_refusal(refused: Refused) -> Response:
+    headers: dict[str, str] = {}
+    if refused.retry_after_s is not None:
+        headers["retry-after"] = str(refused.retry_after_s)
+    # The unread rest of such a request cannot be distinguished from the next one.
     if refused.status in (408, 413):
         headers["connection"] = "close"
     if refused.reason in ("overdue", "restarting"):
-        headers |= _OUT
-    return json_response({"error": refused.message}, refused.status, headers)
+        headers |= _EJECT
+    return make_json(
+        {"error": refused.message},
+        refused.status,
+        headers,
+    )
 
 
-def json_response(
-    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+def make_json(
+    content: object,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
-    return Response(json.dumps(value), status, headers, media_type="application/json")
+    return Response(
+        json.dumps(content),
+        status,
+        headers,
+        media_type="application/json",
+    )

@@ -1,14 +1,14 @@
-"""The queue of one model: which requests are accepted, wait, and go into the next batch. Pure: no
-clock, no I/O.
+"""The request queue of one model: admission, order and batches. Pure: no clock, no I/O.
 
-Guarantees: a request leaves the queue once, in a batch, as late or as discarded; a batch holds at
-most `batch_items` and is taken in the order of arrival; a request that cannot be answered by its
-deadline is refused on arrival, when refusing costs least, and else dropped before the device would
-work for nothing.
+Guarantees: a request leaves the queue once: in a batch, as late, or discarded. A batch has at most
+`batch_items` and is taken in the order of arrival. A request that cannot be answered by its
+deadline is refused on arrival, when that costs least, or else dropped before the device would work
+for nothing.
 """
 
-# Why it is so: infra/decisions/0048.
+# Decision: infra/decisions/0048.
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -19,9 +19,7 @@ SPARE = 1.2
 
 @dataclass(kw_only=True, eq=False)
 class Ticket:
-    """One request; its items are predicted in one batch, by one model. Times are the caller's
-    monotonic seconds.
-    """
+    """One request, whose items are predicted in one batch. Times are monotonic seconds."""
 
     items: int
     arrived_s: float
@@ -37,9 +35,9 @@ class Batcher(Generic[T]):
     queue_requests: int = 1024
     timing: BatchTime = field(default_factory=BatchTime)
     free_at_s: float = 0.0
-    """When the batch in progress is expected to end."""
+    """The expected end of the batch in progress."""
     running: int = 0
-    """Requests of the batch in progress."""
+    """The number of requests in the batch in progress."""
     _queue: list[T] = field(default_factory=list[T])
     _items: int = 0
 
@@ -48,77 +46,94 @@ class Batcher(Generic[T]):
         return len(self._queue)
 
     def wait_s(self, now: float) -> float:
-        """How long a request that came now would wait for its batch to begin."""
-        full = self._items // self.batch_items
-        return max(0.0, self.free_at_s - now) + full * self.timing.seconds(self.batch_items)
+        """Estimates the time until the batch of a request that arrives now would start."""
+        full_batches = self._items // self.batch_items
+        running_s = max(0.0, self.free_at_s - now)
+        return running_s + full_batches * self.timing.seconds(self.batch_items)
 
-    def refusal(self, ticket: Ticket, now: float) -> tuple[str, float] | None:
-        """Why it cannot be answered in time, and when to come back; None when it may be added."""
+    def refusal(
+        self,
+        ticket: Ticket,
+        now: float,
+    ) -> tuple[str, float] | None:
+        """Returns why a request cannot be answered in time, and when to retry; None if it can."""
         wait_s = self.wait_s(now)
         if self.waiting >= self.queue_requests:
             return "queue", wait_s
-        queued = self._items % self.batch_items
-        # Spare for a batch that takes longer than those before: a request that is accepted and then
-        # late costs all others.
-        answer_s = SPARE * (wait_s + self.timing.seconds(queued + ticket.items))
+        # An idle device accepts it whatever the estimate: otherwise one slow batch would close the
+        # server for ever, as no other batch could correct the estimate.
+        if not self._queue and not self.running:
+            return None
+        batch_items = self._items % self.batch_items + ticket.items
+        # A margin for batches slower than earlier ones: a request that is accepted and then late
+        # delays all others.
+        answer_s = SPARE * (wait_s + self.timing.seconds(batch_items))
         late_s = now + answer_s - ticket.deadline_s
-        # An idle device takes it whatever the estimate: otherwise one slow batch would close the
-        # server for ever, as no other batch could correct it.
-        idle = not self._queue and not self.running
-        return None if late_s <= 0 or idle else ("deadline", late_s)
+        if late_s <= 0:
+            return None
+        return "deadline", late_s
 
     def add(self, ticket: T) -> None:
         self._queue.append(ticket)
         self._items += ticket.items
 
     def discard(self, ticket: T) -> bool:
-        """Remove a request whose client has disconnected; false when it is already in a batch."""
+        """Removes a request whose client disconnected; returns False if it is in a batch."""
         if ticket not in self._queue:
             return False
         self._queue.remove(ticket)
         self._items -= ticket.items
         return True
 
-    def late(self, now: float) -> list[T]:
-        """Remove and return those that a batch begun now cannot answer in time."""
-        # With more waiting than a batch holds, a batch made small for its most urgent request makes
-        # all others late in their turn, until none is in time: then the urgent one is given up, and
-        # the batch is full.
-        crowded = self._items >= self.batch_items
-        least_s = self.timing.seconds(self.batch_items) if crowded else 0.0
-        hopeless = []
-        for t in self._queue:
-            if t.deadline_s < now + (least_s or self.timing.seconds(t.items)):
-                hopeless.append(t)
-        if len(hopeless) == len(self._queue) and hopeless and hopeless[-1].deadline_s > now:
-            hopeless.pop()  # the estimate may be wrong, and only another batch can show it
-        for ticket in hopeless:
+    def pop_late(self, now: float) -> list[T]:
+        """Removes and returns the requests that a batch starting now cannot answer in time."""
+        # With more requests than a batch holds, a batch that is small for the sake of its most
+        # urgent request makes all others late in turn, until none is in time. In that case the
+        # urgent one is dropped, and the batch is full.
+        is_crowded = self._items >= self.batch_items
+        full_batch_s = self.timing.seconds(self.batch_items) if is_crowded else 0.0
+        late: list[T] = []
+        for ticket in self._queue:
+            batch_s = full_batch_s or self.timing.seconds(ticket.items)
+            if ticket.deadline_s < now + batch_s:
+                late.append(ticket)
+        # One stays: the estimate may be wrong, and only another batch can correct it.
+        is_all = len(late) == len(self._queue)
+        if late and is_all and late[-1].deadline_s > now:
+            late.pop()
+        for ticket in late:
             self.discard(ticket)
-        return hopeless
+        return late
 
     def take(self, now: float) -> list[T]:
-        """The next batch, from the front of the queue: as many as fit and as do not make one of
-        them late.
+        """Removes the next batch from the front of the queue.
+
+        It has as many requests as fit without making one of them late.
         """
         items = 0
-        earliest = float("inf")
+        earliest_s = float("inf")
         count = 0
         for ticket in self._queue:
             items += ticket.items
-            earliest = min(earliest, ticket.deadline_s)
-            fits = items <= self.batch_items and now + self.timing.seconds(items) <= earliest
+            earliest_s = min(earliest_s, ticket.deadline_s)
+            is_in_time = now + self.timing.seconds(items) <= earliest_s
+            fits = items <= self.batch_items and is_in_time
             if count and not fits:
                 break
             count += 1
         batch = self._queue[:count]
         self._queue = self._queue[count:]
-        self._items -= sum(ticket.items for ticket in batch)
+        self._items -= _count_items(batch)
         return batch
 
     def begin(self, batch: list[T], now: float) -> None:
         self.running = len(batch)
-        self.free_at_s = now + self.timing.seconds(sum(ticket.items for ticket in batch))
+        self.free_at_s = now + self.timing.seconds(_count_items(batch))
 
     def end(self) -> None:
         self.running = 0
         self.free_at_s = 0.0
+
+
+def _count_items(batch: Sequence[Ticket]) -> int:
+    return sum(ticket.items for ticket in batch)

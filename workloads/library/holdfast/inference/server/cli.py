@@ -1,4 +1,4 @@
-"""The commands `python -m holdfast serve VERB`. Bodies import what they need when they run."""
+"""The commands `python -m holdfast serve VERB`. Bodies import when they run, for a fast --help."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ SETTINGS = {
     "host": "address to listen on",
     "body_bytes": "most bytes of a request",
 }
-"""Of `serve run --set`; ServerSettings describes them."""
+"""The settings of `serve run --set`, which ServerSettings describes."""
 
 app = typer.Typer(
     help="Answer requests online.",
@@ -54,7 +54,7 @@ def run(
     ] = 0.0,
     batch: Annotated[int, typer.Option(help="Maximum number of items per batch.")] = 32,
     queue: Annotated[int, typer.Option(help="Maximum number of waiting requests.")] = 1024,
-    others: Annotated[
+    settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
     ] = None,
 ) -> None:
@@ -64,14 +64,14 @@ def run(
     from holdfast.inference.server.settings import ServerSettings
     from holdfast.runtime.shutdown import leave_now
 
-    settings = ServerSettings(
+    server_settings = ServerSettings(
         model=name,
         port=port,
         window_s=window,
         longest_request_s=longest_request,
         batch_items=batch,
         queue_requests=queue,
-        **assigned(others or (), ServerSettings, SETTINGS),
+        **assigned(settings or (), ServerSettings, SETTINGS),
     )
     spec = PredictorSpec(
         name=predictor,
@@ -79,8 +79,8 @@ def run(
         checkpoints=checkpoints,
         run=run_name,
     )
-    # Past every thread: one may wait for a model that hangs.
-    leave_now(serve(spec, settings))
+    # A thread may wait for a model that hangs, so no thread is joined.
+    leave_now(serve(spec, server_settings))
 
 
 @app.command(
@@ -119,8 +119,9 @@ def sidecar(
         ),
     ] = HOOK_PORT,
 ) -> None:
-    """Add readiness and a preStop hook to a server that stops at once on SIGTERM. Runs until
-    SIGTERM.
+    """Add readiness and a preStop hook to a server that stops at once on SIGTERM.
+
+    Runs until SIGTERM.
     """
     from holdfast.inference.proxy.sidecar import Sidecar
     from holdfast.runtime.shutdown import of_process
@@ -168,12 +169,13 @@ def endpoints(
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
-    # The watch may sit in a read: the process ends with the main thread, not with it.
-    Follower(
+    follower = Follower(
         namespace=namespace,
         service=service,
         cluster=cluster,
         out=out,
         health_port=health_port,
-    ).start()
+    )
+    # The thread may block in a read: the process ends with the main thread and does not join it.
+    follower.start()
     shutdown.wait()

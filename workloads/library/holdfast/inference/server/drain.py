@@ -1,8 +1,8 @@
-"""From loading to gone, as a state machine: what the server answers probes, and when it may stop
-listening. Pure.
+"""The life of a server as a state machine, from loading to gone. Pure; the caller has the clock.
 
-LOADING, READY, ACCEPTING (not ready, and still serving: endpoints are moving away), FINISHING (no
-new connection, what has begun is answered), GONE. The clock is the caller's.
+The phases decide the response to probes and the time to stop listening: LOADING, READY, ACCEPTING
+(not ready, still serving while endpoints are removed), FINISHING (no new connections, started
+requests are answered), GONE.
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ class Phase(StrEnum):
 class Drain:
     budget: DrainBudget
     longest_request_s: float
-    """At most the budget's: what this server lets a request take."""
+    """The maximum time of a request on this server, at most that of the budget."""
     phase: Phase = Phase.LOADING
     in_flight: int = 0
-    """Requests whose first byte has come and whose last has not gone."""
+    """The number of requests that have started and are not answered."""
     noticed_s: float = 0.0
     _last_request_s: float = float("-inf")
 
@@ -36,30 +36,26 @@ class Drain:
 
     @property
     def leaving(self) -> bool:
-        """Answers say `Connection: close`."""
+        """True if responses have the header `Connection: close`."""
         return self.phase not in (Phase.LOADING, Phase.READY)
 
-    def loaded(self) -> None:
+    def finish_loading(self) -> None:
         if self.phase is Phase.LOADING:
             self.phase = Phase.READY
 
-    def began(self) -> None:
-        """The first byte of any request."""
+    def begin_request(self) -> None:
+        """Counts a request, at its first byte."""
         self.in_flight += 1
 
-    def predicting(self, now: float) -> None:
-        """A request is for a prediction: probes and scrapes never stop, and must not keep a server
-        from being quiet.
-        """
+    def record_prediction(self, now: float) -> None:
+        """Records a request for a prediction, as probes and scrapes never stop."""
         self._last_request_s = now
 
-    def ended(self) -> None:
+    def end_request(self) -> None:
         self.in_flight -= 1
 
     def notice(self, now: float) -> None:
-        """SIGTERM. A server that was never ready is in no endpoint list: it has nothing to wait
-        for.
-        """
+        """Handles SIGTERM. A server that was never ready has no endpoints and need not wait."""
         if self.phase is Phase.LOADING:
             self.phase = Phase.GONE if not self.in_flight else Phase.FINISHING
         elif self.phase is Phase.READY:
@@ -67,7 +63,7 @@ class Drain:
             self.noticed_s = now
 
     def advance(self, now: float) -> Phase:
-        """Time has passed, or a request has ended."""
+        """Returns the phase at time `now`, after the requests that have ended."""
         if self.phase is Phase.ACCEPTING and self._may_stop_accepting(now):
             self.phase = Phase.FINISHING
         if self.phase is Phase.FINISHING and not self.in_flight:
@@ -75,8 +71,9 @@ class Drain:
         return self.phase
 
     def _may_stop_accepting(self, now: float) -> bool:
-        since = now - self.noticed_s
-        if since < self.budget.accept_s:
+        accepting_s = now - self.noticed_s
+        if accepting_s < self.budget.accept_s:
             return False
-        quiet = now - self._last_request_s >= QUIET_S
-        return quiet or since >= self.budget.latest_accept_s(self.longest_request_s)
+        if now - self._last_request_s >= QUIET_S:
+            return True
+        return accepting_s >= self.budget.latest_accept_s(self.longest_request_s)

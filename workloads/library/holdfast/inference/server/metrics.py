@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus; names and help are in holdfast.vocabulary.serving."""
+"""The Prometheus metrics of a server; names and help are in holdfast.vocabulary.serving."""
 
 from typing import Any, TypeVar
 
@@ -32,28 +32,63 @@ M = TypeVar("M", Counter, Gauge, Histogram)
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.running = self._of(Gauge, serving.RUNNING)
-        self.waiting = self._of(Gauge, serving.WAITING)
-        self.inflight = self._of(Gauge, serving.INFLIGHT)
-        self.ready = self._of(Gauge, serving.READY)
-        self.draining = self._of(Gauge, serving.DRAINING)
-        self.requests = self._of(Counter, serving.REQUESTS, labelnames=("code",))
-        self.refused = self._of(Counter, serving.REFUSED, labelnames=("reason",))
-        self.predictor_deaths = self._of(Counter, serving.PREDICTOR_DEATHS)
-        self.queue_seconds = self._of(Histogram, serving.QUEUE_SECONDS, buckets=_SECONDS)
-        self.predict_seconds = self._of(Histogram, serving.PREDICT_SECONDS, buckets=_SECONDS)
-        self.request_seconds = self._of(Histogram, serving.REQUEST_SECONDS, buckets=_SECONDS)
-        self.batch_items = self._of(Histogram, serving.BATCH_ITEMS, buckets=_ITEMS)
+        self.running = self._make(Gauge, serving.RUNNING)
+        self.waiting = self._make(Gauge, serving.WAITING)
+        self.inflight = self._make(Gauge, serving.INFLIGHT)
+        self.ready = self._make(Gauge, serving.READY)
+        self.draining = self._make(Gauge, serving.DRAINING)
+        self.requests = self._make(
+            Counter,
+            serving.REQUESTS,
+            labelnames=("code",),
+        )
+        self.refused = self._make(
+            Counter,
+            serving.REFUSED,
+            labelnames=("reason",),
+        )
+        self.predictor_deaths = self._make(Counter, serving.PREDICTOR_DEATHS)
+        self.queue_seconds = self._make(
+            Histogram,
+            serving.QUEUE_SECONDS,
+            buckets=_SECONDS,
+        )
+        self.predict_seconds = self._make(
+            Histogram,
+            serving.PREDICT_SECONDS,
+            buckets=_SECONDS,
+        )
+        self.request_seconds = self._make(
+            Histogram,
+            serving.REQUEST_SECONDS,
+            buckets=_SECONDS,
+        )
+        self.batch_items = self._make(
+            Histogram,
+            serving.BATCH_ITEMS,
+            buckets=_ITEMS,
+        )
 
-    def answered(self) -> dict[str, int]:
-        """HTTP code -> requests: what a process that ends leaves in its log, since it is not
-        scraped again.
+    def count_responses(self) -> dict[str, int]:
+        """Returns the number of responses by HTTP code.
+
+        A process that exits logs it, since it is not scraped again.
         """
         (family,) = self.requests.collect()
-        return {s.labels["code"]: int(s.value) for s in family.samples if s.name.endswith("_total")}
+        counts: dict[str, int] = {}
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                counts[sample.labels["code"]] = int(sample.value)
+        return counts
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
-    def _of(self, kind: type[M], name: str, **more: Any) -> M:
-        return kind(name, serving.SERVER_METRICS[name], registry=self.registry, **more)
+    def _make(self, kind: type[M], name: str, **options: Any) -> M:
+        description = serving.SERVER_METRICS[name]
+        return kind(
+            name,
+            description,
+            registry=self.registry,
+            **options,
+        )

@@ -1,6 +1,4 @@
-"""The server's process, from the first signal handler to its exit code, in the order in which it
-happens.
-"""
+"""The process of a server, from its first signal handler to its exit code."""
 
 import asyncio
 import contextlib
@@ -16,10 +14,10 @@ import uvicorn
 from holdfast.inference.errors import LoaderFailed, PredictorBroken
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.app import App
-from holdfast.inference.server.connection import Connection
 from holdfast.inference.server.drain import Drain, Phase
-from holdfast.inference.server.lane import Lane
+from holdfast.inference.server.http_protocol import Connection
 from holdfast.inference.server.metrics import Metrics
+from holdfast.inference.server.model_queue import ModelQueue
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown, of_process
@@ -32,14 +30,14 @@ _BACKLOG = 2048
 
 
 def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
-    """Until a notice, or until the model is lost. The exit code."""
+    """Serves until a notice, or until the model is lost; returns the exit code."""
     shutdown = of_process()  # before the model loads: a notice may come first
-    # The interpreter's default lets a parsing thread keep the loop waiting for 5 ms at a time.
+    # By default the interpreter lets a parsing thread delay the loop by 5 ms at a time.
     sys.setswitchinterval(0.0005)
     # An alert matches this line.
     shutdown.last_words = lambda: logs.warning("drain", OVER_BUDGET)
     shutdown.leave_after(settings.window_s)
-    with _listening(settings.host, settings.port) as listener:
+    with _listen(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
         logs.info("serve", f"listening on port {port}", port=port)
         return asyncio.run(_Process(spec, settings, shutdown).run(listener))
@@ -48,7 +46,7 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """None: `Shutdown` has them. uvicorn's own would stop listening at once."""
+        """Captures none: `Shutdown` has them, and uvicorn's would stop listening at once."""
         yield
 
 
@@ -56,12 +54,24 @@ class _Process:
     def __init__(self, spec: PredictorSpec, settings: ServerSettings, shutdown: Shutdown) -> None:
         self._settings = settings
         self._shutdown = shutdown
-        self._drain = Drain(budget=settings.budget, longest_request_s=settings.request_s)
+        self._drain = Drain(
+            budget=settings.budget,
+            longest_request_s=settings.request_s,
+        )
         self._metrics = Metrics()
-        self._lane = Lane(spec, settings, self._metrics)
+        self._model = ModelQueue(
+            spec,
+            settings,
+            self._metrics,
+        )
         self._code = EXIT_PREEMPTED
-        app = App(settings, self._drain, self._lane, self._metrics)
-        self._server = _Server(_configuration(app, self._drain, settings))
+        app = App(
+            settings,
+            self._drain,
+            self._model,
+            self._metrics,
+        )
+        self._server = _Server(_configure(app, self._drain, settings))
 
     async def run(self, listener: socket.socket) -> int:
         loop = asyncio.get_running_loop()
@@ -74,9 +84,9 @@ class _Process:
         serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         computing = asyncio.create_task(self._compute())
         leaving = asyncio.create_task(self._leave_in_order())
-        await leaving  # not before the last answer is sent, or nothing was ever begun
+        await leaving  # until the last response is sent, or at once if there was no request
         computing.cancel()
-        self._lane.close()
+        self._model.close()
         await serving
         self._report()
         return self._code
@@ -96,12 +106,12 @@ class _Process:
         self._metrics.draining.set(1)
 
     async def _compute(self) -> None:
-        """Load the model, then answer with it."""
+        """Loads the model, then answers with it."""
         try:
-            await self._lane.load()
-            self._drain.loaded()
-            logs.info("serve", f"{self._settings.model} answers with {self._lane.commit}")
-            await self._lane.run()
+            await self._model.load()
+            self._drain.finish_loading()
+            logs.info("serve", f"{self._settings.model} answers with {self._model.commit}")
+            await self._model.run()
         except InputError as error:
             self._stop(EXIT_BAD_INPUT, error.lines())
         except LoaderFailed as error:
@@ -111,41 +121,39 @@ class _Process:
         except Exception as error:  # noqa: BLE001  the task's top level: a server without a model must end
             self._stop(EXIT_BUG, f"the model is lost: {type(error).__name__}: {error}")
 
-    def _stop(self, code: int, why: str) -> None:
-        """Without a model there is nothing to accept for: what comes while endpoints move is
-        answered with 503.
-        """
+    def _stop(self, code: int, reason: str) -> None:
+        """Stops a server without a model; requests that still arrive are answered with 503."""
         if self._shutdown.requested:
-            return  # killed together with us, by the same end of the machine
-        logs.error("serve", why)
+            return  # the predictor was killed with us, by the same end of the machine
+        logs.error("serve", reason)
         self._code = code
-        self._shutdown.request(why.splitlines()[0])
+        self._shutdown.request(reason.splitlines()[0])
 
     async def _leave_in_order(self) -> None:
         while self._drain.advance(time.monotonic()) not in (Phase.FINISHING, Phase.GONE):
             await asyncio.sleep(_TICK_S)
-        # Closes the listener and idle connections, then waits for those with a request.
+        # uvicorn closes the listener and idle connections, then waits for those with a request.
         self._server.should_exit = True
         while self._drain.advance(time.monotonic()) is not Phase.GONE:
             await asyncio.sleep(_TICK_S)
 
     def _report(self) -> None:
-        if self._shutdown.received_at is not None:
-            seconds = time.monotonic() - self._shutdown.received_at
-            answered = self._metrics.answered()
-            logs.info(
-                "drain",
-                f"gone after {seconds:.2f} s",
-                seconds=round(seconds, 3),
-                answered=answered,
-            )
+        if self._shutdown.received_at is None:
+            return
+        seconds = time.monotonic() - self._shutdown.received_at
+        logs.info(
+            "drain",
+            f"gone after {seconds:.2f} s",
+            seconds=round(seconds, 3),
+            answered=self._metrics.count_responses(),
+        )
 
 
-def _configuration(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Config:
-    _pass_on_warnings()
+def _configure(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Config:
+    _forward_warnings()
     return uvicorn.Config(
         app.asgi(),
-        http=Connection.of(drain, settings.request_s),
+        http=Connection.bind(drain, settings.request_s),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -156,23 +164,24 @@ def _configuration(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.
     )
 
 
-class _PassOn(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        (logs.error if error else logs.warning)(
-            "http", record.getMessage(), **({"cause": error} if error else {})
-        )
+        if error:
+            logs.error("http", record.getMessage(), cause=error)
+        else:
+            logs.warning("http", record.getMessage())
 
 
-def _pass_on_warnings() -> None:
-    """uvicorn's own lines become ours: one form on standard output."""
+def _forward_warnings() -> None:
+    """Sends uvicorn's warnings to our log, so that standard output has one format."""
     logger = logging.getLogger("uvicorn.error")
-    logger.handlers = [_PassOn(logging.WARNING)]
+    logger.handlers = [_ForwardingHandler(logging.WARNING)]
     logger.propagate = False
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Bound before the model loads, so that probes are answered from the start."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Binds the port before the model loads, so that probes are answered from the start."""
     try:
         return socket.create_server((host, port), backlog=_BACKLOG)
     except OSError as error:

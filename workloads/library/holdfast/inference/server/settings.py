@@ -1,4 +1,4 @@
-"""The dials of a server, few and checked; everything else follows from them."""
+"""The settings of a server, few and checked; everything else follows from them."""
 
 from dataclasses import dataclass
 
@@ -13,28 +13,27 @@ MIB = 1024 * 1024
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
     model: str = "model"
-    """Its name in URLs."""
+    """The name of the model in URLs."""
     host: str = "0.0.0.0"  # a pod's only address; network policies decide who reaches it
     port: int = PORT
-    """0: any that is free; the first log line names it."""
+    """The port; 0 takes a free one, which the first log line names."""
     window_s: float = float(DEFAULT_WINDOW.pod_s)
-    """What the pool grants after the notice."""
+    """The grace period of the pool, after the notice."""
     longest_request_s: float = 0.0
-    """From the first byte of a request to the last of its answer; 0: as long as the window allows.
-    """
+    """The maximum time of a request with its response; 0 for as long as the window allows."""
     body_bytes: int = 8 * MIB
     batch_items: int = 32
     queue_requests: int = 1024
 
     def __post_init__(self) -> None:
-        least = WINDOW_MARGIN_S + LEAST_ACCEPT_S + 1.0
-        between("the window is out of range", self.window_s, least, 86_400.0)
-        most = self.budget.longest_request_s
-        if not 0.0 <= self.longest_request_s <= most:
+        shortest_s = WINDOW_MARGIN_S + LEAST_ACCEPT_S + 1.0
+        between("the window is out of range", self.window_s, shortest_s, 86_400.0)
+        longest_s = self.budget.longest_request_s
+        if not 0.0 <= self.longest_request_s <= longest_s:
             raise InputError(
                 "the longest request does not fit in the grace period",
                 got=f"{self.longest_request_s:g} s",
-                allowed=f"at most {most:g} s of a window of {self.window_s:g} s",
+                allowed=f"at most {longest_s:g} s of a window of {self.window_s:g} s",
                 fix="lower --longest-request, or serve on a pool with a longer grace period",
             )
         between("the port is out of range", self.port, 0, 65_535)

@@ -1,8 +1,8 @@
-"""Open Inference Protocol v2: a request's tensors become items, items' values become tensors. Pure.
+"""The Open Inference Protocol v2: tensors of a request become items, values become tensors. Pure.
 
-Tensors come and go as JSON. An item is one row along the first dimension. Of a request with one
-input of BYTES and shape [n] the item is the text itself; of any other it is a JSON object {input:
-row}. Source: KServe, Open Inference Protocol, REST.
+Tensors are JSON in both directions. An item is one row along the first dimension. If a request has
+one input of BYTES and shape [n], the item is the text itself; otherwise it is a JSON object
+{input: row}. Source: KServe, Open Inference Protocol, REST.
 """
 
 import json
@@ -19,7 +19,7 @@ from holdfast.inference.values import Value
 MAX_INPUTS = 64
 MAX_DIMENSIONS = 8
 MAX_VALUES = 1_000_000
-"""Of a body: three bytes of it may be an object of a hundred."""
+"""The maximum for a body: three bytes of it may become an object of a hundred."""
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 
 
@@ -28,10 +28,13 @@ class InferRequest:
     id: str | None
     bodies: list[bytes]
     outputs: list[str]
-    """Names of those that are wanted; empty: all."""
+    """The names of the requested outputs; empty for all."""
 
 
-def _integers(low: int, high: int) -> Callable[[object], bool]:
+Check = Callable[[object], bool]
+
+
+def _make_integer_check(low: int, high: int) -> Check:
     return lambda value: type(value) is int and low <= value <= high
 
 
@@ -42,87 +45,98 @@ def _is_finite(value: object) -> bool:
         return False
 
 
-_FITS: dict[str, Callable[[object], bool]] = {
-    "BYTES": lambda value: isinstance(value, str),
-    "BOOL": lambda value: isinstance(value, bool),
-    **{f"UINT{bits}": _integers(0, 2**bits - 1) for bits in (8, 16, 32, 64)},
-    **{
-        f"INT{bits}": _integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)
-    },
-    **{f"FP{bits}": _is_finite for bits in (16, 32, 64)},
-}
+def _make_checks() -> dict[str, Check]:
+    """Makes the check of a single value for each datatype."""
+    checks: dict[str, Check] = {
+        "BYTES": lambda value: isinstance(value, str),
+        "BOOL": lambda value: isinstance(value, bool),
+    }
+    for bits in (8, 16, 32, 64):
+        checks[f"UINT{bits}"] = _make_integer_check(0, 2**bits - 1)
+    for bits in (8, 16, 32, 64):
+        limit = 2 ** (bits - 1)
+        checks[f"INT{bits}"] = _make_integer_check(-limit, limit - 1)
+    for bits in (16, 32, 64):
+        checks[f"FP{bits}"] = _is_finite
+    return checks
+
+
+_CHECKS = _make_checks()
+_OUTPUT_DATATYPES = ("BOOL", "INT64", "FP64", "BYTES")
 
 
 def parse(body: bytes, most_items: int) -> InferRequest:
-    """Refused with 400 for what is no request, with 413 for more items than a batch holds."""
-    request = json_object(body)
-    _require_known(request)
-    found = request.get("inputs")
-    if not isinstance(found, list) or not 1 <= len(cast("list[object]", found)) <= MAX_INPUTS:
-        raise Refused(400, f"inputs must be a list of 1 to {MAX_INPUTS} tensors")
-    given = request.get("id")
-    if given is not None and not isinstance(given, str):
+    """Parses the body of a request.
+
+    Raises Refused with 400 for an invalid request, with 413 for more items than a batch holds.
+    """
+    request = parse_object(body)
+    _refuse_unsupported(request)
+    request_id = request.get("id")
+    if request_id is not None and not isinstance(request_id, str):
         raise Refused(400, "id must be text")
-    inputs = [_Input.of(tensor) for tensor in cast("list[object]", found)]
-    counts = {tensor.shape[0] for tensor in inputs}
-    if len(counts) > 1 or len({tensor.name for tensor in inputs}) < len(inputs):
-        raise Refused(400, "inputs must have different names and one first dimension")
-    (count,) = counts
+    inputs = _parse_inputs(request.get("inputs"))
+    count = inputs[0].shape[0]
     if count > most_items:
         raise Refused(413, f"{count} items; the maximum per request is {most_items}")
     return InferRequest(
-        id=given,
-        bodies=_bodies(inputs, count),
-        outputs=_outputs(request),
+        id=request_id,
+        bodies=_make_bodies(inputs, count),
+        outputs=_parse_outputs(request.get("outputs")),
     )
 
 
-def _require_known(found: Mapping[str, object]) -> None:
-    """Refused with 400 for parameters that would change the answer and are not supported."""
-    given = found.get("parameters") or {}
-    if not isinstance(given, dict):
+def _refuse_unsupported(mapping: Mapping[str, object]) -> None:
+    """Raises Refused with 400 for parameters that change the response and are not supported."""
+    parameters = mapping.get("parameters") or {}
+    if not isinstance(parameters, dict):
         raise Refused(400, "parameters must be an object")
-    for name in cast("dict[str, object]", given):
-        if name.startswith(("shared_memory", "sequence_")) or name in (
-            "classification",
-            "binary_data_size",
-        ):
+    for name in cast("dict[str, object]", parameters):
+        is_group = name.startswith(("shared_memory", "sequence_"))
+        if is_group or name in ("classification", "binary_data_size"):
             raise Refused(400, f"the parameter {name} is not supported")
 
 
-def _outputs(request: Mapping[str, object]) -> list[str]:
-    found: list[str] = []
-    wanted = request.get("outputs") or []
-    for each in cast("list[object]", wanted) if isinstance(wanted, list) else [None]:
-        match each:
+def _parse_outputs(outputs: object) -> list[str]:
+    """Returns the names of the requested outputs, each once."""
+    message = "outputs must be a list of objects with a name"
+    if not isinstance(outputs or [], list):
+        raise Refused(400, message)
+    names: dict[str, None] = {}
+    for output in cast("list[object]", outputs or []):
+        match output:
             case {"name": str(name)}:
-                _require_known(cast("dict[str, object]", each))
-                found.append(name)
+                _refuse_unsupported(cast("dict[str, object]", output))
+                names[name] = None
             case _:
-                raise Refused(400, "outputs must be a list of objects with a name")
-    return list(dict.fromkeys(found))
+                raise Refused(400, message)
+    return list(names)
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """Refused with 400, and with 413 for more values than MAX_VALUES."""
-    if _values(body) > MAX_VALUES and _values(_TEXT.sub(b"", body)) > MAX_VALUES:
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parses a JSON object.
+
+    Raises Refused with 400 for anything else, with 413 for more values than MAX_VALUES.
+    """
+    # Commas and brackets within texts do not count, but removing texts takes time.
+    is_large = _count_values(body) > MAX_VALUES
+    if is_large and _count_values(_TEXT.sub(b"", body)) > MAX_VALUES:
         raise Refused(413, f"the maximum number of JSON values is {MAX_VALUES}")
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        value = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise Refused(
-            400, "the body is not valid JSON (NaN and Infinity are not allowed)"
-        ) from None
+        message = "the body is not valid JSON (NaN and Infinity are not allowed)"
+        raise Refused(400, message) from None
     if not isinstance(value, dict):
         raise Refused(400, "the body must be a JSON object")
     return cast("dict[str, Any]", value)
 
 
-def _values(body: bytes) -> int:
+def _count_values(body: bytes) -> int:
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
@@ -133,111 +147,169 @@ class _Input:
     shape: list[int]
     data: list[object]
 
-    @classmethod
-    def of(cls, tensor: object) -> "_Input":
-        match tensor:
-            case {"name": str(name), "datatype": str(datatype), "shape": list(shape)}:
-                tensor = cast("dict[str, object]", tensor)
-                shape = cast("list[object]", shape)
-            case _:
-                raise Refused(400, "an input must be an object with name, datatype, shape and data")
-        if datatype not in _FITS:
-            raise Refused(400, f"datatype must be one of {', '.join(_FITS)}")
-        if not 1 <= len(shape) <= MAX_DIMENSIONS or not all(
-            type(n) is int and 0 < n <= 2**31 for n in shape
-        ):
-            raise Refused(400, f"shape must be 1 to {MAX_DIMENSIONS} positive whole numbers")
-        sizes = cast("list[int]", shape)
-        _require_known(tensor)
-        data = tensor.get("data")
-        flat = _flat(cast("list[object]", data), sizes) if isinstance(data, list) else []
-        if len(flat) != math.prod(sizes) or not all(map(_FITS[datatype], flat)):
-            raise Refused(400, f"data of {name[:80]!r} must be {sizes} values of {datatype}")
-        return cls(name, datatype, sizes, flat)
+
+def _parse_inputs(tensors: object) -> list[_Input]:
+    if not isinstance(tensors, list) or not tensors:
+        raise Refused(400, f"inputs must be a list of 1 to {MAX_INPUTS} tensors")
+    tensors = cast("list[object]", tensors)
+    if len(tensors) > MAX_INPUTS:
+        raise Refused(400, f"inputs must be a list of 1 to {MAX_INPUTS} tensors")
+    inputs = [_parse_input(tensor) for tensor in tensors]
+    names = {tensor.name for tensor in inputs}
+    counts = {tensor.shape[0] for tensor in inputs}
+    if len(names) < len(inputs) or len(counts) > 1:
+        raise Refused(400, "inputs must have different names and one first dimension")
+    return inputs
 
 
-def _flat(data: list[object], sizes: Sequence[int]) -> list[object]:
-    """Row-major. The protocol lets data be flat, or nested as its shape; anything else stays as it
-    is and fits no type.
+def _parse_input(tensor: object) -> _Input:
+    match tensor:
+        case {"name": str(name), "datatype": str(datatype), "shape": list(shape)}:
+            tensor = cast("dict[str, object]", tensor)
+            shape = cast("list[object]", shape)
+        case _:
+            raise Refused(400, "an input must be an object with name, datatype, shape and data")
+    if datatype not in _CHECKS:
+        raise Refused(400, f"datatype must be one of {', '.join(_CHECKS)}")
+    sizes = _check_shape(shape)
+    _refuse_unsupported(tensor)
+    data = tensor.get("data")
+    values = _flatten(cast("list[object]", data), sizes) if isinstance(data, list) else []
+    if len(values) != math.prod(sizes) or not _are_all(datatype, values):
+        raise Refused(400, f"data of {name[:80]!r} must be {sizes} values of {datatype}")
+    return _Input(name, datatype, sizes, values)
+
+
+def _check_shape(shape: list[object]) -> list[int]:
+    is_valid = 1 <= len(shape) <= MAX_DIMENSIONS
+    for size in shape:
+        is_valid = is_valid and type(size) is int and 0 < size <= 2**31
+    if not is_valid:
+        raise Refused(400, f"shape must be 1 to {MAX_DIMENSIONS} positive whole numbers")
+    return cast("list[int]", shape)
+
+
+def _are_all(datatype: str, values: Sequence[object]) -> bool:
+    return all(map(_CHECKS[datatype], values))
+
+
+def _flatten(
+    data: list[object],
+    sizes: Sequence[int],
+) -> list[object]:
+    """Returns the values in row-major order.
+
+    The protocol allows data that is flat, or nested as its shape. Any other data is returned as it
+    is, and no datatype accepts it.
     """
-    flat = data
+    values = data
     for size, inner in pairwise(sizes):
-        rows = [cast("list[object]", row) for row in flat if isinstance(row, list)]
-        if len(rows) < len(flat) or len(rows) % size or any(len(row) != inner for row in rows):
+        rows = [cast("list[object]", row) for row in values if isinstance(row, list)]
+        if len(rows) < len(values) or len(rows) % size:
             return data
-        flat = [value for row in rows for value in row]
-    return flat
+        values = []
+        for row in rows:
+            if len(row) != inner:
+                return data
+            values.extend(row)
+    return values
 
 
-def _bodies(inputs: Sequence[_Input], count: int) -> list[bytes]:
+def _make_bodies(
+    inputs: Sequence[_Input],
+    count: int,
+) -> list[bytes]:
+    first = inputs[0]
+    is_texts = len(inputs) == 1 and first.datatype == "BYTES" and len(first.shape) == 1
+    bodies: list[bytes] = []
     try:
-        if len(inputs) == 1 and inputs[0].datatype == "BYTES" and len(inputs[0].shape) == 1:
-            return [cast("str", text).encode() for text in inputs[0].data]
-        rows = [{tensor.name: _row(tensor, n) for tensor in inputs} for n in range(count)]
-        return [json.dumps(row, ensure_ascii=False).encode() for row in rows]
+        for n in range(count):
+            if is_texts:
+                text = cast("str", first.data[n])
+            else:
+                item = {tensor.name: _extract_row(tensor, n) for tensor in inputs}
+                text = json.dumps(item, ensure_ascii=False)
+            bodies.append(text.encode())
     except UnicodeError:
         raise Refused(400, "a text contains an unpaired surrogate") from None
+    return bodies
 
 
-def _row(tensor: _Input, n: int) -> object:
+def _extract_row(tensor: _Input, n: int) -> object:
     size = math.prod(tensor.shape[1:])
     values: list[object] = tensor.data[n * size : (n + 1) * size]
     for width in reversed(tensor.shape[2:]):
-        values = [values[at : at + width] for at in range(0, len(values), width)]
+        values = [values[start : start + width] for start in range(0, len(values), width)]
     return values if len(tensor.shape) > 1 else values[0]
 
 
-def answer(
-    found: Sequence[Value],
+def encode_response(
+    values: Sequence[Value],
     *,
     model: str,
     commit: str,
     request: InferRequest,
 ) -> dict[str, object]:
-    """One output for each key that all values have; else one output of JSON texts. Refused with 400
-    for an output that there is not.
+    """Returns the content of a response.
+
+    It has one output for each key that all values have, or else one output of JSON texts. Raises
+    Refused with 400 for an unknown output.
     """
-    columns = _columns(found)
-    missing = set(request.outputs) - columns.keys()
-    if missing:
-        raise Refused(400, f"no output {min(missing)[:80]!r}; there are {', '.join(columns)[:300]}")
-    outputs = [_described(name, columns[name]) for name in request.outputs or columns]
+    columns = _make_columns(values)
+    unknown = set(request.outputs) - columns.keys()
+    if unknown:
+        names = ", ".join(columns)
+        raise Refused(400, f"no output {min(unknown)[:80]!r}; there are {names[:300]}")
+    outputs: list[object] = []
+    for name in request.outputs or columns:
+        datatype, data = _encode_column(columns[name])
+        outputs.append(
+            {
+                "name": name,
+                "datatype": datatype,
+                "shape": [len(data)],
+                "data": data,
+            }
+        )
     content: dict[str, object] = {
         "model_name": model,
         "model_version": commit,
         "outputs": outputs,
     }
-    return content | ({} if request.id is None else {"id": request.id})
+    if request.id is not None:
+        content["id"] = request.id
+    return content
 
 
-def _columns(found: Sequence[Value]) -> dict[str, list[object]]:
-    keys = list(found[0])
-    if any(value.keys() != found[0].keys() for value in found) or not keys:
-        return {"output": list[object](found)}
-    return {key: [value[key] for value in found] for key in keys}
+def _make_columns(values: Sequence[Value]) -> dict[str, list[object]]:
+    keys = list(values[0])
+    has_same_keys = all(value.keys() == values[0].keys() for value in values)
+    if not keys or not has_same_keys:
+        return {"output": list(values)}
+    columns: dict[str, list[object]] = {}
+    for key in keys:
+        columns[key] = [value[key] for value in values]
+    return columns
 
 
-def _described(name: str, column: Sequence[object]) -> dict[str, object]:
-    datatype = next(
-        (kind for kind in ("BOOL", "INT64", "FP64", "BYTES") if all(map(_FITS[kind], column))), ""
-    )
-    data = list(column) if datatype else [json.dumps(value) for value in column]
-    return {
-        "name": name,
-        "datatype": datatype or "BYTES",
-        "shape": [len(column)],
-        "data": data,
-    }
+def _encode_column(column: Sequence[object]) -> tuple[str, list[object]]:
+    """Returns the datatype and data of a column; values of no datatype become JSON texts."""
+    for datatype in _OUTPUT_DATATYPES:
+        if _are_all(datatype, column):
+            return datatype, list(column)
+    return "BYTES", [json.dumps(value) for value in column]
 
 
-def outputs_like(sample: Value) -> list[Mapping[str, object]]:
-    """The metadata of outputs that one value shows."""
-    described = (_described(name, column) for name, column in _columns([sample]).items())
-    return [
-        {
-            "name": each["name"],
-            "datatype": each["datatype"],
-            "shape": [-1],
-        }
-        for each in described
-    ]
+def describe_outputs(sample: Value) -> list[Mapping[str, object]]:
+    """Returns the metadata of the outputs, taken from one value."""
+    outputs: list[Mapping[str, object]] = []
+    for name, column in _make_columns([sample]).items():
+        datatype, _ = _encode_column(column)
+        outputs.append(
+            {
+                "name": name,
+                "datatype": datatype,
+                "shape": [-1],
+            }
+        )
+    return outputs

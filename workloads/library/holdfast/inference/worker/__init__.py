@@ -1,1 +1,1 @@
-"""The batch worker: pull, claim, predict, commit, ack."""
+"""The batch worker, which pulls, claims, predicts, commits and acks items."""

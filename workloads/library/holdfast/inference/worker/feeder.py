@@ -1,9 +1,10 @@
-"""The thread that keeps the predictor fed: pull, hold, check what is done already, claim the rest."""
+"""The thread that feeds the predictor: it pulls items, skips finished ones and claims the rest."""
 
 import threading
 from collections import deque
 from collections.abc import Sequence
 
+from holdfast.inference.items import Item
 from holdfast.inference.queue.protocol import Lease
 from holdfast.inference.results.postgres import Claim
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
@@ -24,52 +25,55 @@ class Feeder(threading.Thread):
         self._retry = parts.telemetry.retry(give_up=lambda: parts.shutdown.requested)
         self._ready: deque[ClaimedItem] = deque()
         self._changed = threading.Condition()
-        self._ended = self._resting = False
+        self._has_ended = False
+        self._is_resting = False
         self._fault: BaseException | None = None
 
     def take(self) -> list[ClaimedItem]:
-        """The next micro-batch; empty when the job is drained or a stop is requested."""
+        """Returns the next micro-batch; empty if the job is drained or a stop is requested."""
         size = self._sizer.size
         with self._changed:
-            self._resting = False
+            self._is_resting = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._ready or self._ended)
-            # Nothing more to wait for, or wait a moment so that the device gets a full batch.
+            self._changed.wait_for(lambda: self._ready or self._has_ended)
+            # Unless it has ended, wait a moment so that the device gets a full batch.
             self._changed.wait_for(
-                lambda: len(self._ready) >= size or self._ended, self._settings.fill_s
+                lambda: len(self._ready) >= size or self._has_ended,
+                self._settings.fill_s,
             )
             if self._shutdown.requested:
                 return []
             if self._fault is not None:
                 raise self._fault
-            return self._first(size)
+            return self._pop(size)
 
     def take_whole(self) -> list[ClaimedItem]:
-        """The next micro-batch where it is there already, all of it; empty when it is not."""
+        """Returns the next micro-batch if all of it is ready, otherwise an empty one."""
         size = self._sizer.size
         with self._changed:
             if self._shutdown.requested or len(self._ready) < size:
                 return []
-            return self._first(size)
+            return self._pop(size)
 
-    def _first(self, count: int) -> list[ClaimedItem]:
-        return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+    def _pop(self, count: int) -> list[ClaimedItem]:
+        batch: list[ClaimedItem] = []
+        while self._ready and len(batch) < count:
+            batch.append(self._ready.popleft())
+        return batch
 
     def put_back(self, batch: Sequence[ClaimedItem]) -> None:
-        """Taken and not predicted."""
+        """Returns items to the front that were taken and not predicted."""
         with self._changed:
             self._ready.extendleft(reversed(batch))
 
     def rest(self, batch: Sequence[ClaimedItem]) -> None:
-        """Until the next `take`, nothing is pulled; what is ready, and `batch`, is for other
-        workers.
-        """
+        """Stops pulling until the next `take`, and releases ready items and `batch`."""
         self.put_back(batch)
         with self._changed:
-            self._resting = True
+            self._is_resting = True
 
-    def untouched(self) -> list[Claim]:
-        """Claimed and never taken; empties the buffer."""
+    def pop_claims(self) -> list[Claim]:
+        """Removes the items that were claimed and never taken; returns their claims."""
         with self._changed:
             claims = [work.claim for work in self._ready]
             self._ready.clear()
@@ -83,22 +87,26 @@ class Feeder(threading.Thread):
             self._fault = fault
         finally:
             with self._changed:
-                self._ended = True
+                self._has_ended = True
                 self._changed.notify_all()
 
     def _feed(self) -> bool:
-        """One round; false when the job is drained."""
-        if self._resting:
-            self._give_back()
+        """Does one round; returns False if the job is drained."""
+        if self._is_resting:
+            self._release_ready()
             with self._changed:
-                self._changed.wait_for(lambda: not self._resting or self._shutdown.requested, 0.5)
+                self._changed.wait_for(
+                    lambda: not self._is_resting or self._shutdown.requested,
+                    0.5,
+                )
             return True
-        # One micro-batch being predicted, one being committed, one handed over ahead, two waiting:
-        # the device does not wait when the database takes the time of two.
-        in_hand = 5 * self._sizer.size
-        if not self._keeper.wait_for_room(in_hand - self._sizer.size + 1, 0.5):
+        # Five micro-batches: one is predicted, one committed, one sent ahead, and two wait, so that
+        # the device is busy while the database takes the time of two.
+        size = self._sizer.size
+        max_items = 5 * size
+        if not self._keeper.wait_for_room(max_items - size + 1, 0.5):
             return True
-        room = max(1, in_hand - self._keeper.count())
+        room = max(1, max_items - self._keeper.count())
         leases = self._retry(lambda: self._queue.pull(room, self._settings.pull_wait_s))
         if leases:
             self._telemetry.failpoint(Failpoint.PULLED)
@@ -111,35 +119,42 @@ class Feeder(threading.Thread):
         self._retry(lambda: self._results.publish_outbox(self._queue))
         return True
 
-    def _give_back(self) -> None:
-        claims = self.untouched()
-        if claims:
-            self._retry(lambda: self._results.release_claims(claims))
-            leases = self._keeper.drop([claim.item for claim in claims])
-            self._retry(lambda: self._queue.release(leases))
-            self._telemetry.emit("released", items=len(leases))
+    def _release_ready(self) -> None:
+        claims = self.pop_claims()
+        if not claims:
+            return
+        self._retry(lambda: self._results.release_claims(claims))
+        leases = self._keeper.drop([claim.item for claim in claims])
+        self._retry(lambda: self._queue.release(leases))
+        self._telemetry.emit("released", items=len(leases))
 
     def _claim(self, leases: list[Lease]) -> None:
-        fresh = {
-            lease.item.id: lease.item
-            for lease in leases
-            if lease.item is not None and self._keeper.add(lease.item.id, lease)
-        }
-        claims = self._retry(lambda: self._results.claim(list(fresh))) if fresh else {}
+        items: dict[str, Item] = {}
+        malformed: list[Lease] = []
+        for lease in leases:
+            if lease.item is None:
+                malformed.append(lease)
+            elif self._keeper.add(lease.item.id, lease):
+                items[lease.item.id] = lease.item
+        claims: dict[str, Claim] = {}
+        if items:
+            claims = self._retry(lambda: self._results.claim(list(items)))
         self._telemetry.emit("claimed", items=len(claims))
         self._telemetry.failpoint(Failpoint.LEASED)
-        # What cannot be claimed is done or dead already: its message is only acknowledged.
-        finished = self._keeper.drop(fresh.keys() - claims.keys())
+        # Items without a claim are done or dead: their messages are only acknowledged.
+        finished = self._keeper.drop(items.keys() - claims.keys())
         with self._changed:
-            self._ready.extend(
-                ClaimedItem(item=fresh[name], claim=claim) for name, claim in claims.items()
-            )
+            for name, claim in claims.items():
+                self._ready.append(ClaimedItem(item=items[name], claim=claim))
             self._changed.notify_all()
-        malformed = [lease for lease in leases if lease.item is None]
         if malformed:
             self._retry(lambda: self._results.reject(malformed))
             for lease in malformed:
-                self._telemetry.emit("dead_lettered", item=lease.digest, reason=lease.fault)
+                self._telemetry.emit(
+                    "dead_lettered",
+                    item=lease.digest,
+                    reason=lease.fault,
+                )
             finished += malformed
         if finished:
             self._retry(lambda: self._queue.ack(finished))

@@ -1,8 +1,7 @@
-"""The deliveries that a worker holds, and the thread that extends their leases until they are
-dropped.
+"""The leases of a worker, and the thread that extends them until they are dropped.
 
-The thread must outlive the last ack of a drain, or another worker would be handed what is just
-being committed.
+The thread must run until the last ack of a drain; otherwise another worker would get items that are
+just being committed.
 """
 
 import threading
@@ -13,9 +12,7 @@ from holdfast.inference.results.connect import TRANSIENT
 
 
 class LeaseKeeper(threading.Thread):
-    """Deliveries by item: a publisher's duplicate of an item in hand is acked with it, computed
-    once.
-    """
+    """Keeps leases by item, so that a duplicate message is acked with the item's one result."""
 
     def __init__(
         self,
@@ -30,55 +27,53 @@ class LeaseKeeper(threading.Thread):
         self._lease_s = lease_s
         self._heartbeat = heartbeat
         self._on_error = on_error
-        self._held: dict[str, list[Lease]] = {}
+        self._leases: dict[str, list[Lease]] = {}
         self._changed = threading.Condition()
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
 
     def stop(self) -> None:
-        self._ended.set()
+        self._stopped.set()
         self.join(timeout=5.0)
 
     def add(self, item: str, lease: Lease) -> bool:
-        """True when the item is new in hand."""
+        """Adds a lease; returns True if it is the first one of its item."""
         with self._changed:
-            leases = self._held.setdefault(item, [])
+            leases = self._leases.setdefault(item, [])
             leases.append(lease)
             return len(leases) == 1
 
     def drop(self, items: Iterable[str]) -> list[Lease]:
-        """All deliveries of these items; they are no longer extended."""
+        """Removes and returns the leases of these items, which are no longer extended."""
         with self._changed:
-            leases = []
+            leases: list[Lease] = []
             for item in items:
-                for lease in self._held.pop(item, []):
-                    leases.append(lease)
+                leases.extend(self._leases.pop(item, []))
             self._changed.notify_all()
         return leases
 
     def drop_all(self) -> list[Lease]:
         with self._changed:
-            return self.drop(list(self._held))
+            return self.drop(list(self._leases))
 
     def count(self) -> int:
         with self._changed:
-            return len(self._held)
+            return len(self._leases)
 
     def wait_for_room(self, below: int, timeout_s: float) -> bool:
-        """True once fewer than `below` items are in hand."""
+        """Waits until fewer than `below` items have leases; returns False after the timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._held) < below, timeout_s)
+            return self._changed.wait_for(lambda: len(self._leases) < below, timeout_s)
 
     def run(self) -> None:
-        # A third: one extension may fail and the next one still comes in time.
-        while not self._ended.wait(self._lease_s / 3):
+        # Every third of a lease: one extension may fail, and the next is still in time.
+        while not self._stopped.wait(self._lease_s / 3):
+            leases: list[Lease] = []
             with self._changed:
-                held = []
-                for leases in self._held.values():
-                    for lease in leases:
-                        held.append(lease)
+                for item_leases in self._leases.values():
+                    leases.extend(item_leases)
             try:
-                if held:
-                    self._queue.extend(held, self._lease_s)
+                if leases:
+                    self._queue.extend(leases, self._lease_s)
                 self._heartbeat()
             except TRANSIENT as error:
-                self._on_error(error)  # and go on: what expires meanwhile is fenced
+                self._on_error(error)  # and continue: results of expired leases are fenced

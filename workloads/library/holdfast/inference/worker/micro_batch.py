@@ -1,6 +1,4 @@
-"""What the worker's threads share, and what they hand to each other: claimed items, and what became
-of a micro-batch.
-"""
+"""Micro-batches: their items, their outcome and their size, and what the worker's threads share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,14 +19,14 @@ class ClaimedItem:
 
 @dataclass(kw_only=True, slots=True)
 class Outcome:
-    """Of one micro-batch."""
+    """The outcome of one micro-batch."""
 
     values: dict[Claim, str] = field(default_factory=dict[Claim, str])
     failures: list[Failure] = field(default_factory=list[Failure])
     seconds: float = 0.0
-    """What predicting it took."""
+    """The time that the prediction took."""
     untried: Sequence[ClaimedItem] = ()
-    """Left for another micro-batch."""
+    """Items that go to another micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,16 +39,22 @@ class Parts:
 
 
 class BatchSizer:
-    """How many items a micro-batch may have so that it lasts no longer than a drain can wait.
+    """Limits the items of a micro-batch so that a drain can wait for it.
 
-    Starts small and doubles at most, so that a slow predictor is met with few items at stake."""
+    It starts small and doubles at most, so that few items are at stake with a slow predictor.
+    """
 
-    def __init__(self, *, most: int, longest_s: float) -> None:
-        self._most = most
+    def __init__(self, *, max_items: int, longest_s: float) -> None:
+        self._max_items = max_items
         self._longest_s = longest_s
-        self.size = min(4, most)
+        self.size = min(4, max_items)
 
     def observe(self, items: int, seconds: float) -> None:
-        """One prediction of `items` took `seconds`."""
-        fits = items * self._longest_s / max(seconds, 1e-9)
-        self.size = max(1, int(min(self._most, 2 * self.size, fits)))
+        """Adjusts the size after a prediction of `items` that took `seconds`."""
+        fitting = items * self._longest_s / max(seconds, 1e-9)
+        size = min(
+            self._max_items,
+            2 * self.size,
+            fitting,
+        )
+        self.size = max(1, int(size))

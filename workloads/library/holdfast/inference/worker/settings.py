@@ -1,4 +1,4 @@
-"""The dials of a worker, few and checked; everything else follows from them."""
+"""The settings of a worker, few and checked; everything else follows from them."""
 
 from dataclasses import dataclass
 
@@ -11,31 +11,31 @@ LONGEST_PREDICTION_S = 300.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
     micro_batch: int = 32
-    """Items predicted, committed and acked together."""
+    """The maximum number of items that are predicted, committed and acked together."""
     longest_batch_s: float = 1.0
-    """A micro-batch is made smaller until its prediction lasts no longer: a drain waits for one."""
+    """The maximum time of a micro-batch, which limits its items: a drain waits for one."""
     fill_s: float = 0.05
-    """How long a micro-batch that is not full waits for more."""
+    """The time that a micro-batch waits for more items while it is not full."""
     pull_wait_s: float = 1.0
-    """Longest wait of one pull; a drain may have to sit it out."""
+    """The longest wait of one pull, which may delay a drain."""
     lease_s: float = 10.0
-    """A killed worker's items come back after this."""
+    """The time after which the items of a killed worker return to the queue."""
     window_s: float = float(DEFAULT_WINDOW.pod_s)
-    """What the pool grants after the notice."""
+    """The grace period of the pool, after the notice."""
     max_failures: int = 3
-    """Processing failures of one item before it is dead. Evictions never count."""
+    """The number of processing failures that make an item dead. Evictions never count."""
     predict_timeout_s: float = 0.0
-    """A micro-batch that takes longer is ended; its items are then tried alone, the guilty one
-    counted. 0: learned from those before, LONGEST_PREDICTION_S at most.
+    """The maximum time of a prediction; 0 learns it, up to LONGEST_PREDICTION_S.
+
+    After it, items are tried one by one, and the failure of the guilty one counts.
     """
     settle_s: float = 1.0
-    """When the predicting process dies: a worker that is still here after this was not evicted with
-    it.
+    """The wait after a death of the predicting process.
+
+    A worker that still runs after it was not evicted together with that process.
     """
     retry_delay_s: float = 1.0
-    """A failed item waits this long for each failure so far: what failed for a moment gets a
-    chance.
-    """
+    """The delay of a failed item for each of its failures, so that short faults can end."""
 
     def __post_init__(self) -> None:
         between("the micro-batch is out of range", self.micro_batch, 1, 4096)

@@ -1,17 +1,17 @@
-"""Predicts a micro-batch and finds which of its items is at fault when that fails.
+"""The triage of a micro-batch: it predicts the items and finds the one at fault if that fails.
 
-Guarantees: one bad item costs its neighbours a second prediction, not their result; an item that
-kills the predicting process is counted only once the device is seen to work without it, and never
-during a stop.
+Guarantees: with one bad item its neighbours are predicted again and get their results. A failure of
+an item that kills the predicting process counts only after the device has worked without it, and
+never during a stop.
 """
 
-# Why it is so: infra/decisions/0041.
+# Decision: infra/decisions/0041.
 
 from collections.abc import Sequence
 
-from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, TimedOut, redacted
+from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, TimedOut, redact
 from holdfast.inference.predictor.batch_time import BatchTime
-from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.results.postgres import Failure
 from holdfast.inference.values import Value, encode_value
 from holdfast.inference.worker.micro_batch import ClaimedItem, Outcome
@@ -20,8 +20,8 @@ from holdfast.runtime.shutdown import Shutdown
 
 _LEAST_BOUND_S = 30.0
 _TIMES = 20.0
-_ENOUGH = 3
-"""Items that hang one after the other, where none ever worked: then it is the device."""
+_MAX_KILLERS = 3
+"""The number of items in a row that hang, and none ever worked, until the device is at fault."""
 
 
 def bound_s(
@@ -31,11 +31,12 @@ def bound_s(
     *,
     most_s: float,
 ) -> float:
-    """After which a prediction counts as hanging; an item that failed before is given more."""
+    """Returns the time after which a prediction hangs; an item that failed before gets more."""
     usual_s = timing.seconds(items)
-    if usual_s:
-        return min(most_s, max(_LEAST_BOUND_S, _TIMES * usual_s) * 2 ** min(failures, 10))
-    return most_s
+    if not usual_s:
+        return most_s
+    base_s = max(_LEAST_BOUND_S, _TIMES * usual_s)
+    return min(most_s, base_s * 2 ** min(failures, 10))
 
 
 class Triage:
@@ -45,134 +46,145 @@ class Triage:
         self._predictor = predictor
         self._shutdown = shutdown
         self._settle_s = settings.settle_s
-        self._known_good: bytes | None = None
-        self._learns = not settings.predict_timeout_s
+        self._good_body: bytes | None = None
+        """A body that was predicted before, or None."""
+        self._learns_timeout = not settings.predict_timeout_s
         self._timing = BatchTime()
-        """The bound of a prediction, up to the predictor's own; else that one holds."""
         self._most_s = predictor.timeout_s
         self._first_s = 0.0
-        self._worked = 0
-        """What the first prediction took, which may compile kernels; and the process that predicted
-        last.
-        """
+        """The time of the first prediction, which may compile kernels."""
+        self._last_pid = 0
+        """The process of the last prediction."""
         self._killers = 0
-        """Items of this micro-batch that were alone with the process when it died."""
-        self._mates: list[ClaimedItem] = []
-        """Of a micro-batch that hung: to be tried alone."""
+        """The number of items of this micro-batch that alone ended the process."""
+        self._waiting: list[ClaimedItem] = []
+        """Items of a micro-batch that hung, which are tried one by one."""
 
     def prepare(self, batch: Sequence[ClaimedItem]) -> bool:
-        """Have the device begin with it when it is idle, where it can be handed over ahead and
-        whole.
-        """
+        """Sends a micro-batch ahead if none of its items failed before; returns True if sent."""
         if not batch or any(work.claim.failures for work in batch):
             return False
         self._predictor.prepare([work.item.body for work in batch])
         return True
 
     def predict(self, batch: Sequence[ClaimedItem]) -> Outcome:
-        """What failed before is tried alone at once: its neighbours need not suffer for it again."""
-        found = Outcome()
+        """Predicts a micro-batch. Items that failed before are tried alone, to spare the others."""
+        outcome = Outcome()
         self._killers = 0
-        untried = [work for work in batch if not work.claim.failures]
-        if untried:
-            self._bisect(untried, found)
+        fresh = [work for work in batch if not work.claim.failures]
+        if fresh:
+            self._bisect(fresh, outcome)
         for work in batch:
             if work.claim.failures:
-                self._bisect([work], found)
+                self._bisect([work], outcome)
         if self._killers:
-            self._require_working_device(
-                all_died=self._killers == len(batch) - len(found.untried) > 1
-            )
-        return found
+            tried = len(batch) - len(outcome.untried)
+            self._require_working_device(all_died=tried > 1 and self._killers == tried)
+        return outcome
 
-    def let_go(self) -> list[ClaimedItem]:
-        """While a prediction is overdue: what waits for nothing else, and is no longer this
-        worker's to predict.
-        """
-        if self._known_good is None:
-            return []  # they are needed, to show whether anything works
-        left = self._mates
-        self._mates = []
-        return left
+    def pop_waiting(self) -> list[ClaimedItem]:
+        """Removes and returns items that wait for an overdue prediction."""
+        if self._good_body is None:
+            return []  # they are needed to show whether anything works
+        waiting = self._waiting
+        self._waiting = []
+        return waiting
 
-    def _bisect(self, batch: Sequence[ClaimedItem], found: Outcome) -> None:
+    def _bisect(self, batch: Sequence[ClaimedItem], outcome: Outcome) -> None:
         try:
-            answers = self._timed(batch, found)
-            found.values.update(
-                {
-                    work.claim: encode_value(value)
-                    for work, value in zip(batch, answers, strict=True)
-                }
-            )
-            self._known_good = batch[-1].item.body
+            values = self._predict(batch, outcome)
+            # All or none: a value that cannot be encoded fails the whole batch.
+            texts = [encode_value(value) for value in values]
+            for work, text in zip(batch, texts, strict=True):
+                outcome.values[work.claim] = text
+            self._good_body = batch[-1].item.body
         except PredictorBroken:
             raise
         except Exception as error:  # noqa: BLE001  a predictor is a user's code and may raise anything
+            is_alone = len(batch) == 1
             if isinstance(error, ProcessDied):
-                self._require_not_leaving(error, alone=len(batch) == 1)
-            if len(batch) == 1:
+                self._require_not_leaving(error, alone=is_alone)
+            if is_alone:
                 self._killers += isinstance(error, ProcessDied)
-                found.failures.append(_failure(batch[0], error))
+                outcome.failures.append(_make_failure(batch[0], error))
                 return
             if isinstance(error, TimedOut):
-                self._one_by_one(batch, found)
+                self._predict_one_by_one(batch, outcome)
                 return
             middle = len(batch) // 2
-            self._bisect(batch[:middle], found)
-            self._bisect(batch[middle:], found)
+            self._bisect(batch[:middle], outcome)
+            self._bisect(batch[middle:], outcome)
 
-    def _one_by_one(self, batch: Sequence[ClaimedItem], found: Outcome) -> None:
-        """Not in halves: each with the guilty one would take a whole bound more."""
-        self._mates = list(batch)
-        while self._mates and self._killers < (_ENOUGH if self._known_good is None else 1):
-            self._bisect([self._mates.pop(0)], found)
-        found.untried = self._mates
-        self._mates = []
+    def _predict_one_by_one(self, batch: Sequence[ClaimedItem], outcome: Outcome) -> None:
+        """Tries items alone: with bisection, every half with the bad item would hit the timeout."""
+        self._waiting = list(batch)
+        while self._waiting:
+            max_killers = _MAX_KILLERS if self._good_body is None else 1
+            if self._killers >= max_killers:
+                break
+            self._bisect([self._waiting.pop(0)], outcome)
+        outcome.untried = self._waiting
+        self._waiting = []
 
-    def _timed(self, batch: Sequence[ClaimedItem], found: Outcome) -> list[Value]:
+    def _predict(
+        self,
+        batch: Sequence[ClaimedItem],
+        outcome: Outcome,
+    ) -> list[Value]:
         bodies = [work.item.body for work in batch]
-        again_s = 0.0 if self._predictor.pid == self._worked else 2 * self._first_s
-        if self._learns:
-            wanted_s = bound_s(
-                self._timing, len(batch), max(w.claim.failures for w in batch), most_s=self._most_s
-            )
-            self._predictor.timeout_s = max(wanted_s, min(again_s, self._most_s))
-        answers = self._predictor.predict(bodies)
-        seconds = self._predictor.seconds  # it may have begun before this call
+        if self._learns_timeout:
+            self._predictor.timeout_s = self._find_timeout(batch)
+        values = self._predictor.predict(bodies)
+        seconds = self._predictor.seconds  # the prediction may have started before this call
         self._timing.observe(len(bodies), seconds)
         self._first_s = self._first_s or seconds
-        self._worked = self._predictor.pid or 0
-        found.seconds += seconds
-        return answers
+        self._last_pid = self._predictor.pid or 0
+        outcome.seconds += seconds
+        return values
 
-    def _require_not_leaving(self, died: ProcessDied, *, alone: bool) -> None:
-        # A machine that goes away may kill the child a moment before us.
+    def _find_timeout(self, batch: Sequence[ClaimedItem]) -> float:
+        failures = max(work.claim.failures for work in batch)
+        timeout_s = bound_s(
+            self._timing,
+            len(batch),
+            failures,
+            most_s=self._most_s,
+        )
+        if self._predictor.pid == self._last_pid:
+            return timeout_s
+        # A new process may compile kernels in its first prediction.
+        return max(timeout_s, min(2 * self._first_s, self._most_s))
+
+    def _require_not_leaving(self, error: ProcessDied, *, alone: bool) -> None:
+        # A machine that is preempted may kill the child a moment before us.
         if self._shutdown.wait(self._settle_s if alone else 0.0):
-            raise PredictorBroken(f"{died}, at a stop") from died
+            raise PredictorBroken(f"{error}, at a stop") from error
 
     def _require_working_device(self, *, all_died: bool) -> None:
-        """PredictorBroken when the process dies of anything: then it was no item's fault."""
-        if self._known_good is None:
-            # Nothing ever worked here. One item may be all that is left of a job; of several, not
-            # all are bad.
+        """Raises PredictorBroken if the process dies with any item, so that none is at fault."""
+        if self._good_body is None:
+            # Nothing ever worked here. A single item may be bad, but not all of several.
             if all_died:
                 raise PredictorBroken("every item of a micro-batch kills the predicting process")
             return
         self._predictor.timeout_s = self._most_s
         try:
-            self._predictor.predict([self._known_good])
-        except ProcessDied as died:
-            raise PredictorBroken(f"{died}, with an item that it could predict before") from died
+            self._predictor.predict([self._good_body])
+        except ProcessDied as error:
+            message = f"{error}, with an item that it could predict before"
+            raise PredictorBroken(message) from error
 
 
-def _failure(work: ClaimedItem, error: Exception) -> Failure:
+def _make_failure(work: ClaimedItem, error: Exception) -> Failure:
+    message = str(error)
     if isinstance(error, TimedOut):
-        why = f"{error}; --set predict_timeout_s=N gives it more"
-    else:
-        why = str(error)
+        message += "; --set predict_timeout_s=N gives it more"
+    error_class = type(error).__name__
+    if isinstance(error, ItemFault):
+        error_class = error.error_class
     return Failure(
         claim=work.claim,
-        error_class=error.error_class if isinstance(error, ItemFault) else type(error).__name__,
-        message=redacted(why, content=work.item.body),
+        error_class=error_class,
+        message=redact(message, content=work.item.body),
         digest=work.item.digest,
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.worker.settings import WorkerSettings

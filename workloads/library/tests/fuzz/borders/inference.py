@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.inference import items, sources
 from holdfast.inference.errors import MalformedMessage, PredictorError, Refused
-from holdfast.inference.predictor import frames
+from holdfast.inference.predictor import pipe_protocol as frames
 from holdfast.inference.server import tensors
 from holdfast.inference.values import encode_value
 from holdfast.support.errors import InputError

@@ -1,3 +1,5 @@
+"""Tests of the predictor `gpt`: exact scores, and models that do not fit."""
+
 from pathlib import Path
 
 import pytest
@@ -25,42 +27,41 @@ def model() -> Model:
     )
 
 
-def loaded(model: Model, **settings: int) -> GptLoss:
+def load_predictor(model: Model, **settings: int) -> GptLoss:
     predictor = GptLoss(model, **settings)
     predictor.load()
     return predictor
 
 
-def test_a_score_is_the_same_to_the_last_bit_in_any_company(model: Model) -> None:
-    predictor = loaded(model, score_bytes=200)
+def test_a_score_is_identical_in_any_micro_batch(model: Model) -> None:
+    predictor = load_predictor(model, score_bytes=200)
     bodies = [bytes((n * k + k) % 256 for k in range(n * 7)) for n in range(20)]
-    alone = [predictor.predict([body])[0] for body in bodies]
-    assert predictor.predict(bodies) == alone
-    assert predictor.predict(bodies[::-1]) == alone[::-1]
-    assert predictor.predict(bodies[3:19:2]) == alone[3:19:2]
+    values = [predictor.predict([body])[0] for body in bodies]
+    assert predictor.predict(bodies) == values
+    assert predictor.predict(bodies[::-1]) == values[::-1]
+    assert predictor.predict(bodies[3:19:2]) == values[3:19:2]
 
 
-def test_the_score_is_the_mean_loss_of_the_following_bytes(model: Model) -> None:
+def test_the_score_is_the_mean_loss_for_the_following_bytes(model: Model) -> None:
     network = ByteGPT(CONFIG).eval()
-    network.load_state_dict(
-        {key.removeprefix("model/"): value for key, value in model.tensors.items()}
-    )
+    state = {key.removeprefix("model/"): tensor for key, tensor in model.tensors.items()}
+    network.load_state_dict(state)
     body = bytes(range(100))
     rows = torch.tensor([list(body[: CONFIG.context + 1])])
     expected = network.loss(rows[:, :-1], rows[:, 1:]).item()
-    (value,) = loaded(model, score_bytes=CONFIG.context + 1).predict([body])
+    (value,) = load_predictor(model, score_bytes=CONFIG.context + 1).predict([body])
     assert value["bytes"] == CONFIG.context
     assert value["score"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_more_windows_than_one_pass_holds_are_all_scored(model: Model) -> None:
+def test_all_windows_in_several_passes_are_scored(model: Model) -> None:
     count = CONFIG.context * (2 * ROWS + 1)
-    (value,) = loaded(model, score_bytes=10**6).predict([b"x" * (count + 1)])
+    (value,) = load_predictor(model, score_bytes=10**6).predict([b"x" * (count + 1)])
     assert value["bytes"] == count
 
 
 def test_a_body_without_a_following_byte_has_no_score(model: Model) -> None:
-    assert loaded(model).predict([b"", b"x"]) == [{"score": None, "bytes": 0}] * 2
+    assert load_predictor(model).predict([b"", b"x"]) == [{"score": None, "bytes": 0}] * 2
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,9 @@ def test_a_body_without_a_following_byte_has_no_score(model: Model) -> None:
         },
     ],
 )
-def test_a_checkpoint_of_another_shape_is_refused(model: Model, config: dict[str, float]) -> None:
+def test_a_checkpoint_with_another_shape_is_rejected(
+    model: Model, config: dict[str, float]
+) -> None:
     other = Model(
         identity=model.identity,
         config=config,
@@ -86,6 +89,6 @@ def test_a_checkpoint_of_another_shape_is_refused(model: Model, config: dict[str
         GptLoss(other).load()
 
 
-def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_checkpoints_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="which run's checkpoint"):
         load_model(str(tmp_path), "", {})

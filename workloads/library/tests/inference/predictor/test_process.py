@@ -1,6 +1,4 @@
-"""What kills the predicting process or hangs in it: counted against the item when it is the item's
-fault, and only then.
-"""
+"""Tests of items that kill or hang the predicting process, and of deaths by other causes."""
 
 import threading
 import time
@@ -16,7 +14,7 @@ import pytest
 from holdfast.inference.errors import ItemFault, ProcessDied
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.batch_time import BatchTime
-from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.results import dead_letters
 from holdfast.inference.worker.telemetry import Failpoint
@@ -41,63 +39,57 @@ def harness(harness: Harness) -> Harness:
 
 
 @contextmanager
-def process(*, timeout_s: float = 60.0) -> Generator[ProcessPredictor]:
+def start_predictor(*, timeout_s: float = 60.0) -> Generator[ProcessPredictor]:
     with closing(ProcessPredictor(PredictorSpec(name=FAULTY), timeout_s=timeout_s)) as predictor:
         predictor.load()
         yield predictor
 
 
-def bodies(job: str, *wanted: str) -> list[Item]:
-    return [
-        Item(
-            job=job,
-            id=f"{n:02d} {body}",
-            body=body.encode(),
-        )
-        for n, body in enumerate(wanted)
-    ]
+def make_items(job: str, *bodies: str) -> list[Item]:
+    documents: list[Item] = []
+    for n, body in enumerate(bodies):
+        documents.append(Item(job=job, id=f"{n:02d} {body}", body=body.encode()))
+    return documents
 
 
-def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(
-    harness: Harness,
-) -> None:
+def test_items_that_kill_the_process_are_dead_and_all_others_done(harness: Harness) -> None:
     deadly = ("segfault", "exit", "kill")
     good = ["good"] * 6
-    wanted = bodies(harness.job, *good, *deadly, *good)
-    harness.enqueue(wanted)
-    with process() as predictor:
+    harness.enqueue(make_items(harness.job, *good, *deadly, *good))
+    with start_predictor() as predictor:
         assert harness.worker(predictor).run() == EXIT_COMPLETE
-    states = {item: status for item, (status, _) in harness.rows().items()}
-    assert states == {
-        item.id: "dead" if item.body.decode() in deadly else "done" for item in wanted
-    }
-    letters = dead_letters.newest(harness.connection, harness.job, 9)
-    assert [(letter["reason"], letter["failures"]) for letter in letters] == [
-        ("ProcessDied", 3)
-    ] * 3
+    for item, (status, _) in harness.rows().items():
+        body = item.split()[1]
+        assert status == ("dead" if body in deadly else "done"), item
+    letters = dead_letters.list_newest(harness.connection, harness.job, 9)
+    assert len(letters) == 3
+    for letter in letters:
+        assert letter["reason"] == "ProcessDied"
+        assert letter["failures"] == 3
     messages = " ".join(str(letter["message"]) for letter in letters)
-    assert all(text in messages for text in ("SIGSEGV", "exited with 3", "SIGKILL"))
+    for text in ("SIGSEGV", "exited with 3", "SIGKILL"):
+        assert text in messages
 
 
 @pytest.mark.parametrize(
     ("fault", "timeout_s"), [("segfault", 60.0), ("broken", 60.0), ("hang", 1.0)]
 )
-def test_a_device_on_which_everything_fails_counts_against_no_item(
+def test_a_broken_device_counts_against_no_item(
     harness: Harness, fault: str, timeout_s: float
 ) -> None:
-    harness.enqueue(bodies(harness.job, *[fault] * 4))
-    with process(timeout_s=timeout_s) as predictor:
+    harness.enqueue(make_items(harness.job, *[fault] * 4))
+    with start_predictor(timeout_s=timeout_s) as predictor:
         assert harness.worker(predictor).run() == EXIT_RETRY
     assert not harness.event_lines("item_failed")
-    assert len(harness.queue.pull(9, 0.0)) == 4, "given back at once"
+    assert len(harness.queue.pull(9, 0.0)) == 4, "released at once"
 
 
-def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Harness) -> None:
-    """As when a node goes: the child is gone a moment before the worker is asked to leave."""
+def test_a_death_before_an_eviction_counts_against_no_item(harness: Harness) -> None:
+    """The child of a lost node may die a moment before the worker gets its notice."""
     harness.settings = replace(QUICK, settle_s=60.0)
-    harness.enqueue(bodies(harness.job, "segfault"))
+    harness.enqueue(make_items(harness.job, "segfault"))
     shutdown = Shutdown()
-    with process() as predictor:
+    with start_predictor() as predictor:
 
         def evict_once_dead() -> None:
             until(lambda: predictor.pid is None)
@@ -108,108 +100,108 @@ def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Ha
     assert not harness.event_lines("item_failed")
 
 
-def test_the_predicting_process_sees_no_way_into_the_database(
+def test_the_predicting_process_has_no_access_to_the_database(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(ENV_DATABASE, "postgresql://user:secret@host/db")
     monkeypatch.setenv("PGPASSWORD", "secret")
-    with process() as predictor:
-        assert said(predictor, f"environment {ENV_DATABASE}", "environment PGPASSWORD") == [
-            "nothing",
-            "nothing",
-        ]
-        assert said(predictor, "environment PATH") != ["nothing"]
+    with start_predictor() as predictor:
+        for name in (ENV_DATABASE, "PGPASSWORD"):
+            assert predict_text(predictor, f"environment {name}") == "nothing"
+        assert predict_text(predictor, "environment PATH") != "nothing"
 
 
-def said(predictor: ProcessPredictor, *texts: str) -> list[object]:
-    return [value["said"] for value in predictor.predict([text.encode() for text in texts])]
+def predict_text(predictor: ProcessPredictor, text: str) -> object:
+    (value,) = predictor.predict([text.encode()])
+    return value["said"]
 
 
-def test_what_was_handed_over_ahead_is_predicted_at_once_and_kills_only_itself(
-    tmp_path: Path,
-) -> None:
-    """As when a micro-batch fails and is tried in halves: the next ones are in the process by then."""
-    first, second = (str(tmp_path / name) for name in ("first", "second"))
-    with process() as predictor:
+def test_micro_batches_sent_ahead_are_predicted_and_fail_alone(tmp_path: Path) -> None:
+    """The next micro-batches are in the process while a failed one is tried in halves."""
+    first = str(tmp_path / "first")
+    second = str(tmp_path / "second")
+    with start_predictor() as predictor:
         for text in (first, second):
             predictor.prepare([text.encode()])
         until((tmp_path / "second").exists)
-        assert [said(predictor, text) for text in (second, first)] == [[second], [first]]
+        assert predict_text(predictor, second) == second
+        assert predict_text(predictor, first) == first
         for batch in ([b"raise", b"good"], [b"segfault"], [b"behind"]):
             predictor.prepare(batch)
         with pytest.raises(ItemFault, match="asked to"):
             predictor.predict([b"raise", b"good"])
-        assert said(predictor, "good") == ["good"], "not blamed"
+        assert predict_text(predictor, "good") == "good", "it is not at fault"
         with pytest.raises(ProcessDied, match="SIGSEGV"):
             predictor.predict([b"segfault"])
-        assert said(predictor, "behind") == ["behind"]
-        # Requests and answers larger than a pipe do not wait for each other.
+        assert predict_text(predictor, "behind") == "behind"
+        # Requests and replies larger than a pipe do not block each other.
         batches = [[byte * 300_000] * 10 for byte in (b"a", b"b", b"c")]
         for batch in batches:
             predictor.prepare(batch)
-        assert [len(predictor.predict(batch)) for batch in batches] == [10] * 3
+        for batch in batches:
+            assert len(predictor.predict(batch)) == 10
 
 
-def test_a_promised_gpu_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never the CPU at the price of a GPU, whatever the predictor computes on."""
+def test_a_missing_promised_gpu_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No predictor uses the CPU at the price of a GPU."""
     monkeypatch.setenv(ENV_GPUS, "64")
-    with pytest.raises(InputError, match="the pod has GPUs configured"), process():
+    with pytest.raises(InputError, match="the pod has GPUs configured"), start_predictor():
         pass
 
 
-def test_a_stop_gives_back_what_was_handed_over_ahead(harness: Harness, tmp_path: Path) -> None:
+def test_a_stop_releases_the_micro_batch_that_was_sent_ahead(
+    harness: Harness, tmp_path: Path
+) -> None:
     harness.settings = replace(SETTINGS, micro_batch=4, fill_s=5.0)
-    harness.enqueue(bodies(harness.job, *(str(tmp_path / f"{n:02d}") for n in range(40))))
+    paths = [str(tmp_path / f"{n:02d}") for n in range(40)]
+    harness.enqueue(make_items(harness.job, *paths))
     shutdown = Shutdown()
 
-    def at(step: Failpoint) -> None:
-        # the second micro-batch is there already
+    def evict(step: Failpoint) -> None:
+        # The second micro-batch is already in the process.
         if step is Failpoint.PREDICTED and (tmp_path / "07").exists():
             shutdown.request("eviction")
 
-    with process() as predictor:
-        assert harness.worker(predictor, shutdown, at).run() == EXIT_PREEMPTED
+    with start_predictor() as predictor:
+        assert harness.worker(predictor, shutdown, evict).run() == EXIT_PREEMPTED
     states = Counter(status for status, _ in harness.rows().values())
     assert states["done"] in range(4, 40, 4), "whole micro-batches are committed"
-    assert len(harness.queue.pull(99, 0.0)) == 40 - states["done"], (
-        "other workers get all others at once"
-    )
+    leases = harness.queue.pull(99, 0.0)
+    assert len(leases) == 40 - states["done"], "other workers get the rest at once"
     assert states["held"] == 0
 
 
-def test_a_hanging_item_is_counted_within_three_bounds_and_other_workers_get_the_rest_meanwhile(
+def test_a_hanging_item_fails_and_other_workers_get_the_rest(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     harness.settings = replace(SETTINGS, micro_batch=16, max_failures=1)
-    harness.enqueue(bodies(harness.job, *["good"] * 40, "hang", *["good"] * 60))
+    harness.enqueue(make_items(harness.job, *["good"] * 40, "hang", *["good"] * 60))
 
-    def another_worker() -> int:
+    def pull_released() -> int:
         until(lambda: harness.event_lines("released"))
         leases = harness.queue.pull(99, 0.0)
         harness.queue.release(leases)
         return len(leases)
 
-    began = time.monotonic()
-    with ThreadPoolExecutor(1) as other, process(timeout_s=BOUND_S) as predictor:
-        released = other.submit(another_worker)
+    start = time.monotonic()
+    with ThreadPoolExecutor(1) as pool, start_predictor(timeout_s=BOUND_S) as predictor:
+        released = pool.submit(pull_released)
         assert harness.worker(predictor).run() == EXIT_COMPLETE
-    assert time.monotonic() - began < 3 * BOUND_S, "with all that was done before and after"
-    assert released.result() >= 16, "what waited behind the overdue micro-batch"
-    assert [item for item, (status, _) in harness.rows().items() if status == "dead"] == ["40 hang"]
+    assert time.monotonic() - start < 3 * BOUND_S, "with all the other work"
+    assert released.result() >= 16, "items that waited for the overdue micro-batch"
+    statuses = {item: status for item, (status, _) in harness.rows().items()}
+    assert statuses.pop("40 hang") == "dead"
+    assert set(statuses.values()) == {"done"}
     assert harness.event_lines("overdue")[0]["seconds"] <= BOUND_S / 2
     assert "overdue" in capsys.readouterr().out
 
 
-def test_the_bound_is_learned_and_grows_with_the_failures_of_an_item() -> None:
+def test_the_timeout_is_learned_and_grows_with_failures() -> None:
     timing = BatchTime()
-    assert bound_s(timing, 8, 0, most_s=300.0) == 300.0, (
-        "nothing is known: a first batch may compile kernels"
-    )
+    assert bound_s(timing, 8, 0, most_s=300.0) == 300.0, "a first batch may compile kernels"
     for count in (1, 8):
         timing.observe(count, 0.5 * count)
     assert bound_s(timing, 8, 0, most_s=300.0) == pytest.approx(80.0)
     assert bound_s(timing, 1, 0, most_s=300.0) == 30.0
-    assert bound_s(timing, 1, 2, most_s=300.0) == 120.0, (
-        "what takes long and does not hang has its chance"
-    )
+    assert bound_s(timing, 1, 2, most_s=300.0) == 120.0, "a slow item does not hang"
     assert bound_s(timing, 8, 100_000, most_s=300.0) == 300.0

@@ -1,4 +1,4 @@
-"""Which pods a proxy asks, from EndpointSlices in the form in which the API server writes them."""
+"""Tests of the choice of pods, from EndpointSlices as the API server writes them."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from holdfast.inference.proxy.endpoints import Follower, chosen
 
 
-def entry(
+def make_entry(
     address: str,
     *,
     ready: bool | None = True,
@@ -26,7 +26,7 @@ def entry(
     }
 
 
-def piece(name: str, *entries: Any) -> Any:
+def make_slice(name: str, *entries: Any) -> Any:
     return {
         "metadata": {"name": name, "resourceVersion": "1"},
         "addressType": "IPv4",
@@ -41,45 +41,45 @@ def piece(name: str, *entries: Any) -> Any:
     }
 
 
-READY = entry("ready")
-UNKNOWN = entry("unknown", ready=None)
-NOTIFIED = entry("notified", ready=False, serving=False)
-DELETED = entry("deleted", ready=False, terminating=True)
-GONE = entry("gone", ready=False, serving=False, terminating=True)
+READY = make_entry("ready")
+UNKNOWN = make_entry("unknown", ready=None)
+NOTIFIED = make_entry("notified", ready=False, serving=False)
+DELETED = make_entry("deleted", ready=False, terminating=True)
+GONE = make_entry("gone", ready=False, serving=False, terminating=True)
 CASES: dict[str, tuple[list[Any], list[str]]] = {
-    "a Spot notice takes a pod out by its readiness alone": (
-        [piece("a", READY, NOTIFIED)],
+    "a Spot notice removes a pod by its readiness alone": (
+        [make_slice("a", READY, NOTIFIED)],
         ["ready"],
     ),
-    "a deleted pod leaves while it still serves": ([piece("a", READY, DELETED)], ["ready"]),
-    "where all terminate, those that serve are better than none": (
-        [piece("a", DELETED, GONE)],
+    "a deleted pod leaves while it still serves": ([make_slice("a", READY, DELETED)], ["ready"]),
+    "terminating pods that serve are better than none": (
+        [make_slice("a", DELETED, GONE)],
         ["deleted"],
     ),
     "unknown counts as ready, a pod in two slices once": (
-        [piece("a", UNKNOWN), piece("b", UNKNOWN)],
+        [make_slice("a", UNKNOWN), make_slice("b", UNKNOWN)],
         ["unknown"],
     ),
-    "a slice without ports": ([piece("a", READY) | {"ports": None}], []),
-    "a slice without endpoints": ([piece("a") | {"endpoints": None}], []),
+    "a slice without ports": ([make_slice("a", READY) | {"ports": None}], []),
+    "a slice without endpoints": ([make_slice("a") | {"endpoints": None}], []),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_which_pods_get_requests(name: str) -> None:
-    slices, wanted = CASES[name]
-    assert [endpoint.address for endpoint in chosen(slices)] == wanted
+def test_only_serving_pods_get_requests(name: str) -> None:
+    slices, addresses = CASES[name]
+    assert [endpoint.address for endpoint in chosen(slices)] == addresses
 
 
-def written(out: Path) -> list[str]:
+def load_addresses(out: Path) -> list[str]:
     (assignment,) = json.loads(out.read_text())["resources"]
-    return [
-        e["endpoint"]["address"]["socket_address"]["address"]
-        for e in assignment["endpoints"][0]["lb_endpoints"]
-    ]
+    addresses: list[str] = []
+    for entry in assignment["endpoints"][0]["lb_endpoints"]:
+        addresses.append(entry["endpoint"]["address"]["socket_address"]["address"])
+    return addresses
 
 
-def test_a_list_is_written_whole_and_then_what_changes(tmp_path: Path) -> None:
+def test_the_file_is_written_after_a_list_and_each_change(tmp_path: Path) -> None:
     out = tmp_path / "servers.json"
     follower = Follower(
         namespace="serving",
@@ -87,20 +87,19 @@ def test_a_list_is_written_whole_and_then_what_changes(tmp_path: Path) -> None:
         cluster="servers",
         out=out,
     )
-    follower.take([("ADDED", piece("a", entry("10.0.0.1")))])
+    follower.take([("ADDED", make_slice("a", make_entry("10.0.0.1")))])
     assert not out.exists(), "half a list is not written"
     follower.keep_only({"a"})
     follower.ready.set()
-    assert written(out) == ["10.0.0.1"]
-    first = out.stat().st_ino
-    follower.take([("ADDED", piece("b", entry("10.0.0.2")))])
-    assert written(out) == ["10.0.0.1", "10.0.0.2"]
-    assert (same := out.stat().st_ino) != first, (
-        "replaced by a rename, the only change that Envoy looks for"
-    )
-    follower.take([("MODIFIED", piece("b", entry("10.0.0.2")))])
-    assert out.stat().st_ino == same, "nothing changed for the proxy"
-    follower.take([("DELETED", piece("b"))])
-    assert written(out) == ["10.0.0.1"]
+    assert load_addresses(out) == ["10.0.0.1"]
+    first_inode = out.stat().st_ino
+    follower.take([("ADDED", make_slice("b", make_entry("10.0.0.2")))])
+    assert load_addresses(out) == ["10.0.0.1", "10.0.0.2"]
+    inode = out.stat().st_ino
+    assert inode != first_inode, "a rename is the only change that Envoy watches for"
+    follower.take([("MODIFIED", make_slice("b", make_entry("10.0.0.2")))])
+    assert out.stat().st_ino == inode, "nothing changed for the proxy"
+    follower.take([("DELETED", make_slice("b"))])
+    assert load_addresses(out) == ["10.0.0.1"]
     follower.keep_only(set())
-    assert written(out) == [], "gone while nothing watched"
+    assert load_addresses(out) == [], "it was removed while nothing watched"

@@ -1,6 +1,4 @@
-"""The drain for servers that have none: a stand-in behaves at SIGTERM as vLLM does, and must lose
-nothing.
-"""
+"""Tests of the drain sidecar, with a server that refuses requests after SIGTERM like vLLM."""
 
 import json
 import sys
@@ -26,9 +24,11 @@ pytestmark = pytest.mark.process
 WINDOW_S = 15.0
 
 
-def code(port: int, path: str, method: str = "GET") -> int:
+def request(port: int, path: str, method: str = "GET") -> int:
+    """Returns the status of a response; 0 if there is none."""
+    body = b"{}" if method == "POST" else None
     try:
-        return Client(port).request(method, path, b"{}" if method == "POST" else None).status
+        return Client(port).request(method, path, body).status
     except OSError:
         return 0
 
@@ -40,25 +40,37 @@ def stopping() -> threading.Event:
 
 @pytest.fixture
 def port(stopping: threading.Event) -> Generator[int]:
-    """Of a server that answers until `stopping`, then refuses with 503 what comes (vllm#36666)."""
+    """Returns the port of a server that answers 503 once `stopping` is set (vllm#36666)."""
 
-    def answer(_path: str, _headers: object, body: bytes) -> tuple[int, object]:
-        code = 503 if stopping.is_set() else 200
-        time.sleep(0.02 if body and code == 200 else 0)
-        return code, b""
+    def answer(
+        _path: str,
+        _headers: object,
+        body: bytes,
+    ) -> tuple[int, object]:
+        if stopping.is_set():
+            return 503, b""
+        time.sleep(0.02 if body else 0)
+        return 200, b""
 
     with answering(answer) as url:
         yield urlsplit(url).port or 0
 
 
-def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_takes_it_out_in_time(
-    tmp_path: Path, port: int, stopping: threading.Event
+def test_with_the_sidecar_no_request_reaches_a_server_that_refuses(
+    tmp_path: Path,
+    port: int,
+    stopping: threading.Event,
 ) -> None:
-    """Played as the kubelet does it: the hook, then SIGTERM. A real Envoy, endpoints as the watcher
-    writes them: no change of them is needed, its own health check sees the drain.
+    """The hook comes first, then SIGTERM, as from the kubelet.
+
+    The proxy is a real Envoy with written endpoints, which need not change: its own health check
+    notices the drain.
     """
-    probe_port, hook_port, proxy_port, admin_port, metrics = (free_port() for _ in range(5))
-    piece = {
+    probe_port = free_port()
+    hook_port = free_port()
+    proxy_port = free_port()
+    admin_port = free_port()
+    endpoint_slice = {
         "metadata": {"name": "a"},
         "ports": [{"port": port}],
         "endpoints": [{"addresses": ["127.0.0.1"]}],
@@ -71,19 +83,18 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_tak
         out=out,
         health_port=probe_port,
     )
-    follower.take([("ADDED", piece)])
+    follower.take([("ADDED", endpoint_slice)])
     follower.keep_only({"a"})
     ports: dict[str, Any] = {
         "host": "127.0.0.1",
         "port": proxy_port,
         "admin_port": admin_port,
-        "metrics_port": metrics,
+        "metrics_port": free_port(),
     }
     config = tmp_path / "envoy.json"
-    config.write_text(
-        json.dumps(bootstrap(Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports)))
-    )
-    serve = [
+    proxy = Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports)
+    config.write_text(json.dumps(bootstrap(proxy)))
+    sidecar = [
         sys.executable,
         "-m",
         "holdfast",
@@ -92,7 +103,7 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_tak
         "--health",
         f"http://127.0.0.1:{port}/health",
     ]
-    serve += [
+    sidecar += [
         "--port",
         str(probe_port),
         "--hook-port",
@@ -100,28 +111,29 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_tak
         "--window",
         str(WINDOW_S),
     ]
-    with running(serve), envoy(config, admin_port) as healthy:
-        until(lambda: code(probe_port, READY_PATH) == 200, "both to be ready")
+    with running(sidecar), envoy(config, admin_port) as healthy:
+        until(lambda: request(probe_port, READY_PATH) == 200, "both to be ready")
         until(lambda: healthy() == 1, "the proxy to find the server healthy")
-        assert code(proxy_port, "/v1/completions", "POST") == 200
-        assert code(probe_port, DRAIN_PATH) == 404, (
-            "whom a policy lets ask for readiness cannot end it"
+        assert request(proxy_port, "/v1/completions", "POST") == 200
+        assert request(probe_port, DRAIN_PATH) == 404, "the probe's port cannot start a drain"
+        hook = threading.Thread(
+            target=request,
+            args=(hook_port, DRAIN_PATH),
         )
-        hook = threading.Thread(target=code, args=(hook_port, DRAIN_PATH))
-        began = time.monotonic()
+        start = time.monotonic()
         hook.start()
-        until(lambda: code(probe_port, READY_PATH) == 503, "readiness to end")
+        until(lambda: request(probe_port, READY_PATH) == 503, "readiness to end")
         until(lambda: healthy() == 0, "the proxy to see the drain")
-        assert {code(port, "/v1/completions", "POST") for _ in range(10)} == {200}, (
-            "of clients that follow late"
-        )
+        for _ in range(10):
+            status = request(port, "/v1/completions", "POST")
+            assert status == 200, "clients may notice the drain late"
         hook.join()
-        assert time.monotonic() - began >= sidecar_budget(WINDOW_S)[0]
+        assert time.monotonic() - start >= sidecar_budget(WINDOW_S)[0]
         stopping.set()
-        assert code(port, "/v1/completions", "POST") == 503, "what the same client would have met"
+        assert request(port, "/v1/completions", "POST") == 503, "the status without the sidecar"
 
 
-def test_a_neighbour_that_does_not_answer_is_not_ready_and_the_listening_thread_ends() -> None:
+def test_a_server_that_does_not_answer_is_not_ready() -> None:
     sidecar = Sidecar(
         health_url="http://127.0.0.1:9/health",
         hold_s=0.0,
@@ -129,20 +141,25 @@ def test_a_neighbour_that_does_not_answer_is_not_ready_and_the_listening_thread_
     )
     assert not sidecar.ready()
     with sidecar.listening("127.0.0.1", 0):
-        (thread,) = (each for each in threading.enumerate() if each.name == "sidecar")
+        threads = {thread.name: thread for thread in threading.enumerate()}
+    thread = threads["sidecar"]
     thread.join(30)
     assert not thread.is_alive()
 
 
-def test_a_drain_waits_until_no_request_is_counted() -> None:
-    left = [2, 1, 0]
-    with answering(
-        lambda *_: (200, f"http.requests.downstream_rq_active: {left.pop(0)}".encode())
-    ) as url:
-        Sidecar(
+def test_a_drain_waits_until_no_request_is_open() -> None:
+    open_requests = [2, 1, 0]
+
+    def answer(*_: object) -> tuple[int, object]:
+        text = f"http.requests.downstream_rq_active: {open_requests.pop(0)}"
+        return 200, text.encode()
+
+    with answering(answer) as url:
+        sidecar = Sidecar(
             health_url=url,
             hold_s=0.0,
             most_s=30.0,
             count_url=f"{url}/stats",
-        ).drain()
-    assert not left
+        )
+        sidecar.drain()
+    assert not open_requests

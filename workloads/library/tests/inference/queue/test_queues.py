@@ -1,4 +1,4 @@
-"""One behaviour over every queue: PostgreSQL, real clients on the fake broker, Google's emulator."""
+"""Tests of all queues: PostgreSQL, real clients on the fake broker, Google's emulator."""
 
 import os
 import shutil
@@ -23,12 +23,12 @@ from workloads.library.tests.inference import fake_broker_server
 from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import items
 
-pytestmark = pytest.mark.process  # PostgreSQL, and Google's emulator where it is installed
+pytestmark = pytest.mark.process  # PostgreSQL, and Google's emulator if it is installed
 
-# longer than any pause of a loaded machine; the test of the end of leases asks for SHORT_S
+# Longer than any pause of a busy machine; the test of ended leases uses SHORT_S.
 LEASE_S = 30.0
 SHORT_S = 1.0
-Enqueued = Callable[[int], list[Item]]
+Enqueue = Callable[[int], list[Item]]
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def emulator() -> Generator[str]:
     else:
         folder = Path("/nowhere")
     if not (folder / "bin" / "cloud-pubsub-emulator").exists() or not shutil.which("java"):
-        # Never fails CI: the component comes with gcloud alone, and the suite runs on the fake
-        # broker too. The Go client's pstest can be built anywhere, but an ack of an ended lease
-        # works there and not on the service.
+        # A skip also in CI: only gcloud has this component, and the suite runs on the fake broker
+        # too. The Go client's pstest can be built anywhere, but there an ack of an ended lease
+        # works, unlike on the service.
         pytest.skip("gcloud's pubsub-emulator is not installed")
     port = free_port()
     command = [str(folder / "bin" / "cloud-pubsub-emulator"), "--host=127.0.0.1", f"--port={port}"]
@@ -67,8 +67,12 @@ def emulator() -> Generator[str]:
 
 
 @pytest.fixture(params=["postgres", "fake", "emulator"])
-def queue(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator[Queue]:
-    """`lease_s` is what a test may choose."""
+def queue(
+    request: pytest.FixtureRequest,
+    job: str,
+    lease_s: float,
+) -> Generator[Queue]:
+    """Makes the queue of a job. Tests may override `lease_s`."""
     if request.param == "postgres":
         yield PostgresQueue(request.getfixturevalue("pool"), job, lease_s=lease_s)
         return
@@ -101,84 +105,98 @@ def queue(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator
 
 
 @pytest.fixture
-def enqueued(queue: Queue, connection: Connection, job: str) -> Enqueued:
-    def enqueued(count: int) -> list[Item]:
-        wanted = items(job, count)
-        enqueue(connection, queue, job, wanted)
-        return wanted
+def enqueue_items(queue: Queue, connection: Connection, job: str) -> Enqueue:
+    def enqueue_items(count: int) -> list[Item]:
+        documents = items(job, count)
+        enqueue(connection, queue, job, documents)
+        return documents
 
-    return enqueued
+    return enqueue_items
 
 
-def pulled(queue: Queue, count: int, *, within_s: float = 30.0) -> list[Lease]:
-    """The newest deliveries of `count` items: a queue may hand them out in parts."""
+def pull(
+    queue: Queue,
+    count: int,
+    *,
+    within_s: float = 30.0,
+) -> list[Lease]:
+    """Returns the newest deliveries of `count` items, which a queue may deliver in parts."""
     leases: dict[str, Lease] = {}
-    until = time.monotonic() + within_s
-    while len(leases) < count and time.monotonic() < until:
-        leases |= {
-            lease.item.id: lease for lease in queue.pull(count - len(leases), 1.0) if lease.item
-        }
+    deadline = time.monotonic() + within_s
+    while len(leases) < count and time.monotonic() < deadline:
+        for lease in queue.pull(count - len(leases), 1.0):
+            if lease.item:
+                leases[lease.item.id] = lease
     assert len(leases) == count
     return list(leases.values())
 
 
-def test_one_item_is_held_by_one_worker_only(queue: Queue, enqueued: Enqueued) -> None:
-    """Delivered whole, and once acked it never comes back."""
-    wanted = enqueued(20)
-    leases = pulled(queue, 20)
-    assert {lease.item for lease in leases} == set(wanted)
-    assert len({lease.ack_id for lease in leases}) == 20
+def get_items(leases: list[Lease]) -> set[Item | None]:
+    return {lease.item for lease in leases}
+
+
+def get_ack_ids(leases: list[Lease]) -> set[str]:
+    return {lease.ack_id for lease in leases}
+
+
+def test_an_item_is_leased_by_one_worker_only(queue: Queue, enqueue_items: Enqueue) -> None:
+    """It is delivered with its content, and never again after an ack."""
+    documents = enqueue_items(20)
+    leases = pull(queue, 20)
+    assert get_items(leases) == set(documents)
+    assert len(get_ack_ids(leases)) == 20
     assert queue.pull(10, 0.5) == []
     queue.ack(leases)
-    queue.release(leases)  # would bring back at once what is still there
+    queue.release(leases)  # would deliver again at once what is not removed
     assert queue.pull(10, 1.0) == []
 
 
-def test_what_is_released_comes_back_at_once_and_an_extension_under_way_holds_nothing(
-    queue: Queue, enqueued: Enqueued
+def test_released_items_return_at_once_despite_an_extension_in_progress(
+    queue: Queue,
+    enqueue_items: Enqueue,
 ) -> None:
-    """The thread that keeps leases asks beside the one that gives them back."""
-    enqueued(2)
-    # Pub/Sub knows a message by its old ack id until its delay is over.
-    for delay_s in (0.0,) if isinstance(queue, PubSubQueue) else (0.0, 0.5):
-        first = pulled(queue, 2)
+    """The thread that extends leases runs beside the one that releases them."""
+    enqueue_items(2)
+    # Pub/Sub accepts the old ack id of a message until its delay is over.
+    delays_s = [0.0] if isinstance(queue, PubSubQueue) else [0.0, 0.5]
+    for delay_s in delays_s:
+        first = pull(queue, 2)
         queue.release(first, delay_s)
         queue.extend(first, 60.0)
-    second = pulled(queue, 2, within_s=LEASE_S - 5.0)
-    assert {lease.item for lease in second} == {lease.item for lease in first}
-    assert not {lease.ack_id for lease in second} & {lease.ack_id for lease in first}
+    second = pull(queue, 2, within_s=LEASE_S - 5.0)
+    assert get_items(second) == get_items(first)
+    assert get_ack_ids(second).isdisjoint(get_ack_ids(first))
 
 
-def test_an_extension_replaces_the_lease(queue: Queue, enqueued: Enqueued) -> None:
-    enqueued(2)
-    longer, shorter = pulled(queue, 2)
+def test_an_extension_replaces_the_lease(queue: Queue, enqueue_items: Enqueue) -> None:
+    enqueue_items(2)
+    longer, shorter = pull(queue, 2)
     queue.extend([shorter], SHORT_S)
     queue.extend([longer], 60.0)
-    (again,) = pulled(queue, 1)
-    assert again.item == shorter.item
+    (lease,) = pull(queue, 1)
+    assert lease.item == shorter.item
     assert queue.pull(10, 2 * SHORT_S) == []
 
 
 @pytest.mark.parametrize("lease_s", [SHORT_S])
-def test_an_ack_of_an_ended_lease_does_nothing(queue: Queue, enqueued: Enqueued) -> None:
-    enqueued(1)
-    (stale,) = pulled(queue, 1)
-    (newer,) = pulled(queue, 1)
+def test_an_ack_after_the_lease_does_nothing(queue: Queue, enqueue_items: Enqueue) -> None:
+    enqueue_items(1)
+    (stale,) = pull(queue, 1)
+    (newer,) = pull(queue, 1)
     queue.ack([stale])
     queue.release([newer])
-    (newest,) = pulled(queue, 1)
+    (newest,) = pull(queue, 1)
     assert newest.item == stale.item
-    assert len({lease.ack_id for lease in (stale, newer, newest)}) == 3
+    assert len(get_ack_ids([stale, newer, newest])) == 3
 
 
-def test_items_of_a_job_that_nobody_knows_are_put_off_for_long() -> None:
-    """A subscription shared with another database: its worker, or the broker's dead-letter topic,
-    gets them whole.
-    """
+def test_items_from_an_unknown_job_are_deferred_for_long() -> None:
+    """The other worker of a shared subscription gets these items unchanged."""
     now = [0.0]
     broker = FakeBroker(clock=lambda: now[0])
-    mine, theirs = (
-        PubSubQueue(
+
+    def open_queue(job: str) -> PubSubQueue:
+        return PubSubQueue(
             broker,
             broker,
             job=job,
@@ -186,11 +204,12 @@ def test_items_of_a_job_that_nobody_knows_are_put_off_for_long() -> None:
             subscription="t",
             lease_s=LEASE_S,
         )
-        for job in ("a", "b")
-    )
-    theirs.publish(items("b", 1))
-    assert mine.pull(1, 0.0) == []
+
+    queue = open_queue("a")
+    other_queue = open_queue("b")
+    other_queue.publish(items("b", 1))
+    assert queue.pull(1, 0.0) == []
     now[0] += 599.0
-    assert theirs.pull(1, 0.0) == []
+    assert other_queue.pull(1, 0.0) == []
     now[0] += 2.0
-    assert len(theirs.pull(1, 0.0)) == 1
+    assert len(other_queue.pull(1, 0.0)) == 1

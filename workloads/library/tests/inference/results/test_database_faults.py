@@ -1,6 +1,4 @@
-"""A database that fails in the middle: its disk is full, it is restarted in a commit, it cannot
-serialise.
-"""
+"""Tests of faults of the database: full disks, refused commits, serialisation failures."""
 
 import random
 import subprocess
@@ -26,7 +24,7 @@ from workloads.library.tests.inference.harness import (
     Harness,
     expected,
     items,
-    working,
+    run_in_thread,
 )
 from workloads.library.tests.processes import until
 
@@ -36,10 +34,13 @@ SMALL = ("max_wal_size=32MB", "min_wal_size=32MB", "shared_buffers=8MB", "fsync=
 
 
 @contextmanager
-def own_database(
-    folder: Path, job: str, *more: str, changes: LiteralString = ""
+def start_database(
+    folder: Path,
+    job: str,
+    *settings: str,
+    changes: LiteralString = "",
 ) -> Generator[tuple[EmbeddedPostgres, Harness]]:
-    with EmbeddedPostgres(folder / "db", settings=(*SMALL, *more)) as server:
+    with EmbeddedPostgres(folder / "db", settings=(*SMALL, *settings)) as server:
         with connect(server.uri) as connection:
             schema.migrate(connection)
             connection.execute(changes)
@@ -47,58 +48,70 @@ def own_database(
             open_pool(server.uri) as pool,
             psycopg.connect(server.uri, autocommit=True) as connection,
         ):
-            yield (
-                server,
-                Harness(
-                    pool=pool,
-                    connection=connection,
-                    job=job,
-                    events=folder / "e.jsonl",
-                ),
+            harness = Harness(
+                pool=pool,
+                connection=connection,
+                job=job,
+                events=folder / "e.jsonl",
             )
+            yield server, harness
 
 
-def database_troubles(harness: Harness) -> int:
+def count_retries(harness: Harness) -> int:
     return sum(event["source"] == "database" for event in harness.event_lines("retrying"))
 
 
-class Bulky(CountingPredictor):
-    """Values large enough that a full disk is met soon."""
+class LargeValuePredictor(CountingPredictor):
+    """Returns values so large that the disk is soon full."""
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         super().predict(bodies)
-        return [{"text": random.Random(body).randbytes(30_000).hex()} for body in bodies]
+        values: list[Value] = []
+        for body in bodies:
+            text = random.Random(body).randbytes(30_000).hex()
+            values.append({"text": text})
+        return values
 
 
 def limit_files(folder: Path, server: EmbeddedPostgres, soft: str) -> None:
-    """How large a file of the server's may grow. The server's first: what is forked meanwhile has
-    it too.
+    """Limits the size of files of the server and its children.
+
+    The server comes first, as children that it forks meanwhile inherit its limit.
     """
-    family = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    for pid in (server.pid, *map(int, family.read_text().split())):
-        limit = ("prlimit", f"--pid={pid}", f"--fsize={soft}:")
-        done = subprocess.run([*as_server_user(folder), *limit], capture_output=True, text=True)
-        assert done.returncode == 0 or not Path(f"/proc/{pid}").exists(), done.stderr
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    for pid in (str(server.pid), *children.read_text().split()):
+        command = [*as_server_user(folder), "prlimit", f"--pid={pid}", f"--fsize={soft}:"]
+        prlimit = subprocess.run(command, capture_output=True, text=True)
+        has_ended = not Path(f"/proc/{pid}").exists()
+        assert prlimit.returncode == 0 or has_ended, prlimit.stderr
 
 
-def test_a_disk_on_which_no_file_can_grow_is_waited_for(job: str, tmp_path: Path) -> None:
-    with own_database(tmp_path, job) as (server, harness):
-        wanted = items(job, COUNT)
-        harness.enqueue(wanted)
-        with working(harness, Bulky) as thread:
-            limit_files(tmp_path, server, str(16 * 2**20))  # the size of a segment of the log
-            until(lambda: database_troubles(harness), alive=thread.is_alive)
+def test_a_worker_waits_for_a_full_disk(job: str, tmp_path: Path) -> None:
+    with start_database(tmp_path, job) as (server, harness):
+        documents = items(job, COUNT)
+        harness.enqueue(documents)
+        with run_in_thread(harness, LargeValuePredictor) as thread:
+            limit_files(
+                tmp_path,
+                server,
+                str(16 * 2**20),
+            )  # the size of a segment of the log
+            until(lambda: count_retries(harness), alive=thread.is_alive)
             limit_files(tmp_path, server, "unlimited")
-        values = Bulky().predict([item.body for item in wanted])
-        assert harness.rows() == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
+        values = LargeValuePredictor().predict([item.body for item in documents])
+        rows = harness.rows()
+        for item, value in zip(documents, values, strict=True):
+            assert rows[item.id] == ("done", value)
 
 
-# Serialisation failure, deadlock, out of connections, statement cancelled, disk full.
-_REFUSE_FIRST = """
+# The codes: serialisation failure, deadlock, out of connections, statement cancelled, disk full.
+_REJECT_FIRST = """
 CREATE SEQUENCE refusals;
 GRANT USAGE ON refusals TO holdfast_worker;
 CREATE FUNCTION refuse_first() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE code text := (ARRAY['40001', '40P01', '53300', '57014', '53100'])[nextval('public.refusals')];
+DECLARE
+    codes text[] := ARRAY['40001', '40P01', '53300', '57014', '53100'];
+    code text := codes[nextval('public.refusals')];
 BEGIN
     IF code IS NOT NULL THEN RAISE EXCEPTION 'not now' USING ERRCODE = code; END IF;
     RETURN NEW;
@@ -108,37 +121,42 @@ WHEN (NEW.status = 'done') EXECUTE FUNCTION refuse_first();
 """
 
 
-def test_what_the_database_refuses_for_a_moment_is_tried_again(job: str, tmp_path: Path) -> None:
-    with own_database(tmp_path, job, changes=_REFUSE_FIRST) as (_, harness):
-        harness.enqueue(wanted := items(job, 50))
+def test_transient_refusals_are_retried(job: str, tmp_path: Path) -> None:
+    with start_database(tmp_path, job, changes=_REJECT_FIRST) as (_, harness):
+        documents = items(job, 50)
+        harness.enqueue(documents)
         assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-        assert harness.rows() == expected(wanted)
-        assert database_troubles(harness) == 5
+        assert harness.rows() == expected(documents)
+        assert count_retries(harness) == 5
 
 
-def test_four_workers_whose_transactions_collide_lose_and_double_nothing(
-    job: str, tmp_path: Path
+def test_four_workers_with_colliding_transactions_lose_and_repeat_nothing(
+    job: str,
+    tmp_path: Path,
 ) -> None:
-    """Every transaction serialisable, a fifth of the items twice in the queue, some that fail: the
-    database refuses many a transaction by itself.
+    """Transactions are serialisable, so the database itself refuses many of them.
+
+    A fifth of the items is twice in the queue, and some items fail.
     """
-    with own_database(tmp_path, job, "default_transaction_isolation=serializable") as (_, harness):
-        wanted = items(job, COUNT)
-        bad = [Item(job=job, id=f"bad-{n}", body=b"\x00never") for n in range(5)]
-        harness.enqueue([*wanted, *bad])
-        harness.queue.publish(wanted[::5])
+    settings = "default_transaction_isolation=serializable"
+    with start_database(tmp_path, job, settings) as (_, harness):
+        documents = items(job, COUNT)
+        bad_items = [Item(job=job, id=f"bad-{n}", body=b"\x00never") for n in range(5)]
+        harness.enqueue([*documents, *bad_items])
+        harness.queue.publish(documents[::5])
         workers = [harness.worker(CountingPredictor()) for _ in range(4)]
         with ThreadPoolExecutor(4) as threads:
-            assert [*threads.map(Worker.run, workers)] == [EXIT_COMPLETE] * 4
-        found = harness.rows()
-        assert {found.pop(item.id)[0] for item in bad} == {"dead"}
-        assert found == expected(wanted)
-        assert harness.one("SELECT sum(done) FROM holdfast.worker") == COUNT, (
-            "counted where they are written"
-        )
-        failed = []
-        for e in harness.event_lines("item_failed"):
-            if e["error_class"] == "ValueError":
-                failed.append(e["failures"])
-        assert failed.count(3) == len(bad)
-        assert database_troubles(harness) > 0
+            codes = list(threads.map(Worker.run, workers))
+        assert codes == [EXIT_COMPLETE] * 4
+        rows = harness.rows()
+        for item in bad_items:
+            assert rows.pop(item.id)[0] == "dead"
+        assert rows == expected(documents)
+        done = harness.query_value("SELECT sum(done) FROM holdfast.worker")
+        assert done == COUNT, "counts are written with their rows"
+        failures: list[int] = []
+        for line in harness.event_lines("item_failed"):
+            if line["error_class"] == "ValueError":
+                failures.append(line["failures"])
+        assert failures.count(3) == len(bad_items)
+        assert count_retries(harness) > 0

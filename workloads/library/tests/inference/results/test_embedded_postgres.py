@@ -1,3 +1,5 @@
+"""Tests of the embedded PostgreSQL: its life, its access, and connections to it."""
+
 import json
 import math
 import os
@@ -26,13 +28,13 @@ from tests import support
 
 pytestmark = pytest.mark.process
 DATABASE = (sys.executable, "-m", "holdfast", "batch", "database", "--dir")
-LONG = (
-    "it's a name with spaces " * 5
-)  # a path longer than a socket's may be, so that the socket has a folder of its own
+# The path is too long for a socket, so the socket has a folder of its own.
+LONG = "it's a name with spaces " * 5
 
 
 @contextmanager
 def run_command(folder: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """Runs `batch database --dir`; yields its process and URI, and kills it at the end."""
     with subprocess.Popen([*DATABASE, str(folder)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -41,54 +43,54 @@ def run_command(folder: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_cleanly(
-    tmp_path: Path,
-) -> None:
+def test_a_database_survives_a_kill_and_stops_cleanly(tmp_path: Path) -> None:
     folder = tmp_path / LONG
     with run_command(folder) as (_, uri), psycopg.connect(uri) as connection:
-        connection.execute("INSERT INTO holdfast.job (job) VALUES ('kept')")
+        connection.execute("INSERT INTO holdfast.job (job) VALUES ('committed')")
     with run_command(folder) as (process, uri):
         with psycopg.connect(uri) as connection:
-            assert connection.execute("SELECT job FROM holdfast.job").fetchone() == ("kept",)
+            assert connection.execute("SELECT job FROM holdfast.job").fetchone() == ("committed",)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert not (folder / "pgdata" / "postmaster.pid").exists()
     (folder / "pgdata" / "PG_VERSION").write_text("9.6\n")
-    for unusable, why in ((folder, "FATAL"), (folder / "postgres.log" / "db", "Not a directory")):
-        with (
-            pytest.raises(InputError, match=f"PostgreSQL does not start.*{why}"),
-            EmbeddedPostgres(unusable),
-        ):
-            pass
+    require_start_error(folder, "FATAL")
+    require_start_error(folder / "postgres.log" / "db", "Not a directory")
+
+
+def require_start_error(folder: Path, message: str) -> None:
+    match = f"PostgreSQL does not start.*{message}"
+    with pytest.raises(InputError, match=match), EmbeddedPostgres(folder):
+        pass
 
 
 @pytest.mark.parametrize(
     ("uri", "service"), [("postgresql:///?service=holdfast", ""), ("postgresql://", "holdfast")]
 )
-def test_the_database_may_be_named_by_a_service_file_as_with_a_cloud_sql_proxy(
+def test_a_service_file_may_name_the_database(
     server: EmbeddedPostgres,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     uri: str,
     service: str,
 ) -> None:
-    """Host, user and password are in a mounted file, not in the URI that anybody may read."""
-    named = conninfo_to_dict(server.uri)
-    lines = "".join(f"{name}={value}\n" for name, value in {**named, "password": "pa ss"}.items())
-    (tmp_path / "pg_service.conf").write_text("[holdfast]\n" + lines)
+    """Host, user and password are in a mounted file, not in the URI, with a Cloud SQL proxy."""
+    parameters = conninfo_to_dict(server.uri) | {"password": "pa ss"}
+    lines = [f"{name}={value}" for name, value in parameters.items()]
+    (tmp_path / "pg_service.conf").write_text("\n".join(["[holdfast]", *lines, ""]))
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))
     if service:
         monkeypatch.setenv("PGSERVICE", service)
     with connect(database_uri(uri)) as connection:
-        assert connection.execute("SELECT current_user").fetchone() == (named["user"],)
+        assert connection.execute("SELECT current_user").fetchone() == (parameters["user"],)
     with open_pool(uri, size=1) as pool, pool.connection() as connection:
         assert connection.execute("SELECT current_user").fetchone() == (WORKER_ROLE,)
     with pytest.raises(InputError, match="not found"):
         connect("service=another", patience_s=0.0)
 
 
-def connects_as(uri: str, uid: int) -> bool:
-    """Whether another account of this machine gets in."""
+def can_connect_as(uri: str, uid: int) -> bool:
+    """Returns True if another account of this machine can connect."""
     support.require(shutil.which("setpriv"), "setpriv (util-linux) is missing")
     code = "import psycopg, sys; psycopg.connect(sys.argv[1], connect_timeout=5)"
     command = [
@@ -101,27 +103,32 @@ def connects_as(uri: str, uid: int) -> bool:
         code,
         uri,
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 or "OperationalError" in done.stderr, done.stderr
-    return done.returncode == 0
+    client = subprocess.run(command, capture_output=True, text=True)
+    if client.returncode != 0:
+        assert "OperationalError" in client.stderr, client.stderr
+        return False
+    return True
 
 
-def test_the_server_is_private_and_one_folder_is_served_once(tmp_path: Path) -> None:
+def test_a_server_is_private_and_alone_in_its_folder(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / LONG) as server:
         folder = Path(str(conninfo_to_dict(server.uri)["host"]))
         assert not folder.is_relative_to(tmp_path)
-        assert (oct(folder.stat().st_mode), folder.stat().st_uid) == ("0o40700", server_uid())
+        assert oct(folder.stat().st_mode) == "0o40700"
+        assert folder.stat().st_uid == server_uid()
         with pytest.raises(InputError, match="another process"), EmbeddedPostgres(tmp_path / LONG):
             pass
         if os.geteuid() == 0:  # only root can act as another account
-            (tmp_path / LONG / "pgdata" / "pg_hba.conf").write_text(
-                "local all all trust\nhost all all all trust\n"
-            )
+            # An earlier version wrote rules that trust all users.
+            rules = tmp_path / LONG / "pgdata" / "pg_hba.conf"
+            rules.write_text("local all all trust\nhost all all all trust\n")
             server.stop()
-            server.start()  # as one that an earlier version made
-            assert connects_as(server.uri, 0)
-            assert not connects_as(server.uri, 65533)
-            assert not connects_as(server.uri, 65534), "others use the server's account, too"
+            server.start()
+            assert can_connect_as(server.uri, 0)
+            assert not can_connect_as(server.uri, 65533)
+            assert not can_connect_as(server.uri, 65534), (
+                "other programs use the server's account, too"
+            )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as another account")
@@ -139,12 +146,13 @@ def test_programs_that_the_servers_account_cannot_reach_are_named(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_a_folder_for_the_socket_that_another_user_made_is_refused(
-    tmp_path: Path, kind: str
-) -> None:
+def test_another_users_socket_folder_is_rejected(tmp_path: Path, kind: str) -> None:
     folder = socket_folder(tmp_path / LONG / "pgdata", "of-a-test")
     folder.parent.mkdir(exist_ok=True)
-    folder.symlink_to(tmp_path) if kind == "link" else folder.touch()
+    if kind == "link":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.touch()
     try:
         with pytest.raises(InputError, match="another user owns"):
             make_private(folder)
@@ -152,18 +160,21 @@ def test_a_folder_for_the_socket_that_another_user_made_is_refused(
         folder.unlink()
 
 
-def test_wrong_credentials_are_bad_input_and_are_not_tried_again(tmp_path: Path) -> None:
-    """On a server that asks for passwords, as Cloud SQL does."""
+def test_wrong_credentials_are_bad_input_and_are_not_retried(tmp_path: Path) -> None:
+    """The server asks for passwords, as Cloud SQL does."""
     rules = tmp_path / "hba.conf"
     rules.write_text("local all postgres peer map=holdfast\nlocal all all scram-sha-256\n")
     rules.chmod(0o644)
     with EmbeddedPostgres(tmp_path / "db", settings=(f"hba_file={rules}",)) as server:
         with psycopg.connect(server.uri) as connection:
             connection.execute("CREATE ROLE scorer LOGIN PASSWORD 'right'")
-        place = server.uri.partition("@")[2]
-        with connect(f"postgresql://scorer:right@{place}"):
+        address = server.uri.partition("@")[2]
+        with connect(f"postgresql://scorer:right@{address}"):
             pass
-        for wrong in ("scorer:canary", "scorer", "stranger:canary"):
+        for credentials in ("scorer:canary", "scorer", "stranger:canary"):
             with pytest.raises(InputError, match="rejects this user") as error:
-                connect(f"postgresql://{wrong}@{place}", patience_s=math.inf)
+                connect(
+                    f"postgresql://{credentials}@{address}",
+                    patience_s=math.inf,
+                )
             assert "canary" not in str(error.value)

@@ -1,6 +1,4 @@
-"""Migration and rights as the platform's Job brings them, on a real server with the roles that
-Cloud SQL makes.
-"""
+"""Tests of the platform's migration Job: schema and rights on a server with Cloud SQL's roles."""
 
 import os
 import subprocess
@@ -20,20 +18,18 @@ from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT
 from tests.platforms import load
 from tests.workloads.manifests.rendered import bodies
-from workloads.library.tests.inference.test_commands import Done, in_this_process
+from workloads.library.tests.inference.test_commands import Completed, run_in_this_process
 
 pytestmark = pytest.mark.process
 EXAMPLE = load("example")
-WORKER, EXPORTER, MIGRATOR = (
-    EXAMPLE.database.users[role] for role in ("batch", "exporter", "migrator")
-)
+WORKER = EXAMPLE.database.users["batch"]
+EXPORTER = EXAMPLE.database.users["exporter"]
+MIGRATOR = EXAMPLE.database.users["migrator"]
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """As Terraform and Cloud SQL leave an instance: logins of IAM that may do nothing, one member
-    of the owner.
-    """
+    """Starts a server like an instance of Cloud SQL: IAM logins without rights, one owner."""
     with EmbeddedPostgres(tmp_path / "cloudsql", settings=("fsync=off",)) as running:
         with psycopg.connect(running.uri, autocommit=True) as owner:
             owner.execute("CREATE ROLE cloudsqlsuperuser NOLOGIN CREATEROLE CREATEDB")
@@ -52,84 +48,67 @@ def uri(server: EmbeddedPostgres, login: str) -> str:
     return make_conninfo(server.uri, user=login, dbname="results")
 
 
-def rendered_command(server: EmbeddedPostgres) -> Done:
-    """The container's own words, as the migrator."""
+def run_rendered_job(server: EmbeddedPostgres) -> Completed:
+    """Runs the command of the rendered container as the migrator."""
     (job,) = [body for body in bodies("example", "platform") if body["kind"] == "Job"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"][1:4] == ["-m", "holdfast", "batch"]
-    return in_this_process(
-        [*container["command"][4:], "--database", uri(server, MIGRATOR)], dict(os.environ)
-    )
+    arguments = [*container["command"][4:], "--database", uri(server, MIGRATOR)]
+    return run_in_this_process(arguments, dict(os.environ))
 
 
 NOT_ALLOWED: tuple[tuple[str, LiteralString], ...] = (
-    (WORKER, "CREATE TABLE holdfast.mine (a int)"),
-    (WORKER, "CREATE TABLE public.mine (a int)"),
+    (WORKER, "CREATE TABLE holdfast.own (a int)"),
+    (WORKER, "CREATE TABLE public.own (a int)"),
     (WORKER, "TRUNCATE holdfast.queue"),
     (WORKER, "DELETE FROM holdfast.result"),
     (WORKER, "DELETE FROM holdfast.dead_letter WHERE false"),
     (WORKER, "DROP TABLE holdfast.result"),
     (WORKER, "ALTER TABLE holdfast.item ADD COLUMN x text"),
-    (WORKER, "CREATE ROLE mine"),
+    (WORKER, "CREATE ROLE own"),
     (WORKER, "SET ROLE cloudsqlsuperuser"),
     (EXPORTER, "SELECT value FROM holdfast.result"),
     (EXPORTER, "SELECT body FROM holdfast.item"),
 )
 
 
-def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_than_they_need(
-    server: EmbeddedPostgres, tmp_path: Path
-) -> None:
-    batch = [sys.executable, "-m", "holdfast", "batch"]
+def run_batch(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "holdfast", "batch", *arguments]
+
+
+def test_a_missing_schema_is_an_error(server: EmbeddedPostgres) -> None:
     with (
         psycopg.connect(uri(server, MIGRATOR)) as connection,
         pytest.raises(InputError, match="older"),
     ):
-        # without a migration beside it a missing schema is refused at once
         schema.require_current(connection)
-    (documents := tmp_path / "documents").mkdir()
+
+
+def test_the_rendered_job_migrates_once_and_workers_get_the_least_rights(
+    server: EmbeddedPostgres,
+    tmp_path: Path,
+) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
     (documents / "a.txt").write_text("one item")
-    command = [
-        *batch,
-        "enqueue",
-        "night",
-        "--source",
-        documents,
-        "--database",
-        uri(server, WORKER),
-    ]
-    waiting = {"HOLDFAST_SCHEMA_WAIT_SECONDS": "60", "PATH": ""}
+    database = ("--database", uri(server, WORKER))
+    # This process starts first and waits for the schema.
     early = subprocess.Popen(
-        command,
-        env=waiting,
+        run_batch("enqueue", "night", "--source", str(documents), *database),
+        env={"HOLDFAST_SCHEMA_WAIT_SECONDS": "60", "PATH": ""},
         stderr=subprocess.PIPE,
         text=True,
     )
-    first = rendered_command(server)
-    assert first.code == 0, first.stderr
-    assert f"granted holdfast_worker to {WORKER}" in first.stderr
-    assert rendered_command(server).stderr == "nothing to do\n"
-    _, errors_of_early = early.communicate(timeout=90)
-    assert early.returncode == 0, errors_of_early
+    migration = run_rendered_job(server)
+    assert migration.code == 0, migration.stderr
+    assert f"granted holdfast_worker to {WORKER}" in migration.stderr
+    assert run_rendered_job(server).stderr == "nothing to do\n"
+    _, early_stderr = early.communicate(timeout=90)
+    assert early.returncode == 0, early_stderr
 
-    run = [
-        *batch,
-        "run",
-        "night",
-        "--predictor",
-        "entropy",
-        "--database",
-        uri(server, WORKER),
-    ]
-    assert (
-        subprocess.run(
-            run,
-            check=False,
-            timeout=120,
-            capture_output=True,
-        ).returncode
-        == 0
-    )
+    run = run_batch("run", "night", "--predictor", "entropy", *database)
+    worker = subprocess.run(run, check=False, timeout=120, capture_output=True)
+    assert worker.returncode == 0, worker.stderr
     with psycopg.connect(uri(server, EXPORTER)) as connection:
         assert connection.execute("SELECT count(*) FROM holdfast.job_scaling").fetchone() == (1,)
     for login, statement in NOT_ALLOWED:
@@ -144,36 +123,39 @@ def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_
         ).fetchall()
     assert rows in ([], [("cloudsqlsuperuser",)])
 
-    # A right that moved is taken from its old holder, and a login that was not deployed gets none.
+
+def test_the_rendered_job_revokes_rights_that_have_moved(server: EmbeddedPostgres) -> None:
+    assert run_rendered_job(server).code == 0
     surplus = sql.SQL("GRANT holdfast_worker TO {}").format(sql.Identifier(EXPORTER))
     with psycopg.connect(uri(server, MIGRATOR), autocommit=True) as owner:
         owner.execute("SET ROLE cloudsqlsuperuser")
         owner.execute(surplus)
-    assert rendered_command(server).stderr == f"revoked holdfast_worker from {EXPORTER}\n"
-    with psycopg.connect(server.uri, autocommit=True) as somebody_else:
-        somebody_else.execute(surplus)
-        done = rendered_command(server)
-        assert (
-            done.code == EXIT_BAD_INPUT
-            and f'REVOKE holdfast_worker FROM "{EXPORTER}"' in done.stderr
-        )
-        somebody_else.execute(
-            sql.SQL("REVOKE holdfast_worker FROM {}").format(sql.Identifier(EXPORTER))
-        )
-    words = [
+    assert run_rendered_job(server).stderr == f"revoked holdfast_worker from {EXPORTER}\n"
+
+    revoke = sql.SQL("REVOKE holdfast_worker FROM {}").format(sql.Identifier(EXPORTER))
+    with psycopg.connect(server.uri, autocommit=True) as superuser:
+        superuser.execute(surplus)
+        refusal = run_rendered_job(server)
+        assert refusal.code == EXIT_BAD_INPUT, "another role granted it"
+        assert f'REVOKE holdfast_worker FROM "{EXPORTER}"' in refusal.stderr
+        superuser.execute(revoke)
+    assert run_rendered_job(server).stderr == "nothing to do\n"
+
+
+def test_an_unknown_login_gets_no_rights_and_no_other_login_does(
+    server: EmbeddedPostgres,
+) -> None:
+    assert run_rendered_job(server).code == 0
+    arguments = [
+        "database",
         "--as-role",
         "cloudsqlsuperuser",
         f"--grant={WORKER}=holdfast_exporter",
         "--grant=nobody=holdfast_worker",
+        "--database",
+        uri(server, MIGRATOR),
     ]
-    done = in_this_process(
-        [
-            "database",
-            *words,
-            "--database",
-            uri(server, MIGRATOR),
-        ],
-        dict(os.environ),
-    )
-    assert done.code == EXIT_BAD_INPUT and "nobody" in done.stderr
-    assert rendered_command(server).stderr == "nothing to do\n", "nothing was granted"
+    refusal = run_in_this_process(arguments, dict(os.environ))
+    assert refusal.code == EXIT_BAD_INPUT
+    assert "nobody" in refusal.stderr
+    assert run_rendered_job(server).stderr == "nothing to do\n", "nothing was granted"

@@ -1,17 +1,17 @@
-"""What people see of a job and its workers."""
+"""Tests of the status of a job and its workers."""
 
 from dataclasses import replace
 
 import pytest
 from psycopg import Connection
 
-from holdfast.inference.results.status import read_status, table
+from holdfast.inference.results.status import format_table, load_status
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, items
 
 pytestmark = pytest.mark.process
 
 
-def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
+def test_worker_time_counts_until_now_or_the_last_heartbeat(
     harness: Harness, connection: Connection, job: str
 ) -> None:
     harness.enqueue(items(job, 8))
@@ -21,18 +21,18 @@ def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
         "killed": ("90 s", None, 10, (0, 1, 0)),
         "left": ("50 s", "preempted", 50, (0, 0, 1)),
     }
-    for name, (seen, ended, seconds, counts) in cases.items():
+    for name, (heartbeat_age, outcome, seconds, counts) in cases.items():
         with connection.transaction():
             connection.execute(
                 "UPDATE holdfast.worker SET started_at = now() - interval '100 s', seen_at = now()"
                 " - %s::interval, ended = %s, load_seconds = 60 WHERE job = %s",
-                (seen, ended, job),
+                (heartbeat_age, outcome, job),
             )
-        status = read_status(connection, job)
-        # Loading its model is paid for, too.
+        status = load_status(connection, job)
+        # The time of loading the model is paid, too.
         assert status.worker_seconds == pytest.approx(seconds + 60, abs=20), name
         assert (status.workers, status.killed, status.preempted) == counts, name
-        shown = table(replace(status, worker_seconds=3_900.0, eta_seconds=None))
+        table = format_table(replace(status, worker_seconds=3_900.0, eta_seconds=None))
         for text in (
             "8 of 8 (100.0%)",
             f"{counts[0]} now",
@@ -40,4 +40,4 @@ def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
             "1:05:00",
             "unknown",
         ):
-            assert text in shown
+            assert text in table

@@ -1,4 +1,4 @@
-"""One server for all tests that leave it running."""
+"""A server for all tests that leave it running."""
 
 from collections.abc import Generator
 
@@ -10,5 +10,5 @@ from workloads.library.tests.inference.server.serving import Served, served
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     options = ("--batch", "8", "--queue", "4", "--set", "body_bytes=100000")
-    with served(tmp_path_factory.mktemp("server"), *options) as running:
-        yield running
+    with served(tmp_path_factory.mktemp("server"), *options) as server:
+        yield server

@@ -1,4 +1,4 @@
-"""Predictors that take their time, and whose items do to their process what their body names."""
+"""Predictors for tests: with set times, and with bodies that name a fault of the process."""
 
 import ctypes
 import os
@@ -16,14 +16,16 @@ ITEM_S = 0.0005
 FAULTS: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0),
     "exit": lambda: os._exit(3),
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),  # as the kernel does when memory is out
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),  # as the kernel does without memory
     "hang": lambda: time.sleep(1e6),
 }
 
 
 class Faulty:
-    """A body is a fault, `broken`, `raise ...`, `sleep S`, `wait FILE`, `environment NAME`, or a
-    file, which is made.
+    """Does what a body says.
+
+    It is a fault, `broken`, `raise ...`, `sleep S`, `wait FILE`, `environment NAME`, or the path of
+    a file to create.
     """
 
     configuration: Mapping[str, object] = {"predictor": "playing"}
@@ -34,16 +36,15 @@ class Faulty:
     def load(self) -> None: ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        return [
-            {
-                "said": _said(body.decode(errors="replace")),
-                "length": len(body),
-            }
-            for body in bodies
-        ]
+        values: list[Value] = []
+        for body in bodies:
+            text = _obey(body.decode(errors="replace"))
+            values.append({"said": text, "length": len(body)})
+        return values
 
 
-def _said(text: str) -> str:
+def _obey(text: str) -> str:
+    """Does what the text says, and returns it, or the value of an environment variable."""
     match text.split(" "):
         case [fault] if fault in FAULTS:
             FAULTS[fault]()
@@ -71,7 +72,7 @@ def _wait_for(path: Path) -> None:
 
 
 class GpuLike(Faulty):
-    """10 ms and 0.5 ms an item, as a small model on a GPU, times the model's number."""
+    """Takes 10 ms and 0.5 ms an item, like a small model on a GPU, times the number `model`."""
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         scale = float(self.model) if self.model.replace(".", "").isdecimal() else 1.0
@@ -80,11 +81,13 @@ class GpuLike(Faulty):
 
 
 class Stepped(GpuLike):
-    """The commit that a file names when it is loaded; `hangs` takes until the file names another."""
+    """Has the step that a file names at its load; loading hangs while the file says `hangs`."""
 
     def load(self) -> None:
-        while (text := Path(self.model).read_text()) in ("hangs", ""):
+        text = ""
+        while text in ("hangs", ""):
             time.sleep(0.005)
+            text = Path(self.model).read_text()
         self.configuration = {
             "run": "run",
             "step": int(text),
@@ -93,9 +96,7 @@ class Stepped(GpuLike):
 
 
 class Slow(Faulty):
-    """Loads until a file exists, which it removes; another file has a letter for each time that it
-    was loaded.
-    """
+    """Loads until a file exists, which it removes; another file has a letter for each load."""
 
     def load(self) -> None:
         file = Path(self.model)

@@ -1,4 +1,4 @@
-"""A real server process for tests, and clients that see bytes."""
+"""Server processes for tests, and clients that read bytes."""
 
 import http.client
 import json
@@ -48,7 +48,8 @@ class Answer:
         return json.loads(self.body)
 
     def output(self, name: str) -> list[Any]:
-        return next(o["data"] for o in self.json["outputs"] if o["name"] == name)
+        outputs = {output["name"]: output["data"] for output in self.json["outputs"]}
+        return outputs[name]
 
 
 @dataclass
@@ -62,36 +63,51 @@ class Client:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        ) as connection:
-            connection.request(method, path, body, dict(headers or {}))
-            response = connection.getresponse()
-            return Answer(
-                response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+        connection = http.client.HTTPConnection(
+            "127.0.0.1",
+            self.port,
+            timeout=PATIENCE_S,
+        )
+        with closing(connection):
+            connection.request(
+                method,
+                path,
+                body,
+                dict(headers or {}),
             )
+            response = connection.getresponse()
+            response_headers = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, response_headers, response.read())
 
     def infer(self, *bodies: str, **headers: str) -> Answer:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.request(
-            "POST", INFER, texts(*bodies), {k.replace("_", "-"): v for k, v in headers.items()}
+            "POST",
+            INFER,
+            texts(*bodies),
+            named,
         )
 
     def ready(self) -> int:
         return self.request("GET", "/v2/health/ready").status
 
     def metric(self, name: str) -> float:
+        """Returns the sum of a metric's series; `name` is a regular expression."""
         text = self.request("GET", "/metrics").body.decode()
-        return sum(
-            float(line.split()[-1])
-            for line in text.splitlines()
-            if re.match(rf"{name}(\{{|\s)", line)
-        )
+        total = 0.0
+        for line in text.splitlines():
+            if re.match(rf"{name}(\{{|\s)", line):
+                total += float(line.split()[-1])
+        return total
 
     def send(self, *parts: bytes) -> socket.socket:
-        end = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+        connection = socket.create_connection(
+            ("127.0.0.1", self.port),
+            timeout=PATIENCE_S,
+        )
         for part in parts:
-            end.sendall(part)
-        return end
+            connection.sendall(part)
+        return connection
 
 
 @dataclass
@@ -100,7 +116,7 @@ class Served(Client):
     log: Path
 
     def model(self) -> psutil.Process:
-        """What predicts."""
+        """Returns the predicting process."""
         (child,) = psutil.Process(self.process.pid).children()
         return child
 
@@ -108,28 +124,28 @@ class Served(Client):
         os.kill(self.process.pid, number)
         return time.monotonic()
 
-    def ended(self) -> int:
+    def wait(self) -> int:
+        """Waits for the end of the server; returns its exit code."""
         return self.process.wait(PATIENCE_S)
 
     def lines(self) -> list[dict[str, Any]]:
-        return [
-            json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")
-        ]
+        lines = self.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def head(length: int, *more: bytes) -> bytes:
+def head(length: int, *headers: bytes) -> bytes:
     lines = [
         f"POST {INFER} HTTP/1.1".encode(),
         b"Host: here",
         b"Content-Length: %d" % length,
-        *more,
+        *headers,
     ]
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def received(end: socket.socket) -> bytes:
-    """Everything until the other end closes."""
-    with end, end.makefile("rb") as stream:
+def receive_all(connection: socket.socket) -> bytes:
+    """Receives everything until the other end closes."""
+    with connection, connection.makefile("rb") as stream:
         return stream.read()
 
 
@@ -139,7 +155,7 @@ def running(
     out: BinaryIO | int = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
 ) -> Generator["subprocess.Popen[bytes]"]:
-    """Killed at the end of the block."""
+    """Runs a process, and kills it at the end of the block."""
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -161,7 +177,7 @@ def served(
     ready: bool = True,
     env: Mapping[str, str] | None = None,
 ) -> Generator[Served]:
-    """`env`: settings of ours; those of this process do not reach the server."""
+    """Runs a server with the settings of `env`, and none of this process."""
     log = folder / f"server-{time.monotonic_ns()}.log"
     command = [
         sys.executable,
@@ -175,32 +191,36 @@ def served(
         "0",
         *options,
     ]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | dict(
-        env or {}
-    )
-    with (
-        log.open("wb") as out,
-        running([*command, "--set", "host=127.0.0.1"], out, environment) as process,
-    ):
+    environment: dict[str, str] = {}
+    for name, value in os.environ.items():
+        if not name.startswith("HOLDFAST_"):
+            environment[name] = value
+    environment |= env or {}
+    command += ["--set", "host=127.0.0.1"]
+    with log.open("wb") as out, running(command, out, environment) as process:
         server = Served(0, process, log)
-        server.port = until(lambda: _port(server), "the server's port")
+        server.port = until(lambda: _find_port(server), "the server's port")
         if ready:
             until(lambda: server.ready() == 200, "a ready server")
         yield server
 
 
 @contextmanager
-def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
-    """A real one; how many servers it finds healthy, -1 while it does not answer."""
+def envoy(
+    config: Path,
+    admin_port: int,
+) -> Generator[Callable[[], int]]:
+    """Runs Envoy; yields a function that counts healthy servers, or -1 if Envoy does not answer."""
+    stats = f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$"
 
-    def healthy() -> int:
+    def count_healthy() -> int:
         try:
-            text = admin(admin_port, f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$")[1]
+            _, text = admin(admin_port, stats)
         except (OSError, http.client.HTTPException):
             return -1
         return int(text.rpartition(":")[2] or -1)
 
-    words = [
+    command = [
         find_envoy(),
         "-c",
         str(config.resolve()),
@@ -210,10 +230,14 @@ def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
         "-l",
         "error",
     ]
-    with running(words):
-        yield healthy
+    with running(command):
+        yield count_healthy
 
 
-def _port(server: Served) -> int:
+def _find_port(server: Served) -> int:
+    """Returns the port that the log names; 0 if it does not name one yet."""
     assert server.process.poll() is None, server.log.read_text()
-    return next((line["port"] for line in server.lines() if "port" in line), 0)
+    for line in server.lines():
+        if "port" in line:
+            return line["port"]
+    return 0

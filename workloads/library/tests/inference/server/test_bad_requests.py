@@ -1,6 +1,4 @@
-"""Requests that no client should send, and clients that do not stay: each gets its code, and the
-server is up after it.
-"""
+"""Tests of bad requests and clients that disconnect: each gets its code, and the server runs on."""
 
 import json
 import socket
@@ -12,7 +10,7 @@ from workloads.library.tests.inference.server.serving import (
     INFER,
     Served,
     head,
-    received,
+    receive_all,
     texts,
     until,
 )
@@ -24,56 +22,69 @@ GOOD = {
     "shape": [2],
     "data": [1.0, 2.0],
 }
+CLASSIFICATION = {
+    "name": "said",
+    "parameters": {"classification": 2},
+}
 CHUNKED = (
     b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
-GONE = 'holdfast_server_requests_total\\{code="499"\\}'
+DISCONNECTED = 'holdfast_server_requests_total\\{code="499"\\}'
 Attempt = Callable[[Served], int]
 
 
-def posted(body: bytes, path: str = INFER, **headers: str) -> Attempt:
+def post(body: bytes, path: str = INFER, **headers: str) -> Attempt:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda server: server.request("POST", path, body, named).status
 
 
-def asked(**fields: object) -> Attempt:
-    return posted(json.dumps({"inputs": [GOOD]} | fields).encode())
+def infer(**fields: object) -> Attempt:
+    return post(json.dumps({"inputs": [GOOD]} | fields).encode())
 
 
 def tensor(**changes: object) -> Attempt:
-    return asked(inputs=[GOOD | changes])
+    return infer(inputs=[GOOD | changes])
 
 
-def sent(*parts: bytes) -> Attempt:
-    """Bytes on a connection that only the server closes."""
-    return lambda server: int(received(server.send(*parts)).split()[1])
+def send(*parts: bytes) -> Attempt:
+    """Sends bytes on a connection that only the server closes."""
+
+    def attempt(server: Served) -> int:
+        response = receive_all(server.send(*parts))
+        return int(response.split()[1])
+
+    return attempt
 
 
-def closed(server: Served, end: socket.socket) -> int:
-    before = server.metric(GONE)
-    end.close()
-    until(lambda: server.metric(GONE) > before, "the end to be noticed")
+def disconnect(server: Served, connection: socket.socket) -> int:
+    count = server.metric(DISCONNECTED)
+    connection.close()
+    until(lambda: server.metric(DISCONNECTED) > count, "the server to notice it")
     return 499
 
 
-def gone_while_computing(server: Served) -> int:
+def disconnect_in_body(server: Served) -> int:
+    return disconnect(server, server.send(head(100), b"half"))
+
+
+def disconnect_while_computing(server: Served) -> int:
     gate = server.log.with_suffix(".gate")
     body = texts(f"wait {gate}")
-    end = server.send(head(len(body)) + body)
-    until(gate.with_suffix(".begun").exists, "the batch to begin")
-    code = closed(server, end)
+    connection = server.send(head(len(body)) + body)
+    until(gate.with_suffix(".begun").exists, "the batch to start")
+    status = disconnect(server, connection)
     gate.touch()
-    return code
+    return status
 
 
 CASES: dict[str, tuple[Attempt, int]] = {
-    "a good one": (asked(), 200),
-    "no JSON": (posted(b"{"), 400),
-    "no UTF-8": (posted(b'{"inputs": "\xff"}'), 400),
-    "a list": (posted(b"[]"), 400),
-    "nested 100,000 deep": (posted(b"[" * 50_000), 400),
+    "a good one": (infer(), 200),
+    "no JSON": (post(b"{"), 400),
+    "no UTF-8": (post(b'{"inputs": "\xff"}'), 400),
+    "a list": (post(b"[]"), 400),
+    "nested 100,000 deep": (post(b"[" * 50_000), 400),
     "NaN": (tensor(data=[float("nan"), 1]), 400),
-    "no inputs": (posted(b"{}"), 400),
+    "no inputs": (post(b"{}"), 400),
     "NaN shape": (tensor(shape=[float("nan")]), 400),
     "negative shape": (tensor(shape=[-2]), 400),
     "shape of true": (tensor(shape=[True, 2]), 400),
@@ -91,44 +102,34 @@ CASES: dict[str, tuple[Attempt, int]] = {
     "half a surrogate pair": (tensor(datatype="BYTES", shape=[1], data=["\ud800"]), 400),
     "shared memory": (tensor(parameters={"shared_memory_region": "r"}), 400),
     "binary data": (tensor(parameters={"binary_data_size": 1}), 400),
-    "the binary extension": (posted(texts("a"), inference_header_content_length="20"), 400),
-    "compressed": (posted(texts("a"), content_encoding="gzip"), 415),
-    "a sequence": (asked(parameters={"sequence_id": 2}), 400),
-    "a classification": (
-        asked(
-            outputs=[
-                {
-                    "name": "said",
-                    "parameters": {"classification": 2},
-                }
-            ]
-        ),
-        400,
-    ),
-    "an output that there is not": (asked(outputs=[{"name": "nothing"}]), 400),
-    "more items than a batch": (posted(texts(*"123456789")), 413),
-    "unknown model": (posted(texts("x"), "/v2/models/other/infer"), 404),
-    "unknown path": (posted(texts("x"), "/v3"), 404),
+    "the binary extension": (post(texts("a"), inference_header_content_length="20"), 400),
+    "compressed": (post(texts("a"), content_encoding="gzip"), 415),
+    "a sequence": (infer(parameters={"sequence_id": 2}), 400),
+    "a classification": (infer(outputs=[CLASSIFICATION]), 400),
+    "an unknown output": (infer(outputs=[{"name": "nothing"}]), 400),
+    "more items than a batch": (post(texts(*"123456789")), 413),
+    "unknown model": (post(texts("x"), "/v2/models/other/infer"), 404),
+    "unknown path": (post(texts("x"), "/v3"), 404),
     "wrong method": (lambda server: server.request("GET", INFER).status, 405),
-    "timeout of nothing": (posted(texts("x"), x_request_timeout_ms="0"), 400),
-    "20 MB": (posted(b"x" * 20_000_000), 413),
-    "no HTTP": (sent(b"\x16\x03\x01\x02\r\n\r\n"), 400),
-    "endless headers": (sent(b"GET / HTTP/1.1\r\nx: ", b"a" * 90_000), 431),
-    "a header that never ends": (sent(b"POST / HTTP/1.1\r\nHost: x"), 408),
-    "a body that never ends": (sent(head(100, b"x-request-timeout-ms: 300"), b"half"), 408),
-    "a body cut off": (lambda server: closed(server, server.send(head(100), b"half")), 499),
-    "a client gone while its answer is computed": (gone_while_computing, 499),
+    "timeout of nothing": (post(texts("x"), x_request_timeout_ms="0"), 400),
+    "20 MB": (post(b"x" * 20_000_000), 413),
+    "no HTTP": (send(b"\x16\x03\x01\x02\r\n\r\n"), 400),
+    "endless headers": (send(b"GET / HTTP/1.1\r\nx: ", b"a" * 90_000), 431),
+    "a header that never ends": (send(b"POST / HTTP/1.1\r\nHost: x"), 408),
+    "a body that never ends": (send(head(100, b"x-request-timeout-ms: 300"), b"half"), 408),
+    "a body cut off": (disconnect_in_body, 499),
+    "a client gone while its answer is computed": (disconnect_while_computing, 499),
     "chunks of more than the maximum body size": (
-        sent(CHUNKED, b"30d40\r\n", b"x" * 200_000, b"\r\n0\r\n\r\n"),
+        send(CHUNKED, b"30d40\r\n", b"x" * 200_000, b"\r\n0\r\n\r\n"),
         413,
     ),
-    "a body announced too large": (sent(head(200_000, b"Expect: 100-continue")), 413),
-    "chunks of no size": (sent(CHUNKED, b"zz\r\n"), 400),
-    "chunks and a length": (sent(head(5, b"Transfer-Encoding: chunked")), 400),
-    "two lengths": (sent(head(5, b"Content-Length: 6")), 400),
-    "a length of more digits than a number has": (sent(head(10**30)), 400),
-    "a length below 0": (sent(head(-5)), 400),
-    "no body": (posted(b""), 400),
+    "a body announced too large": (send(head(200_000, b"Expect: 100-continue")), 413),
+    "chunks of no size": (send(CHUNKED, b"zz\r\n"), 400),
+    "chunks and a length": (send(head(5, b"Transfer-Encoding: chunked")), 400),
+    "two lengths": (send(head(5, b"Content-Length: 6")), 400),
+    "a length of more digits than a number has": (send(head(10**30)), 400),
+    "a length below 0": (send(head(-5)), 400),
+    "no body": (post(b""), 400),
 }
 
 
@@ -137,8 +138,9 @@ def test_each_request_gets_its_code_and_the_server_stays_up(server: Served, name
     attempt, status = CASES[name]
     assert attempt(server) == status
     assert server.infer("after").status == 200
-    assert not any(line["severity"] == "ERROR" for line in server.lines()), server.log.read_text()
+    severities = {line["severity"] for line in server.lines()}
+    assert "ERROR" not in severities, server.log.read_text()
 
 
-def test_routes_that_there_are_not_are_answered_in_json(server: Served) -> None:
+def test_unknown_routes_are_answered_in_json(server: Served) -> None:
     assert server.request("GET", "/v2/nothing").json == {"error": "Not Found"}

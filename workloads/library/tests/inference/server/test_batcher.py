@@ -1,10 +1,8 @@
-"""The queue of a model: no request is lost, none that was accepted is answered late, and nothing is
-refused for ever.
-"""
+"""Tests of the request queue: it loses no request, answers in time, and refuses none for ever."""
 
-import itertools
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +12,10 @@ from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.server.batcher import Batcher, Ticket
 
 
-def knowing(most: int, a: float, b: float) -> Batcher[Ticket]:
-    """It has learned that a batch of n takes a + b n seconds."""
-    batcher = Batcher[Ticket](batch_items=most)
-    for n in (1, most):
+def make_batcher(batch_items: int, a: float, b: float) -> Batcher[Ticket]:
+    """Makes a batcher that has learned that a batch of n takes a + b n seconds."""
+    batcher = Batcher[Ticket](batch_items=batch_items)
+    for n in (1, batch_items):
         batcher.timing.observe(n, a + b * n)
     return batcher
 
@@ -30,49 +28,59 @@ def ticket(items: int = 1, *, arrived: float = 0.0, deadline: float = 1.0) -> Ti
     )
 
 
-def played(
-    batcher: Batcher[Ticket], requests: Iterable[Ticket], takes_s: Callable[[int], float]
-) -> tuple[list[Ticket], list[tuple[Ticket, float]], list[Ticket]]:
-    """On a device whose batches take so long: the requests that were accepted, answered (when), and
-    dropped late.
-    """
-    accepted = list[Ticket]()
-    answered = list[tuple[Ticket, float]]()
-    late = list[Ticket]()
-    now = 0.0  # of the device
+@dataclass
+class Simulation:
+    """A device whose batch of n items takes `batch_s(n)`."""
 
-    def compute() -> None:
-        nonlocal now
-        late.extend(batcher.late(now))
-        batch = batcher.take(now)
-        items = sum(t.items for t in batch)
-        assert items <= batcher.batch_items
-        batcher.begin(batch, now)
-        took_s = takes_s(items) if batch else 0.0
-        now += took_s
-        batcher.end()
-        if batch:
-            batcher.timing.observe(items, took_s)
-        answered.extend((t, now) for t in batch)
+    batcher: Batcher[Ticket]
+    batch_s: Callable[[int], float]
+    accepted: list[Ticket] = field(default_factory=list[Ticket])
+    answered: list[tuple[Ticket, float]] = field(default_factory=list[tuple[Ticket, float]])
+    """Requests with the times of their responses."""
+    late: list[Ticket] = field(default_factory=list[Ticket])
+    now: float = 0.0
 
-    for request in requests:
-        while batcher.waiting and now < request.arrived_s:
-            compute()
-        now = max(now, request.arrived_s) if not batcher.waiting else now
-        # The device may be busy beyond this arrival: its clock has run ahead.
-        batcher.free_at_s = now
-        batcher.running = int(now > request.arrived_s)
-        if batcher.refusal(request, request.arrived_s) is None:
-            batcher.add(request)
-            accepted.append(request)
-        batcher.running = 0
-    while batcher.waiting:
-        compute()
-    return accepted, answered, late
+    def run(self, requests: Iterable[Ticket]) -> None:
+        for request in requests:
+            self._arrive(request)
+        while self.batcher.waiting:
+            self._compute()
+
+    def _arrive(self, request: Ticket) -> None:
+        while self.batcher.waiting and self.now < request.arrived_s:
+            self._compute()
+        if not self.batcher.waiting:
+            self.now = max(self.now, request.arrived_s)
+        # The device may be busy beyond this arrival: its clock is ahead.
+        self.batcher.free_at_s = self.now
+        self.batcher.running = int(self.now > request.arrived_s)
+        if self.batcher.refusal(request, request.arrived_s) is None:
+            self.batcher.add(request)
+            self.accepted.append(request)
+        self.batcher.running = 0
+
+    def _compute(self) -> None:
+        self.late.extend(self.batcher.pop_late(self.now))
+        batch = self.batcher.take(self.now)
+        if not batch:
+            return
+        items = sum(ticket.items for ticket in batch)
+        assert items <= self.batcher.batch_items
+        self.batcher.begin(batch, self.now)
+        seconds = self.batch_s(items)
+        self.now += seconds
+        self.batcher.end()
+        self.batcher.timing.observe(items, seconds)
+        for ticket in batch:
+            self.answered.append((ticket, self.now))
 
 
-# After the one before; its items; the time that its client gives it.
-arrival = st.tuples(st.floats(0.0, 0.2), st.integers(1, 8), st.floats(0.02, 1.0))
+# The time since the previous arrival, the items, and the client's timeout.
+arrival = st.tuples(
+    st.floats(0.0, 0.2),
+    st.integers(1, 8),
+    st.floats(0.02, 1.0),
+)
 
 
 @settings(max_examples=50)
@@ -82,22 +90,29 @@ arrival = st.tuples(st.floats(0.0, 0.2), st.integers(1, 8), st.floats(0.02, 1.0)
     st.floats(0.0001, 0.01),
     st.integers(8, 32),
 )
-def test_every_request_leaves_once_and_an_accepted_one_is_answered_in_time(
+def test_requests_leave_once_and_accepted_ones_are_answered_in_time(
     stream: list[tuple[float, int, float]],
     a: float,
     b: float,
-    most: int,
+    batch_items: int,
 ) -> None:
-    """The batch time is known, as after a minute of work."""
-    times = itertools.accumulate(gap for gap, _, _ in stream)
-    requests = []
-    for at, (_, n, s) in zip(times, stream, strict=True):
-        requests.append(ticket(n, arrived=at, deadline=s))
-    accepted, answered, late = played(knowing(most, a, b), requests, lambda items: a + b * items)
-    assert sorted(map(id, accepted)) == sorted([id(t) for t, _ in answered] + [id(t) for t in late])
-    one_batch = a + b * most
-    assert all(end <= t.deadline_s + one_batch + 1e-9 for t, end in answered)
-    assert [t for t, _ in answered] == [t for t in accepted if t not in late]  # in order of arrival
+    """The time of a batch is learned, as after a minute of work."""
+    requests: list[Ticket] = []
+    arrived_s = 0.0
+    for gap_s, items, timeout_s in stream:
+        arrived_s += gap_s
+        requests.append(ticket(items, arrived=arrived_s, deadline=timeout_s))
+    simulation = Simulation(make_batcher(batch_items, a, b), lambda items: a + b * items)
+    simulation.run(requests)
+    # Tickets are equal only if they are the same, so these comparisons are of requests.
+    full_batch_s = a + b * batch_items
+    answered: list[Ticket] = []
+    for request, end_s in simulation.answered:
+        assert end_s <= request.deadline_s + full_batch_s + 1e-9
+        answered.append(request)
+    in_order = [request for request in simulation.accepted if request not in simulation.late]
+    assert answered == in_order
+    assert len(answered) + len(simulation.late) == len(simulation.accepted)
 
 
 def test_one_slow_batch_does_not_close_the_server_for_ever() -> None:
@@ -106,43 +121,45 @@ def test_one_slow_batch_does_not_close_the_server_for_ever() -> None:
     request = ticket(deadline=1.0)
     assert batcher.refusal(request, 0.0) is None
     batcher.add(request)
-    assert not batcher.late(0.0)
+    assert not batcher.pop_late(0.0)
     assert batcher.take(0.0) == [request]
     batcher.begin([request], 0.0)
     assert batcher.refusal(ticket(deadline=1.0), 0.1) is not None
 
 
-def test_a_request_that_would_be_late_is_refused_with_the_time_to_come_back() -> None:
-    batcher = knowing(10, 0.0, 0.1)
+def test_a_request_that_would_be_late_is_refused_with_a_retry_time() -> None:
+    batcher = make_batcher(10, 0.0, 0.1)
     for _ in range(30):
         batcher.add(ticket(deadline=100.0))
-    refused = batcher.refusal(ticket(deadline=2.0), 0.0)
-    assert refused is not None and refused[0] == "deadline"
-    # three batches of a second, its own 0.1, a fifth more, less the two given
-    assert 1.5 < refused[1] < 1.8
+    refusal = batcher.refusal(ticket(deadline=2.0), 0.0)
+    assert refusal is not None
+    reason, retry_s = refusal
+    assert reason == "deadline"
+    # Three batches of a second and its own 0.1 s, with a margin of a fifth, less its 2 s.
+    assert 1.5 < retry_s < 1.8
     assert batcher.refusal(ticket(deadline=5.0), 0.0) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_at_three_times_the_load_the_device_still_does_nine_tenths_of_what_it_can(
-    seed: int,
-) -> None:
-    """Every client gives it two seconds; a full batch takes 0.8 s, give or take a fifth."""
+def test_a_device_at_three_times_its_capacity_still_does_nine_tenths(seed: int) -> None:
+    """Every client waits two seconds; a full batch takes 0.8 s, plus or minus a fifth."""
     capacity = 32 / 0.832
     seconds = 100.0
     noise = random.Random(seed)
-    requests = (
-        ticket(arrived=n / (3 * capacity), deadline=2.0) for n in range(int(3 * capacity * seconds))
-    )
-    takes_s = lambda items: (0.32 + 0.016 * items) * noise.uniform(0.8, 1.2)  # noqa: E731
-    _, answered, _ = played(knowing(32, 0.32, 0.016), requests, takes_s)
-    assert sum(end <= request.deadline_s for request, end in answered) >= 0.9 * capacity * seconds
+    rate = 3 * capacity
+    requests = [ticket(arrived=n / rate, deadline=2.0) for n in range(int(rate * seconds))]
+
+    def batch_s(items: int) -> float:
+        return (0.32 + 0.016 * items) * noise.uniform(0.8, 1.2)
+
+    simulation = Simulation(make_batcher(32, 0.32, 0.016), batch_s)
+    simulation.run(requests)
+    in_time = sum(end_s <= request.deadline_s for request, end_s in simulation.answered)
+    assert in_time >= 0.9 * capacity * seconds
 
 
-def test_noise_of_small_batches_does_not_keep_batches_small() -> None:
-    """A steep line through one and two items would refuse the third, and never see that it costs
-    nothing more.
-    """
+def test_noise_in_small_batches_does_not_keep_batches_small() -> None:
+    """A steep line through one and two items would refuse the third, and never be corrected."""
     batcher = Batcher[Ticket](batch_items=32)
     for items, seconds in ((1, 0.08), (2, 0.18), (1, 0.07), (2, 0.17)):
         batcher.timing.observe(items, seconds)
@@ -155,19 +172,20 @@ def test_noise_of_small_batches_does_not_keep_batches_small() -> None:
     assert len(batcher.take(0.2)) == 32
 
 
-def test_the_queue_is_bounded_and_a_client_that_is_gone_leaves_it() -> None:
+def test_the_queue_is_bounded_and_a_disconnected_client_leaves_it() -> None:
     batcher = Batcher[Ticket](queue_requests=1)
-    gone = ticket(deadline=9.0)
-    batcher.add(gone)
-    refused = batcher.refusal(ticket(deadline=9.0), 0.0)
-    assert refused is not None and refused[0] == "queue"
-    assert batcher.discard(gone)
-    assert not batcher.discard(gone)
+    discarded = ticket(deadline=9.0)
+    batcher.add(discarded)
+    refusal = batcher.refusal(ticket(deadline=9.0), 0.0)
+    assert refusal is not None
+    assert refusal[0] == "queue"
+    assert batcher.discard(discarded)
+    assert not batcher.discard(discarded)
     assert batcher.refusal(ticket(deadline=9.0), 0.0) is None
 
 
 def test_a_batch_stops_before_it_makes_its_most_urgent_request_late() -> None:
-    batcher = knowing(32, 0.0, 0.01)
+    batcher = make_batcher(32, 0.0, 0.01)
     batcher.add(ticket(deadline=0.05))
     for _ in range(20):
         batcher.add(ticket(deadline=5.0))

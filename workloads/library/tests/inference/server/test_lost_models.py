@@ -1,6 +1,4 @@
-"""A model that hangs or is loaded again: the server is not ready meanwhile, and a proxy's requests
-go elsewhere in time.
-"""
+"""Tests of a model that hangs or restarts: the server is not ready, and requests go elsewhere."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,41 +10,48 @@ from workloads.library.tests.inference.server.serving import PREDICTORS, served
 from workloads.library.tests.processes import until
 
 TRY_MS = "3000"
-"""What the proxy still waits of a try."""
+"""The rest of the proxy's timeout of a try."""
 
 
 @pytest.mark.process
-def test_a_model_that_hangs_or_is_loaded_again_takes_the_server_out_until_it_answers(
+def test_a_server_is_not_ready_while_its_model_hangs_or_restarts(
     tmp_path: Path,
 ) -> None:
     step = tmp_path / "step"
     step.write_text("1")
-    stepped = served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped")
+    stepped = served(
+        tmp_path,
+        "--model",
+        str(step),
+        predictor=f"{PREDICTORS}:stepped",
+    )
     with stepped as server, ThreadPoolExecutor(3) as pool:
         model = server.model()
         model.suspend()
-        began = time.monotonic()
-        tried = pool.submit(server.infer, "tried", x_envoy_expected_rq_timeout_ms=TRY_MS)
+        start = time.monotonic()
+        proxied = pool.submit(server.infer, "proxied", x_envoy_expected_rq_timeout_ms=TRY_MS)
         client = pool.submit(server.infer, "client", x_request_timeout_ms=TRY_MS)
         until(lambda: server.ready() == 503, "the batch to be overdue")
         fresh = server.infer("fresh")
-        assert (fresh.status, fresh.headers["x-envoy-immediate-health-check-fail"]) == (503, "true")
+        assert fresh.status == 503
+        assert fresh.headers["x-envoy-immediate-health-check-fail"] == "true"
         assert server.request("GET", "/v2/health/live").status == 200
-        assert tried.result().status == 503, "another server may be asked"
-        assert time.monotonic() - began < 3.0
+        assert proxied.result().status == 503, "the proxy may try another server"
+        assert time.monotonic() - start < 3.0
         assert client.result().status == 504, "its time is over"
         model.resume()
         until(lambda: server.ready() == 200, "the batch to end")
         assert server.infer("after").status == 200
-        assert any("overdue" in line.get("message", "") for line in server.lines())
-        # One that hung two servers is not tried at a third.
+        messages = [line["message"] for line in server.lines()]
+        assert any("overdue" in message for message in messages)
+        # A request that hung two servers is not tried on a third.
         headers = {"x_envoy_expected_rq_timeout_ms": "1500", "x_envoy_attempt_count": "2"}
         assert server.infer("sleep 3", **headers).status == 504
         until(lambda: server.ready() == 200, "that batch to end")
 
         step.write_text("hangs")
         model.kill()
-        assert server.infer("tried", x_envoy_expected_rq_timeout_ms=TRY_MS).status == 503
+        assert server.infer("proxied", x_envoy_expected_rq_timeout_ms=TRY_MS).status == 503
         until(lambda: server.ready() == 503, "the death to be noticed")
         assert server.metric("holdfast_server_ready") == 0
         assert server.infer("fresh", x_request_timeout_ms="500").status == 503

@@ -1,6 +1,4 @@
-"""The protocol as other makes of clients speak it: versions, wanted outputs, tensors, errors as
-JSON.
-"""
+"""Tests of the protocol with other clients: versions, outputs, tensors, errors as JSON."""
 
 import json
 import subprocess
@@ -14,8 +12,8 @@ from workloads.library.tests.inference.server.serving import INFER, Served, text
 pytestmark = pytest.mark.process
 
 
-def test_numbers_text_and_several_inputs_come_through(server: Served) -> None:
-    two = [
+def test_numbers_texts_and_several_inputs_are_answered(server: Served) -> None:
+    inputs = [
         {
             "name": "a",
             "datatype": "INT64",
@@ -29,54 +27,58 @@ def test_numbers_text_and_several_inputs_come_through(server: Served) -> None:
             "data": [True, False],
         },
     ]
-    answer = server.request("POST", INFER, json.dumps({"id": "7", "inputs": two}).encode())
+    answer = server.request(
+        "POST",
+        INFER,
+        json.dumps({"id": "7", "inputs": inputs}).encode(),
+    )
     assert answer.json["id"] == "7"
     assert answer.output("said") == ['{"a": [1, 2], "b": true}', '{"a": [3, 4], "b": false}']
     assert answer.headers["x-model-commit"] == answer.json["model_version"]
     assert server.infer("é", "b").output("length") == [2, 1]
-    # Only the outputs that are wanted.
-    content = json.loads(texts("a")) | {
-        "outputs": [
-            {
-                "name": "length",
-                "parameters": {"binary_data": True},
-            }
-        ]
+    # The response has only the requested outputs.
+    requested_output = {
+        "name": "length",
+        "parameters": {"binary_data": True},
     }
-    answer = server.request("POST", INFER, json.dumps(content).encode())
-    assert [(each["name"], each["data"]) for each in answer.json["outputs"]] == [("length", [1])]
-
-
-def test_metadata_and_versions_are_of_the_model_that_answers(server: Served) -> None:
-    found = server.request("GET", "/v2/models/model").json
-    assert [(each["name"], each["datatype"]) for each in found["outputs"]] == [
-        ("said", "BYTES"),
-        ("length", "INT64"),
-    ]
-    (version,) = found["versions"]
-    one = f"/v2/models/model/versions/{version}"
-    assert server.request("POST", f"{one}/infer", texts("a")).json["model_version"] == version
-    assert (server.request("GET", one).json, server.request("GET", f"{one}/ready").status) == (
-        found,
-        200,
+    content = json.loads(texts("a")) | {"outputs": [requested_output]}
+    answer = server.request(
+        "POST",
+        INFER,
+        json.dumps(content).encode(),
     )
+    (output,) = answer.json["outputs"]
+    assert output["name"] == "length"
+    assert output["data"] == [1]
+
+
+def test_metadata_and_versions_match_the_model(server: Served) -> None:
+    metadata = server.request("GET", "/v2/models/model").json
+    datatypes = {output["name"]: output["datatype"] for output in metadata["outputs"]}
+    assert datatypes == {"said": "BYTES", "length": "INT64"}
+    (version,) = metadata["versions"]
+    path = f"/v2/models/model/versions/{version}"
+    assert server.request("POST", f"{path}/infer", texts("a")).json["model_version"] == version
+    assert server.request("GET", path).json == metadata
+    assert server.request("GET", f"{path}/ready").status == 200
     other = server.request("POST", "/v2/models/model/versions/other/infer", texts("a"))
-    assert other.status == 404 and version in other.json["error"]
+    assert other.status == 404
+    assert version in other.json["error"]
 
 
-def test_tritonclient_as_it_comes(server: Served) -> None:
-    """In an environment of its own, with JSON in place of binary tensors."""
-    script = Path(__file__).with_name("strangers.py")
+def test_tritonclient_works(server: Served) -> None:
+    """It runs in an environment of its own, with JSON instead of binary tensors."""
+    script = Path(__file__).with_name("triton_client.py")
     command = [environment("clients") / "bin" / "python", script, str(server.port)]
-    done = subprocess.run(
+    client = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    assert client.returncode == 0, client.stderr
+    assert json.loads(client.stdout) == {
         "ready": True,
         "outputs": ["said", "length"],
         "numbers": ['{"x": [1.0, 2.0]}', '{"x": [3.0, 4.0]}'],

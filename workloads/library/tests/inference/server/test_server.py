@@ -1,6 +1,4 @@
-"""A real server process under real signals: no request that it took in is dropped, and it leaves in
-its window.
-"""
+"""Tests of a server process with real signals: it drops no request and exits in its window."""
 
 import json
 import signal
@@ -16,7 +14,7 @@ from workloads.library.tests.inference.server.serving import (
     Answer,
     Served,
     head,
-    received,
+    receive_all,
     served,
     texts,
 )
@@ -26,14 +24,14 @@ pytestmark = pytest.mark.process
 BUDGET = drain_budget(15)
 
 
-def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer]:
-    """A request that holds the model until `gate` exists; it is being computed."""
-    asking = pool.submit(server.infer, f"wait {gate}")
-    until(gate.with_suffix(".begun").exists, "the batch to begin")
-    return asking
+def block_model(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer]:
+    """Sends a request that blocks the model until `gate` exists; returns once it is computed."""
+    request = pool.submit(server.infer, f"wait {gate}")
+    until(gate.with_suffix(".begun").exists, "the batch to start")
+    return request
 
 
-def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_path: Path) -> None:
+def test_a_loading_server_answers_probes_and_exits_at_once(tmp_path: Path) -> None:
     with served(
         tmp_path,
         "--model",
@@ -43,131 +41,130 @@ def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_pa
     ) as loading:
         assert loading.ready() == 503
         assert loading.request("GET", "/v2/health/live").status == 200
-        refused = loading.infer("early")
-        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-        noticed = loading.signal(signal.SIGTERM)
-        assert loading.ended() == 143
-        assert time.monotonic() - noticed < BUDGET.accept_s
+        refusal = loading.infer("early")
+        assert refusal.status == 503
+        assert refusal.headers["retry-after"] == "1"
+        notice_time = loading.signal(signal.SIGTERM)
+        assert loading.wait() == 143
+        assert time.monotonic() - notice_time < BUDGET.accept_s
 
 
 @pytest.mark.parametrize(("predictor", "code"), [(f"{PREDICTORS}:bug", 70), ("nothing-such", 2)])
-def test_a_model_that_cannot_be_loaded_ends_the_server_with_the_right_code(
+def test_a_model_that_cannot_be_loaded_sets_the_exit_code(
     tmp_path: Path, predictor: str, code: int
 ) -> None:
     with served(tmp_path, predictor=predictor, ready=False) as server:
-        assert server.ended() == code
+        assert server.wait() == code
 
 
-def test_a_notice_drops_nothing_that_has_begun_and_nothing_that_comes_while_endpoints_move(
+def test_a_notice_drops_no_started_and_no_new_request(
     tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
     with served(tmp_path) as server, ThreadPoolExecutor(1) as pool:
-        computing = begun(pool, server, gate)
+        computing = block_model(pool, server, gate)
         body = texts("late")
-        whole = head(len(body)) + body
-        half_head = server.send(whole[:30])
-        half_body = server.send(whole[:-5])
-        noticed = server.signal(signal.SIGTERM)
+        request = head(len(body)) + body
+        half_head = server.send(request[:30])
+        half_body = server.send(request[:-5])
+        notice_time = server.signal(signal.SIGTERM)
         until(lambda: server.ready() == 503, "readiness to end")
         assert server.request("GET", "/v2/health/live").status == 200
         gate.touch()
         answer = computing.result()
-        # The endpoints still lead here: a new connection is as good as before, and is told to be
-        # the last.
+        # Clients still have this endpoint: a new connection works, and its response closes it.
         fresh = server.infer("fresh")
-        assert time.monotonic() - noticed < BUDGET.accept_s, "too slow a machine to judge this"
-        assert (fresh.status, fresh.headers["connection"]) == (200, "close")
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
-        half_head.sendall(whole[30:])
-        assert received(half_head).startswith(b"HTTP/1.1 200 ")
-        until(lambda: not _accepts(server), "the listener to close")
-        assert BUDGET.accept_s <= time.monotonic() - noticed
-        half_body.sendall(whole[-5:])
-        assert received(half_body).startswith(b"HTTP/1.1 200 "), "it outlives the listener"
-        assert server.ended() == 143
-        assert any(
-            line["action"] == "drain" and line.get("seconds", 99.0) < BUDGET.leave_s
-            for line in server.lines()
+        assert time.monotonic() - notice_time < BUDGET.accept_s, (
+            "the machine is too slow for this test"
         )
+        for response in (fresh, answer):
+            assert response.status == 200
+            assert response.headers["connection"] == "close"
+        half_head.sendall(request[30:])
+        assert receive_all(half_head).startswith(b"HTTP/1.1 200 ")
+        until(lambda: not _accepts(server), "the listener to close")
+        assert BUDGET.accept_s <= time.monotonic() - notice_time
+        half_body.sendall(request[-5:])
+        assert receive_all(half_body).startswith(b"HTTP/1.1 200 "), (
+            "it lasts longer than the listener"
+        )
+        assert server.wait() == 143
+        drains = [line for line in server.lines() if "seconds" in line]
+        assert drains[-1]["action"] == "drain"
+        assert drains[-1]["seconds"] < BUDGET.leave_s
 
 
-def test_a_model_that_hangs_does_not_hold_a_server_beyond_its_window(tmp_path: Path) -> None:
+def test_a_hanging_model_does_not_extend_the_window(tmp_path: Path) -> None:
     with served(tmp_path, "--window", "9") as server:
-        hanging = begun(ThreadPoolExecutor(1), server, tmp_path / "never")
-        noticed = server.signal(signal.SIGTERM)
+        hanging = block_model(ThreadPoolExecutor(1), server, tmp_path / "never")
+        notice_time = server.signal(signal.SIGTERM)
         assert hanging.result().status == 504
-        assert server.ended() == 143
-        assert time.monotonic() - noticed < 9.0
+        assert server.wait() == 143
+        assert time.monotonic() - notice_time < 9.0
 
 
-def test_an_answer_leaves_whole(server: Served) -> None:
-    """Headers and body together: a server that dies in between would have begun an answer that
-    cannot be repeated.
-    """
+def test_a_response_is_sent_in_one_piece(server: Served) -> None:
+    """A proxy cannot retry a request if the server dies between headers and body."""
     body = texts("x")
-    end = server.send()
+    connection = server.send()
     for _ in range(20):
-        end.sendall(head(len(body)) + body)
-        headers, _, answer = end.recv(65536).partition(b"\r\n\r\n")
+        connection.sendall(head(len(body)) + body)
+        headers, _, content = connection.recv(65536).partition(b"\r\n\r\n")
         assert headers.startswith(b"HTTP/1.1 200 ")
-        assert json.loads(answer)
-    end.close()
+        assert json.loads(content)
+    connection.close()
 
 
-def test_a_killed_model_and_a_request_that_ends_it_cost_no_other_request(
-    server: Served, tmp_path: Path
-) -> None:
+def test_a_killed_model_affects_no_other_request(server: Served, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    before = server.metric("holdfast_server_predictor_deaths_total")
+    deaths = server.metric("holdfast_server_predictor_deaths_total")
     with ThreadPoolExecutor(5) as pool:
-        first = begun(pool, server, gate)
+        first = block_model(pool, server, gate)
         answers = [pool.submit(server.infer, text) for text in ("text", "kill", "raise", "text")]
         until(lambda: server.metric("holdfast_server_requests_waiting") == 4, "the others to wait")
         model = server.model()
         gate.touch()
         model.kill()
-        assert [answer.result().status for answer in (first, *answers)] == [200, 200, 500, 422, 200]
-    assert server.metric("holdfast_server_predictor_deaths_total") >= before + 2
+        statuses = [answer.result().status for answer in (first, *answers)]
+    assert statuses == [200, 200, 500, 422, 200]
+    assert server.metric("holdfast_server_predictor_deaths_total") >= deaths + 2
     assert server.infer("after").status == 200
 
 
-def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the_queue(
+def test_overload_is_refused_and_disconnected_clients_leave_the_queue(
     server: Served, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    holding = begun(ThreadPoolExecutor(1), server, gate)
-    body = texts("gone")
+    blocking = block_model(ThreadPoolExecutor(1), server, gate)
+    body = texts("disconnected")
     waiting = [server.send(head(len(body)) + body) for _ in range(4)]
     until(lambda: server.metric("holdfast_server_requests_waiting") == 4, "a full queue")
-    began = time.monotonic()
-    refused = server.infer("too many")
-    assert refused.status == 429
-    assert int(refused.headers["retry-after"]) >= 1
+    start = time.monotonic()
+    refusal = server.infer("too many")
+    assert refusal.status == 429
+    assert int(refusal.headers["retry-after"]) >= 1
     body = texts("x" * 50_000)
     unread = server.send(head(len(body)))
-    assert unread.recv(65536).startswith(b"HTTP/1.1 429 "), "refused by its headers"
-    for end in waiting:
-        end.close()
+    assert unread.recv(65536).startswith(b"HTTP/1.1 429 "), "the headers are enough to refuse it"
+    for connection in waiting:
+        connection.close()
     until(
         lambda: server.metric("holdfast_server_requests_waiting") == 0,
-        "the gone to leave the queue",
+        "disconnected clients to leave the queue",
     )
     late = server.infer("late", x_request_timeout_ms="100")
-    assert late.status in (429, 504), time.monotonic() - began
+    assert late.status in (429, 504), time.monotonic() - start
     gate.touch()
-    holding.result()
+    blocking.result()
     until(lambda: server.infer("after").status == 200, "the server to answer again")
-    # The same connection goes on: what was refused is passed over, and the next request begins
-    # behind it.
+    # The connection still works: the refused body is skipped, and the next request follows it.
     unread.sendall(body + head(len(body), b"Connection: close") + body)
-    assert b"HTTP/1.1 200 " in received(unread)
+    assert b"HTTP/1.1 200 " in receive_all(unread)
 
 
 def _accepts(server: Served) -> bool:
     try:
         server.send().close()
-    # reset: it closed while this one waited to be accepted
-    except (ConnectionRefusedError, ConnectionResetError):
+    except (ConnectionRefusedError, ConnectionResetError):  # reset before it was accepted
         return False
     return True

@@ -1,6 +1,4 @@
-"""The alerts about online inference on what a real server and a real proxy export: no name of our
-own on both sides.
-"""
+"""Tests of the serving alerts with the series that a real server and a real proxy export."""
 
 import re
 import signal
@@ -14,7 +12,7 @@ import pytest
 from holdfast.drill.serving.fleet import HOST, Fleet, admin, holdfast_server
 from holdfast.drill.serving.load import Load
 from holdfast.vocabulary import serving
-from monitoring.alerting.alert import EXAMPLE
+from monitoring.alerting.alert import EXAMPLE, Alert
 from monitoring.alerting.alerts import OF_SERVERS, alerts
 from tests.monitoring.alerting import logfilter, promtool
 from tests.monitoring.alerting.promtool import History
@@ -34,25 +32,36 @@ ALERTS = {alert.name: alert for alert in alerts(EXAMPLE)}
 
 
 def scrape(port: int, path: str) -> Scrape:
-    found = (SERIES.match(line) for line in admin(port, path)[1].splitlines())
-    return {(match[1], match[2] or ""): float(match[3]) for match in found if match}
+    """Returns values by name and labels."""
+    _, text = admin(port, path)
+    values: Scrape = {}
+    for line in text.splitlines():
+        match = SERIES.match(line)
+        if match:
+            values[match[1], match[2] or ""] = float(match[3])
+    return values
 
 
 def history(before: Scrape, after: Scrape, *, fires: bool) -> History:
-    """Twenty minutes as `before`, then each minute what came between the two scrapes, labelled as
-    the collector does.
+    """Makes a history: twenty minutes as `before`, then the difference of the scrapes each minute.
+
+    Its labels are those of the collector.
     """
-    target = f'cluster="{EXAMPLE["cluster"]}",namespace="serving",pod="server-base-1",{serving.TIER_LABEL}="{serving.TIER_BASE}"'
+    target = (
+        f'cluster="{EXAMPLE["cluster"]}",namespace="serving",pod="server-base-1",'
+        f'{serving.TIER_LABEL}="{serving.TIER_BASE}"'
+    )
     series: list[tuple[str, str]] = []
     for (name, labels), value in after.items():
         if not name.startswith(("holdfast_server_", "envoy_http_downstream_rq_xx")):
             continue
         first = before.get((name, labels), 0.0)
         if value >= first:
-            legs = f"{first:g}x19 {first:g}+{value - first:g}x20"
+            samples = f"{first:g}x19 {first:g}+{value - first:g}x20"
         else:
-            legs = f"{first:g}x19 {value:g}x20"
-        series.append((f"{name}{{{labels.rstrip(',')}{',' if labels else ''}{target}}}", legs))
+            samples = f"{first:g}x19 {value:g}x20"
+        own_labels = f"{labels.rstrip(',')}," if labels else ""
+        series.append((f"{name}{{{own_labels}{target}}}", samples))
     return History(
         series=tuple(series),
         at_min=38,
@@ -68,12 +77,11 @@ def _load(port: int, seconds: float, rate: float) -> Load:
 
 
 @pytest.mark.process
-def test_the_alerts_fire_on_what_server_and_proxy_really_export(
+def test_the_alerts_fire_on_series_from_a_real_server_and_proxy(
     tmp_path: Path, require: Callable[[object, str], None]
 ) -> None:
     require(promtool.program(), "no promtool")
-    # One request waits, another is computed: what comes in a burst is refused, and without a server
-    # all fails.
+    # One request waits and another is computed: more are refused, and without a server all fail.
     command = holdfast_server(f"{PREDICTORS}:gpu_like", "--batch", "1", "--queue", "1")
     fleet = Fleet(
         folder=tmp_path,
@@ -81,68 +89,68 @@ def test_the_alerts_fire_on_what_server_and_proxy_really_export(
         command=command,
     )
     with fleet.running(1):
-        [only] = fleet.ready()
-        of_server = partial(scrape, only.port, "/metrics")
-        of_proxy = partial(scrape, fleet.metrics_port, serving.PROXY_METRICS_PATH)
-        server_before = of_server()
-        proxy_before = of_proxy()
-        for _ in range(6):  # one after the other: none is refused, however slow the machine
+        (server,) = fleet.ready()
+        scrape_server = partial(scrape, server.port, "/metrics")
+        scrape_proxy = partial(scrape, fleet.metrics_port, serving.PROXY_METRICS_PATH)
+        server_before = scrape_server()
+        proxy_before = scrape_proxy()
+        for _ in range(6):  # one by one, so that none is refused on a slow machine
             assert Client(fleet.port).infer("a request").status == 200
-        server_calm = of_server()
-        proxy_calm = of_proxy()
+        server_calm = scrape_server()
+        proxy_calm = scrape_proxy()
         loaded = _load(fleet.port, 1.5, 300)
-        server_loaded = of_server()
-        only.pod.kill()
-        until(lambda: not only.ready, "the only server to leave the proxy")
-        lost = _load(fleet.port, 0.5, 60)
-        proxy_lost = of_proxy()
+        server_loaded = scrape_server()
+        server.pod.kill()
+        until(lambda: not server.ready, "the only server to leave the proxy")
+        failing = _load(fleet.port, 0.5, 60)
+        proxy_lost = scrape_proxy()
     assert loaded.codes["429"], loaded.codes
-    assert lost.codes["503"], lost.codes
+    assert failing.codes["503"], failing.codes
     cases = (
         ("Sheds", server_calm, server_loaded, True),
         ("Sheds", server_before, server_calm, False),
         ("ErrorsBurnBudget", proxy_calm, proxy_lost, True),
         ("ErrorsBurnBudget", proxy_before, proxy_calm, False),
-        ("BaseBelowPromise", server_before, server_calm, True),  # one, of the two that are promised
+        ("BaseBelowPromise", server_before, server_calm, True),  # one of two servers runs
         ("QueueSlow", server_calm, server_loaded, False),
     )
-    outcomes = promtool.run(
-        [
-            (ALERTS[f"HoldfastServing{name}"], history(then, now, fires=fires))
-            for name, then, now, fires in cases
-        ]
-    )
-    assert [f"{outcome.alert}: {outcome.output}" for outcome in outcomes if not outcome.held] == []
+    histories: list[tuple[Alert, History]] = []
+    for name, before, after, fires in cases:
+        alert = ALERTS[f"HoldfastServing{name}"]
+        histories.append((alert, history(before, after, fires=fires)))
+    for outcome in promtool.run(histories):
+        assert outcome.held, f"{outcome.alert}: {outcome.output}"
 
 
 @pytest.mark.process
-def test_a_real_drain_over_its_budget_is_a_line_that_the_log_alert_takes(tmp_path: Path) -> None:
-    # The server gives up whatever it waits for by itself: only something that holds its event loop
-    # is left.
-    hanging = (
-        "import time\nfrom holdfast.inference.server.drain import Drain\nDrain.notice = lambda *_:"
-        " time.sleep(600)\n"
+def test_the_log_alert_matches_a_drain_over_its_budget(tmp_path: Path) -> None:
+    # All waits of the server have timeouts: only a blocked event loop exceeds the budget.
+    blocking = (
+        "import time\n"
+        "from holdfast.inference.server.drain import Drain\n"
+        "Drain.notice = lambda *_: time.sleep(600)\n"
     )
-    stuck = before_import(tmp_path / "site", "holdfast.inference.server.process", hanging)
-    with served(tmp_path, "--window", "9", env=stuck) as server:
+    env = before_import(tmp_path / "site", "holdfast.inference.server.process", blocking)
+    with served(tmp_path, "--window", "9", env=env) as server:
         server.signal(signal.SIGTERM)
-        assert server.ended() == 143
+        assert server.wait() == 143
         lines = server.lines()
     resource = {
         "type": "k8s_container",
         "labels": {"cluster_name": EXAMPLE["cluster"]},
     }
-    entries = [{"resource": resource, "jsonPayload": line} for line in lines]
     query = ALERTS["HoldfastServingDrainOverBudget"].query
-    assert [e["jsonPayload"]["message"] for e in entries if logfilter.matches(query, e)] == [
-        serving.OVER_BUDGET
-    ]
+    messages: list[str] = []
+    for line in lines:
+        if logfilter.matches(query, {"resource": resource, "jsonPayload": line}):
+            messages.append(line["message"])
+    assert messages == [serving.OVER_BUDGET]
 
 
-def test_every_series_of_the_alerts_is_one_that_a_server_or_the_proxy_has() -> None:
-    asked = [alert.query for alert in alerts(EXAMPLE) if alert.name in OF_SERVERS]
-    named = {name for query in asked for name in re.findall(r"(\w+)\{", query)}
-    assert {name.removesuffix("_bucket") for name in named} <= {
-        *serving.SERVER_METRICS,
-        serving.PROXY_ANSWERS,
-    }
+def test_the_server_or_the_proxy_exports_every_series_in_the_alerts() -> None:
+    exported = {*serving.SERVER_METRICS, serving.PROXY_ANSWERS}
+    for alert in alerts(EXAMPLE):
+        if alert.name not in OF_SERVERS:
+            continue
+        for name in re.findall(r"(\w+)\{", alert.query):
+            assert name.removesuffix("_bucket") in exported, alert.name

@@ -1,6 +1,11 @@
+"""Tests of the batch worker's guarantees: one result for each item, and acks after commits."""
+
+from collections.abc import Sequence
+
 import pytest
 
 from holdfast.inference.items import Item
+from holdfast.inference.values import Value
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
@@ -8,46 +13,56 @@ from workloads.library.tests.inference.harness import CountingPredictor, Harness
 pytestmark = pytest.mark.process  # PostgreSQL
 
 
-def test_every_item_is_stored_once_and_a_publishers_duplicates_are_only_acked(
-    harness: Harness,
-) -> None:
-    wanted = items(harness.job, 100)
-    harness.enqueue(wanted)
+def test_items_are_stored_once_and_duplicates_only_acked(harness: Harness) -> None:
+    documents = items(harness.job, 100)
+    harness.enqueue(documents)
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-    assert harness.rows() == expected(wanted)
-    for event in ("stored", "acked"):
-        assert sum(e["items"] for e in harness.event_lines(event)) == 100
-    harness.queue.publish(wanted)
-    again = CountingPredictor()
-    assert harness.worker(again).run() == EXIT_COMPLETE
-    assert not again.seen
+    assert harness.rows() == expected(documents)
+    assert harness.count_items("stored") == 100
+    assert harness.count_items("acked") == 100
+    harness.queue.publish(documents)
+    predictor = CountingPredictor()
+    assert harness.worker(predictor).run() == EXIT_COMPLETE
+    assert not predictor.counts
     assert harness.queue.pull(10, 0.0) == []
 
 
-def test_an_item_that_fails_or_whose_value_cannot_be_stored_costs_its_neighbours_nothing(
-    harness: Harness,
-) -> None:
-    odd = {
-        b"nan": float("nan"),
-        b"nul": "\x00",
-        b"object": object(),
-    }
-    wanted = items(harness.job, 40)
-    bad = [Item(job=harness.job, id=f"bad-{body}", body=body) for body in (b"\x00never", *odd)]
+BAD_VALUES: dict[bytes, object] = {
+    b"nan": float("nan"),
+    b"nul": "\x00",
+    b"object": object(),
+}
 
-    class Odd(CountingPredictor):
-        def predict(self, bodies):  # type: ignore[no-untyped-def]
-            values = zip(bodies, super().predict(bodies), strict=True)
-            return [{"score": odd[body]} if body in odd else value for body, value in values]
 
-    harness.enqueue([*wanted, *bad])
-    assert harness.worker(Odd()).run() == EXIT_COMPLETE
+class BadValuePredictor(CountingPredictor):
+    """Returns values that cannot be stored for the bodies of BAD_VALUES."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        values = super().predict(bodies)
+        for position, body in enumerate(bodies):
+            if body in BAD_VALUES:
+                values[position] = {"score": BAD_VALUES[body]}
+        return values
+
+
+def test_failing_items_do_not_affect_their_neighbours(harness: Harness) -> None:
+    documents = items(harness.job, 40)
+    bad_items: list[Item] = []
+    for body in (b"\x00never", *BAD_VALUES):
+        bad_items.append(Item(job=harness.job, id=f"bad-{body}", body=body))
+    harness.enqueue([*documents, *bad_items])
+    assert harness.worker(BadValuePredictor()).run() == EXIT_COMPLETE
     rows = harness.rows()
-    assert {rows.pop(item.id)[0] for item in bad} == {"dead"}
-    assert rows == expected(wanted)
-    failures = [e["failures"] for e in harness.event_lines("item_failed") if e["item"] == bad[0].id]
+    for item in bad_items:
+        assert rows.pop(item.id)[0] == "dead"
+    assert rows == expected(documents)
+    failures: list[int] = []
+    for line in harness.event_lines("item_failed"):
+        if line["item"] == bad_items[0].id:
+            failures.append(line["failures"])
     assert failures == [1, 2, 3]
-    assert {e["item"] for e in harness.event_lines("dead_lettered")} == {item.id for item in bad}
+    letters = {line["item"] for line in harness.event_lines("dead_lettered")}
+    assert letters == {item.id for item in bad_items}
 
 
 def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None:
@@ -58,29 +73,27 @@ def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None
     new = heir.claim(["item-00000"])["item-00000"]
     assert zombie.store({old: '{"score": 1}'}) == (set(), {"item-00000"})
     assert harness.rows()["item-00000"] == ("held", None)
-    # Once more where the answer was lost: the same answer.
+    # Repeated after a lost response, it has the same result.
     for _ in range(2):
         assert heir.store({new: '{"score": 2}'}) == ({"item-00000"}, set())
-    # Late once more: done is done, and the zombie may ack, but nothing changed.
+    # Later the zombie may ack the finished item, and changes nothing.
     assert zombie.store({old: '{"score": 1}'}) == ({"item-00000"}, set())
     assert harness.rows()["item-00000"] == ("done", {"score": 2})
     assert heir.claim(["item-00000"]) == {}
 
 
-def test_an_item_leaves_the_queue_only_after_its_result_is_durable(harness: Harness) -> None:
-    """A kill in between gives the item to another worker, which finds it done; the other order
-    would lose it.
-    """
+def test_an_item_is_acked_only_after_its_result_is_durable(harness: Harness) -> None:
+    """Another worker finds the item done after a kill in between; the other order loses it."""
     harness.enqueue(items(harness.job, 1))
     steps: list[tuple[Failpoint, int, int]] = []
 
-    def look(point: Failpoint) -> None:
-        waiting = harness.one("SELECT count(*) FROM holdfast.queue WHERE job = %(job)s")
-        done = harness.one(
+    def record(point: Failpoint) -> None:
+        waiting = harness.query_value("SELECT count(*) FROM holdfast.queue WHERE job = %(job)s")
+        done = harness.query_value(
             "SELECT count(*) FROM holdfast.result WHERE job = %(job)s AND status = 'done'"
         )
         steps.append((point, waiting, done))
 
-    harness.worker(CountingPredictor(), at=look).run()
+    harness.worker(CountingPredictor(), at=record).run()
     assert [point for point, _, _ in steps] == list(Failpoint)
     assert steps[-2:] == [(Failpoint.COMMITTED, 1, 1), (Failpoint.ACKED, 0, 1)]

@@ -1,6 +1,4 @@
-"""What goes away, comes twice or stands still around a worker: nothing lost, nothing twice, no help
-needed.
-"""
+"""Tests of faults around a worker: outages, duplicates and kills lose and repeat nothing."""
 
 import json
 import subprocess
@@ -20,7 +18,7 @@ from workloads.library.tests.inference.harness import (
     Harness,
     expected,
     items,
-    working,
+    run_in_thread,
 )
 from workloads.library.tests.processes import until
 
@@ -46,39 +44,35 @@ def harness(harness: Harness, job: str, broker: FakeBroker) -> Harness:
     return harness
 
 
-def test_faults_of_the_broker_lose_nothing_and_double_nothing(
-    harness: Harness, broker: FakeBroker
-) -> None:
-    wanted = items(harness.job, COUNT)
-    harness.enqueue(wanted)
-    with working(harness):
+def test_broker_faults_lose_and_repeat_nothing(harness: Harness, broker: FakeBroker) -> None:
+    documents = items(harness.job, COUNT)
+    harness.enqueue(documents)
+    with run_in_thread(harness):
         broker.duplicate_share = 0.2
         broker.unavailable = True
-        until(lambda: broker.refused)
+        until(lambda: broker.refusals)
         broker.unavailable = False
         broker.clock = lambda: time.monotonic() + 3600.0  # every lease ends
-    assert harness.rows() == expected(wanted)
-    assert sum(e["items"] for e in harness.event_lines("stored")) == COUNT
+    assert harness.rows() == expected(documents)
+    assert harness.count_items("stored") == COUNT
 
 
-def test_malformed_messages_get_a_letter_at_once(
+def test_malformed_messages_get_a_dead_letter_at_once(
     harness: Harness, broker: FakeBroker, connection: Connection
 ) -> None:
     harness.enqueue(items(harness.job, 3))
     broker.publish(harness.job, b"canary, and no JSON")
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert len(harness.rows()) == 3
-    (dead_letter,) = dead_letters.newest(connection, harness.job, 9)
-    assert (dead_letter["item"], dead_letter["reason"], dead_letter["failures"]) == (
-        None,
-        "not JSON",
-        0,
-    )
-    assert "canary" not in str(dead_letter)
+    (letter,) = dead_letters.list_newest(connection, harness.job, 9)
+    assert letter["item"] is None
+    assert letter["reason"] == "not JSON"
+    assert letter["failures"] == 0
+    assert "canary" not in str(letter)
 
 
-def test_kills_at_every_step_lose_nothing_and_double_nothing() -> None:
-    """A sample; `make bench-batch` kills 500 times."""
+def test_kills_at_every_step_lose_and_repeat_nothing() -> None:
+    """This is a sample; `make bench-batch` kills 500 times."""
     command = [
         sys.executable,
         "-m",
@@ -88,30 +82,37 @@ def test_kills_at_every_step_lose_nothing_and_double_nothing() -> None:
         "--seed",
         "7",
     ]
-    done = subprocess.run(
+    bench = subprocess.run(
         command,
         capture_output=True,
         text=True,
         timeout=280,
     )
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert all(result["goals"].values()) and done.returncode == 0, result
+    result = json.loads(bench.stdout.splitlines()[-1])
+    assert all(result["goals"].values()), result
+    assert bench.returncode == 0, result
 
 
-def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
+def test_items_that_the_broker_dropped_are_requeued_by_name(
     harness: Harness, broker: FakeBroker, connection: Connection
 ) -> None:
     broker.max_attempts = 1
-    wanted = items(harness.job, 7)
-    harness.enqueue(wanted)
+    documents = items(harness.job, 7)
+    harness.enqueue(documents)
     for _ in range(2):
         harness.queue.release(harness.queue.pull(100, 0.1))  # evicted each time
-    assert len(broker.dead) == 7 and harness.rows() == {}
+    assert len(broker.dead) == 7
+    assert harness.rows() == {}
     broker.max_attempts = 0
-    names = [item.id for item in wanted]
+    names = [item.id for item in documents]
     assert dead_letters.redrive(connection, harness.queue, harness.job, names) == names
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-    assert harness.rows() == expected(wanted)
+    assert harness.rows() == expected(documents)
     for name in (names[0], "no such item"):
         with pytest.raises(InputError, match="the item is done, or not of this job"):
-            dead_letters.redrive(connection, harness.queue, harness.job, [name])
+            dead_letters.redrive(
+                connection,
+                harness.queue,
+                harness.job,
+                [name],
+            )

@@ -1,4 +1,4 @@
-"""Leases are extended for as long as an item is in hand, and not a moment longer."""
+"""Tests of the lease keeper, which extends leases until they are dropped."""
 
 from collections.abc import Sequence
 
@@ -11,22 +11,22 @@ from workloads.library.tests.processes import until
 LEASE_S = 0.03
 
 
-class Extended:
-    """As much of a queue as the keeper needs; its first two answers are errors."""
+class FakeQueue:
+    """Records extensions, and fails the first two."""
 
     def __init__(self) -> None:
-        self.extended: list[list[str]] = []
+        self.extensions: list[list[str]] = []
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
         assert seconds == LEASE_S
-        self.extended.append([lease.ack_id for lease in leases])
-        if len(self.extended) <= 2:
+        self.extensions.append([lease.ack_id for lease in leases])
+        if len(self.extensions) <= 2:
             raise psycopg.OperationalError("connection lost")
 
 
-def test_what_is_in_hand_is_extended_again_and_again_until_it_is_dropped() -> None:
-    """Also after extensions that fail, which are reported."""
-    queue = Extended()
+def test_leases_are_extended_until_they_are_dropped() -> None:
+    """Failed extensions are reported, and tried again."""
+    queue = FakeQueue()
     errors = list[Exception]()
     keeper = LeaseKeeper(
         queue,
@@ -38,10 +38,11 @@ def test_what_is_in_hand_is_extended_again_and_again_until_it_is_dropped() -> No
         keeper.add("a", Lease(ack_id=name, item=None))
     keeper.start()
     try:
-        until(lambda: len(queue.extended) >= 5)
-        assert [each.ack_id for each in keeper.drop(["a"])] == ["1", "2"]
+        until(lambda: len(queue.extensions) >= 5)
+        leases = keeper.drop(["a"])
+        assert [lease.ack_id for lease in leases] == ["1", "2"]
     finally:
         keeper.stop()
-    assert queue.extended[:5] == [["1", "2"]] * 5
+    assert queue.extensions[:5] == [["1", "2"]] * 5
     assert len(errors) == 2
     assert keeper.count() == 0

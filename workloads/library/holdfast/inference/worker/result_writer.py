@@ -1,7 +1,7 @@
-"""The thread that makes predictions durable: one transaction for a micro-batch, then its acks.
+"""The thread that commits results: one transaction for a micro-batch, then its acks.
 
-It works while the next micro-batch is predicted. One is in its hands and none waits, so a kill
-costs at most the micro-batch being committed and the one being predicted.
+It works while the next micro-batch is predicted. It takes one at a time and none waits, so a kill
+loses at most the micro-batch being committed and the one being predicted.
 """
 
 import queue as handoff
@@ -30,18 +30,18 @@ class Writer(threading.Thread):
         self._fault: BaseException | None = None
 
     def put(self, outcome: Outcome) -> None:
-        """Hand over; waits until the one before is committed and acked."""
+        """Hands over a micro-batch, once the previous one is committed and acked."""
         self._free.acquire()
         self._raise_fault()
         self._handoff.put(outcome)
 
     def wait_until_free(self) -> None:
-        """Until all that was put is committed and acked."""
+        """Waits until every micro-batch is committed and acked."""
         with self._free:
             self._raise_fault()
 
     def finish(self) -> None:
-        """Wait for the last commit and ack."""
+        """Waits for the last commit and ack, and ends the thread."""
         self._handoff.put(None)
         self.join()
         self._raise_fault()
@@ -61,39 +61,49 @@ class Writer(threading.Thread):
 
     def _write(self, outcome: Outcome) -> None:
         if outcome.failures:
-            self._count(outcome.failures)
+            self._record_failures(outcome.failures)
         if not outcome.values:
             return
-        began = time.monotonic()
+        start = time.monotonic()
         stored, stale = self._retry(lambda: self._results.store(outcome.values))
-        self._telemetry.emit("stored", items=len(stored), seconds=time.monotonic() - began)
+        seconds = time.monotonic() - start
+        self._telemetry.emit(
+            "stored",
+            items=len(stored),
+            seconds=seconds,
+        )
         self._telemetry.failpoint(Failpoint.COMMITTED)
-        # Neither ack nor release of stale ones: their new holder acks. A release now would deliver
-        # them a third time and make that holder's claim stale in turn.
+        # Stale items are neither acked nor released: their new worker acks them. A release would
+        # deliver them a third time, and make that worker's claim stale in turn.
         self._keeper.drop(stale)
         self._ack(stored)
         self._telemetry.failpoint(Failpoint.ACKED)
 
-    def _count(self, failures: Sequence[Failure]) -> None:
-        retry, dead = self._retry(lambda: self._results.fail(failures, self._settings.max_failures))
-        classes = {failure.claim.item: failure.error_class for failure in failures}
-        for item, times in {**retry, **dead}.items():
+    def _record_failures(self, failures: Sequence[Failure]) -> None:
+        retried, dead = self._retry(
+            lambda: self._results.fail(failures, self._settings.max_failures)
+        )
+        error_classes = {failure.claim.item: failure.error_class for failure in failures}
+        for item, count in {**retried, **dead}.items():
             self._telemetry.emit(
                 "item_failed",
                 item=item,
-                error_class=classes[item],
-                failures=times,
+                error_class=error_classes[item],
+                failures=count,
             )
-        delay_s = self._settings.retry_delay_s
-        for item, times in retry.items():
-            # Released one by one: the delay grows with the failures of each item.
-            leases = self._keeper.drop([item])
-            self._retry(
-                lambda leases=leases, times=times: self._queue.release(leases, delay_s * times)
-            )
+        for item, count in retried.items():
+            self._release(item, self._settings.retry_delay_s * count)
         for item in dead:
-            self._telemetry.emit("dead_lettered", item=item, reason=classes[item])
+            self._telemetry.emit(
+                "dead_lettered",
+                item=item,
+                reason=error_classes[item],
+            )
         self._ack(dead)
+
+    def _release(self, item: str, delay_s: float) -> None:
+        leases = self._keeper.drop([item])
+        self._retry(lambda: self._queue.release(leases, delay_s))
 
     def _ack(self, items: Iterable[str]) -> None:
         leases = self._keeper.drop(items)
