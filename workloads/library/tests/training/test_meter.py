@@ -8,7 +8,7 @@ from torch import nn
 
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
-from holdfast.training.trainer.metrics import SLOW, Meter, digest, slowest_of
+from holdfast.training.trainer.metrics import SLOW, Meter, describe_slowest, digest
 
 
 def meter_in(path: Path, begun: int = 0, *, lead: bool = True, **options: Any) -> Meter:
@@ -45,7 +45,7 @@ def test_a_rank_that_is_slower_than_its_gang_is_named(
     found: tuple[int, float] | None,
 ) -> None:
     meter = meter_in(tmp_path, every=2)
-    meter.slowest = lambda: slowest_of(dict(enumerate(all_s)))
+    meter.slowest = lambda: describe_slowest(dict(enumerate(all_s)))
     for done in range(1, 5):
         meter.step(done, torch.tensor(0.0))
     for window in written(tmp_path):

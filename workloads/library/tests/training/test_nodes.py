@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 from holdfast.support.errors import InputError
 from holdfast.training.trainer import launch, rendezvous
 from holdfast.training.trainer.config import TrainConfig
-from holdfast.training.trainer.launch import AFTER_THE_NOTICED_S
+from holdfast.training.trainer.launch import UNNOTICED_EXIT_DELAY_S
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
@@ -111,7 +111,7 @@ def test_an_agent_whose_ranks_have_left_after_a_notice_does_not_wait_for_a_node_
 ) -> None:
     notice = SimpleNamespace(requested=False)
     monkeypatch.setattr(launch.notices, "of_process", lambda: notice)
-    monkeypatch.setattr(launch, "LAST_ANSWERS_S", 0.1)
+    monkeypatch.setattr(launch, "EXIT_BARRIER_S", 0.1)
     agent: Any = object.__new__(launch.Agent)
     agent._store = HashStore()
     agent._exit_barrier_timeout = 3600
@@ -151,7 +151,7 @@ def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(
         nodes.log()
     )
     left = nodes.runs[0].of("exit")[-1]
-    assert time.time() - left["t"] > AFTER_THE_NOTICED_S - 1, (
+    assert time.time() - left["t"] > UNNOTICED_EXIT_DELAY_S - 1, (
         "the pod that was noticed is the first to be seen to fail"
     )
     stops = [stop for run in nodes.runs for stop in run.of("stop")]

@@ -45,10 +45,10 @@ from holdfast.training.elastic import shards as sharing
 from holdfast.training.elastic.gang_member import Crew
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.shards import GangProgress
-from holdfast.training.elastic.straggler_detection import Pace
+from holdfast.training.elastic.straggler_detection import ShardTimer
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.liveness import Lag
-from holdfast.training.gang.member_addresses import Places, gang_id, of_pod
+from holdfast.training.gang.member_addresses import Places, gang_id, read_places
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Member
 from holdfast.training.gang.node import node_of, parameters_of
@@ -93,11 +93,11 @@ class ElasticGang:
         lag_s: float = 120.0,
         tuning: Tuning | None = None,
     ) -> None:
-        pod = of_pod() if places is None else places
+        pod = read_places() if places is None else places
         parameters = parameters_of(checked_state(state))
         # What shares one state is one member: the node, or each process by itself.
         node = self._node = node_of(parameters, pod.ranks_per_node, pod.index)
-        self._shards = sharing.checked_shards(shards, len(pod.nodes), node.size)
+        self._shards = sharing.resolve_shards(shards, len(pod.nodes), node.size)
         self._members = len(pod.nodes) // node.size
         self._index = pod.index // node.size
         self._seed = seed
@@ -106,7 +106,7 @@ class ElasticGang:
         self._gradients = (ExactGradientSum if exact else GradientSum)(
             parameters, flags=2 * self._members + 1
         )
-        self._pace = Pace(self._gradients.device, shards=self._shards)
+        self._timer = ShardTimer(self._gradients.device, shards=self._shards)
         self._gather_s = gather_s
         self._window_s = window_s
         self._shutdown = notices.of_process()
@@ -216,7 +216,7 @@ class ElasticGang:
             self._reduced = False
             self._called = None
             self._gradients.begin()
-            self._pace.start()
+            self._timer.start()
             yield self.step
             if self._reduced:
                 self._crew.done()
@@ -229,7 +229,7 @@ class ElasticGang:
         longest for its share of a step, and `slowest_by`, how many times as long as the others;
         empty where nothing can be said. Fields of a `window` event.
         """
-        return self._pace.slowest()
+        return self._timer.describe_slowest()
 
     def shards(self) -> Generator[int]:
         """This member's shards of the step, each with torch's random state seeded for it."""
@@ -266,7 +266,7 @@ class ElasticGang:
         flags[self._members] = int(self._newcomers_ready())
         # Before the sum: in it a fast member waits for the slow ones, and all would look equally
         # slow.
-        units = self._pace.ended(self._own, step=crew.step, epoch=crew.epoch.number)
+        units = self._timer.end_step(self._own, step=crew.step, epoch=crew.epoch.number)
         flags[self._members + 1 + self._index] = units
         try:
             with crew.together():
@@ -279,7 +279,7 @@ class ElasticGang:
         if numbers is None:
             return False
         if any(numbers[self._members + 1 :]):
-            self._pace.took(
+            self._timer.record(
                 numbers[self._members + 1 :], tuple(member.index for member in crew.epoch.members)
             )
         # Only now: a call that came while the sum was under way would be known to some members and

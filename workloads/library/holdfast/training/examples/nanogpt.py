@@ -1,8 +1,8 @@
-"""A loop in the manner of nanoGPT: `python -m holdfast.training.examples.nanogpt URL [STEPS]`.
+"""A loop in the style of nanoGPT: `python -m holdfast.training.examples.nanogpt URL [STEPS]`.
 
-Gradients of several batches are summed up and clipped, the rate warms up and decays, the next batch
-is drawn while the device computes, and the best evaluation is remembered. All of it comes back
-after a kill, bit by bit.
+Gradients of several batches are accumulated and clipped, the rate warms up and decays, the next
+batch is drawn while the device computes, and the best evaluation is remembered. All of it is
+restored bit by bit after a kill.
 """
 
 import argparse

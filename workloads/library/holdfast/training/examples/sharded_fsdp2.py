@@ -1,10 +1,10 @@
 """FSDP2 over nodes that keep each other's shards in memory: a lost node is replaced, and the others
 keep their pods.
 
-A job file with `sharded: true` starts it on each node; by hand, node 0 of 2 is `holdfast train
-ranks --processes 1 --sharded --nodes 2 --place 0 -- python -m
+A job file with `sharded: true` starts it on each node. By hand, node 0 of 2 is started with
+`holdfast train ranks --processes 1 --sharded --nodes 2 --place 0 -- python -m
 holdfast.training.examples.sharded_fsdp2 URL`. The program is the same as under torchrun: the
-launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and starts it again.
+launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and restarts it.
 """
 
 import argparse

@@ -94,7 +94,7 @@ class ForkedRanks:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, number) if number is signal.SIGKILL else os.kill(pid, number)
 
-    def pass_on(self, shutdown: Shutdown, window_s: float) -> None:
+    def forward_notice(self, shutdown: Shutdown, window_s: float) -> None:
         """Once the notice has come: it goes to the ranks, and at the window's end none may be left."""
         shutdown.wait()
         self.signal(signal.SIGTERM)

@@ -66,7 +66,7 @@ def gang_id(nodes: tuple[Address, ...]) -> str:
     return hashlib.sha256(repr(nodes).encode()).hexdigest()[:16]
 
 
-def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
+def read_places(variables: Mapping[str, str] = os.environ) -> Places:
     """Without the variables of an elastic job: the only place of a gang of one. Raises InputError."""
     nodes = _number(variables, ENV_GANG_NODES, 1)
     ranks = _number(variables, ENV_LOCAL_WORLD_SIZE, 1)

@@ -36,7 +36,7 @@ from holdfast.support.errors import InputError
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost, NodeLost
 from holdfast.training.gang import member_addresses
 from holdfast.training.gang.process_group import BACKENDS, broadcast_json, opening
-from holdfast.training.tcp_gate import client_store, loopback_store
+from holdfast.training.tcp_gate import connect_store, host_loopback_store
 
 # A rank waits here for one that asks other members, restores or computes; one that is gone is
 # noticed at once.
@@ -63,7 +63,7 @@ def join_node(device: str = "cpu") -> DeviceMesh:
     """The mesh for `fully_shard`: the processes that `holdfast train ranks` has started on this
     node, and no other.
     """
-    pod = member_addresses.of_pod()
+    pod = member_addresses.read_places()
     kind = torch.device(device).type
     size = pod.ranks_per_node
     rank = pod.index % pod.ranks_per_node
@@ -74,7 +74,7 @@ def join_node(device: str = "cpu") -> DeviceMesh:
         _, port = pod.nodes[pod.index - rank + 1]
         timeout = timedelta(seconds=JOIN_S)
         with opening(port):
-            store = client_store(port, timeout) if rank else loopback_store(timeout, port)
+            store = connect_store(port, timeout) if rank else host_loopback_store(timeout, port)
     dist.init_process_group(
         BACKENDS[kind],
         store=PrefixStore("node", store),

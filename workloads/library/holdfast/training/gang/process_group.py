@@ -32,7 +32,7 @@ from holdfast.support.errors import InputError
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.member_addresses import Address
 from holdfast.training.gang.membership import Epoch, Member
-from holdfast.training.tcp_gate import Gate, Tunnel, client_store
+from holdfast.training.tcp_gate import Gate, Tunnel, connect_store
 
 CONNECT_S = 10.0
 DESTROY_S = 3.0
@@ -144,7 +144,7 @@ class Group:
         ending.daemon = True
         ending.start()
         try:
-            yield client_store(self._tunnel.port, timedelta(seconds=self._connect_s))
+            yield connect_store(self._tunnel.port, timedelta(seconds=self._connect_s))
         finally:
             ending.cancel()
 

@@ -39,7 +39,7 @@ from holdfast.training.gang.peer_client import Peers, of_members
 from holdfast.training.gang.process_group import opening
 from holdfast.training.gang.regroup import Regroup
 from holdfast.training.gang.saves import open_store
-from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, join_key, loopback_store
+from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import (
     ENV_GANG_DOMAIN,
@@ -150,7 +150,7 @@ class _Launcher:
         )
 
     def work(self) -> int:
-        threading.Thread(target=self._pass_on, daemon=True).start()
+        threading.Thread(target=self._forward_notice, daemon=True).start()
         # Before it joins: those who are at work must not wait for one that they can never start
         # with.
         self._check_alike(self._peers.look([*range(len(self._node.nodes))]).values())
@@ -205,7 +205,7 @@ class _Launcher:
         self._ended = ended = SimpleQueue[int | None]()
         if epoch.lead == self._control.me:
             # A new one: in that of the epoch before ranks would find what dead ones have written.
-            self._gate.store = loopback_store(timedelta(seconds=CONNECT_S))
+            self._gate.store = host_loopback_store(timedelta(seconds=CONNECT_S))
         self._control.shown = self._control.shown | {"ready": epoch.number}
         statuses = self._statuses(epoch)
         if statuses is None:
@@ -328,9 +328,9 @@ class _Launcher:
             found[ENV_PEERS] = places.encode()
         return found
 
-    def _pass_on(self) -> None:
+    def _forward_notice(self) -> None:
         """Thread of the notice."""
         self._shutdown.wait()
         if not self._ranks.running:  # this node waits for another one: nothing of it is at stake
             os._exit(exit_codes.EXIT_PREEMPTED)
-        self._ranks.pass_on(self._shutdown, self._node.window_s)
+        self._ranks.forward_notice(self._shutdown, self._node.window_s)

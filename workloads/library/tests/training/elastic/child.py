@@ -20,7 +20,7 @@ from holdfast.training.elastic import trainer
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 from holdfast.training.gang import process_group
-from holdfast.training.gang.member_addresses import Places, of_pod
+from holdfast.training.gang.member_addresses import Places, read_places
 from holdfast.training.trainer.model import ModelConfig
 from holdfast.vocabulary.environment import ENV_GANG_NODES
 
@@ -97,7 +97,7 @@ def work(settings: dict[str, Any]) -> None:
         min_nodes=found.pop("min_nodes", 1),
     )
     # As a pod: several processes of one node have the same settings.
-    found["places"] = of_pod() if ENV_GANG_NODES in os.environ else given
+    found["places"] = read_places() if ENV_GANG_NODES in os.environ else given
     found |= {
         "events": Path(found["events"]),
         "model": ModelConfig(**found["model"]),

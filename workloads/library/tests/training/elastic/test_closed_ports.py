@@ -51,7 +51,9 @@ class Door(_Relay):
             waiting.connect_ex(full.getsockname())
         super().__init__(socket.create_server(self.address), b"")
 
-    async def _joined(self, near: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open_far_side(
+        self, near: object
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         self.asked += 1
         return await asyncio.open_connection(LOCAL, self._target)
 

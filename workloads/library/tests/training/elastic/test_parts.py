@@ -20,7 +20,7 @@ from holdfast.checkpoint.parts import capture
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.support.errors import InputError
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
-from holdfast.training.elastic.shards import GangProgress, checked_shards, share
+from holdfast.training.elastic.shards import GangProgress, resolve_shards, share
 from holdfast.training.elastic.transfer import room_for, take
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.liveness import MOST_REPEATS, Lag, Watch
@@ -61,10 +61,10 @@ def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
 @pytest.mark.parametrize(
     ("asked", "got"),
     [
-        (lambda: checked_shards(3, 4), "3 shards for 4 processes"),
-        (lambda: checked_shards(-1, 2), "-1 shards"),
-        (lambda: checked_shards(1 << 20, 4), "1048576 shards"),
-        (lambda: checked_shards(13, 8, 2), "13 shards for 8 processes, of which 2"),
+        (lambda: resolve_shards(3, 4), "3 shards for 4 processes"),
+        (lambda: resolve_shards(-1, 2), "-1 shards"),
+        (lambda: resolve_shards(1 << 20, 4), "1048576 shards"),
+        (lambda: resolve_shards(13, 8, 2), "13 shards for 8 processes, of which 2"),
         (lambda: Places(nodes=PLACES, index=4), "4"),
         (lambda: Places(nodes=PLACES, index=0, min_nodes=3, ranks_per_node=2), "3"),
         (lambda: Places(nodes=PLACES, index=0, ranks_per_node=3), "3 with 4 addresses"),
@@ -82,7 +82,7 @@ def test_numbers_that_do_not_fit_the_gang_are_refused(
     with pytest.raises(InputError) as refused:
         asked()
     assert str(refused.value.got).startswith(got)
-    assert checked_shards(0, 8, 2) % 2 == 0
+    assert resolve_shards(0, 8, 2) % 2 == 0
 
 
 @pytest.mark.parametrize(
