@@ -88,7 +88,12 @@ def run(
     events: Events = None,
     window: Window = DEFAULT_WINDOW.pod_s,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help=settings_help(SETTINGS),
+        ),
     ] = None,
 ) -> None:
     """Train until --steps, resuming from the newest checkpoint. Exit: 0 done, 143 preempted, 75
@@ -107,7 +112,11 @@ def run(
     # The check runs in a child and before torch: a process that has initialised CUDA cannot fork
     # ranks that use it.
     gpu_check = None if device == "cpu" else gpu.start_check()
-    deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
+    deadline = planned_end(
+        os.environ,
+        annotations=node_annotations,
+        now=time.time(),
+    )
     with uncollected():
         from holdfast.training.trainer.config import TrainConfig
 
@@ -171,7 +180,11 @@ def elastic(
     window: Window = DEFAULT_WINDOW.pod_s,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help=settings_help(ELASTIC_SETTINGS)),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help=settings_help(ELASTIC_SETTINGS),
+        ),
     ] = None,
 ) -> None:
     """Train on a gang that continues without lost nodes. Exit: 0 done, 143 preempted, 75 too few

@@ -95,7 +95,7 @@ class _Relay(ABC):
             self._loop.call_soon_threadsafe(self._closing.set)
 
     @abstractmethod
-    async def _open_far_side(self, near: _Streams) -> _Streams:
+    async def _open_outbound(self, inbound: _Streams) -> _Streams:
         """Proves both ends and opens the other connection.
 
         Raises OSError or IncompleteReadError.
@@ -111,7 +111,7 @@ class _Relay(ABC):
         server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        near = (reader, writer)
+        inbound = (reader, writer)
         task = asyncio.current_task()
         assert task
         self._unproven[task] = None
@@ -120,9 +120,9 @@ class _Relay(ABC):
             oldest.cancel()
         try:
             async with asyncio.timeout(PROOF_S):
-                far = await self._open_far_side(near)
+                outbound = await self._open_outbound(inbound)
             self._unproven.pop(task)
-            await _relay(near, far)
+            await _relay(inbound, outbound)
         except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
             return  # a stranger, or a lost member
         finally:
@@ -145,8 +145,8 @@ class Gate(_Relay):
         self.store = host_loopback_store(timeout)
         super().__init__(listener, key)
 
-    async def _open_far_side(self, near: _Streams) -> _Streams:
-        reader, writer = near
+    async def _open_outbound(self, inbound: _Streams) -> _Streams:
+        reader, writer = inbound
         challenge = secrets.token_bytes(_NONCE_BYTES)
         writer.write(challenge)
         nonce = await reader.readexactly(_NONCE_BYTES)
@@ -166,7 +166,7 @@ class Tunnel(_Relay):
         self.port: int = listener.getsockname()[1]
         super().__init__(listener, key)
 
-    async def _open_far_side(self, near: _Streams) -> _Streams:
+    async def _open_outbound(self, inbound: _Streams) -> _Streams:
         reader, writer = await asyncio.open_connection(*self._address)
         try:
             challenge = await reader.readexactly(_NONCE_BYTES)
@@ -190,18 +190,18 @@ def _check(proof: bytes, expected: bytes) -> None:
         raise PermissionError("the other end has another key")
 
 
-async def _relay(near: _Streams, far: _Streams) -> None:
+async def _relay(inbound: _Streams, outbound: _Streams) -> None:
     """Copies bytes in both directions until either end closes."""
-    near_reader, near_writer = near
-    far_reader, far_writer = far
+    inbound_reader, inbound_writer = inbound
+    outbound_reader, outbound_writer = outbound
     pumps = [
-        asyncio.create_task(_pump(near_reader, far_writer)),
-        asyncio.create_task(_pump(far_reader, near_writer)),
+        asyncio.create_task(_pump(inbound_reader, outbound_writer)),
+        asyncio.create_task(_pump(outbound_reader, inbound_writer)),
     ]
     try:
         await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        far_writer.close()
+        outbound_writer.close()
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)

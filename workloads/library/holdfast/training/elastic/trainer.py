@@ -42,7 +42,11 @@ class ElasticConfig(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_range("every", low=1)
-        self.check_range(*LIMITS, low=0, high=86_400)
+        self.check_range(
+            *LIMITS,
+            low=0,
+            high=86_400,
+        )
 
 
 def train_elastic(config: ElasticConfig) -> int:
@@ -60,7 +64,11 @@ def train_elastic(config: ElasticConfig) -> int:
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
-    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    events = EventLog.open(
+        config.events,
+        job=config.run,
+        kind=KIND_TRAINING,
+    )
     meter = Meter(events, every=config.report_every)
     settings = {name: getattr(config, name) for name in GANG_SETTINGS}
     gang = ElasticGang(
@@ -92,7 +100,11 @@ def train_elastic(config: ElasticConfig) -> int:
                     meter.step(step + 1, loss.detach())
             meter.flush()
     except CheckpointExit as end:
-        events.emit("exit", code=end.CODE, step=end.step)
+        events.emit(
+            "exit",
+            code=end.CODE,
+            step=end.step,
+        )
         return end.CODE
     events.emit(
         "exit",

@@ -24,11 +24,20 @@ def main(url: str, epochs: int) -> None:
     inputs = torch.randn(160, 32)
     targets = inputs.sum(1, keepdim=True)
     dataset = TensorDataset(inputs, targets)
-    data = DataLoader(dataset, batch_size=8, shuffle=True)
+    data = DataLoader(
+        dataset,
+        batch_size=8,
+        shuffle=True,
+    )
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, epochs * len(data))
     model, optimizer, loader, schedule = accelerator.prepare(net, adam, data, decay)
     run = os.environ.get("HOLDFAST_RUN", "accelerate-loop")
-    with AccelerateCheckpointer(accelerator, url, run=run, every=10) as ckpt:
+    with AccelerateCheckpointer(
+        accelerator,
+        url,
+        run=run,
+        every=10,
+    ) as ckpt:
         for epoch, batches in ckpt.epochs(loader, epochs):
             for batch_inputs, batch_targets in batches:
                 with accelerator.accumulate(model):

@@ -32,13 +32,24 @@ def main(url: str, steps: int) -> None:
         torch.cuda.set_device(device)
     mesh = join_node(kind)
     torch.manual_seed(0)
-    model = ByteGPT(ModelConfig(context=32, width=32, layers=2, heads=2)).to(device)
+    model = ByteGPT(
+        ModelConfig(
+            context=32,
+            width=32,
+            layers=2,
+            heads=2,
+        )
+    ).to(device)
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     # after fully_shard, which replaces the parameters
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    samples = Samples(text=Corpus.read(None).text, context=32, seed=0)
+    samples = Samples(
+        text=Corpus.read(None).text,
+        context=32,
+        seed=0,
+    )
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "elastic-hsdp")
     with ElasticGang(

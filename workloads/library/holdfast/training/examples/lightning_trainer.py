@@ -49,7 +49,11 @@ def main(url: str, steps: int) -> None:
         enable_progress_bar=False,
         default_root_dir=tempfile.gettempdir(),
         callbacks=[
-            HoldfastCallback(url, run=os.environ.get("HOLDFAST_RUN", "lightning-trainer"), every=10)
+            HoldfastCallback(
+                url,
+                run=os.environ.get("HOLDFAST_RUN", "lightning-trainer"),
+                every=10,
+            )
         ],
     )
     trainer.fit(Regression(), loader)

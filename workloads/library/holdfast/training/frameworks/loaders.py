@@ -49,8 +49,12 @@ class Position:
     def _override_epoch(self, target: Any) -> None:
         if not hasattr(target, "set_epoch"):
             return
-        set_epoch: Callable[[int], None] = target.set_epoch
-        target.set_epoch = lambda _: set_epoch(self._epoch)
+        original: Callable[[int], None] = target.set_epoch
+
+        def set_epoch(_: int) -> None:
+            original(self._epoch)
+
+        target.set_epoch = set_epoch
 
 
 class EpochOrder:
@@ -129,7 +133,11 @@ class EpochOrder:
         yield from order
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class _Replay:
     stream_at_draw: torch.Tensor
     skipped_samples: int

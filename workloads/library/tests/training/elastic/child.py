@@ -45,7 +45,7 @@ def gated(
                 yield shard
 
         def reduce(self) -> bool:
-            epoch = self._crew.epoch.number
+            epoch = self._member.epoch.number
             step = self.step
             self._note("adds", epoch, step)
             done = super().reduce()

@@ -21,7 +21,7 @@ from holdfast.training.gang.member_addresses import Address
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers
-from holdfast.training.gang.reachability import TRIES, Reach, gives_way
+from holdfast.training.gang.reachability import TRIES, Reachability, gives_way
 from holdfast.training.gang.regroup import Regroup
 from holdfast.training.tcp_gate import _Relay
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
@@ -51,7 +51,7 @@ class Door(_Relay):
             waiting.connect_ex(full.getsockname())
         super().__init__(socket.create_server(self.address), b"")
 
-    async def _open_far_side(
+    async def _open_outbound(
         self, near: object
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         self.asked += 1
@@ -123,14 +123,14 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
         ours, theirs = (Control(member, addresses[member.index][1], b"s") for member in members)
         closing.callback(ours.close)
         closing.callback(theirs.close)
-        theirs._ear.close()
+        theirs._probe_socket.close()
         closing.enter_context(socket.create_server((LOCAL, addresses[1][1] + 1)))
-        reach = Reach(ours, Peers(addresses, b"s"))
+        reachability = Reachability(ours, Peers(addresses, b"s"))
         epoch = Epoch(number=1, members=members)
         for _ in range(TRIES - 1):
-            reach.lost(epoch, 0)
-        with pytest.raises(InputError, match=f"{LOCAL}:{theirs.ear} is closed") as end:
-            reach.lost(epoch, 0)
+            reachability.check(epoch, 0)
+        with pytest.raises(InputError, match=f"{LOCAL}:{theirs.probe_port} is closed") as end:
+            reachability.check(epoch, 0)
     assert "NetworkPolicy" in end.value.fix and "1024 to 65535" in end.value.allowed
 
 
@@ -156,13 +156,13 @@ def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: 
                     storage, "run", control, peers, Lag(2.0), stop_asked=noticed.is_set, **limits
                 )
             )
-        founding = ThreadPoolExecutor(max_workers=1).submit(found[0].first)
+        founding = ThreadPoolExecutor(max_workers=1).submit(found[0].join)
         with pytest.raises(CutOff) as end:
-            found[1].first()
+            found[1].join()
         noticed.set()
         assert isinstance(founding.exception(60), Preempted), "the lead waits on for others"
     assert end.value.code == EXIT_RETRY and TEXT in end.value.reason
-    assert "on place 1: other members cannot reach" in end.value.reason
+    assert "on member 1: other members cannot reach" in end.value.reason
 
 
 @pytest.mark.parametrize(

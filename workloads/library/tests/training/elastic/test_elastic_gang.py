@@ -183,7 +183,7 @@ def test_frozen_member_is_lost_within_twenty_seconds_and_comes_back_as_a_newcome
     gang.until(lambda: 2 in gang.sizes())
     assert time.monotonic() - began < 20.0, gang.logs()
     assert (
-        "place 0 has not answered for 5 s, although its machine does, and counts as lost"
+        "member 0 has not answered for 5 s, although its machine does, and counts as lost"
         in gang.logs()
     )
     gang.signal(0, signal.SIGCONT)
@@ -205,8 +205,8 @@ def test_a_member_that_answers_is_waited_for_and_the_bound_grows_where_it_takes_
     )
     gang.start(0, 1, 2)
     gang.ends_with(undisturbed, 3, 3)
-    assert "step 12 comes again and no member was lost" in gang.logs()
-    assert "waiting for place 1, which answers" in gang.logs()
+    assert "step 12 is repeated and no member was lost" in gang.logs()
+    assert "waiting for member 1, which answers" in gang.logs()
 
 
 def test_too_few_give_their_nodes_back(make: Make) -> None:
@@ -311,7 +311,7 @@ def test_a_member_with_another_number_of_steps_is_refused(make: Make, undisturbe
     gang.until(lambda: gang.waiting(1))
     gang.open_gate()
     gang.ends_with(undisturbed, codes={1: EXIT_BAD_INPUT})
-    assert "60 steps here, 40 at place 0" in gang.logs()
+    assert "60 steps here, 40 at member 0" in gang.logs()
 
 
 def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> ElasticGang:

@@ -19,7 +19,7 @@ from holdfast.checkpoint.errors import CheckpointExit, Fenced, NotDurable, Stora
 from holdfast.checkpoint.parts import fence, survey
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.training.elastic.gang_member import Crew
+from holdfast.training.elastic.gang_member import GangMember
 from holdfast.training.errors import CutOff, Expelled, GroupLost
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_server import Control
@@ -125,11 +125,11 @@ def survivors(storage: LocalStorage) -> Iterator[list[Regroup]]:
 
 
 def next_epoch(survivor: Regroup) -> Epoch:
-    """As Crew looks for it."""
+    """As GangMember looks for it."""
     try:
-        return survivor.after(FIRST)
+        return survivor.find_next(FIRST)
     except Expelled:
-        return survivor.first()
+        return survivor.join()
 
 
 def test_members_whom_a_dead_lead_went_on_without_leave_the_old_epoch_together(
@@ -151,8 +151,8 @@ def test_a_lead_that_loses_the_last_sum_does_not_wait_for_one_that_has_done_it(
     last.control.shown["finished"] = FIRST.number
     lower._min_members = 2
     lower.lag.bound_s = 10.0
-    assert lower.after(FIRST) == Epoch(number=2, members=FIRST.members[1:2])
-    assert not lower._reported_late, "it waited for one that reports nothing"
+    assert lower.find_next(FIRST) == Epoch(number=2, members=FIRST.members[1:2])
+    assert not lower._late_report_epoch, "it waited for one that reports nothing"
 
 
 def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that_was_left_out(
@@ -162,7 +162,7 @@ def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that
     lower, last = survivors
     lower.control.enter(Epoch(number=2, members=FIRST.members[:1]), "waiting")
     group = Group(last.peers.addresses, last.control.me, torch.device("cpu"), key=b"run")
-    crew = Crew(
+    crew = GangMember(
         last,
         group,
         saves_in(storage, tmp_path),
@@ -183,7 +183,7 @@ def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that
 HOST = """
 import sys, time
 from datetime import timedelta
-from holdfast.training.gate import Gate
+from holdfast.training.tcp_gate import Gate
 gate = Gate(int(sys.argv[1]), b"run", timeout=timedelta(seconds=10))
 print("up", flush=True)
 time.sleep(3600)

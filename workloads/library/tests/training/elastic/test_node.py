@@ -53,7 +53,7 @@ def in_replicas(model: nn.Sequential) -> None:
         (sharded, 0, 4, "DTensor over 2 processes, with 4 of a node"),
         (lambda model: sharded(model[0]), 0, 2, "DTensor"),
         (in_replicas, 0, 2, "DTensor"),
-        (sharded, 1, 2, "place 1 as rank 0 of the mesh"),
+        (sharded, 1, 2, "process 1 is rank 0 of the mesh"),
     ],
 )
 def test_what_a_lost_node_would_take_along_is_refused(
@@ -111,7 +111,7 @@ def test_what_the_rank_that_speaks_raises_all_ranks_raise(
         raise error
 
     with pytest.raises(type(error)):
-        first.decided(fail)
+        first.agree(fail)
     with pytest.raises(type(error)) as found:
-        second.decided(lambda: pytest.fail("only the first rank may ask"))
+        second.agree(lambda: pytest.fail("only the first rank may ask"))
     assert str(found.value) == str(error) and vars(found.value) == vars(error)

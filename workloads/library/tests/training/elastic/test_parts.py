@@ -21,9 +21,9 @@ from holdfast.checkpoint.stores import LocalStorage
 from holdfast.support.errors import InputError
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.shards import GangProgress, resolve_shards, share
-from holdfast.training.elastic.transfer import room_for, take
+from holdfast.training.elastic.transfer import load_state, read_descriptions
 from holdfast.training.errors import GroupLost
-from holdfast.training.gang.liveness import MOST_REPEATS, Lag, Watch
+from holdfast.training.gang.liveness import MAX_REPEATS, Lag, Watch
 from holdfast.training.gang.member_addresses import Places, addresses
 from holdfast.training.gang.member_server import EPOCHS, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose, read_epoch
@@ -102,7 +102,7 @@ def test_numbers_that_do_not_fit_the_gang_are_refused(
 def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], difference: str) -> None:
     there = capture({"model": nn.Linear(2, 2)})
     with pytest.raises(InputError, match=f"(?s)state of this member.*{difference}"):
-        take(here, there.skeleton, there.tensors)
+        load_state(here, there.skeleton, there.tensors)
 
 
 @pytest.mark.parametrize(
@@ -179,24 +179,16 @@ def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], differ
 )
 def test_a_state_that_no_member_would_give_takes_no_memory(described: Any) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
-        room_for(described, torch.device("cpu"), most_bytes=1 << 30)
-    ((key, room, layout),) = room_for(
-        [
-            [
-                "w",
-                "bfloat16",
-                [2, 3],
-                [],
-            ]
-        ],
-        torch.device("cpu"),
-        most_bytes=12,
-    )
-    assert (key, room.shape, room.dtype, layout) == ("w", (2, 3), torch.bfloat16, [])
+        read_descriptions(described, most_bytes=1 << 30)
+    (description,) = read_descriptions([["w", "bfloat16", [2, 3], []]], most_bytes=12)
+    assert description.key == "w"
+    assert description.shape == [2, 3]
+    assert description.dtype is torch.bfloat16
+    assert description.layout == []
 
 
 class Lost(Node):
-    def together(self, count: int = 0) -> NoReturn:
+    def vote(self, count: int = 0) -> NoReturn:
         raise GroupLost("a member is gone")
 
 
@@ -303,10 +295,10 @@ def test_a_stranger_without_the_key_of_the_run_is_refused_and_a_member_with_anot
         )
         assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
         assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
-        assert control.joining() == {} and control.reported(0) == frozenset()
+        assert control.get_joiners() == {} and control.get_reports(0) == frozenset()
     assert (
         capsys.readouterr().out.count(
-            "place 0 has another key than this process: mount the same secret"
+            "member 0 has another key than this process: mount the same secret"
         )
         == 1
     )
@@ -325,9 +317,9 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
             assert peers.ask(0, "/report", 2.0, **asdict(asks), epoch=epoch), (
                 "answered, and changes nothing"
             )
-            assert not control.reported(epoch)
+            assert not control.get_reports(epoch)
         assert peers.ask(0, "/report", 2.0, **asdict(other), epoch=number)
-        assert control.reported(number) == {1}
+        assert control.get_reports(number) == {1}
         assert control.is_new("n") and not control.is_new("n")
         before = peers.look([0])
         for body in (
@@ -342,7 +334,9 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
             assert (
                 peers.ask(0, "/join", 2.0, **body) is peers.ask(0, "/report", 2.0, **body) is None
             )
-        assert peers.look([0]) == before and control.joining() == {}, "odd questions change nothing"
+        assert peers.look([0]) == before and control.get_joiners() == {}, (
+            "odd questions change nothing"
+        )
 
 
 def test_addresses_of_places() -> None:
@@ -358,7 +352,7 @@ def test_facts_of_a_run_hold_from_the_moment_they_are_stated_and_the_gpu_where_s
     def gang(
         shards: int = 6, *, gpu: str = "", kind: type[GradientSum] = GradientSum, **facts: int
     ) -> GangProgress:
-        monkeypatch.setattr("holdfast.training.elastic.shards._gpu_of", lambda device: gpu)
+        monkeypatch.setattr("holdfast.training.elastic.shards._get_gpu_name", lambda device: gpu)
         sums = kind(nn.Linear(2, 2).parameters(), flags=1)
         return GangProgress(
             shards=shards,
@@ -391,14 +385,14 @@ def test_a_step_that_comes_again_and_again_ends_with_the_reason_and_one_that_suc
     None
 ):
     lag = Lag(10.0)
-    for step in [*range(MOST_REPEATS), *[7] * MOST_REPEATS]:
-        lag.repeated(step, "timed out")
-    assert lag.bound_s == 10.0 * 4**MOST_REPEATS
+    for step in [*range(MAX_REPEATS), *[7] * MAX_REPEATS]:
+        lag.record_repeat(step, "timed out")
+    assert lag.bound_s == 10.0 * 4**MAX_REPEATS
     with pytest.raises(
         InputError,
         match=r"(?s)step 7 failed 5 times with the same members: timed out.*2560 s apart",
     ):
-        lag.repeated(7, "timed out")
+        lag.record_repeat(7, "timed out")
 
 
 EPOCH = Epoch(number=3, members=members(*range(4)))

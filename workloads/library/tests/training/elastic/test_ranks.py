@@ -51,7 +51,7 @@ TWICE = """
 import gc, sys
 from queue import SimpleQueue
 from holdfast.checkpoint.stores import client_of
-from holdfast.training.elastic.forked_ranks import ForkedRanks
+from holdfast.training.gang.forked_ranks import ForkedRanks
 before = sum(each["collections"] for each in gc.get_stats())
 ranks, ended = ForkedRanks([sys.executable, sys.argv[1]], [], client=client_of("gs://bucket/runs")), SimpleQueue()
 for start in ("first", "second"):
