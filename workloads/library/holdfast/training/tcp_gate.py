@@ -133,7 +133,13 @@ class _Relay(ABC):
 class Gate(_Relay):
     """Gate of a store that this process hosts."""
 
-    def __init__(self, port: int, key: bytes, *, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        port: int,
+        key: bytes,
+        *,
+        timeout: timedelta,
+    ) -> None:
         """Raises OSError if the port is taken."""
         dual_stack = socket.has_dualstack_ipv6()
         listener = socket.create_server(
@@ -151,8 +157,21 @@ class Gate(_Relay):
         writer.write(challenge)
         nonce = await reader.readexactly(_NONCE_BYTES)
         proof = await reader.readexactly(_NONCE_BYTES)
-        _check(proof, _make_proof(self._key, b"member", challenge, nonce))
-        host_proof = _make_proof(self._key, b"host", challenge, nonce)
+        _check(
+            proof,
+            _make_proof(
+                self._key,
+                b"member",
+                challenge,
+                nonce,
+            ),
+        )
+        host_proof = _make_proof(
+            self._key,
+            b"host",
+            challenge,
+            nonce,
+        )
         writer.write(host_proof)
         return await asyncio.open_connection(LOOPBACK, self.store.port)
 
@@ -171,17 +190,35 @@ class Tunnel(_Relay):
         try:
             challenge = await reader.readexactly(_NONCE_BYTES)
             nonce = secrets.token_bytes(_NONCE_BYTES)
-            proof = _make_proof(self._key, b"member", challenge, nonce)
+            proof = _make_proof(
+                self._key,
+                b"member",
+                challenge,
+                nonce,
+            )
             writer.write(nonce + proof)
             host_proof = await reader.readexactly(_NONCE_BYTES)
-            _check(host_proof, _make_proof(self._key, b"host", challenge, nonce))
+            _check(
+                host_proof,
+                _make_proof(
+                    self._key,
+                    b"host",
+                    challenge,
+                    nonce,
+                ),
+            )
         except BaseException:
             writer.close()
             raise
         return reader, writer
 
 
-def _make_proof(key: bytes, side: bytes, challenge: bytes, nonce: bytes) -> bytes:
+def _make_proof(
+    key: bytes,
+    side: bytes,
+    challenge: bytes,
+    nonce: bytes,
+) -> bytes:
     return hmac.digest(key, side + challenge + nonce, "sha256")
 
 

@@ -128,7 +128,12 @@ class ElasticGang:
         self._stop_asked = lambda: self._shutdown.requested
         key = join_key(checked_run(run))
         peers = Peers(pod.nodes, key, ranks=node.size)
-        storage = open_store(url, self._tuning, peers, hold_s=hold_s)
+        storage = open_store(
+            url,
+            self._tuning,
+            peers,
+            hold_s=hold_s,
+        )
         progress = GangProgress(
             shards=self._shards,
             seed=seed,
@@ -336,7 +341,10 @@ class ElasticGang:
         return is_complete or self._control.get_join_wait_s() >= self._gather_s
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
     ) -> None:
         self._shutdown.last_words = lambda: None
         if isinstance(error, CheckpointExit) and error.reason:

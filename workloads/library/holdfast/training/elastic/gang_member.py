@@ -58,7 +58,12 @@ class GangMember:
         self._window_s = window_s
         self._members_per_node = members_per_node
         self.me = self._control.me
-        self._watch = Watch(self.me, self._peers, group.abort, silent_s=silent_s)
+        self._watch = Watch(
+            self.me,
+            self._peers,
+            group.abort,
+            silent_s=silent_s,
+        )
         self._reachability = Reachability(self._control, self._peers)
         self._has_led = False
         self.epoch = Epoch(number=0, members=(self.me,))

@@ -74,7 +74,10 @@ class GradientSum:
         """Adds a shard's gradients to the sum. Call after each shard's backward."""
 
     def reduce(
-        self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE
+        self,
+        flags: list[int],
+        group: dist.ProcessGroup | None = None,
+        node: Node = ALONE,
     ) -> list[int] | None:
         """Sums over the gang into every `p.grad`, and returns the sum of all members' flags.
 
@@ -152,7 +155,10 @@ class ExactGradientSum(GradientSum):
             flat.zero_()
 
     def reduce(
-        self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE
+        self,
+        flags: list[int],
+        group: dist.ProcessGroup | None = None,
+        node: Node = ALONE,
     ) -> list[int] | None:
         _write_flags(flags, self._flags_sum)
         count = self._flag_count + _COUNTERS * len(self._sums)

@@ -20,7 +20,11 @@ SHARDS_PER_RANK = 6
 MAX_SHARDS = 1 << 16
 
 
-def share(shards: int, rank: int, world_size: int) -> range:
+def share(
+    shards: int,
+    rank: int,
+    world_size: int,
+) -> range:
     """Returns the shards of one rank: contiguous, in rank order, sizes differ by one at most."""
     # Computed from the arguments, so that a member knows its shards without a message.
     start = shards * rank // world_size
@@ -28,7 +32,11 @@ def share(shards: int, rank: int, world_size: int) -> range:
     return range(start, end)
 
 
-def resolve_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
+def resolve_shards(
+    shards: int,
+    ranks: int,
+    ranks_of_state: int = 1,
+) -> int:
     """Returns `shards`, or the default if it is 0.
 
     `ranks_of_state` is the number of ranks that share one state and take shards at the same time.
@@ -78,7 +86,10 @@ class GangProgress:
         exponent = 0
         if isinstance(self._gradients, ExactGradientSum):
             exponent = self._gradients.exponent
-        return {**self._facts, "exponent": exponent}
+        return {
+            **self._facts,
+            "exponent": exponent,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the exponent. Raises InputError if a fact differs from that of the run."""

@@ -31,7 +31,13 @@ class ShardTimer(Stopwatch):
         """Seconds per shard by member, summed over the steps since the last report."""
         self._slowest: dict[str, Any] = {}
 
-    def end_step(self, shards: int, *, step: int, epoch: int) -> int:
+    def end_step(
+        self,
+        shards: int,
+        *,
+        step: int,
+        epoch: int,
+    ) -> int:
         """Records that this member computed `shards` shards of a step.
 
         At every fifth step returns the time per shard since the last exchange, in units of 0.1 ms,

@@ -73,8 +73,14 @@ def train_elastic(config: ElasticConfig) -> int:
     settings = {name: getattr(config, name) for name in GANG_SETTINGS}
     gang = ElasticGang(
         config.checkpoints,
-        {"model": model, "optimizer": optimizer},
-        facts={"data": corpus.fingerprint, "samples of a shard": config.shard_samples},
+        {
+            "model": model,
+            "optimizer": optimizer,
+        },
+        facts={
+            "data": corpus.fingerprint,
+            "samples of a shard": config.shard_samples,
+        },
         events=events,
         **settings,
     )

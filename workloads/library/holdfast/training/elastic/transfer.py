@@ -206,7 +206,11 @@ def _is_layout(layout: Any) -> bool:
     return _is_shape(shape) and _is_shape(stride)
 
 
-def load_state(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) -> None:
+def load_state(
+    state: dict[str, Any],
+    skeleton: Skeleton,
+    tensors: dict[str, Tensor],
+) -> None:
     """Loads a received state into `state`. Raises InputError if the two do not match."""
     local_names = state.keys()
     remote_names = skeleton.keys() - {RNG_KEY}
@@ -247,7 +251,11 @@ def _describe_layout(tensor: Tensor) -> list[Any]:
     return [list(sharded.shape), list(sharded.stride()), dim]
 
 
-def _broadcast(flats: list[Tensor], source: int, group: dist.ProcessGroup) -> None:
+def _broadcast(
+    flats: list[Tensor],
+    source: int,
+    group: dist.ProcessGroup,
+) -> None:
     """Broadcasts tensors of bytes in chunks: one collective for each of a thousand small tensors
     would be a thousand round trips.
     """

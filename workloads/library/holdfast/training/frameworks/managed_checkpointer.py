@@ -19,7 +19,10 @@ class ManagedCheckpointer:
     def __init__(self, url: str, *, window_s: float = DEFAULT_WINDOW.pod_s, **options: Any) -> None:
         self._url = url
         self._window_s = window_s
-        self._options: dict[str, Any] = {"window_s": window_s, **options}
+        self._options: dict[str, Any] = {
+            "window_s": window_s,
+            **options,
+        }
         self._ckpt: Checkpointer | None = None
         self._stream = torch.get_rng_state()
 

@@ -84,7 +84,12 @@ class FailureDetector:
         elif place not in survey.unknown:
             self._failures[place] += 1
 
-    def _judge(self, place: int, silence_s: float, survey: Survey) -> str:
+    def _judge(
+        self,
+        place: int,
+        silence_s: float,
+        survey: Survey,
+    ) -> str:
         """Returns why a member counts as lost, or an empty string."""
         # Two failures, as one may occur by chance at the end of a long silence of a starved
         # process.

@@ -50,7 +50,11 @@ class ForkedRanks:
     """The launcher's side: requests to the fork server, and the ranks that are running."""
 
     def __init__(
-        self, command: Sequence[str], inherited: Sequence[int] = (), *, client: str = ""
+        self,
+        command: Sequence[str],
+        inherited: Sequence[int] = (),
+        *,
+        client: str = "",
     ) -> None:
         """`inherited` are descriptors that the ranks share. `client` is the package by which they
         reach their store. Raises InputError if the program does not exist.
@@ -139,7 +143,11 @@ class ForkedRanks:
             self._changed.notify_all()
 
 
-def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequence[str]) -> NoReturn:
+def _serve(
+    connection: socket.socket,
+    command: Sequence[str],
+    preloaded: Sequence[str],
+) -> NoReturn:
     """Runs the fork server, in the forked process."""
     for number in (signal.SIGTERM, signal.SIGINT):  # the launcher forwards them to the ranks
         signal.signal(number, signal.SIG_IGN)
@@ -197,7 +205,11 @@ def _preload(*modules: str) -> None:
             import_module(module)
 
 
-def _report(connection: socket.socket, running: set[int], codes: list[int]) -> None:
+def _report(
+    connection: socket.socket,
+    running: set[int],
+    codes: list[int],
+) -> None:
     report = {
         "running": list(running),
         "codes": codes,
@@ -207,7 +219,11 @@ def _report(connection: socket.socket, running: set[int], codes: list[int]) -> N
         connection.sendall(line)
 
 
-def _fork(variables: Mapping[str, str], connection: socket.socket, command: Sequence[str]) -> int:
+def _fork(
+    variables: Mapping[str, str],
+    connection: socket.socket,
+    command: Sequence[str],
+) -> int:
     """Starts a rank and returns its process id."""
     pid = os.fork()
     # Each rank has its own process group: it would get a terminal's Ctrl-C twice, and a second one

@@ -133,7 +133,9 @@ class Watch:
 
 
 def _find_departed(
-    members: list[Member], statuses: Mapping[int, Mapping[str, object]], epoch: Epoch
+    members: list[Member],
+    statuses: Mapping[int, Mapping[str, object]],
+    epoch: Epoch,
 ) -> list[Member]:
     """Returns the members whose status says that they are no longer in the epoch's group."""
     departed = list[Member]()
@@ -144,7 +146,11 @@ def _find_departed(
     return departed
 
 
-def _has_departed(member: Member, status: Mapping[str, object], epoch: Epoch) -> bool:
+def _has_departed(
+    member: Member,
+    status: Mapping[str, object],
+    epoch: Epoch,
+) -> bool:
     if status.get("incarnation") != member.incarnation:
         return True
     if status.get("lost") == epoch.number:

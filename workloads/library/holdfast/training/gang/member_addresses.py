@@ -61,7 +61,12 @@ class Places:
             fix="JOB_COMPLETION_INDEX of the pod",
         )
         node_count = len(self.nodes) // self.ranks_per_node
-        between("min_nodes is out of range", self.min_nodes, 1, node_count)
+        between(
+            "min_nodes is out of range",
+            self.min_nodes,
+            1,
+            node_count,
+        )
 
 
 def gang_id(nodes: tuple[Address, ...]) -> str:
@@ -92,7 +97,12 @@ def read_places(variables: Mapping[str, str] = os.environ) -> Places:
     )
 
 
-def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address, ...]:
+def addresses(
+    host: str,
+    port: int,
+    nodes: int,
+    ranks: int = 1,
+) -> tuple[Address, ...]:
     """Returns the address of every process, node by node.
 
     {place} in `host` is replaced by the node's number; without it all nodes are on one machine.
@@ -122,7 +132,11 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
     return tuple(process_addresses)
 
 
-def _read_number(variables: Mapping[str, str], name: str, default: int) -> int:
+def _read_number(
+    variables: Mapping[str, str],
+    name: str,
+    default: int,
+) -> int:
     text = variables.get(name, str(default))
     # int() accepts digits of every script, thousands of digits, signs and spaces.
     is_number = text.isascii() and text.isdecimal() and len(text) < 9

@@ -51,7 +51,12 @@ class Control:
     `phase` is waiting (in no epoch), restoring, member or complete.
     """
 
-    def __init__(self, me: Member, port: int, key: bytes) -> None:
+    def __init__(
+        self,
+        me: Member,
+        port: int,
+        key: bytes,
+    ) -> None:
         """`key` is the join key of the run: without it a stranger could pose as any member."""
         self.me = me
         self.key = key
@@ -67,7 +72,10 @@ class Control:
         """Processes that ask to join, by index."""
         self._unheard: dict[int, tuple[str, int]] = {}
         """Incarnation that asked to join and did not answer, and how often, by index."""
-        self.shown: dict[str, int | str | list[int]] = {"total": 0, "closed": []}
+        self.shown: dict[str, int | str | list[int]] = {
+            "total": 0,
+            "closed": [],
+        }
         """Further entries of the status. `total` is the number of steps of the whole training, 0 if
         not known yet. `closed` lists members that live and have a port closed to this one.
         """
@@ -244,7 +252,13 @@ class _Handler(BoundedHandler):
         nonce = self.headers.get(NONCE_HEADER, "")[:32]
         body = self.body or b""
         question_seal = self.headers.get(SEAL_HEADER, "")
-        expected_seal = seal(control.key, b"ask", nonce.encode(), self.path.encode(), body)
+        expected_seal = seal(
+            control.key,
+            b"ask",
+            nonce.encode(),
+            self.path.encode(),
+            body,
+        )
         is_genuine = hmac.compare_digest(question_seal.encode(), expected_seal.encode())
         # Checked in this order: a stranger must not push genuine nonces out of the table.
         if not (is_genuine and control.is_new(nonce)):
@@ -257,7 +271,12 @@ class _Handler(BoundedHandler):
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.send_error(400)
             return
-        answer_seal = seal(control.key, b"answer", nonce.encode(), payload)
+        answer_seal = seal(
+            control.key,
+            b"answer",
+            nonce.encode(),
+            payload,
+        )
         self.send_response(200)
         self.send_header("Content-Length", str(len(payload)))
         self.send_header(SEAL_HEADER, answer_seal)

@@ -79,7 +79,11 @@ def newest_number(storage: Storage, run: str) -> int:
     return max(numbers_below(storage, prefix), default=0)
 
 
-def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
+def propose(
+    storage: Storage,
+    run: str,
+    epoch: Epoch,
+) -> Epoch:
     """Returns the epoch of that number: `epoch`, or that of another proposer that was faster."""
     name = object_names.gang_object(run, epoch.number)
     try:
@@ -99,7 +103,11 @@ def _delete_old_epochs(storage: Storage, run: str) -> None:
         storage.delete(object_names.gang_object(run, number))
 
 
-def read_epoch(storage: Storage, run: str, number: int) -> Epoch:
+def read_epoch(
+    storage: Storage,
+    run: str,
+    number: int,
+) -> Epoch:
     """Reads an epoch. Raises InputError if the object holds no epoch of that number."""
     name = object_names.gang_object(run, number)
     try:

@@ -153,7 +153,12 @@ class Node:
             except (InputError, *_KINDS.values()) as error:
                 answer = _encode_error(error)
         with _detect_lost_rank():
-            answer = broadcast_json(answer, 0, torch.device("cpu"), dist.group.WORLD)
+            answer = broadcast_json(
+                answer,
+                0,
+                torch.device("cpu"),
+                dist.group.WORLD,
+            )
         if "value" not in answer:
             raise _decode_error(answer)
         return answer["value"]
@@ -203,7 +208,10 @@ def _encode_error(error: BaseException) -> dict[str, Any]:
     arguments: list[Any] = [str(error)]
     if isinstance(error, CheckpointExit):
         arguments = [error.step, error.reason]
-    return {"kind": name, "given": arguments}
+    return {
+        "kind": name,
+        "given": arguments,
+    }
 
 
 def _decode_error(answer: dict[str, Any]) -> BaseException:
@@ -213,7 +221,11 @@ def _decode_error(answer: dict[str, Any]) -> BaseException:
     return kind(*answer["given"])
 
 
-def find_node(parameters: list[nn.Parameter], ranks_per_node: int, index: int) -> Node:
+def find_node(
+    parameters: list[nn.Parameter],
+    ranks_per_node: int,
+    index: int,
+) -> Node:
     """Returns the ranks that share the state of these parameters.
 
     Raises InputError unless they are this process alone or all processes of its node.

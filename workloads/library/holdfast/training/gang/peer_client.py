@@ -70,7 +70,13 @@ class _Question:
 class Peers:
     """Client of the members of the Job, by index."""
 
-    def __init__(self, places: tuple[Address, ...], key: bytes, *, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        places: tuple[Address, ...],
+        key: bytes,
+        *,
+        ranks: int = 1,
+    ) -> None:
         """`places` has the address of each process, `ranks` consecutive ones for each member."""
         self.addresses = places[::ranks]
         self._key = key
@@ -106,7 +112,13 @@ class Peers:
         content = json.dumps(body).encode()
         headers = {
             NONCE_HEADER: nonce,
-            SEAL_HEADER: seal(self._key, b"ask", nonce.encode(), path.encode(), content),
+            SEAL_HEADER: seal(
+                self._key,
+                b"ask",
+                nonce.encode(),
+                path.encode(),
+                content,
+            ),
         }
         try:
             connection.connect()
@@ -121,17 +133,22 @@ class Peers:
         finally:
             connection.close()
         if response.status == HTTPStatus.FORBIDDEN:
-            self._warn_of_key(place)
+            self._report_key_mismatch(place)
         if response.status != HTTPStatus.OK:
             return None
         # The address of a lost pod may belong to a stranger by now.
         answer_seal = response.getheader(SEAL_HEADER, "")
-        expected_seal = seal(self._key, b"answer", nonce.encode(), answer)
+        expected_seal = seal(
+            self._key,
+            b"answer",
+            nonce.encode(),
+            answer,
+        )
         if not hmac.compare_digest(answer_seal.encode(), expected_seal.encode()):
             return None
         return read_answer(answer)
 
-    def _warn_of_key(self, place: int) -> None:
+    def _report_key_mismatch(self, place: int) -> None:
         if place in self._rejecting:
             return
         self._rejecting.add(place)

@@ -37,7 +37,10 @@ from holdfast.training.tcp_gate import Gate, Tunnel, connect_store
 CONNECT_S = 10.0
 DESTROY_S = 3.0
 MAX_JSON_BYTES = 1 << 28
-BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+BACKENDS = {
+    "cpu": "gloo",
+    "cuda": "cpu:gloo,cuda:nccl",
+}
 # Public since torch 2.15.
 _set_timeout = getattr(dist, "set_timeout", distributed_c10d._set_pg_timeout)  # pyright: ignore[reportPrivateUsage, reportDeprecated]
 
@@ -111,7 +114,12 @@ class Group:
             self.close()
             raise GroupLost(str(error)[:200]) from error
 
-    def _connect(self, store: Store, epoch: Epoch, rank: int) -> None:
+    def _connect(
+        self,
+        store: Store,
+        epoch: Epoch,
+        rank: int,
+    ) -> None:
         # Members notice a loss while they connect only by the time limit, so it is shorter than
         # that of a step.
         timeout = timedelta(seconds=self._connect_s)

@@ -86,7 +86,11 @@ class Reachability:
         return 0
 
 
-def make_unreachable_error(peers: Peers, me: int, closed_ports: Mapping[int, int]) -> InputError:
+def make_unreachable_error(
+    peers: Peers,
+    me: int,
+    closed_ports: Mapping[int, int],
+) -> InputError:
     """`closed_ports` has a port of each member that is alive and closed from here, by index."""
     findings = list[str]()
     for index, port in closed_ports.items():

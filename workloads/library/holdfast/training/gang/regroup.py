@@ -249,7 +249,12 @@ class Regroup:
             return None
         return self._propose(proposal, start)
 
-    def _log_late(self, epoch: Epoch, late: list[int], waited_s: float) -> None:
+    def _log_late(
+        self,
+        epoch: Epoch,
+        late: list[int],
+        waited_s: float,
+    ) -> None:
         # Once for each epoch: this is called many times a second.
         if not late or waited_s < POLL_S or self._late_report_epoch == epoch.number:
             return

@@ -230,7 +230,13 @@ class GangSaves:
             self._events.emit(event, **fields)
 
 
-def open_store(url: str, tuning: Tuning, peers: Peers, *, hold_s: float) -> Storage:
+def open_store(
+    url: str,
+    tuning: Tuning,
+    peers: Peers,
+    *,
+    hold_s: float,
+) -> Storage:
     """Opens the storage of a gang. Raises InputError if it cannot be used.
 
     Raises CheckpointExit instead if it could be used before: by a former attempt of this pod, or by

@@ -81,9 +81,24 @@ class ShardedNode:
     window_s: float = DEFAULT_WINDOW.pod_s
 
     def __post_init__(self) -> None:
-        between("processes of a node", self.processes, 1, MAX_RANKS)
-        between("seconds to wait for a lost node", self.wait_s, 0, 7 * 86_400)
-        between("node number is out of range", self.place, 0, len(self.nodes) - 1)
+        between(
+            "processes of a node",
+            self.processes,
+            1,
+            MAX_RANKS,
+        )
+        between(
+            "seconds to wait for a lost node",
+            self.wait_s,
+            0,
+            7 * 86_400,
+        )
+        between(
+            "node number is out of range",
+            self.place,
+            0,
+            len(self.nodes) - 1,
+        )
         between(
             "copies of each shard",
             self.copies,
@@ -138,7 +153,12 @@ class _Launcher:
             "shape": shape,
         }
         self._peers = Peers(node.nodes, key)
-        storage = open_store(node.checkpoints, Tuning(), self._peers, hold_s=node.wait_s)
+        storage = open_store(
+            node.checkpoints,
+            Tuning(),
+            self._peers,
+            hold_s=node.wait_s,
+        )
         self._lag = Lag(120.0)
         # A notice ends this node only: the memory of the others is needed.
         self._regroup = Regroup(
@@ -228,16 +248,29 @@ class _Launcher:
         if leads:
             # A new store for each epoch: in the last one ranks would find keys of dead ranks.
             self._gate.store = host_loopback_store(timedelta(seconds=CONNECT_S))
-        self._control.shown = {**self._control.shown, "ready": epoch.number}
+        self._control.shown = {
+            **self._control.shown,
+            "ready": epoch.number,
+        }
         statuses = self._await_statuses(epoch)
         if statuses is None:
             return None
         if leads:
-            return self._run_ranks(epoch, self._gate.store.port, statuses, start)
+            return self._run_ranks(
+                epoch,
+                self._gate.store.port,
+                statuses,
+                start,
+            )
         host, control_port = self._node.nodes[epoch.lead.index]
         tunnel = Tunnel((host, control_port + 1), join_key(self._node.run))
         try:
-            return self._run_ranks(epoch, tunnel.port, statuses, start)
+            return self._run_ranks(
+                epoch,
+                tunnel.port,
+                statuses,
+                start,
+            )
         finally:
             tunnel.close()
 

@@ -50,7 +50,12 @@ class Training:
 
     def check_range(self, *names: str, low: float, high: float = math.inf) -> None:
         for name in names:
-            between(f"{name} is out of range", getattr(self, name), low, high)
+            between(
+                f"{name} is out of range",
+                getattr(self, name),
+                low,
+                high,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

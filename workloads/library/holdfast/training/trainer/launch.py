@@ -147,7 +147,11 @@ def _run_agent(
     return [{"code": failure.exitcode} for failure in result.failures.values()]
 
 
-def _forward_notice(shutdown: Shutdown, status: SharedStatus, window_s: float) -> None:
+def _forward_notice(
+    shutdown: Shutdown,
+    status: SharedStatus,
+    window_s: float,
+) -> None:
     """Forwards the notice to every rank and kills the remaining ranks when the window ends.
 
     Runs in a thread of the agent.

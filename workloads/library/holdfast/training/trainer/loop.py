@@ -90,7 +90,12 @@ def train(
             seed_draws(mixed_seed(config.seed, step, rank), device)
             with ckpt.computing():
                 stopwatch.start()
-                inputs, following = share(samples, progress.consumed, config, rank)
+                inputs, following = share(
+                    samples,
+                    progress.consumed,
+                    config,
+                    rank,
+                )
                 loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
                 stopwatch.stop()
                 optimizer.zero_grad()

@@ -60,7 +60,12 @@ class Attention(nn.Module):
     def _split_heads(self, x: Tensor) -> Tensor:
         """Maps (batch, length, width) to (batch, heads, length, width / heads)."""
         batch, length, width = x.shape
-        parts = x.view(batch, length, self.heads, width // self.heads)
+        parts = x.view(
+            batch,
+            length,
+            self.heads,
+            width // self.heads,
+        )
         return parts.transpose(1, 2)
 
 

@@ -49,7 +49,10 @@ class Progress:
         self.consumed += self._batch
 
     def state_dict(self) -> dict[str, Any]:
-        return self._facts | {"world_size": self._world_size, "consumed": self.consumed}
+        return self._facts | {
+            "world_size": self._world_size,
+            "consumed": self.consumed,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the position. Raises InputError if the model, seed or text differs."""

@@ -54,7 +54,14 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
     """
     if config.nodes == 1:
         use_loopback()
-        return SingleNodeRendezvous(LOOPBACK, 0, 0, 1, config.run, math.ceil(config.peer_timeout_s))
+        return SingleNodeRendezvous(
+            LOOPBACK,
+            0,
+            0,
+            1,
+            config.run,
+            math.ceil(config.peer_timeout_s),
+        )
     host, port = config.first_node
     is_first_node = is_named(host, socket.gethostname()) or is_local(host)
     if not is_first_node:
