@@ -1,4 +1,4 @@
-"""The commands `holdfast train run`, `elastic` and `ranks`. Torch is imported only when one runs."""
+"""Commands `holdfast train run`, `elastic` and `ranks`, which import torch only when they run."""
 
 import os
 import re

@@ -51,8 +51,8 @@ class Nodes:
             yield pods
 
     def ended(self, at_step: int, take_down: Callable[[Pods], object]) -> list[int]:
-        """Start all, wait until `at_step` is done, take down; their exit codes as a shell shows
-        them.
+        """Starts all, waits until `at_step` is done, takes down, and returns exit codes as a shell
+        shows them.
         """
         with self.started() as pods:
             self.wait_for_step(pods, at_step)

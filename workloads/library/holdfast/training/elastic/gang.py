@@ -81,7 +81,8 @@ class ElasticGang:
         hold_s: Seconds that too few members wait.
         silent_s: Seconds after which a member on an unreachable machine counts as lost; five times
             as long if the machine is reachable and the process does not answer.
-        lag_s: Seconds that members wait in a step for one that answers; doubled if it was too short.
+        lag_s: Seconds that members wait in a step for one that answers; doubled if it was too
+            short.
         tuning: Further settings of checkpoints.
     """
 

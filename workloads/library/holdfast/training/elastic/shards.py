@@ -1,4 +1,5 @@
-"""Logical shards: a fixed division of every global batch, assigned again when the gang changes size.
+"""Logical shards: a fixed division of every global batch, assigned again when the gang changes
+size.
 
 The global batch of a step is always the same V shards; each of W ranks takes a contiguous range and
 accumulates. So the samples, their order and the learning rate do not depend on the number of nodes.

@@ -2,7 +2,8 @@
 """A loop over objects from `accelerator.prepare`: `python -m
 holdfast.training.examples.accelerate_loop URL [EPOCHS]`.
 
-Start it again after any exit: it continues at the next batch, also within an epoch. Needs holdfast-gke[accelerate].
+Start it again after any exit: it continues at the next batch, also within an epoch. Needs
+holdfast-gke[accelerate].
 """
 
 import argparse

@@ -2,7 +2,8 @@
 """Lightning with one more callback: `python -m holdfast.training.examples.lightning_trainer URL
 [STEPS]`.
 
-Start it again after any exit: it continues at the next batch, also within an epoch. Needs holdfast-gke[lightning].
+Start it again after any exit: it continues at the next batch, also within an epoch. Needs
+holdfast-gke[lightning].
 """
 
 import argparse

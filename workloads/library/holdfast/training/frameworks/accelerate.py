@@ -64,7 +64,7 @@ class AccelerateCheckpointer:
             yield batch
 
     def tick(self) -> None:
-        """Reports that a batch is done. Call after each batch, also if the optimizer did not step."""
+        """Reports that a batch is done. Called after each one, also without an optimizer step."""
         self.step += 1
         # A checkpoint does not contain gradients that are still being accumulated.
         if self._accelerator.sync_gradients:

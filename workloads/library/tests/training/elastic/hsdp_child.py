@@ -95,18 +95,18 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 def bits(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    of: Callable[[torch.Tensor], torch.Tensor] = whole,
+    select: Callable[[torch.Tensor], torch.Tensor] = whole,
 ) -> str:
-    """Digest of every tensor, of which `of` gives what counts."""
+    """Returns the digest of the part of every tensor that `select` returns."""
     total = hashlib.sha256()
     for name, tensor in sorted(capture({"model": model, "optimizer": optimizer}).tensors.items()):
         if not name.startswith(RNG_KEY):
-            flat = of(tensor).detach().cpu().reshape(-1).contiguous()
+            flat = select(tensor).detach().cpu().reshape(-1).contiguous()
             total.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 
 if __name__ == "__main__":
-    found = json.loads(sys.argv[1])
-    process_group.CONNECT_S = found["connect_s"]
-    run_cli(lambda: train(found))
+    settings = json.loads(sys.argv[1])
+    process_group.CONNECT_S = settings["connect_s"]
+    run_cli(lambda: train(settings))

@@ -60,7 +60,7 @@ class Played:
         return self._next
 
     def hears(self, survey: Survey, *, after_s: float) -> bool:
-        """Whether the place counts as lost then."""
+        """Returns whether the member counts as lost after this survey."""
         self._next = survey
         self.now_s = self.now_s + after_s
         self.detector.survey()
@@ -78,7 +78,7 @@ def test_unreachable_machine_is_lost_after_the_short_limit() -> None:
 
 
 @pytest.mark.parametrize("survey", [UNANSWERED, UNASKED])
-def test_process_of_a_reachable_machine_has_the_long_limit(survey: Survey) -> None:
+def test_process_on_a_reachable_machine_has_the_long_limit(survey: Survey) -> None:
     played = Played()
     assert played.rounds_until_lost(survey, each_s=1.25) == PATIENCE * SILENT_S / 1.25
     assert played.rounds_until_lost(survey, each_s=1.25) == 1, "it stays lost until it answers"
@@ -95,7 +95,7 @@ def test_observer_that_was_not_scheduled_does_not_blame_others(survey: Survey) -
     assert not played.hears(ANSWERED, after_s=0.25)
 
 
-def test_time_before_the_first_survey_counts_only_as_far_as_the_observer_ran() -> None:
+def test_silence_before_the_first_survey_is_capped() -> None:
     played = Played()
     played.detector = FailureDetector(
         cast(Peers, played),
@@ -118,7 +118,7 @@ def test_one_failed_connection_after_a_long_silence_is_not_a_loss() -> None:
     assert played.hears(GONE, after_s=0.25), "a process that died after it was starved"
 
 
-def test_silence_is_carried_over_to_the_next_hearing() -> None:
+def test_silence_is_carried_over_to_the_next_detector() -> None:
     played = Played()
     for _ in range(11):
         assert not played.hears(UNANSWERED, after_s=1.25)
@@ -202,9 +202,9 @@ class Counted(Peers):
     missed = 0
 
     def survey(self, places: list[int]) -> Survey:
-        found = super().survey(places)
-        self.missed += bool(found.unanswered)
-        return found
+        survey = super().survey(places)
+        self.missed += bool(survey.unanswered)
+        return survey
 
 
 @pytest.mark.parametrize("me", [0, 1])
@@ -230,8 +230,8 @@ def test_member_that_is_starved_during_a_regrouping_stays_in_the_gang(
         }
         peers = [Counted(addresses, b"run") for _ in controls]
         members = [
-            Regroup(storage, "run", control, each, Lag(60.0), **limits)
-            for control, each in zip(controls, peers, strict=True)
+            Regroup(storage, "run", control, peer, Lag(60.0), **limits)
+            for control, peer in zip(controls, peers, strict=True)
         ]
         pool = ThreadPoolExecutor(max_workers=2)
         starved = controls[1 - me]
@@ -241,11 +241,11 @@ def test_member_that_is_starved_during_a_regrouping_stays_in_the_gang(
             until(lambda: peers[me].missed >= 2 or first.done())
             assert not first.done(), first.result()
         second = pool.submit(members[1 - me].find_next, EPOCH)
-        wanted = Epoch(number=2, members=EPOCH.members)
-        assert [first.result(timeout=60), second.result(timeout=60)] == [wanted, wanted]
+        expected = Epoch(number=2, members=EPOCH.members)
+        assert [first.result(timeout=60), second.result(timeout=60)] == [expected, expected]
 
 
-def test_newcomer_founds_no_gang_beside_a_starved_one(tmp_path: Path) -> None:
+def test_newcomer_creates_no_gang_next_to_a_starved_one(tmp_path: Path) -> None:
     addresses = tuple((LOCAL, port) for port in free_ports(2))
     with ExitStack() as stack:
         controls = []

@@ -5,7 +5,7 @@ The model: each member meets the others of its epoch, takes the furthest state a
 up steps with them. A collective ends for a member once all have begun it, and fails, at any moment,
 once one of them is gone. So survivors of a death differ by a step. What the lead proposes is the
 product's own `successor`; the storage keeps the first proposal of each number. A lead's patience
-may end at any moment: whoever it leaves behind is what a frozen member is. With `again` who was
+may end at any moment: whoever it leaves behind is what a frozen member is. With `rejoins` who was
 left behind asks to come in: those that it can see, who may not know yet that their epoch is over.
 """
 
@@ -34,12 +34,12 @@ class Place(NamedTuple):
     phase: str = "meet"
     """asking, meet, met, compute, reduce, lost, finish, or one of GONE."""
     epoch: int = 1
-    """Of `asking`: the one that left it out; 0: it has just come."""
+    """Epoch that expelled it, in phase `asking`; 0 if it is new."""
     step: int = 0
     sums: int = 0
     """Begun in this epoch."""
     without: frozenset[int] = frozenset()
-    """Of `lost`: who leaves at this boundary."""
+    """Members that leave at this boundary, in phase `lost`."""
 
 
 class State(NamedTuple):
@@ -58,14 +58,14 @@ class State(NamedTuple):
     late: int = 0
     """Times that a collective failed because a member was slow."""
 
-    def pruned(self) -> "State":
-        """Without what nobody alive can look at any more."""
+    def prune(self) -> "State":
+        """Returns the state without parts that no living member can read."""
         alive = [place for place in self.places if place.phase not in GONE]
         oldest = min(((place.epoch, place.sums) for place in alive), default=(1 << 30, 0))
-        gone = (Place(phase=place.phase, epoch=0, step=place.step) for place in self.places)
+        settled = (Place(phase=place.phase, epoch=0, step=place.step) for place in self.places)
         return self._replace(
             places=tuple(
-                g if g.phase in GONE else p for g, p in zip(gone, self.places, strict=True)
+                g if g.phase in GONE else p for g, p in zip(settled, self.places, strict=True)
             ),
             begun=frozenset(b for b in self.begun if (b[1], b[2]) >= oldest),
             reported=frozenset(r for r in self.reported if r[0] >= oldest[0]),
@@ -94,11 +94,12 @@ class Model:
     impatient: int = 0
     late: int = 0
     newcomer: bool = False
-    again: bool = False
+    rejoins: bool = False
     remembers: bool = True
-    """Which epoch left it out, while it asks."""
+    """Says whether a member that asks to join knows which epoch expelled it."""
     skips_askers: bool = True
-    """At the end, where the lowest member of the epoch commits."""
+    """Says whether members that ask to join are skipped at the end, when the lowest member commits.
+    """
     min_nodes: int = 1
     repairs: bool = True
     create_only: bool = True
@@ -122,22 +123,22 @@ class Model:
             yield from move(state, index, place)
 
     def _asking(self, state: State, index: int, place: Place) -> Iterator[State]:
-        others = [(o, p) for o, p in enumerate(state.places) if p.phase not in GONE and o != index]
-        at_work = [(-p.epoch, o) for o, p in others if p.phase != "asking"]
+        alive = [(o, p) for o, p in enumerate(state.places) if p.phase not in GONE and o != index]
+        at_work = [(-p.epoch, o) for o, p in alive if p.phase != "asking"]
         if at_work:
-            found = state.epochs[-min(at_work)[0] - 1]
-            if MEMBERS[index] in found.members and (
-                found.number > place.epoch or not self.remembers
+            newest = state.epochs[-min(at_work)[0] - 1]
+            if MEMBERS[index] in newest.members and (
+                newest.number > place.epoch or not self.remembers
             ):
-                met_before = AGAIN if found.number <= place.epoch else 0
+                met_before = AGAIN if newest.number <= place.epoch else 0
                 yield state.with_place(
-                    index, Place(epoch=found.number, step=place.step, sums=met_before)
+                    index, Place(epoch=newest.number, step=place.step, sums=met_before)
                 )
-        elif not others:
+        elif not alive:
             # it takes up the newest checkpoint
             yield state.with_place(index, place._replace(phase="alone"))
-        elif index < min(o for o, _ in others):
-            members = tuple(MEMBERS[place] for place in sorted([index, *(o for o, _ in others)]))
+        elif index < min(o for o, _ in alive):
+            members = tuple(MEMBERS[place] for place in sorted([index, *(o for o, _ in alive)]))
             epoch = Epoch(number=len(state.epochs) + 1, members=members)
             yield self._enters(state._replace(epochs=(*state.epochs, epoch)), index, epoch)
 
@@ -150,8 +151,8 @@ class Model:
         members = self._members(state, place)
         if steps.keys() == members:
             # nobody: the checkpoint
-            known = [step for step in steps.values() if step != NO_STATE] or [0]
-            assert max(known) - min(known) <= 1, f"survivors differ by more than a step: {state}"
+            counts = [step for step in steps.values() if step != NO_STATE] or [0]
+            assert max(counts) - min(counts) <= 1, f"survivors differ by more than a step: {state}"
             step = source(steps) if self.repairs else place.step
             yield state.with_place(index, place._replace(phase="compute", step=step))
         yield from self._fails(state, index, place)
@@ -184,11 +185,11 @@ class Model:
         yield from self._fails(state, index, place)
 
     def _calls(self, state: State, index: int, place: Place) -> bool:
-        """Whether it is the lead, and calls for a regrouping: one for all of this sum, since it
-        rides on it.
+        """Returns whether it is the lead and calls for a regrouping: one for all of this sum, since
+        it rides on it.
         """
-        asked = any(other.phase == "asking" for other in state.places)
-        return asked and state.epochs[place.epoch - 1].lead.index == index
+        has_joiner = any(other.phase == "asking" for other in state.places)
+        return has_joiner and state.epochs[place.epoch - 1].lead.index == index
 
     def _lost(self, state: State, index: int, place: Place) -> Iterator[State]:
         epoch = state.epochs[place.epoch - 1]
@@ -215,8 +216,8 @@ class Model:
         silent = {m.index for m in living if m.index != index} - reported
         # Who has done the last step, was left out or has gone on never reports: there, patience
         # always ends.
-        others = [state.places[p] for p in silent]
-        free = all(o.phase in ("finish", "asking") or o.epoch > epoch.number for o in others)
+        silent_places = [state.places[p] for p in silent]
+        free = all(o.phase in ("finish", "asking") or o.epoch > epoch.number for o in silent_places)
         for patient in (True, False) if free or state.impatient < self.impatient else (True,):
             proposal = successor(
                 epoch,
@@ -242,9 +243,9 @@ class Model:
     def _enters(self, state: State, index: int, epoch: Epoch) -> State:
         place = state.places[index]
         if MEMBERS[index] not in epoch.members:
-            again = Place(phase="asking", epoch=epoch.number, step=NO_STATE)
-            gone = place._replace(phase="expelled", without=frozenset())
-            return state.with_place(index, again if self.again else gone)
+            newcomer = Place(phase="asking", epoch=epoch.number, step=NO_STATE)
+            expelled = place._replace(phase="expelled", without=frozenset())
+            return state.with_place(index, newcomer if self.rejoins else expelled)
         phase = "done" if epoch.ending else "meet"
         return state.with_place(index, Place(phase=phase, epoch=epoch.number, step=place.step))
 
@@ -260,14 +261,14 @@ class Model:
 
     def _fails(self, state: State, index: int, place: Place) -> Iterator[State]:
         members = self._members(state, place)
-        others = [state.places[p] for p in members - {index}]
-        lost = state.with_place(index, place._replace(phase="lost", without=frozenset()))
+        peers = [state.places[p] for p in members - {index}]
+        after = state.with_place(index, place._replace(phase="lost", without=frozenset()))
         if any(
-            o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in others
+            o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in peers
         ):
-            yield lost
+            yield after
         elif state.late < self.late:
-            yield lost._replace(late=state.late + 1)
+            yield after._replace(late=state.late + 1)
 
     def _has_closed(self, other: Place, place: Place) -> bool:
         return other.epoch == place.epoch and other.phase in ("lost", "finish")
@@ -278,13 +279,13 @@ class Model:
     def check_end(self, state: State) -> None:
         phases = [place.phase for place in state.places]
         assert GONE.issuperset(phases), f"stuck: {state}"
-        ended = [place for place in state.places if place.phase == "done"]
+        finished = [place for place in state.places if place.phase == "done"]
         if self.min_nodes == 1:
-            assert all(place.step == self.steps for place in ended), (
+            assert all(place.step == self.steps for place in finished), (
                 f"ended before the last step: {state}"
             )
             spent = sum(phase in ("dead", "left") for phase in phases)
-            assert ended or spent, f"nobody is left although nobody was lost: {state}"
+            assert finished or spent, f"nobody is left although nobody was lost: {state}"
         newest = state.epochs[-1]
         survivors = [m for m in newest.members if state.places[m.index].phase == "expelled"]
         assert not survivors, f"a member of the newest epoch was left behind: {state}"
@@ -301,25 +302,25 @@ class Model:
         Model(deaths=2, notices=1),
         Model(notices=1, impatient=1),
         Model(newcomer=True, notices=1, impatient=1),
-        Model(again=True, impatient=1, late=1, steps=1),
-        Model(again=True, impatient=1, late=1, deaths=0),
+        Model(rejoins=True, impatient=1, late=1, steps=1),
+        Model(rejoins=True, impatient=1, late=1, deaths=0),
     ],
     ids=str,
 )
-def test_every_interleaving_of_three_members_ends_well(model: Model) -> None:
+def test_interleavings_with_three_members_end_well(model: Model) -> None:
     assert explore(model) > 500
 
 
 @pytest.mark.parametrize(
-    ("broken", "found"),
+    ("broken", "failure"),
     [
         (Model(repairs=False), "two different steps"),
         (
             Model(create_only=False, impatient=1),
             "two different steps|stuck|left behind|more than a step",
         ),
-        (Model(again=True, impatient=1, late=1, deaths=0, remembers=False), "no end"),
-        (Model(again=True, impatient=1, deaths=0, skips_askers=False), "stuck"),
+        (Model(rejoins=True, impatient=1, late=1, deaths=0, remembers=False), "no end"),
+        (Model(rejoins=True, impatient=1, deaths=0, skips_askers=False), "stuck"),
     ],
     ids=[
         "no-repair",
@@ -328,6 +329,6 @@ def test_every_interleaving_of_three_members_ends_well(model: Model) -> None:
         "an-asker-that-is-to-commit",
     ],
 )
-def test_the_model_finds_a_broken_protocol(broken: Model, found: str) -> None:
-    with pytest.raises(AssertionError, match=found):
+def test_the_model_finds_a_broken_protocol(broken: Model, failure: str) -> None:
+    with pytest.raises(AssertionError, match=failure):
         explore(broken)

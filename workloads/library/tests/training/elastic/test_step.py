@@ -17,7 +17,7 @@ TORCH = str(Path(torch.__file__).parent)
 SHARDS = 3
 STEPS = 40
 MOST_CALLS = 95
-"""Of Python's and of C's functions."""
+"""Number of calls of Python and C functions."""
 EXCHANGE_EVERY = 5
 """Steps between two comparisons of the members' pace."""
 
@@ -29,7 +29,7 @@ def test_an_undisturbed_step_makes_few_calls_and_seldom_a_tensor(tmp_path: Path)
     steps: list[list[str]] = []
 
     def note(frame: FrameType, event: str, called: Any) -> None:
-        files = [each.f_code.co_filename for each in (frame, frame.f_back) if each]
+        files = [caller.f_code.co_filename for caller in (frame, frame.f_back) if caller]
         if (
             event in ("call", "c_call")
             and files[0] != __file__
