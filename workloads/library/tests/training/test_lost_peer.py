@@ -1,4 +1,4 @@
-"""How a rank ends whose peer is gone: as a loss, which is expected, and not as a bug."""
+"""Exit of a rank that loses its peer: an expected loss, not a bug."""
 
 import os
 import subprocess
