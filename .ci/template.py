@@ -72,6 +72,7 @@ LEFT_OUT = (
     "tests/infra/ops/test_check.py",
     "tests/infra/ops/test_prove*",
     "tests/infra/test_runs_apart.py",
+    "tests/infra/test_teams_apart.py",
     "tests/infra/bucket_access.py",
     "tests/monitoring/test_stack.py",
     "tests/plan/test_apply.py",

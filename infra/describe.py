@@ -22,7 +22,7 @@ from holdfast.platform.document import (
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import QUEUES, Capacity
 from holdfast.vocabulary.kubernetes import PRIORITIES
-from holdfast.vocabulary.roles import DATABASE_ROLES, DEFAULT_TEAM, KSA_NAMESPACES, ROLES
+from holdfast.vocabulary.roles import DEFAULT_TEAM, KSA_NAMESPACES, ROLES
 from infra.contract.names import BUCKETS
 from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
 from infra.environments import Environment, load, names
@@ -61,7 +61,10 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
             c.value: queue for c, queue in QUEUES.items() if c is not Capacity.RESERVED or reserves
         },
         priorities={name: priority.value for name, priority in PRIORITIES.items()},
-        accounts={role: environment.service_account_email(role) for role in ROLES},
+        accounts={
+            role: environment.service_account_email(role)
+            for role in (*ROLES, *(team.role for team in environment.teams))
+        },
         workload_pool=environment.workload_pool,
         buckets={purpose: environment.bucket(purpose) for purpose in BUCKETS},
         registry=environment.image_registry,
@@ -142,7 +145,7 @@ def _damaged(name: str, why: object) -> InputError:
 def _database(environment: Environment) -> Database | None:
     if environment.database is None:
         return None
-    users = {role: environment.database_user(role) for role in DATABASE_ROLES}
+    users = {role: environment.database_user(role) for role in environment.database_roles}
     return Database(connection=environment.database_connection, users=users)
 
 
@@ -155,6 +158,7 @@ def _teams(environment: Environment) -> tuple[Team, ...]:
                 team,
                 namespaces=team.spaces,
                 quotas={quota.source: quota.gpus for quota in team.quotas},
+                limits={limit.source: limit.gpus for limit in team.limits},
             )
             for team in environment.teams
         ),

@@ -145,7 +145,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("holdfast.runtime.logs.set_job", answering(None))
     # Beyond these lines the options have been read, and the work begins.
     for work in (
-        "training.launch.launch",
+        "training.trainer.launch.launch",
         "training.elastic.trainer.train_elastic",
         "inference.server.process.serve",
     ):

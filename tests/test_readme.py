@@ -12,9 +12,7 @@ from infra.environments.example import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-LINT = "workloads/library/holdfast/lint"
-DRILL = "workloads/library/holdfast/drill"
-ROOMS = ("infra", "workloads/library", LINT, DRILL, "monitoring", "tests")
+ROOMS = ("infra", "workloads/library", "monitoring", "tests")
 PATHS = re.findall(r"^\| ([^|]+) \| `([^`]+\.py)` \| `(\w+)` \|$", README, re.M)
 MAX_LINES = 80
 
@@ -59,7 +57,7 @@ def test_the_map_names_only_folders_that_exist() -> None:
 
 def test_what_sets_a_cluster_up_is_what_the_page_of_the_first_job_runs() -> None:
     """Whose commands are run by workloads/library/tests/cluster/test_first_job_page.py."""
-    page = (ROOT / "workloads/library/holdfast/jobs/FIRST_JOB.md").read_text().partition("## 2.")[0]
+    page = (ROOT / "workloads/library/docs/start/first-job.md").read_text().partition("## 2.")[0]
     shown = re.search(r"^make (operators-pin .*) ENV=eu && holdfast try$", README, re.M)
     assert shown and shown[1].split() == re.findall(r"^make ([a-z-]+)", page, re.M)
 

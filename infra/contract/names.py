@@ -3,10 +3,15 @@ to each other.
 """
 
 import re
+from hashlib import sha256
 
 from holdfast.support.errors import InputError
+from holdfast.vocabulary.roles import team_role
 
 PROVISIONING_PREFIX = "holdfast"
+MAX_ACCOUNT_ID = 30
+"""Characters of a service account id, as Google limits it."""
+DIGEST_LENGTH = 6
 
 # Stacks by blast radius, each after those before it.
 AREAS = ("foundation", "cluster", "monitoring")
@@ -32,6 +37,14 @@ def checked(name: str, *, limit: int, what: str) -> str:
             fix=fix,
         )
     return name
+
+
+def account_id(stem: str, role: str) -> str:
+    """Of a role's Google service account. A team's name that is too long is replaced by a digest."""
+    name = f"{stem}-{role}"
+    if role.startswith(team_role("")) and len(name) > MAX_ACCOUNT_ID:
+        name = f"{stem}-t{sha256(role.encode()).hexdigest()[:DIGEST_LENGTH]}"
+    return checked(name, limit=MAX_ACCOUNT_ID, what=f"service account id of {role}")
 
 
 def stack(area: str, env: str) -> str:

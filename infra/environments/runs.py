@@ -6,6 +6,7 @@ of its own.
 
 from dataclasses import dataclass
 
+from holdfast.vocabulary.roles import TEAMS_FOLDER
 from infra.environments.checks import between, dns_name, one_of, require, unique
 
 DEFAULT_RUN = "default"
@@ -32,6 +33,14 @@ class Run:
 
     def __post_init__(self) -> None:
         dns_name("storage.runs[].name", self.name, 50)
+        fix = "choose another name"
+        require(
+            self.name != TEAMS_FOLDER,
+            "storage.runs[].name",
+            self.name,
+            "any other: teams save there",
+            fix,
+        )
         between(f"storage.runs[{self.name}].indices", self.indices, 0, MAX_INDICES)
         unique(f"storage.runs[{self.name}].read_by", self.read_by)
         for role in self.read_by:
@@ -60,7 +69,7 @@ def check_apart(runs: tuple[Run, ...]) -> None:
     )
     unique("storage.runs[].name", [run.name for run in runs])
     unique("storage.runs: prefixes", [prefix for run in runs for prefix in run.prefixes])
-    bindings = len(runs) + sum(len(readable(runs, role)) for role in READERS)
+    bindings = conditional_bindings(runs)
     fix = "let fewer runs be read, or remove those that have ended"
     require(
         bindings <= MAX_CONDITIONS,
@@ -71,7 +80,18 @@ def check_apart(runs: tuple[Run, ...]) -> None:
     )
 
 
+def conditional_bindings(runs: tuple[Run, ...]) -> int:
+    """Bindings with a condition that runs take of the bucket's policy."""
+    return len(runs) + sum(len(readable(runs, role)) for role in READERS)
+
+
 def readable(runs: tuple[Run, ...], role: str) -> list[tuple[str, ...]]:
     """Prefixes that a role may read, as many together as one condition holds."""
-    found = tuple(prefix for run in runs if role in run.read_by for prefix in run.prefixes)
-    return [found[at : at + MAX_INDICES] for at in range(0, len(found), MAX_INDICES)]
+    return of_condition(
+        tuple(prefix for run in runs if role in run.read_by for prefix in run.prefixes)
+    )
+
+
+def of_condition(prefixes: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """As many together as one condition holds."""
+    return [prefixes[at : at + MAX_INDICES] for at in range(0, len(prefixes), MAX_INDICES)]

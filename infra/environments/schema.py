@@ -111,7 +111,7 @@ class Environment:
     teams: tuple[Team, ...] = ()
     """Those that share the cluster with the default team."""
     delivery: Delivery | None = None
-    """None: only people deploy. See infra/UPGRADING.md."""
+    """None: only people deploy. See infra/docs/how-to/upgrading.md."""
     labels: tuple[tuple[str, str], ...] = ()
     """Set on every resource that supports labels, for billing."""
     enable_apis: bool = True
@@ -245,6 +245,11 @@ class Environment:
         """What the Cloud SQL Auth Proxy connects to."""
         return f"{self.project}:{self.region}:{self.database_name}"
 
+    @property
+    def database_roles(self) -> tuple[str, ...]:
+        """Whose service accounts log in to the results database."""
+        return *roles.DATABASE_ROLES, *(team.role for team in self.teams)
+
     def database_user(self, role: str) -> str:
         """PostgreSQL's name for the service account of a role."""
         return self.service_account_email(role).removesuffix(".gserviceaccount.com")
@@ -336,7 +341,7 @@ class Environment:
         return [*self.lanes, "dead"] if self.lanes else []
 
     def account_id(self, role: str) -> str:
-        return names.checked(f"{self.stem}-{role}", limit=30, what=f"service account id of {role}")
+        return names.account_id(self.stem, role)
 
     def service_account_email(self, role: str) -> str:
         return f"{self.account_id(role)}@{self.project}.iam.gserviceaccount.com"

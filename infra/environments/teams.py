@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.vocabulary.kubernetes import NAMESPACE_KUEUE, SYSTEM_NAMESPACES
-from holdfast.vocabulary.roles import KSA_NAMESPACES
+from holdfast.vocabulary.roles import KSA_NAMESPACES, team_folder, team_role
 from infra.environments.capacity import Quota
 from infra.environments.checks import between, dns_name, forms, require, unique
-from infra.environments.runs import Run
+from infra.environments.runs import MAX_CONDITIONS, Run, conditional_bindings, of_condition
 
 TAKEN = {
     *KSA_NAMESPACES.values(),
@@ -24,14 +24,14 @@ TAKEN = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Team:
     """Apart from the default team, which has the namespaces training, batch, serving and
-    monitoring. Teams trust each other: see README.md, tenants.
+    monitoring. Its jobs share a Google service account, which can use the team's folder of the
+    checkpoints and no other.
     """
 
     name: str
     members: str = ""
-    """Google group whose members submit jobs and read in the team's namespaces, and can do nothing
-    else in the cluster. It must be in security.rbac_security_group. Empty: only the platform team
-    submits.
+    """Google group whose members submit, stop and read jobs in the team's namespaces, and can do
+    nothing else. It must be in security.rbac_security_group. Empty: only the platform team submits.
     """
     namespaces: tuple[str, ...] = ()
     """Empty: one with the team's name. Training runs of the team live in the first."""
@@ -39,12 +39,18 @@ class Team:
     """GPUs of an accelerator that the team is guaranteed in each capacity, taken from the
     environment's. It borrows what others leave idle, and gives back what it borrowed.
     """
+    limits: tuple[Quota, ...] = ()
+    """GPUs of an accelerator that the team uses at most in each capacity, borrowed ones included.
+    An accelerator without a limit: all that others leave idle.
+    """
     budget_usd: int = 0
     """A month, by Google's cost allocation, in the currency of `budget`; it warns as `budget` does.
     0: none.
     """
     runs: tuple[str, ...] = ()
-    """Of storage.runs, those that train in the team's first namespace."""
+    """Of storage.runs, those that train in the team's first namespace. Jobs of other names save in
+    the team's folder.
+    """
 
     def __post_init__(self) -> None:
         dns_name("teams[].name", self.name, 20)
@@ -54,6 +60,18 @@ class Team:
         for namespace in self.namespaces:
             dns_name(f"{at}namespaces", namespace, 40)
         unique(f"{at}quotas[].source", [quota.source for quota in self.quotas])
+        unique(f"{at}limits[].source", [limit.source for limit in self.limits])
+        least = {quota.source: quota.gpus for quota in self.quotas}
+        for limit in self.limits:
+            given = least.get(limit.source, 0)
+            fix = "raise the limit, or lower the quota"
+            require(
+                limit.gpus >= given,
+                f"{at}limits[{limit.source}].gpus",
+                limit.gpus,
+                f"at least {given}, the quota",
+                fix,
+            )
         fix = "one namespace, or no budget"  # a budget takes one label with one value
         require(
             not self.budget_usd or len(self.spaces) == 1,
@@ -62,6 +80,16 @@ class Team:
             "0 with several namespaces",
             fix,
         )
+
+    @property
+    def role(self) -> str:
+        """Of its Google service account."""
+        return team_role(self.name)
+
+    @property
+    def folder(self) -> str:
+        """Of its checkpoints, other than those of `runs`."""
+        return team_folder(self.name)
 
     @property
     def spaces(self) -> tuple[str, ...]:
@@ -114,12 +142,37 @@ def check(
             "0 without budget",
             fix,
         )
+        for limit in team.limits:
+            fix = "correct the accelerator"
+            require(
+                limit.source in gpus,
+                f"{at}limits[].source",
+                limit.source,
+                ", ".join(gpus) or "none",
+                fix,
+            )
+    bindings = conditional_bindings(runs) + sum(
+        1 + len(of_condition(prefixes_of(team, runs))) for team in teams
+    )
+    fix = "let fewer runs be read, or remove those that have ended"
+    require(
+        bindings <= MAX_CONDITIONS,
+        "teams and storage.runs: bindings",
+        bindings,
+        f"at most {MAX_CONDITIONS}",
+        fix,
+    )
     for source in {quota.source: None for team in teams for quota in team.quotas}:
         wanted = sum(guaranteed(teams, source).values())
         most = gpus.get(source, 0)
         allowed = f"at most {most} over all teams"
         fix = f"accelerators are {', '.join(gpus)}; lower the quotas of teams"
         require(wanted <= most, f"teams[].quotas[{source}].gpus", wanted, allowed, fix)
+
+
+def prefixes_of(team: Team, runs: tuple[Run, ...]) -> tuple[str, ...]:
+    """Of the checkpoints of the team's listed runs."""
+    return tuple(prefix for run in runs if run.name in team.runs for prefix in run.prefixes)
 
 
 def guaranteed(teams: Iterable[Team], accelerator: str) -> dict[str, int]:

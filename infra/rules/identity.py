@@ -140,7 +140,7 @@ READING = ("roles/storage.objectViewer", LISTING_ROLE, "roles/storage.legacyObje
 def _below(environment: Environment, grant: PlannedResource) -> set[str]:
     """Runs below whose prefixes its condition admits objects; none where it admits anything else."""
     bucket = re.escape(environment.bucket("checkpoints"))
-    term = rf'resource\.name\.startsWith\("projects/_/buckets/{bucket}/objects/([^"/]+)/"\)'
+    term = rf'resource\.name\.startsWith\("projects/_/buckets/{bucket}/objects/([^"/]+|teams/[^"/]+)/"\)'
     condition = str(grant.get("condition.expression"))
     if re.fullmatch(rf"{term}( \|\| {term})*", condition):
         return set(re.findall(term, condition))
@@ -152,8 +152,13 @@ def _folders(run: Run) -> set[str]:
 
 
 def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
-    """Whether it names one run, and a condition for the prefixes of this run and nothing else."""
+    """Whether it names one run or team, and a condition for its prefixes and nothing else."""
     found = _below(environment, grant)
+    teams = {
+        environment.member(f"team-{team.name}"): f"teams/{team.name}" for team in environment.teams
+    }
+    if _members(grant) & {*teams}:
+        return {teams.get(member) for member in _members(grant)} == found
     if not environment.storage.runs:
         return _members(grant) == {environment.member("trainer")} and found == {"default"}
     owners = {run.name: _folders(run) for run in environment.storage.runs}
@@ -178,10 +183,22 @@ def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool
             if role in run.read_by
             for name in _folders(run)
         }
+    named |= _read_by_teams(environment)
     verifies = environment.member("trainer")
     return all(
         m == verifies or (found and found <= named.get(m, set[str]())) for m in _members(grant)
     )
+
+
+def _read_by_teams(environment: Environment) -> dict[str, set[str]]:
+    """What each team's account may read besides its own folder: what the team's runs have saved."""
+    runs = environment.storage.runs
+    return {
+        environment.member(f"team-{team.name}"): {
+            name for run in runs if run.name in team.runs for name in _folders(run)
+        }
+        for team in environment.teams
+    }
 
 
 @rule(
@@ -190,15 +207,17 @@ def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool
 )
 def runs_are_read_by_name(facts: Facts) -> Iterator[Finding]:
     """If runs are isolated, batch workers and servers read only the checkpoints of runs that name
-    them.
+    them; a team's jobs read only those of the team.
     """
     environment = facts.environment
-    for grant in facts.of(*BUCKET_GRANTS) if environment.storage.runs else ():
+    teams = {*_read_by_teams(environment)}
+    for grant in facts.of(*BUCKET_GRANTS):
         ours = (
             grant.get("bucket") == environment.bucket("checkpoints")
             and grant.get("role") in READING
         )
-        if ours and not _reads_what_it_may(environment, grant):
+        judged = bool(environment.storage.runs or _members(grant) & teams)
+        if ours and judged and not _reads_what_it_may(environment, grant):
             got = f"{', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
             yield grant.finding(
                 "condition", "runs with this role in read_by", "name the role in Run.read_by", got

@@ -2,7 +2,7 @@
 recovery.
 """
 
-from holdfast.vocabulary.roles import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
+from holdfast.vocabulary.roles import DATABASE_OWNER, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
 from infra.specs.encryption import encrypted, key_in_force
 from infra.specs.identities import account, project_grant
@@ -41,10 +41,10 @@ def resources(environment: Environment) -> list[Resource]:
             after=(INSTANCE,),
             protected=protected,
         ),
-        *(_user(environment, role) for role in DATABASE_ROLES),
+        *(_user(environment, role) for role in environment.database_roles),
         *(
             _login(environment, role, right)
-            for role in DATABASE_ROLES
+            for role in environment.database_roles
             for right in ("client", "instanceUser")
         ),
     ]

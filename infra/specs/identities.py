@@ -96,7 +96,8 @@ def acting_as(environment: Environment, id: str, role: str, member: str, *after:
 
 
 def resources(environment: Environment) -> list[Resource]:
-    accounts = [service_account(environment, role) for role in roles.ROLES]
+    named = [*roles.ROLES, *(team.role for team in environment.teams)]
+    accounts = [service_account(environment, role) for role in named]
     grants = [
         project_grant(environment, role, role, granted) for role, granted in PROJECT_ROLES.items()
     ]
@@ -168,16 +169,19 @@ def workload_bindings(environment: Environment) -> list[Resource]:
     cluster does.
     """
     places = [
-        (role, namespace, f"workload-{role}") for role, namespace in roles.KSA_NAMESPACES.items()
+        (role, role, namespace, f"workload-{role}")
+        for role, namespace in roles.KSA_NAMESPACES.items()
     ]
-    spaces = [space for team in environment.teams for space in team.spaces]
+    homes = [(team, space) for team in environment.teams for space in team.spaces]
     places += [
-        (role, space, f"workload-{role}-{space}") for space in spaces for role in roles.JOB_ROLES
+        (team.role, name, space, f"workload-{name}-{space}")
+        for team, space in homes
+        for name in roles.JOB_ROLES
     ]
     pods = f"serviceAccount:{environment.workload_pool}"
     return [
         acting_as(
-            environment, id, role, f"{pods}[{namespace}/{role}]", "google_container_cluster.cluster"
+            environment, id, role, f"{pods}[{namespace}/{name}]", "google_container_cluster.cluster"
         )
-        for role, namespace, id in places
+        for role, name, namespace, id in places
     ]

@@ -6,8 +6,9 @@ the cluster's region.
 
 from holdfast.vocabulary.roles import NAMESPACE_TRAINING
 from infra.contract.names import BUCKETS
-from infra.environments.runs import READERS, Run, readable
-from infra.environments.schema import Environment
+from infra.environments.runs import READERS, Run, of_condition, readable
+from infra.environments.schema import Environment, Team
+from infra.environments.teams import prefixes_of
 from infra.specs.encryption import encrypted, key_in_force
 from infra.specs.identities import LIST_ROLE, account, bucket_roles
 from infra.specs.network import api
@@ -114,7 +115,29 @@ def _grants(environment: Environment) -> list[Resource]:
         ),
         *(grant for role in READERS for grant in _reads(environment, role)),
         *([] if environment.storage.runs else [_shared(environment)]),
+        *(grant for team in environment.teams for grant in _of_team(environment, team)),
     ]
+
+
+def _of_team(environment: Environment, team: Team) -> list[Resource]:
+    """Its own folder, what its listed runs have saved, and the data. A listing shows the names of
+    all objects.
+    """
+    own = below(environment, f"checkpoints of {team.role}", (f"{team.folder}/",))
+    grants = [
+        _grant(environment, team.role, "checkpoints", team.role, "roles/storage.objectUser", own),
+        _grant(environment, f"{team.role}-list", "checkpoints", team.role, LIST_ROLE),
+        _grant(environment, f"{team.role}-data", "data", team.role, "roles/storage.objectViewer"),
+    ]
+    for number, prefixes in enumerate(of_condition(prefixes_of(team, environment.storage.runs)), 1):
+        condition = below(environment, f"runs of {team.role} {number}", prefixes)
+        id = f"{team.role}-runs-{number}"
+        grants.append(
+            _grant(
+                environment, id, "checkpoints", team.role, "roles/storage.objectViewer", condition
+            )
+        )
+    return grants
 
 
 def _shared(environment: Environment) -> Resource:

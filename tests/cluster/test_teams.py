@@ -2,9 +2,11 @@
 the real Kueue.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -127,7 +129,8 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
     }
     assert allowed == {
         *product(("get", "list"), READ | EVERYWHERE),
-        *product(("create", "patch"), SUBMITTED),
+        *product(("create", "patch", "delete"), SUBMITTED),
+        ("patch", "workloads"),  # to stop a job; admission bounds what the patch changes
     }
     for space in ("speech", "kube-system", ""):
         found = {
@@ -179,16 +182,18 @@ def running(api: Api, namespace: str) -> int:
     )
 
 
-def test_a_team_borrows_what_another_leaves_and_gives_it_back(world: World, api: Api) -> None:
+@contextmanager
+def sharing(world: World, api: Api, **of_one: Any) -> Generator[list[str]]:
+    """Two teams with two of four GPUs each, in a cohort of their own; yields their namespaces.
+    `of_one`: more fields of the first.
+    """
+    quotas = (Quota(source="nvidia-l4", gpus=2),)
     one, other = (
-        Team(
-            name=name,
-            namespaces=(f"{world.name}-{name}",),
-            quotas=(Quota(source="nvidia-l4", gpus=2),),
-        )
+        Team(name=f"{name}-{world.name.removeprefix('t-')}", quotas=quotas)
         for name in ("one", "other")
     )
-    spaces = [team.spaces[0] for team in (one, other)]
+    one = replace(one, **of_one)
+    spaces = [one.spaces[0], other.spaces[0]]
     bodies = [
         body
         for body in made((one, other), "Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue")
@@ -200,6 +205,15 @@ def test_a_team_borrows_what_another_leaves_and_gives_it_back(world: World, api:
             body["spec"]["cohortName"] = world.name
         api.apply(api.path_of(body), body)
     try:
+        yield spaces
+    finally:
+        for body in reversed(bodies):
+            if body["kind"] in ("ClusterQueue", "Namespace"):
+                api.delete(api.path_of(body))
+
+
+def test_a_team_borrows_what_another_leaves_and_gives_it_back(world: World, api: Api) -> None:
+    with sharing(world, api) as spaces:
         for number in range(4):
             submit(api, spaces[0], f"job-{number}")
         until("it borrows all that is idle", lambda: running(api, spaces[0]) == 4)
@@ -209,7 +223,27 @@ def test_a_team_borrows_what_another_leaves_and_gives_it_back(world: World, api:
             "its owner has it back",
             lambda: (running(api, spaces[0]), running(api, spaces[1])) == (2, 2),
         )
-    finally:
-        for body in reversed(bodies):
-            if body["kind"] in ("ClusterQueue", "Namespace"):
-                api.delete(api.path_of(body))
+
+
+def test_a_team_borrows_up_to_its_limit(world: World, api: Api) -> None:
+    with sharing(world, api, limits=(Quota(source="nvidia-l4", gpus=3),)) as spaces:
+        for number in range(4):
+            submit(api, spaces[0], f"job-{number}")
+        path = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{spaces[0]}/workloads"
+
+        def waiting() -> list[str]:
+            conditions = [
+                c
+                for found in api.items(path)
+                for c in found.get("status", {}).get("conditions", ())
+            ]
+            return [
+                c["message"]
+                for c in conditions
+                if c["type"] == "QuotaReserved" and c["status"] == "False"
+            ]
+
+        until("three run", lambda: running(api, spaces[0]) == 3)
+        (message,) = until("one waits", waiting)
+        assert f"insufficient unused quota for {GPU_RESOURCE}" in message
+        assert running(api, spaces[0]) == 3

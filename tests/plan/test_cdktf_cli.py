@@ -88,7 +88,12 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         project_id="acme-example",
         project_number=NUMBER,
     )
-    page = (ROOT / "infra/UPGRADING.md").read_text().partition("## With cdktf")[2].split("```")[1]
+    page = (
+        (ROOT / "infra/docs/how-to/upgrading.md")
+        .read_text()
+        .partition("## With cdktf")[2]
+        .split("```")[1]
+    )
     export, *lines = [line.partition("#")[0].split() for line in page.strip().splitlines()[1:]]
     assert export == ["export", "HOLDFAST_ENV=eu"]
     world = apply.fresh_project("example")

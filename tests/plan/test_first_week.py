@@ -20,7 +20,7 @@ from workloads.library.tests import sample
 
 __all__ = ["fork"]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
-PAGE = "infra/FIRST_WEEK.md"
+PAGE = "infra/docs/start/first-week.md"
 FILE = "infra/environments/acmedev.py"
 RECEIPT = {
     "schema": "holdfast.receipt/1",

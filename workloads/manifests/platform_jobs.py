@@ -28,6 +28,8 @@ from holdfast.vocabulary.roles import (
     NAMESPACE_BATCH,
     NAMESPACE_MONITORING,
     NAMESPACE_TRAINING,
+    team_folder,
+    team_role,
 )
 from workloads.manifests.tenancy import EXPORTER_PORT
 
@@ -67,6 +69,8 @@ def objects(context: RenderContext) -> Iterator[Body]:
         "No job is moved for as long as it is away: one at a time",
     )
     yield verifier(context)
+    for team in context.platform.other_teams:
+        yield verifier(context, team.name)
     yield from training.rights(context)
     for namespace in context.platform.job_namespaces:
         yield from data.claim(context, namespace)
@@ -83,6 +87,8 @@ def migration(context: RenderContext) -> Iterator[Body]:
         return
     results = database.access(context, "migrator")
     rights = {"batch": "holdfast_worker", "exporter": "holdfast_exporter"}
+    teams = [team_role(team.name) for team in context.platform.other_teams]
+    rights |= {role: "holdfast_worker" for role in teams if role in instance.users}
     granted = [f"--grant={instance.users[role]}={right}" for role, right in rights.items()]
     work = _settings(
         name="migrate",
@@ -263,12 +269,23 @@ def _rule(group: str, kind: str, *verbs: str) -> client.V1PolicyRule:
     )
 
 
-def verifier(context: RenderContext) -> Body:
-    """Reads the newest checkpoints back, byte for byte: a backup that was never restored is a hope."""
+def verifier(context: RenderContext, team: str = "") -> Body:
+    """Reads the newest checkpoints back, byte for byte: a backup that was never restored is a hope.
+    `team`: those in the folder of a team.
+    """
+    name = f"verify-checkpoints-{team}" if team else "verify-checkpoints"
+    bucket = context.platform.buckets["checkpoints"]
     work = _settings(
-        name="verify-checkpoints",
+        name=name,
         role="trainer",
-        command=["python", "-m", "holdfast", "checkpoints", "list", context.checkpoints],
+        command=[
+            "python",
+            "-m",
+            "holdfast",
+            "checkpoints",
+            "list",
+            f"gs://{bucket}/{team_folder(team)}" if team else context.checkpoints,
+        ],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,
         restart="Never",
@@ -288,4 +305,4 @@ def verifier(context: RenderContext) -> Body:
         "successfulJobsHistoryLimit": 3,
         "timeZone": "Etc/UTC",
     }
-    return manifest(JOB_API, "CronJob", meta("verify-checkpoints", NAMESPACE_TRAINING), spec=spec)
+    return manifest(JOB_API, "CronJob", meta(name, NAMESPACE_TRAINING), spec=spec)

@@ -2,7 +2,7 @@
 
 # Why it is so: infra/decisions/0063; why no job selects a ComputeClass: infra/decisions/0114.
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.vocabulary.capacity import QUEUES, Capacity
@@ -49,9 +49,11 @@ def objects(context: RenderContext) -> Iterator[Body]:
     for queue, flavors in _flavors(context).items():
         for team, lent in _shares(context, flavors).items() if flavors else ():
             named = f"{team}-{queue}" if team else queue
+            limits = context.platform.team(team).limits if team else {}
             yield _cluster_queue(
                 named,
                 lent,
+                limits,
                 queued=queue == "queued",
                 team=team,
             )
@@ -119,9 +121,24 @@ def _flavor(name: str, labels: dict[str, str], tolerations: list[dict[str, str]]
     return manifest(KUEUE_API, "ResourceFlavor", meta(name), spec=spec)
 
 
+def _gpu_quota(flavor: Body, gpus: int, limits: Mapping[str, int]) -> Body:
+    """What is guaranteed of a flavor, and where its accelerator has a limit, what may be borrowed
+    beyond.
+    """
+    quota: Body = {
+        "name": GPU_RESOURCE,
+        "nominalQuota": str(gpus),
+    }
+    most = limits.get(flavor["spec"]["nodeLabels"].get(LABEL_ACCELERATOR, ""))
+    if most is None:
+        return quota
+    return quota | {"borrowingLimit": str(max(0, most - gpus))}
+
+
 def _cluster_queue(
     name: str,
     flavors: list[tuple[Body, int]],
+    limits: Mapping[str, int],
     *,
     queued: bool,
     team: str,
@@ -132,10 +149,7 @@ def _cluster_queue(
             {
                 "name": flavor["metadata"]["name"],
                 "resources": [
-                    {
-                        "name": GPU_RESOURCE,
-                        "nominalQuota": str(gpus),
-                    },
+                    _gpu_quota(flavor, gpus, limits),
                     {
                         "name": "cpu",
                         "nominalQuota": str(gpus * 100),

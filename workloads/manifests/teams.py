@@ -17,6 +17,7 @@ from holdfast.vocabulary.kubernetes import (
     api_group,
 )
 from holdfast.vocabulary.roles import JOB_ROLES, NAMESPACE_MONITORING
+from workloads.manifests import team_admission
 from workloads.manifests.tenancy import namespace, pod_security
 
 READS = ("get", "list", "watch")
@@ -36,6 +37,9 @@ READ = {
     api_group(KUEUE_API): ("localqueues", "workloads"),
     api_group(PROVISIONING_API): ("provisioningrequests",),
 }
+# Kueue starts a suspended job again: to stop one, its Workload is set inactive (team_admission.py
+# guards the rest).
+SUSPENDED = {api_group(KUEUE_API): ("workloads",)}
 # Of no namespace: free GPUs and quotas, which say why a job waits.
 CAPACITY = {"": ("nodes",), api_group(KUEUE_API): ("clusterqueues",)}
 PEOPLE = "holdfast-people"
@@ -47,8 +51,13 @@ def objects(context: RenderContext) -> Iterator[Body]:
         for space in team.namespaces:
             labels = pod_security("restricted") | {LABEL_TEAM: team.name}
             yield from namespace(context, space, JOB_ROLES, labels)
+            yield team_admission.reserved_priorities(space)
             if team.members:
-                rules = [*_rules(SUBMITTED, *READS, "create", "patch"), *_rules(READ, *READS)]
+                rules = [
+                    *_rules(SUBMITTED, *READS, "create", "patch", "delete"),
+                    *_rules(READ, *READS),
+                    *_rules(SUSPENDED, "patch"),
+                ]
                 yield from for_groups("Role", PEOPLE, space, rules, [team.members])
     groups = sorted({team.members for team in teams if team.members})
     if groups:
@@ -60,6 +69,8 @@ def objects(context: RenderContext) -> Iterator[Body]:
         )
         yield from for_groups("Role", PEOPLE, NAMESPACE_MONITORING, [document], groups)
         yield from for_groups("ClusterRole", PEOPLE, None, _rules(CAPACITY, *READS), groups)
+    if teams:
+        yield from team_admission.objects()
 
 
 def _rules(kinds: dict[str, tuple[str, ...]], *verbs: str) -> list[client.V1PolicyRule]:

@@ -49,7 +49,8 @@ def namespace(
     """With the accounts of the roles `of_it`, its bounds and its network policies."""
     yield manifest("v1", "Namespace", meta(name, labels=labels))
     for role in of_it:
-        yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.platform.accounts[role]})
+        acts_as = context.platform.accounts[context.platform.role_in(name, role)]
+        yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: acts_as})
     # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.
     for run in context.platform.runs:
         if "trainer" in of_it and context.platform.namespace_of(run.name) == name:

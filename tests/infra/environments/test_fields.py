@@ -133,6 +133,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Storage.runs", "at most 90", on(STORAGE, runs=tuple(Run(name=f"r{n}") for n in range(91)))),
     ("Storage.runs", "bindings", on(STORAGE, runs=MANY)),
     ("Run.name", "storage.runs[].name", on(RUN, name="Train/..")),
+    ("Run.name", "teams save there", on(RUN, name="teams")),
     ("Cluster.name", "cluster.name", on(CLUSTER, name="ML prod")),
     ("NodeGroup.reservation", "one for capacity reserved", on(SPOT, reservation=RESERVED)),
     (
@@ -158,6 +159,8 @@ WRONG: list[tuple[str, str, Make]] = [
         on(ENV, teams=(replace(TEAM, quotas=(Quota(source="nvidia-l4", gpus=99),)),)),
     ),
     ("Team.quotas", "accelerators are", on(ENV, teams=(replace(TEAM, quotas=(QUOTA,)),))),
+    ("Team.limits", "at least 4", on(TEAM, quotas=(QUOTA,), limits=(replace(QUOTA, gpus=3),))),
+    ("Team.limits", "nvidia-l4", on(ENV, teams=(replace(TEAM, limits=(QUOTA,)),))),
     ("Team.budget_usd", "several namespaces", on(TEAM, budget_usd=9, namespaces=("a", "b"))),
     ("Team.budget_usd", "billing account", on(ENV, teams=(replace(TEAM, budget_usd=9),))),
     ("Team.runs", "storage.runs", on(ENV, teams=(replace(TEAM, runs=("train",)),))),

@@ -1,13 +1,13 @@
-"""Asynchronous, verified checkpoints that may be killed at any moment. What a user's own trainer
-imports.
+"""Asynchronous, verified checkpoints that survive a kill at any moment: the API for a trainer.
 
-    with Checkpointer("gs://bucket/runs", {"model": model, "optimizer": optimizer}, run="run-7") as ckpt:
+    state = {"model": model, "optimizer": optimizer}
+    with Checkpointer("gs://bucket/runs", state, run="run-7") as ckpt:
         for step in range(ckpt.step, total_steps):
             train_step()
             ckpt.tick(step + 1)
 
-Needs torch and google-crc32c; gs:// needs google-cloud-storage. Names load on first use, so that
-the uploader process and the command line start without torch.
+Needs torch and google-crc32c; gs:// also needs google-cloud-storage. Names load on first use, so
+that the uploader process and the command line start without torch.
 """
 
 from importlib import import_module
@@ -19,7 +19,7 @@ from holdfast.support.distribution import require_no_foreign_package
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer
     from holdfast.checkpoint.format.commit import committed_steps
-    from holdfast.checkpoint.restore.loading import load_tensors
+    from holdfast.checkpoint.restore.tensor_loading import load_tensors
     from holdfast.checkpoint.settings import Tuning
     from holdfast.checkpoint.state import PerRank
     from holdfast.checkpoint.state.tracking import track
@@ -31,7 +31,7 @@ _HOME = {
     "PerRank": "state",
     "Tuning": "settings",
     "committed_steps": "format.commit",
-    "load_tensors": "restore.loading",
+    "load_tensors": "restore.tensor_loading",
     "track": "state.tracking",
 }
 

@@ -1,8 +1,8 @@
-"""When to save: every N steps, every N seconds, or at the interval that loses least.
+"""Schedules of saves: every N steps, every N seconds, or at the interval that loses least.
 
 The interval follows Young 1974 and Daly 2006, from the measured cost of a save and the measured
 hazard: events over exposure, where time without an event counts too (censored), so that a quiet run
-saves less often. Until an event or some hours have been seen, a save follows the one before as long
+saves less often. Until an event or some hours have been observed, saves follow each other as long
 as that costs less than 2 % of the time.
 """
 
@@ -23,12 +23,14 @@ class EverySteps:
     def due(self, step: int) -> bool:
         return step % self._steps == 0
 
-    def saved(self, step: int) -> None:
+    def record_save(self, step: int) -> None:
         pass
 
 
 class EverySeconds:
-    """The coordinator calls `interval_s` at each plan point, so it may change as measurements come."""
+    """Saves when `interval_s` has passed. The coordinator calls it at each planned step, so it may
+    change as measurements come.
+    """
 
     def __init__(
         self,
@@ -42,34 +44,35 @@ class EverySeconds:
         self._ranks = ranks
         self._clock = clock
         self._first_step = step
-        self._began = clock()
-        # A launch without a save yet counts from its start, or the first plan point would save at
+        self._started_at = clock()
+        # A launch without a save yet counts from its start, or the first planned step would save at
         # once.
         self._last_save = clock()
-        self._next_point = step + 2  # the first step compiles and warms up
+        self._planned_step = step + 2  # the first step compiles and warms up
 
     def due(self, step: int) -> bool:
-        if step < self._next_point:
+        if step < self._planned_step:
             return False
-        save, self._next_point = self._ranks.agree(None, lambda _: self._plan(step))
-        return bool(save)
+        is_due, self._planned_step = self._ranks.agree(None, lambda _: self._plan(step))
+        return bool(is_due)
 
-    def saved(self, step: int) -> None:
+    def record_save(self, step: int) -> None:
         self._last_save = self._clock()
 
     def _plan(self, step: int) -> tuple[bool, int]:
+        """Returns whether a save is due, and the step at which to plan again."""
         now = self._clock()
-        done = step - self._first_step
+        steps = step - self._first_step
         # Over the whole launch, saves included: that is what a second between saves is made of.
-        step_s = (now - self._began) / done
-        left_s = self._last_save + self._interval_s() - now
-        save = left_s < step_s / 2
-        ahead_s = self._interval_s() if save else left_s
+        step_s = (now - self._started_at) / steps
+        remaining_s = self._last_save + self._interval_s() - now
+        is_due = remaining_s < step_s / 2
+        ahead_s = self._interval_s() if is_due else remaining_s
         # An early estimate of the step time is a bad one: look again before trusting it for long.
-        return save, step + max(1, min(int(ahead_s / step_s), done))
+        return is_due, step + max(1, min(int(ahead_s / step_s), steps))
 
 
-def cadence_of(
+def make_cadence(
     setting: Setting,
     auto_s: Callable[[], float],
     ranks: Ranks,
@@ -82,17 +85,17 @@ def cadence_of(
 
 
 HOUR_S = 3600.0
-# What is assumed before anything is seen, weighing as much as one event: one eviction in six hours.
+# Assumed before anything is observed, with the weight of one event: one eviction in six hours.
 PRIOR_EVENTS = 1.0
 PRIOR_EXPOSURE_S = 6 * HOUR_S
-# Share of the training time that saves may cost while the prior is all that is known of evictions.
+# Share of the training time that saves may cost while only the prior tells the eviction rate.
 UNKNOWN_CHURN_COST = 0.02
 _SMOOTHING = 0.1
 
 
 @dataclass(kw_only=True)
 class Hazard:
-    """Evictions of the whole job: with a gang, any node's end is one event."""
+    """The rate of evictions of the whole job. In a gang, the end of any node is one event."""
 
     events: float = 0.0
     exposure_s: float = 0.0
@@ -100,61 +103,71 @@ class Hazard:
 
     @property
     def rate(self) -> float:
-        """Evictions per second: what was seen, shrunk towards the prior."""
-        # With the prior the rate is never zero: a run that has seen nothing yet must not stop
-        # saving.
+        """Evictions per second: the observed rate, shrunk towards the prior."""
+        # With the prior the rate is never zero: a run without an eviction yet must not stop saving.
         return (self.events + PRIOR_EVENTS) / (self.exposure_s + PRIOR_EXPOSURE_S)
 
     @property
-    def known(self) -> bool:
-        """Whether what was seen weighs more than the prior."""
+    def is_measured(self) -> bool:
+        """True if observations weigh more than the prior."""
         return self.events > 0 or self.exposure_s > PRIOR_EXPOSURE_S
 
     @classmethod
-    def resumed(cls, notes: Mapping[str, Any]) -> Self:
-        """`notes` of the restored checkpoint; empty at the start of a run."""
+    def from_notes(cls, notes: Mapping[str, Any]) -> Self:
+        """Reads the notes of the restored checkpoint, which are empty at the start of a run.
+
+        A restart after a run that had not ended counts as an eviction.
+        """
         if not notes:
             return cls()
-        # lists, of which an older release had a number for each band of node age
-        saved = notes["hazard"]
+        # Lists: an older release had one number for each band of node age.
+        counts = notes["hazard"]
         return cls(
-            events=sum(saved["events"]) + (not notes.get("ended")),
-            exposure_s=sum(saved["exposure_s"]),
+            events=sum(counts["events"]) + (not notes.get("ended")),
+            exposure_s=sum(counts["exposure_s"]),
         )
 
-    def notes(self, *, ended: bool = False) -> dict[str, Any]:
-        """Up to now, censored: this launch still runs."""
+    def notes(self, *, is_complete: bool = False) -> dict[str, Any]:
+        """Returns the counts up to now, censored, since this launch still runs."""
         now = time.monotonic()
         self.exposure_s += now - self._counted_to
-        # Or the same time would be counted again by the next save.
+        # Otherwise the next save would count the same time again.
         self._counted_to = now
         return {
             "hazard": {
                 "events": [self.events],
                 "exposure_s": [self.exposure_s],
             },
-            "ended": ended,
+            "ended": is_complete,
         }
 
 
 class SaveCostModel:
-    """Measures what a save costs while the job runs, and how long to wait until the next."""
+    """Measures the cost of saves while the job runs, and computes the interval between them."""
 
-    def __init__(self, hazard: Hazard, *, floor_s: float, ceiling_s: float) -> None:
+    def __init__(
+        self,
+        hazard: Hazard,
+        *,
+        floor_s: float,
+        ceiling_s: float,
+    ) -> None:
         self.hazard = hazard
         self._floor_s = floor_s
         self._ceiling_s = ceiling_s
-        self.blocking_s = self.persist_s = 0.0
-        """Of the newest save: how long it held training, and how long until it was durable."""
+        self.blocking_s = 0.0
+        """Time that the newest save held training."""
+        self.persist_s = 0.0
+        """Time from the start of the newest save until it was durable."""
         self._step_s = {True: 0.0, False: 0.0}
-        """Smoothed, during an upload and without."""
+        """Smoothed step time during an upload (True) and without one."""
 
     def observe_step(self, seconds: float, *, uploading: bool) -> None:
-        before = self._step_s[uploading]
-        if not before:
+        average = self._step_s[uploading]
+        if not average:
             self._step_s[uploading] = seconds
         else:
-            self._step_s[uploading] = before + _SMOOTHING * (seconds - before)
+            self._step_s[uploading] = average + _SMOOTHING * (seconds - average)
 
     @property
     def step_s(self) -> float:
@@ -162,16 +175,18 @@ class SaveCostModel:
 
     @property
     def cost_s(self) -> float:
-        """Training time that one save takes: being held, and running slower while it is uploaded."""
-        during = self._step_s[True]
-        alone = self._step_s[False]
-        slowdown = max(0.0, during / alone - 1) if during and alone else 0.0
+        """Training time that one save takes: it holds training, and its upload slows steps down."""
+        uploading_s = self._step_s[True]
+        undisturbed_s = self._step_s[False]
+        slowdown = 0.0
+        if uploading_s and undisturbed_s:
+            slowdown = max(0.0, uploading_s / undisturbed_s - 1)
         return self.blocking_s + slowdown / (1 + slowdown) * self.persist_s
 
     def interval_s(self) -> float:
-        best = daly(self.cost_s, 1 / self.hazard.rate) if self.cost_s else self._floor_s
-        if not self.hazard.known:
-            best = min(best, self.cost_s / UNKNOWN_CHURN_COST)
+        best_s = daly(self.cost_s, 1 / self.hazard.rate) if self.cost_s else self._floor_s
+        if not self.hazard.is_measured:
+            best_s = min(best_s, self.cost_s / UNKNOWN_CHURN_COST)
         # Not below the time of an upload: saves would queue, and each would protect no earlier than
         # before.
-        return min(max(best, self._floor_s, self.persist_s), self._ceiling_s)
+        return min(max(best_s, self._floor_s, self.persist_s), self._ceiling_s)

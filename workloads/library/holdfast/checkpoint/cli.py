@@ -1,16 +1,20 @@
-"""The commands `holdfast checkpoints ...`. Bodies import when they run."""
+"""The commands `holdfast checkpoints ...`. Each imports what it needs when it runs."""
 
 import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.support.examples import examples
 from holdfast.support.progress import awaited, working
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.inspection import Row
+    from holdfast.checkpoint.stores.storage import Storage
 
 app = typer.Typer(
     help="List, verify and export checkpoints.",
@@ -39,7 +43,9 @@ def list_attempts(
         bool, typer.Option("--json", help="One JSON object on standard output.")
     ] = False,
 ) -> None:
-    """Every attempt: step, bytes, verified or why it is passed over, age. 1: something is damaged."""
+    """List every attempt: step, bytes, age, and whether it verifies or why it is skipped. Exit code
+    1: something is damaged.
+    """
     from dataclasses import asdict
 
     from holdfast.checkpoint.inspection import UNCOMMITTED, rows
@@ -48,54 +54,50 @@ def list_attempts(
     # All of it before the first line: an error in the middle must not look like a complete table.
     # What is logged on the way is no part of the data on standard output.
     with working(f"{'look at' if quick else 'read'} {url}"), redirect_stdout(sys.stderr):
-        found = list(rows(_storage(url), run, read=not quick))
+        table = list(rows(_open_storage(url), run, read=not quick))
     if as_json:
-        attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]
-        print(
-            json.dumps(
-                {
-                    "schema": "holdfast.checkpoints/1",
-                    "url": url,
-                    "attempts": attempts,
-                }
-            )
-        )
+        attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in table]
+        document = {
+            "schema": "holdfast.checkpoints/1",
+            "url": url,
+            "attempts": attempts,
+        }
+        print(json.dumps(document))
     else:
-        show(found)
+        _show(table)
     # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are sound.
-    if not found:
+    if not table:
         raise InputError(
-            "no checkpoint is there",
+            "no checkpoint found",
             got=url if run is None else f"{url}, run {run}",
             allowed="a URL and run with a save",
             fix="check both for a typing error",
         )
     # An attempt without a commit is no damage: a save that is being written looks the same.
-    if any(not row.sound and row.state != UNCOMMITTED for row in found):
+    if any(not row.sound and row.state != UNCOMMITTED for row in table):
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def show(found: list[Any]) -> None:
+def _show(table: list["Row"]) -> None:
     from holdfast.support.printable import printable
     from holdfast.support.tables import print_table
 
-    print_table(
-        ("run", "step", "MB", "age", "ranks", "state"),
-        [
+    cells: list[tuple[object, ...]] = []
+    for row in table:
+        cells.append(
             (
                 printable(row.run),
                 row.step,
                 f"{row.bytes / 1e6:.1f}",
-                _age(row.age_s),
+                _format_age(row.age_s),
                 row.world_size or "",
                 printable(row.state, 1_000),
             )
-            for row in found
-        ],
-    )
+        )
+    print_table(("run", "step", "MB", "age", "ranks", "state"), cells)
 
 
-def _age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -117,29 +119,34 @@ def export(
         str, typer.Option(help="Tensors to take; 'model/' takes all below it.")
     ] = "model/",
 ) -> None:
-    """Write a checkpoint that verifies, the newest by default, as a safetensors file. As
+    """Write a checkpoint that verifies, the newest by default, as a safetensors file. If it is
     model.safetensors next to a config.json, from_pretrained() loads it.
     """
-    from holdfast.checkpoint.restore import loading
+    from holdfast.checkpoint.restore import tensor_loading
 
-    # Before the download: it may take minutes, and would end in the same refusal.
-    loading.refuse_existing(out)
+    # Before the download, which may take minutes and would end in the same error.
+    tensor_loading.refuse_existing(out)
     with working(f"read {url}"):
-        found, tensors = loading.load_tensors(
+        loaded_step, tensors = tensor_loading.load_tensors(
             url,
             run,
             keys=keys.split(","),
             step=step,
         )
     if not tensors:
-        raise loading.no_such_keys(keys, _storage(url), run, found)
+        raise tensor_loading.no_such_keys(
+            keys,
+            _open_storage(url),
+            run,
+            loaded_step,
+        )
     notes = {
         "format": "pt",
-        "step": str(found),
+        "step": str(loaded_step),
         "source": url,
     }
-    size = loading.write_safetensors(out, loading.in_one_entry(tensors), notes)
-    print(f"{out}: step {found}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
+    size = tensor_loading.write_safetensors(out, tensor_loading.in_one_entry(tensors), notes)
+    print(f"{out}: step {loaded_step}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
 
 
 @app.command(
@@ -150,7 +157,8 @@ def export(
 )
 def verify_exact(
     command: Annotated[
-        list[str], typer.Argument(help="After --: what trains, such as python train.py --small.")
+        list[str],
+        typer.Argument(help="After --: the training command, such as python train.py --small."),
     ],
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
     timeout: Annotated[
@@ -162,10 +170,10 @@ def verify_exact(
         ),
     ] = 1800,
 ) -> None:
-    """Train undisturbed, then killed and resumed in several ways, and compare the bits. 1: they
-    differ, and why; the first difference ends it.
+    """Train undisturbed, then killed and resumed in several ways, and compare the bits. Exit code
+    1: they differ. It prints the first difference with its cause, and stops there.
 
-    Checkpoints go to a folder of their own, whatever URL the script has; files that it writes
+    Checkpoints go to a temporary folder, whatever URL the script has; files that the script writes
     itself are written.
     """
     import tempfile
@@ -174,29 +182,29 @@ def verify_exact(
 
     exact = True
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as folder:
-        verdicts = verify(
+        results = verify(
             command,
             Path(folder),
             steps=steps,
             timeout_s=timeout,
         )
-        for verdict in awaited("train, killed and resumed", verdicts):
-            if verdict.resumed_at is None:
+        for result in awaited("train, killed and resumed", results):
+            if result.resumed_at is None:
                 resumed = "not resumed"
             else:
-                resumed = f"resumed at {verdict.resumed_at}"
-            place = f"{verdict.death} at step {verdict.at}, {resumed}"
-            print(f"{place}: {verdict.finding or 'exact'}", flush=True)
-            exact &= not verdict.finding
-            # the other ways to die would show the same cause, at the price of two starts each
+                resumed = f"resumed at {result.resumed_at}"
+            event = f"{result.death} at step {result.step}, {resumed}"
+            print(f"{event}: {result.finding or 'exact'}", flush=True)
+            exact &= not result.finding
+            # The other ways to die would show the same cause, at the price of two starts each.
             if not exact:
                 break
     if not exact:
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _storage(url: str) -> Any:
-    from holdfast.checkpoint.restore.loading import FOR_PEOPLE
-    from holdfast.checkpoint.stores.opening import reliable_storage
+def _open_storage(url: str) -> "Storage":
+    from holdfast.checkpoint.restore.tensor_loading import FOR_PEOPLE
+    from holdfast.checkpoint.stores.factory import reliable_storage
 
     return reliable_storage(url, FOR_PEOPLE)

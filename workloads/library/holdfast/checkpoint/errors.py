@@ -1,8 +1,8 @@
 """The exceptions of the checkpoint library, in addition to InputError of the contract.
 
-What fails in the background (an upload, a commit, retention) is reported and never raised in the
-training loop. An InputError, a RankLost and each CheckpointExit are raised on every rank, or a rank
-would wait for one that is gone.
+A failure in the background (an upload, a commit, retention) is reported and never raised in the
+training loop. An InputError, a RankLost and each CheckpointExit are raised on every rank; otherwise
+a rank would wait for one that has ended.
 """
 
 from holdfast.support.errors import HoldfastError
@@ -10,13 +10,13 @@ from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_
 
 
 class Damaged(HoldfastError):
-    """These bytes are not what was committed; the text says why. Restore falls back to an older
-    checkpoint.
+    """Stored bytes differ from the committed ones; the text says how. Restore falls back to an
+    older checkpoint.
     """
 
 
 class Abandoned(HoldfastError):
-    """Another rank failed, so this attempt can never be complete."""
+    """This attempt can never be complete, since another rank failed."""
 
 
 class RankLost(HoldfastError, RuntimeError):
@@ -24,7 +24,7 @@ class RankLost(HoldfastError, RuntimeError):
 
 
 class StorageError(HoldfastError):
-    """The store refused; trying again does not help."""
+    """The store refused a request; a retry does not help."""
 
 
 class NotFound(StorageError):
@@ -46,16 +46,16 @@ class Full(StorageError):
 # Only what may pass by itself belongs here: it is repeated for minutes, while the job's window may
 # be seconds.
 class Transient(StorageError):
-    """Trying again may help: 429, 5xx, timeout, broken connection."""
+    """A retry may help: 429, 5xx, timeout, broken connection."""
 
 
 class Fenced(HoldfastError):
     """A newer trainer of the same run has taken the right to commit; the text names it."""
 
 
-# No Exception: a loop that catches Exception for each batch would swallow the stop and train on.
+# Not an Exception: a loop that catches Exception for each batch would ignore the stop.
 class CheckpointExit(SystemExit):
-    """Leaves the process with a code that a launcher acts on."""
+    """Ends the process with a code that a launcher acts on."""
 
     CODE = EXIT_RETRY
 
@@ -66,18 +66,16 @@ class CheckpointExit(SystemExit):
 
 
 class Preempted(CheckpointExit):
-    """The ranks agreed to stop: resume me."""
+    """The ranks agreed to stop; the process is to be resumed."""
 
     CODE = EXIT_PREEMPTED
 
 
 class NotDurable(CheckpointExit):
-    """Work was done that no checkpoint holds: never `complete`, start me again."""
+    """No checkpoint holds the last work; the process is not complete and is to be restarted."""
 
 
 class Superseded(CheckpointExit):
-    """Two trainers write one run, and the other began later. To start again would only take the run
-    from it.
-    """
+    """Another trainer of the run started later. A restart would only take the run from it."""
 
     CODE = EXIT_BAD_INPUT

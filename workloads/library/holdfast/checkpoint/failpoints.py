@@ -1,4 +1,4 @@
-"""Named moments at which a test may kill the process. Production pays one call.
+"""Named points at which a test may kill the process. They cost one call in production.
 
 HOLDFAST_KILL_AT="upload.shard:3" kills the process that reaches that point for the third time.
 """
@@ -27,7 +27,7 @@ POINTS = (
     "retention.end",
 )
 
-# Of elastic gangs.
+# Points of elastic gangs.
 GANG_POINTS = (
     "gang.join",
     "gang.report",
@@ -39,7 +39,7 @@ GANG_POINTS = (
     "gang.reduced",
 )
 
-# Of copies in neighbours' memory.
+# Points of copies in neighbours' memory.
 PEER_POINTS = (
     "peer.agree",
     "peer.copy",
@@ -49,26 +49,26 @@ PEER_POINTS = (
     "peer.restore",
 )
 
-_seen: Counter[str] = Counter()
+_passes: Counter[str] = Counter()
 
 
 @cache
-def _wanted() -> str:
+def _kill_at() -> str:
     return os.environ.get(ENV_KILL_AT, "")
 
 
 # A test sets it for one child process, and the forked server may have read it before.
-os.register_at_fork(after_in_child=_wanted.cache_clear)
+os.register_at_fork(after_in_child=_kill_at.cache_clear)
 
 
 def failpoint(name: str) -> None:
-    wanted = _wanted()
-    if not wanted:
+    kill_at = _kill_at()
+    if not kill_at:
         return
     assert name in (*POINTS, *GANG_POINTS, *PEER_POINTS), name
-    _seen[name] += 1
-    point, _, count = wanted.partition(":")
-    if point == name and _seen[name] == int(count or 1):
+    _passes[name] += 1
+    point, _, count = kill_at.partition(":")
+    if point == name and _passes[name] == int(count or 1):
         # Not os._exit: buffers, destructors and exit hooks must be skipped as a lost machine skips
         # them.
         os.kill(os.getpid(), signal.SIGKILL)

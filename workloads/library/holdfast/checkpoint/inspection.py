@@ -1,4 +1,4 @@
-"""What is stored below a URL, for people: every attempt with its state."""
+"""A table of the checkpoints below a URL, for people: every attempt with its state."""
 
 import time
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from holdfast.checkpoint.errors import Damaged, StorageError
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.commit import StepObjects, runs, survey
-from holdfast.checkpoint.format.soundness import read_shard
-from holdfast.checkpoint.restore.reading import Opened, open_step
+from holdfast.checkpoint.format.validation import read_shard
+from holdfast.checkpoint.restore.reader import Opened, open_step
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.support.errors import InputError
 
@@ -33,15 +33,39 @@ class Row:
         return self.state in (VERIFIED, COMMITTED)
 
 
-def rows(storage: Storage, run: str | None, *, read: bool) -> Iterator[Row]:
-    """Newest first. `read` compares every byte with its checksum."""
+def rows(
+    storage: Storage,
+    run: str | None,
+    *,
+    read: bool,
+) -> Iterator[Row]:
+    """Yields a row for each attempt, newest first. `read`: compare every byte with its checksum."""
     for name in [run] if run else runs(storage):
-        for entry in sorted(survey(storage, name).values(), key=lambda e: -e.step):
-            yield from _rows_of_step(storage, name, entry, read)
+        for entry in sorted(survey(storage, name).values(), key=lambda entry: -entry.step):
+            yield from _list_step(
+                storage,
+                name,
+                entry,
+                read,
+            )
 
 
-def _rows_of_step(storage: Storage, run: str, entry: StepObjects, read: bool) -> Iterator[Row]:
-    committed = _committed(storage, run, entry, read) if entry.commit else None
+def _list_step(
+    storage: Storage,
+    run: str,
+    entry: StepObjects,
+    read: bool,
+) -> Iterator[Row]:
+    committed = (
+        _inspect_commit(
+            storage,
+            run,
+            entry,
+            read,
+        )
+        if entry.commit
+        else None
+    )
     if committed is not None:
         yield committed
     for attempt, objects in entry.attempts.items():
@@ -51,13 +75,18 @@ def _rows_of_step(storage: Storage, run: str, entry: StepObjects, read: bool) ->
                 run=run,
                 step=entry.step,
                 attempt=attempt,
-                bytes=sum(found.bytes for found in objects),
+                bytes=sum(stat.bytes for stat in objects),
                 state=UNCOMMITTED,
-                age_s=time.time() - max(found.modified for found in objects),
+                age_s=time.time() - max(stat.modified for stat in objects),
             )
 
 
-def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Row:
+def _inspect_commit(
+    storage: Storage,
+    run: str,
+    entry: StepObjects,
+    read: bool,
+) -> Row:
     assert entry.commit is not None
     age_s = time.time() - entry.commit.modified
     row = Row(
@@ -80,22 +109,26 @@ def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Ro
         if read:
             verify(storage, opened)
             row = replace(row, state=VERIFIED)
-    # One bad checkpoint is a row of the table: who looks for a sound one has to see the others.
+    # One bad checkpoint is a row of the table: a person who looks for a sound one needs the others.
     except (Damaged, InputError, StorageError) as error:
         row = replace(row, state=f"skipped: {error}")
     return row
 
 
 def verify(storage: Storage, opened: Opened) -> None:
-    """Raises Damaged unless every shard is what was committed."""
+    """Reads every shard. Raises Damaged unless each is what was committed."""
 
-    def one(place: tuple[Manifest, int]) -> int:
-        return len(read_shard(storage, *place))  # and not the bytes: all of them would be kept
+    def check(shard: tuple[Manifest, int]) -> int:
+        manifest, index = shard
+        # The length and not the bytes: all of them would stay in memory.
+        return len(read_shard(storage, manifest, index))
 
     # Each thread holds a whole shard, so the memory needed does not grow with the checkpoint.
     with ThreadPoolExecutor(4) as pool:
-        list(
-            pool.map(
-                one, [(found, n) for found in opened.manifests for n in range(len(found.shards))]
-            )
-        )
+        list(pool.map(check, _list_shards(opened)))
+
+
+def _list_shards(opened: Opened) -> Iterator[tuple[Manifest, int]]:
+    for manifest in opened.manifests:
+        for index in range(len(manifest.shards)):
+            yield manifest, index

@@ -1,8 +1,8 @@
-"""What the ranks of a job agree on, through torch.distributed's store, never through a collective.
+"""Agreements of the ranks of a job, through torch.distributed's store, never through a collective.
 
-At start, at each save and at the stop, not in other steps. Every rank calls `agree` equally often
-and in the same order. One rank's error is every rank's: each reports its outcome, the worst counts,
-and all raise the same error, so no rank waits for one that has given up.
+They happen at start, at each save and at the stop, not in other steps. Every rank calls `agree`
+equally often and in the same order. One rank's error is every rank's: each reports its outcome, the
+worst counts, and all raise the same error, so no rank waits for one that has given up.
 
 Decision: infra/decisions/0021.
 """
@@ -24,6 +24,8 @@ from holdfast.support.errors import InputError, Later
 from holdfast.support.lost_peer import says_lost_peer
 
 Json = Any
+Outcome = dict[str, Any]
+"""A value, or the way in which a rank failed, as JSON."""
 
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.05
@@ -32,6 +34,8 @@ _generation = 0
 
 
 class Ranks:
+    """The ranks of a job, as one of them sees the others: through a store."""
+
     def __init__(
         self,
         store: Store,
@@ -48,15 +52,25 @@ class Ranks:
 
     @classmethod
     def of_job(cls, *, timeout_s: float) -> Self:
-        """The default process group where there is one, else this process alone."""
+        """Returns the ranks of the default process group; without one, this process alone."""
         global _generation
         # A second Checkpointer of the process must not read the answers of the first.
         _generation += 1  # every rank makes its checkpointers in the same order
         if not (dist.is_available() and dist.is_initialized()):
-            return cls(OneProcessStore(), 0, 1, timeout_s=timeout_s)
+            return cls(
+                OneProcessStore(),
+                0,
+                1,
+                timeout_s=timeout_s,
+            )
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = c10d.PrefixStore(f"holdfast/checkpoint/{attempt}/{_generation}", default_store())
-        return cls(store, dist.get_rank(), dist.get_world_size(), timeout_s=timeout_s)
+        return cls(
+            store,
+            dist.get_rank(),
+            dist.get_world_size(),
+            timeout_s=timeout_s,
+        )
 
     @property
     def coordinator(self) -> bool:
@@ -64,37 +78,45 @@ class Ranks:
 
     @property
     def on_this_machine(self) -> int:
-        """As the launcher says; all of them where none did."""
+        """Number of ranks on this machine, as the launcher states it; else all."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
 
     def agree(
-        self, mine: Json, decide: Callable[[list[Json]], Json], *, timeout_s: float | None = None
+        self,
+        value: Json,
+        decide: Callable[[list[Json]], Json],
+        *,
+        timeout_s: float | None = None,
     ) -> Json:
-        """Every rank brings `mine`; rank 0 decides over all of it, in rank order; all return its
-        decision. Raises RankLost.
+        """Collects `value` of every rank, in rank order, lets rank 0 decide over all, and returns
+        its decision on every rank. Raises RankLost.
         """
         self._turn += 1
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if self.world_size == 1:
-            return decide([mine])
+            return decide([value])
         try:
-            return self._decided(mine, decide, timeout_s)
+            return self._exchange(value, decide, timeout_s)
         except dist.DistError as error:  # of the store
-            raise RankLost(
-                f"the rank that keeps the store is gone: {str(error).partition(chr(10))[0][:160]}"
-            ) from error
+            raise RankLost(describe_lost_store(error)) from error
 
-    def _decided(self, mine: Json, decide: Callable[[list[Json]], Json], timeout_s: float) -> Json:
+    def _exchange(
+        self,
+        value: Json,
+        decide: Callable[[list[Json]], Json],
+        timeout_s: float,
+    ) -> Json:
         verdict = f"{self._turn}/verdict"
         if not self.coordinator:
-            self.store.set(f"{self._turn}/{self.rank}", json.dumps(mine))
+            self.store.set(f"{self._turn}/{self.rank}", json.dumps(value))
             self._wait([verdict], timeout_s)
             return json.loads(self.store.get(verdict))
         # Keys are never deleted: a rank that is slow may still read, and a launch makes few of
         # them.
-        others = [f"{self._turn}/{rank}" for rank in range(1, self.world_size)]
-        self._wait(others, timeout_s)
-        decision = decide([mine, *(json.loads(self.store.get(key)) for key in others)])
+        keys = [f"{self._turn}/{rank}" for rank in range(1, self.world_size)]
+        self._wait(keys, timeout_s)
+        values = [value, *(json.loads(self.store.get(key)) for key in keys)]
+        decision = decide(values)
         self.store.set(verdict, json.dumps(decision))
         return decision
 
@@ -112,16 +134,23 @@ class Ranks:
 
 
 def default_store() -> c10d.Store:
-    """A connection of our own: a request that blocks holds the connection it was made on."""
+    """Opens a new connection to the default store: a request that blocks holds its connection."""
     store = c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
     clone: Callable[[], c10d.Store] | None = getattr(store, "clone", None)
-    mine = clone() if clone else store
-    mine.set_timeout(timedelta(minutes=10))
-    return mine
+    connection = clone() if clone else store
+    connection.set_timeout(timedelta(minutes=10))
+    return connection
+
+
+def describe_lost_store(error: Exception) -> str:
+    first_line = str(error).partition("\n")[0]
+    return f"the rank that keeps the store was lost: {first_line[:160]}"
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether it says that another rank is gone: worth another start, and no bug of the program's."""
+    """Tells whether an error means that another rank was lost: worth another start, and no bug of
+    the program.
+    """
     # RankLost: a peer that is silent while a start or a save is agreed on, which no socket reports.
     return isinstance(error, RankLost) or says_lost_peer(error)
 
@@ -129,8 +158,8 @@ def is_lost_peer(error: BaseException) -> bool:
 T = TypeVar("T")
 
 
-def outcome(call: Callable[[], Json]) -> dict[str, Any]:
-    """How `call` went, as JSON."""
+def outcome(call: Callable[[], Json]) -> Outcome:
+    """Runs `call` and returns its outcome as JSON."""
     try:
         return {"value": call()}
     except (Damaged, EOFError) as error:
@@ -143,7 +172,7 @@ def outcome(call: Callable[[], Json]) -> dict[str, Any]:
         return failure_of(_unreachable(error))
 
 
-def failure_of(error: InputError) -> dict[str, Any]:
+def failure_of(error: InputError) -> Outcome:
     return {
         "input": [
             error.what,
@@ -155,10 +184,10 @@ def failure_of(error: InputError) -> dict[str, Any]:
     }
 
 
-def error_of(failure: dict[str, Any]) -> InputError:
-    what, got, allowed, fix, later = failure["input"]
+def error_of(failure: Outcome) -> InputError:
+    subject, got, allowed, fix, later = failure["input"]
     return (Later if later else InputError)(
-        what,
+        subject,
         got=got,
         allowed=allowed,
         fix=fix,
@@ -167,9 +196,9 @@ def error_of(failure: dict[str, Any]) -> InputError:
 
 def _unreachable(error: StorageError) -> InputError:
     # Not damage: falling back would throw away good checkpoints because the store is down.
-    # Given up on, after some time.
-    away = isinstance(error, Transient) or isinstance(error.__cause__, Transient)
-    return (Later if away else InputError)(
+    # A Transient cause: retries were given up after some time.
+    is_transient = isinstance(error, Transient) or isinstance(error.__cause__, Transient)
+    return (Later if is_transient else InputError)(
         "checkpoint storage cannot be read",
         got=f"{type(error).__name__}: {error}",
         allowed="a reachable store with permission to list and read",
@@ -177,29 +206,30 @@ def _unreachable(error: StorageError) -> InputError:
     )
 
 
-def worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+def worst(outcomes: list[Outcome]) -> Outcome:
+    """Returns the outcome that counts for all ranks."""
+    # A user's mistake outweighs damage: falling back to an older checkpoint would not fix it.
     for kind in ("input", "stopped", "damaged"):
-        for rank, found in enumerate(outcomes):
-            # A user's mistake outweighs damage: falling back to an older checkpoint would not fix
-            # it.
-            if kind in found:
-                if kind == "damaged":
-                    return {kind: f"rank {rank}: {found[kind]}"}
-                return found
+        for rank, outcome in enumerate(outcomes):
+            if kind not in outcome:
+                continue
+            if kind == "damaged":
+                return {kind: f"rank {rank}: {outcome[kind]}"}
+            return outcome
     return outcomes[0]
 
 
 def agreed(
     ranks: Ranks,
-    mine: dict[str, Any],
-    decide: Callable[[list[dict[str, Any]]], dict[str, Any]] = worst,
-) -> dict[str, Any]:
-    """What rank 0 decides over all outcomes; an InputError or a Preempted of any rank is raised on
-    all.
+    outcome: Outcome,
+    decide: Callable[[list[Outcome]], Outcome] = worst,
+) -> Outcome:
+    """Returns the decision of rank 0 over all outcomes; an InputError or a Preempted of any rank is
+    raised on all.
     """
-    # Also after an error of this rank's own: a rank that raises without answering leaves the others
+    # After an error of this rank too: a rank that raises without answering leaves the others
     # waiting.
-    decision: dict[str, Any] = ranks.agree(mine, decide)
+    decision: Outcome = ranks.agree(outcome, decide)
     if "input" in decision:
         raise error_of(decision)
     if "stopped" in decision:
@@ -208,7 +238,7 @@ def agreed(
 
 
 def on_every_rank(ranks: Ranks, make: Callable[[], T]) -> T:
-    """What `make` gives here, once it has succeeded everywhere."""
-    made: list[T] = []
-    agreed(ranks, outcome(lambda: made.append(make())))
-    return made[0]
+    """Calls `make` and returns its result here, once it has succeeded on every rank."""
+    results: list[T] = []
+    agreed(ranks, outcome(lambda: results.append(make())))
+    return results[0]

@@ -1,5 +1,5 @@
-"""What a Checkpointer makes known: events for the ledger, and log lines, among them the work that a
-preemption puts at risk.
+"""Events for the ledger and log lines of a Checkpointer, among them the work that a preemption puts
+at risk.
 """
 
 import os
@@ -19,32 +19,36 @@ from holdfast.vocabulary.lifecycle import WINDOW_MARGIN_S
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 WINDOW_S = 10.0
-"""Of steps, as one line: what a machine that goes without notice takes with it is known to so much.
+"""Period of a `window` event, and so the most that is unknown if a machine is lost without notice.
 """
 
 
 class Reports:
-    """Of a loop that brings no log of its own and runs as a job of the platform, the starts, steps
-    and ends, too.
+    """Writes events and log lines of a run.
+
+    If the loop has no event log and runs as a job of the platform, its starts, steps and ends are
+    written too.
     """
 
     def __init__(self, events: EventLog | None, run: str) -> None:
-        self._whole = events is None and bool(os.environ.get(ENV_JOB))
-        self._events = EventLog.open(None, job=run, kind=KIND_TRAINING) if self._whole else events
-        self._first = self._last = 0
-        """Steps of the window that is open."""
-        self._since_s = 0.0
+        self._writes_steps = events is None and bool(os.environ.get(ENV_JOB))
+        if self._writes_steps:
+            events = EventLog.open(None, job=run, kind=KIND_TRAINING)
+        self._events = events
+        self._first_step = 0
+        self._last_step = 0
+        self._window_start_s = 0.0
         self._announced = False
         self.coordinator = True
-        """Only there is anything written: a gang of a thousand ranks would write every line a
-        thousand times.
+        """True on the only rank that writes: with a thousand ranks every line would come a thousand
+        times.
         """
         self.failure = ""
-        """Why the newest save failed, on every rank; empty again once a later one is durable."""
+        """Reason why the newest save failed, on every rank; empty once a later one is durable."""
 
     def begin(self, coordinator: bool, world_size: int) -> None:
         self.coordinator = coordinator
-        if self._whole:
+        if self._writes_steps:
             self.emit(
                 "start",
                 rank=0,
@@ -52,28 +56,27 @@ class Reports:
                 attempt=attempt_of(),
             )
 
-    def stepped(self, step: int) -> float:
-        """The monotonic clock now."""
+    def record_step(self, step: int) -> float:
+        """Counts a step, and returns the time of the monotonic clock."""
         now_s = time.monotonic()
-        if self._whole:
-            self._last = step
-            if now_s - self._since_s >= WINDOW_S:
+        if self._writes_steps:
+            self._last_step = step
+            if now_s - self._window_start_s >= WINDOW_S:
                 self.flush()
         return now_s
 
     def flush(self) -> None:
-        """The steps since the last such line."""
+        """Writes the steps since the last `window` event."""
         now_s = time.monotonic()
-        if self._whole and self._last >= self._first > 0:
-            seconds = round(now_s - self._since_s, 6)
+        if self._writes_steps and self._last_step >= self._first_step > 0:
             self.emit(
                 "window",
-                first_step=self._first,
-                last_step=self._last,
-                seconds=seconds,
+                first_step=self._first_step,
+                last_step=self._last_step,
+                seconds=round(now_s - self._window_start_s, 6),
             )
-        self._first = self._last + 1
-        self._since_s = now_s
+        self._first_step = self._last_step + 1
+        self._window_start_s = now_s
 
     def emit(self, event: str, **fields: object) -> None:
         if self._events is not None and self.coordinator:
@@ -90,26 +93,24 @@ class Reports:
         if self.coordinator or everywhere:
             write(action, message)
 
-    def of_stop(self, step: int, reason: str) -> None:
-        self._last = step
-        self.flush()  # what comes now is no work
+    def report_stop(self, step: int, reason: str) -> None:
+        self._last_step = step
+        self.flush()  # no work is done from here on
         self.emit("stop", step=step, reason=reason)
 
-    def of_restore(self, found: Restored) -> None:
-        self._last = found.step
-        self._first = found.step + 1
-        self._since_s = time.monotonic()
-        seconds = round(found.seconds, 3)
-        source = "store" if found.durable_step is None else "memory"
+    def report_restore(self, restored: Restored) -> None:
+        self._last_step = restored.step
+        self._first_step = restored.step + 1
+        self._window_start_s = time.monotonic()
         self.emit(
             "restore",
-            step=found.step,
-            seconds=seconds,
-            skipped=found.skipped,
-            source=source,
+            step=restored.step,
+            seconds=round(restored.seconds, 3),
+            skipped=restored.skipped,
+            source="store" if restored.durable_step is None else "memory",
         )
 
-    def of_save(self, report: Report) -> None:
+    def report_save(self, report: Report) -> None:
         if report.done in ("committed", "sound"):
             self.failure = ""
         elif report.done in ("failed", "fenced"):
@@ -123,36 +124,51 @@ class Reports:
         if event:
             self.emit(event[0], **event[1])
 
-    def of_loss(self, writer: CheckpointWriter, step: int, peer: str = "") -> None:
-        """What leaving at `step` loses. `peer`: why another rank is gone, which may have been the
-        one that writes.
+    def report_loss(
+        self,
+        writer: CheckpointWriter,
+        step: int,
+        peer: str = "",
+    ) -> None:
+        """Logs the steps that leaving at `step` loses.
+
+        `peer`: the reason why another rank was lost, which may have been the one that writes.
         """
         # Counted from the commit: a save that was staged or uploaded and has no commit is not
         # restored.
-        lost = step - writer.durable_step
-        seconds = time.monotonic() - writer.durable_since
-        if lost <= 0:
+        steps = step - writer.durable_step
+        if steps <= 0:
             return
-        kept = ", unless the save in flight still completes" if writer.busy else ""
+        seconds = time.monotonic() - writer.durable_since
         line = (
-            f"the newest checkpoint is of step {writer.durable_step}: {lost} steps ({seconds:.0f}"
-            f" s) are lost{kept}"
+            f"the newest checkpoint is of step {writer.durable_step}:"
+            f" {steps} steps ({seconds:.0f} s) are lost"
         )
+        if writer.busy:
+            line += ", unless the save in flight still completes"
         copied = writer.copied_step
         if copied > writer.durable_step:
             line = (
-                f"the memory of nodes holds step {copied}: {step - copied} steps are lost; without"
-                f" it {line}"
+                f"the memory of nodes holds step {copied}: {step - copied} steps are lost;"
+                f" without it {line}"
             )
+        line = f"leaving at step {step}, {line}"
+        if peer:
+            line += f"; {peer}"
         self.log(
             logs.warning,
             "stop",
-            f"leaving at step {step}, {line}{peer and f'; {peer}'}",
+            line,
             everywhere=bool(peer),
         )
 
-    def of_window(self, writer: CheckpointWriter, window_s: float, every: Cadence) -> None:
-        """Once, after the first save: what a notice will leave time for."""
+    def report_window(
+        self,
+        writer: CheckpointWriter,
+        window_s: float,
+        every: Cadence,
+    ) -> None:
+        """Logs once, after the first save, whether a notice leaves time for another save."""
         # Logged early: at the notice it is too late to choose a longer window or a smaller state.
         save_s = writer.save_cost.persist_s
         if self._announced or not save_s:
@@ -162,22 +178,24 @@ class Reports:
             verdict = "a last save fits"
         else:
             verdict = "no save in the window"
-        (kind, value), cost = every, writer.save_cost
-        interval_s = {
-            "steps": value * cost.step_s,
+        kind, value = every
+        intervals = {
+            "steps": value * writer.save_cost.step_s,
             "seconds": value,
-            "auto": cost.interval_s(),
-        }[kind]
+            "auto": writer.save_cost.interval_s(),
+        }
+        most_lost_s = intervals[kind] + save_s
+        rate = writer.state_bytes / save_s
         line = (
-            f"window {window_s:.0f} s, upload {writer.state_bytes / save_s / 1e6:.0f} MB/s, full"
-            f" save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
+            f"window {window_s:.0f} s, upload {rate / 1e6:.0f} MB/s, full save {save_s:.1f} s:"
+            f" {verdict}, at most {most_lost_s / 60:.1f} min lost"
         )
         self.log(logs.info, "save", line)
 
-    def of_end(self, error: BaseException | None) -> None:
-        if self._whole:
+    def report_end(self, error: BaseException | None) -> None:
+        if self._writes_steps:
             code = error.code if isinstance(error, SystemExit) else int(error is not None)
-            self.emit("exit", code=code if isinstance(code, int) else 1, step=self._last)
+            self.emit("exit", code=code if isinstance(code, int) else 1, step=self._last_step)
         # an exit with a number prints nothing by itself
         if isinstance(error, NotDurable | Superseded):
             self.log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")

@@ -11,7 +11,7 @@ from holdfast.support.values import between, duration_s
 MIB = 1 << 20
 MIN_SHARD_BYTES = 8 * MIB
 
-# How long a request to a bucket may stay silent.
+# Longest silence of a request to a bucket.
 REQUEST_S = 60.0
 
 Every = int | str
@@ -20,42 +20,42 @@ Cadence = tuple[Literal["steps", "seconds", "auto"], float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
-    """What few users change."""
+    """Settings that few users change."""
 
     keep_every: int = 0
-    """Every checkpoint whose step is a multiple stays, in addition to the newest; 0: none for that
+    """Keeps checkpoints whose step is a multiple of it, in addition to the newest; 0: none for that
     reason.
     """
     shard_bytes: int = 64 * MIB
-    """Most bytes of one object. Bounded, so that each is one request and many go in parallel."""
+    """Largest size of one object: each is one request, and many go in parallel."""
     parallel: int = 8
-    """Objects in flight per rank, writing and reading."""
+    """Number of objects in flight per rank, writing and reading."""
     wait_s: float = 30.0
-    """How long training waits, in all, for an upload that has not finished when the next save is
-    due; then it goes on without that save.
+    """Longest time that training waits, in all, for an upload that has not finished when the next
+    save is due; then it continues without that save.
     """
     commit_timeout_s: float = 1800.0
-    """How long the coordinator waits for the other ranks' shards."""
+    """Longest time that the coordinator waits for the other ranks' shards."""
     agree_timeout_s: float = 600.0
-    """How long a rank waits for the others at start, save and stop."""
+    """Longest time that a rank waits for the others at start, save and stop."""
     retry_s: float = 300.0
-    """How long one object is tried again on 429, 5xx and timeouts."""
+    """Longest time for which one object is retried on 429, 5xx and timeouts."""
     request_s: float = REQUEST_S
-    """How long a request to a bucket may stay silent before it counts as lost and is made again."""
+    """Longest silence of a request to a bucket before it counts as lost and is retried."""
     min_interval_s: float = 30.0
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
     peer_steps: int = 0
-    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the
-    next; 0: chosen so that copies hold training or keep the node's processors busy for less than 2
-    % of the time.
+    """Number of steps between copies in a neighbour's memory, under `holdfast train ranks
+    --sharded`; 0: chosen so that copies hold training or use the node's cores for less than 2 % of
+    the time.
     """
 
     def shard_size(self, length: int) -> int:
-        """A stream too short for `parallel` full shards is cut smaller, so that it too goes in
-        parallel.
+        """Returns the size of a shard. A stream that is too short for `parallel` full shards is
+        split into smaller ones, so that it too goes in parallel.
         """
-        # Rounded up, or the remainder would be a shard of its own and one more request.
+        # Rounded up, or the remainder would be another shard and one more request.
         share = -(-length // self.parallel)
         return min(self.shard_bytes, max(MIN_SHARD_BYTES, -(-share // MIB) * MIB))
 
@@ -69,17 +69,23 @@ class Tuning:
             "request_s": (0.1, 3600),
         }
         for field in fields(self):
-            most = limits.get(field.name, (0, math.inf))
-            between(f"checkpoint setting {field.name}", getattr(self, field.name), *most)
+            smallest, largest = limits.get(field.name, (0, math.inf))
+            value = getattr(self, field.name)
+            between(
+                f"checkpoint setting {field.name}",
+                value,
+                smallest,
+                largest,
+            )
 
 
 def checked_url(url: object) -> str:
-    """A path object means its folder; what the text means, opening.py knows. Raises InputError for
-    anything else.
+    """Returns the URL as text, which factory.py parses. Raises InputError unless it is a text or a
+    path.
     """
-    found = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if isinstance(found, str) and found:
-        return found
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if isinstance(text, str) and text:
+        return text
     raise InputError(
         "checkpoint URL is neither a string nor a path",
         got=f"{url!r:.80} (a {type(url).__name__})",
@@ -89,10 +95,10 @@ def checked_url(url: object) -> str:
 
 
 def parse_every(every: Every) -> Cadence:
-    """`50` steps, `"30s"` / `"5m"` / `"1h"`, or `"auto"`. Raises InputError."""
+    """Parses `50` steps, `"30s"` / `"5m"` / `"1h"`, or `"auto"`. Raises InputError."""
     if every == "auto":
         return "auto", 0.0
-    # For Python True is the number 1, and would mean a save in every step.
+    # In Python True is the number 1, and would mean a save in every step.
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
         return "steps", float(every)
     if isinstance(every, str) and (seconds := duration_s(every, "smh")):

@@ -1,11 +1,11 @@
-"""`verify-exact`: a short training undisturbed, and killed at several points and resumed; the bits
-compared.
+"""`verify-exact`: runs a short training undisturbed, then killed at several points and resumed, and
+compares the bits.
 
-The trainer's side (`Trial`) writes down what each step left and ends the process where the orders
-say so. It is off unless HOLDFAST_TRIAL names a file of orders; checkpoints then go to a folder of
-the trial, never to the run's own. The first thing that differs is named, with the line to add. The
-part of a killed run before its kill is compared as well: where that differs, the training itself
-gives other bits each time, and no checkpoint can be at fault.
+The trainer's side (`Trial`) records the state after each step and ends the process as the orders
+state. It is off unless HOLDFAST_TRIAL names a file of orders; checkpoints then go to a folder of
+the trial, never to that of the run. The report names the first difference, with the line to add.
+The part of a killed run before its kill is compared as well: if that differs, the training itself
+is not repeatable, and no checkpoint can be at fault.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.checkpoint.findings import (
-    Line,
-    explain,
-    first_difference,
-    streams_in,
-    unseeded,
-    unseeded_in,
-)
 from holdfast.checkpoint.state import Stateful, capture, targets
 from holdfast.checkpoint.state.random_streams import stream_of
 from holdfast.checkpoint.state.tensors import local_of, memory_of
 from holdfast.checkpoint.state.tracking import TrackedDraw, TrackedIterable
+from holdfast.checkpoint.trace_comparison import (
+    Trace,
+    explain,
+    explain_streams,
+    find_streams,
+    find_unseeded_streams,
+    first_difference,
+)
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.environment import ENV_TRIAL
 
@@ -43,130 +43,168 @@ KILL = "SIGKILL"
 KILL_SAVING = "SIGKILL in a save"
 KILL_IN_STEP = "SIGKILL in a step"
 NOTICE = "SIGTERM"
+Variable = tuple[str, str]
+"""Kind and digest of a variable of the loop."""
 DEATHS = (KILL, KILL_SAVING, KILL_IN_STEP, NOTICE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
+    """Orders of a trial, which the trainer reads from a file."""
+
     steps: int
-    """The process exits cleanly after this one."""
+    """Number of steps after which the process exits cleanly."""
     every: int
     die_at: int = 0
     death: str = ""
     store: str = ""
     trace: str = ""
-    """Each rank adds its number and `.jsonl`."""
+    """Path to which each rank adds its number and `.jsonl`."""
 
 
 class Trial:
+    """The trainer's side of a trial: records each step, and ends the process as ordered."""
+
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
-        # Line by line: what is buffered would be lost with a SIGKILL, and with it the step that
-        # matters.
-        path = Path(f"{orders.trace}{os.environ.get('RANK', '0')}.jsonl")
+        # Line by line: a buffer would be lost with a SIGKILL, and with it the step that matters.
+        rank = os.environ.get("RANK", "0")
+        path = Path(f"{orders.trace}{rank}.jsonl")
         self._file = path.open("a", buffering=1)
-        self._began = time.monotonic()
+        self._step_started_at = time.monotonic()
 
     @classmethod
-    def of_environment(cls) -> "Trial | None":
+    def from_environment(cls) -> "Trial | None":
         path = os.environ.get(ENV_TRIAL, "")
-        return cls(Orders(**json.loads(Path(path).read_text()))) if path else None
+        if not path:
+            return None
+        fields = json.loads(Path(path).read_text())
+        return cls(Orders(**fields))
 
-    def stepped(self, step: int, state: Mapping[str, Any], frame: FrameType | None) -> None:
-        """Before anything is saved or left. `frame`: of what the loop has called."""
+    def record_step(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        frame: FrameType | None,
+    ) -> None:
+        """Records the state of `step`, before a save or a stop. `frame`: of the function that the
+        loop called.
+        """
         loop = frame.f_back if frame else None
         line = {
             "step": step,
-            "state": digests(state),
-            "unsaved": _unsaved(loop, state),
+            "state": digest_state(state),
+            "unsaved": _digest_variables(loop, state),
         }
         self._file.write(json.dumps(line) + "\n")
-        if step == self.orders.die_at and self.orders.death in (KILL, NOTICE):
-            os.kill(os.getpid(), signal.SIGKILL if self.orders.death == KILL else signal.SIGTERM)
+        if step != self.orders.die_at:
+            return
+        if self.orders.death == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.orders.death == NOTICE:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    def saved(self, step: int) -> None:
-        """After what was due. Raises SystemExit where the trial is over."""
+    def end_if_due(self, step: int) -> None:
+        """Ends the process if the orders say so, after a save that was due. Raises SystemExit."""
         # The next step lasts about as long as this one: half of it later, the kill falls into its
         # middle.
-        step_s = time.monotonic() - self._began
-        self._began = time.monotonic()
+        step_s = time.monotonic() - self._step_started_at
+        self._step_started_at = time.monotonic()
         if step == self.orders.die_at and self.orders.death == KILL_SAVING:
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.orders.die_at and self.orders.death == KILL_IN_STEP:
-            threading.Timer(step_s / 2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            victim = (os.getpid(), signal.SIGKILL)
+            threading.Timer(step_s / 2, os.kill, victim).start()
         if step >= self.orders.steps:
             raise SystemExit(0)
 
 
-def digests(state: Mapping[str, Any]) -> dict[str, str]:
-    """Of every tensor by its key, and of the values of every entry."""
+def digest_state(state: Mapping[str, Any]) -> dict[str, str]:
+    """Returns digests of every tensor, by its key, and of the values of every entry."""
     captured = capture(state)
-    found = {key: _of_tensor(tensor) for key, tensor in captured.tensors.items()}
-    # What tracked data keeps are random streams, and one that is not seeded differs from start to
+    digests: dict[str, str] = {}
+    for key, tensor in captured.tensors.items():
+        digests[key] = _digest_tensor(tensor)
+    # The values of tracked data are random streams, and an unseeded stream differs from start to
     # start.
-    tracked = {
-        name for name, value in targets(state) if isinstance(value, TrackedIterable | TrackedDraw)
-    }
-    parts = {name: part for name, part in captured.skeleton.items() if name not in tracked}
-    return found | {f"{name} (values)": _of_text(json.dumps(part)) for name, part in parts.items()}
+    tracked: set[str] = set()
+    for name, entry in targets(state):
+        if isinstance(entry, TrackedIterable | TrackedDraw):
+            tracked.add(name)
+    for name, values in captured.skeleton.items():
+        if name not in tracked:
+            digests[f"{name} (values)"] = _digest_text(json.dumps(values))
+    return digests
 
 
-def _unsaved(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Variables of the loop that may belong into the state: kind and digest by name."""
+def _digest_variables(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, Variable]:
+    """Returns kind and digest of the loop's variables that may belong to the state, by name."""
     if frame is None:
         return {}
     # By identity: a variable may equal an entry of the state and still be another object.
-    known = {id(value) for _, value in targets(state)}
-    seen = {**frame.f_globals, **frame.f_locals}
-    return {
-        name: described
-        for name, value in seen.items()
-        if not name.startswith("_") and id(value) not in known and (described := _described(value))
-    }
+    entry_ids = {id(entry) for _, entry in targets(state)}
+    variables = {**frame.f_globals, **frame.f_locals}
+    digests: dict[str, Variable] = {}
+    for name, value in variables.items():
+        if name.startswith("_") or id(value) in entry_ids:
+            continue
+        digest = _digest_variable(value)
+        if digest:
+            digests[name] = digest
+    return digests
 
 
-def _described(value: Any) -> tuple[str, str] | None:
+def _digest_variable(value: Any) -> Variable | None:
     if isinstance(value, torch.Tensor):
-        return "tensor", _of_tensor(value)
-    if isinstance(value, bool | int | float | str):
-        return ("measure" if isinstance(value, float) else "value"), repr(value)
+        return "tensor", _digest_tensor(value)
+    if isinstance(value, float):
+        return "measure", repr(value)
+    if isinstance(value, bool | int | str):
+        return "value", repr(value)
     stream = stream_of(value)
     if stream is not None:
-        return "generator", _of_text(stream)
+        return "generator", _digest_text(stream)
     if isinstance(value, Stateful) and not isinstance(value, type):
-        try:
-            own = {}
-            for key, found in digests({"it": value}).items():
-                if key.startswith("it"):
-                    own[key] = found
-            return "stateful", _of_text(json.dumps(own))
-        except (InputError, TypeError, AssertionError):
-            return None
+        return _digest_stateful(value)
     if isinstance(value, DataLoader):
         return "loader", ""
     return ("iterator", "") if isinstance(value, Iterator) else None
 
 
-def _of_tensor(tensor: torch.Tensor) -> str:
+def _digest_stateful(value: Stateful) -> Variable | None:
+    """Returns kind and digest of an object; None: it cannot be saved."""
+    try:
+        digests = digest_state({"it": value})
+    except (InputError, TypeError, AssertionError):
+        return None
+    # The rest is of random streams, which every state holds.
+    digests = {key: digest for key, digest in digests.items() if key.startswith("it")}
+    return "stateful", _digest_text(json.dumps(digests))
+
+
+def _digest_tensor(tensor: torch.Tensor) -> str:
     local = local_of(tensor).cpu().contiguous()
     return hashlib.sha256(memory_of(local)).hexdigest()[:16]
 
 
-def _of_text(text: str) -> str:
+def _digest_text(text: str) -> str:
     # 64 bits: compared with one other run, and not defended against forgery.
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExactnessResult:
+    """The outcome of one way to die."""
+
     death: str
-    at: int
+    step: int
+    """Step at which the run was killed."""
     resumed_at: int | None = None
-    """0: nothing had been committed yet, so it began at step 0; None: it differed before, so it was
-    not resumed.
+    """Step from which it resumed; 0: nothing had been committed yet; None: it was not resumed,
+    since it differed before the kill.
     """
     finding: str = ""
-    """Empty: exact."""
+    """The first difference and its cause; empty: exact."""
 
 
 def verify(
@@ -176,72 +214,113 @@ def verify(
     steps: int,
     timeout_s: float,
 ) -> Iterator[ExactnessResult]:
-    """Raises Unjudged if the command ends before `steps` or all starts together take longer than
+    """Runs `command` undisturbed, then once for each way to die, and yields a result for each.
+
+    Raises Unjudged if the command ends before `steps` or all starts together take longer than
     `timeout_s`, InputError if it trains without Checkpointer.
     """
     every = max(1, steps // 4)
-    ends = time.monotonic() + timeout_s
-    whole = _run(command, folder / "whole", Orders(steps=steps, every=every), ends)
-    if not whole:
+    deadline = time.monotonic() + timeout_s
+    reference = _run(
+        command,
+        folder / "whole",
+        Orders(steps=steps, every=every),
+        deadline,
+    )
+    if not reference:
         raise InputError(
             "command trains without Checkpointer",
             got=" ".join(command)[:200],
             allowed="a command in which Checkpointer.tick() is called after each step",
             fix="run the script that holds the loop, with few steps",
         )
-    if min(max(lines) for lines in whole.values()) < steps:
+    last_steps = [max(trace) for trace in reference.values()]
+    if min(last_steps) < steps:
         raise Unjudged(f"the undisturbed run made fewer than {steps} steps: choose --steps")
     for death in DEATHS:
-        # Between saves, so that steps have to be repeated; where a save is killed, in that step.
-        at = 2 * every if death == KILL_SAVING else min(steps - 1, 2 * every + max(1, every // 2))
-        orders = Orders(steps=steps, every=every, die_at=at, death=death)
-        yield _judged(command, folder / death.replace(" ", "-"), orders, whole, ends)
+        # Between saves, so that steps have to be repeated; to kill a save, in the step of a save.
+        die_at = 2 * every
+        if death != KILL_SAVING:
+            half = max(1, every // 2)
+            die_at = min(steps - 1, 2 * every + half)
+        orders = Orders(
+            steps=steps,
+            every=every,
+            die_at=die_at,
+            death=death,
+        )
+        yield _verify_death(
+            command,
+            folder / death.replace(" ", "-"),
+            orders,
+            reference,
+            deadline,
+        )
 
 
-def _judged(
+def _verify_death(
     command: list[str],
     folder: Path,
     orders: Orders,
-    whole: dict[str, dict[int, Line]],
-    ends: float,
+    reference: dict[str, Trace],
+    deadline: float,
 ) -> ExactnessResult:
     killed = _run(
         command,
         folder,
         orders,
-        ends,
+        deadline,
         trace="killed",
         dies=True,
     )
-    for rank, lines in whole.items():
-        # First the part before the kill: where that differs, what comes after proves nothing about
+    for rank, trace in reference.items():
+        # First the part before the kill: if that differs, what comes after proves nothing about
         # checkpoints.
-        before = killed.get(rank, {})
-        unsteady = first_difference(lines, before, streams_in(lines))
-        if unsteady:
-            why = unseeded(lines, before) or _by_hashes(command, folder, orders, unsteady[0], ends)
-            finding = f"step {unsteady[0]} differs before the kill ({unsteady[1][0]}): {why}"
+        killed_trace = killed.get(rank, {})
+        difference = first_difference(trace, killed_trace, find_streams(trace))
+        if difference:
+            step, keys = difference
+            cause = explain_streams(trace, killed_trace)
+            if not cause:
+                cause = _explain_by_hashes(
+                    command,
+                    folder,
+                    orders,
+                    step,
+                    deadline,
+                )
             return ExactnessResult(
                 death=orders.death,
-                at=orders.die_at,
-                finding=finding,
+                step=orders.die_at,
+                finding=f"step {step} differs before the kill ({keys[0]}): {cause}",
             )
-    resumed = _run(command, folder, Orders(steps=orders.steps, every=orders.every), ends)
-    first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
-    found = ""
-    for rank, lines in whole.items():
-        # A stream that is not seeded, and that nothing draws from, differs from start to start.
-        different = first_difference(
-            lines, resumed.get(rank, {}), unseeded_in(lines, killed.get(rank, {}))
-        )
-        if different:
-            found = explain(lines, resumed[rank], *different)
+    resumed = _run(
+        command,
+        folder,
+        Orders(steps=orders.steps, every=orders.every),
+        deadline,
+    )
+    first_steps = [min(trace) for trace in resumed.values()]
+    first_step = min(first_steps, default=orders.steps + 1)
+    finding = ""
+    for rank, trace in reference.items():
+        # An unseeded stream that nothing draws from differs from start to start.
+        unseeded = find_unseeded_streams(trace, killed.get(rank, {}))
+        difference = first_difference(trace, resumed.get(rank, {}), unseeded)
+        if difference:
+            step, keys = difference
+            finding = explain(
+                trace,
+                resumed[rank],
+                step,
+                keys,
+            )
             break
     return ExactnessResult(
         death=orders.death,
-        at=orders.die_at,
-        resumed_at=first - 1,
-        finding=found,
+        step=orders.die_at,
+        resumed_at=first_step - 1,
+        finding=finding,
     )
 
 
@@ -249,33 +328,33 @@ def _run(
     command: list[str],
     folder: Path,
     orders: Orders,
-    ends: float,
+    deadline: float,
     *,
     trace: str = "trace",
     dies: bool = False,
     env: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, dict[int, Line]]:
-    """What each rank wrote: lines by step."""
-    # A folder for each death: a run must not find the checkpoints of another.
+) -> dict[str, Trace]:
+    """Runs the command under `orders`, and returns the trace of each rank.
+
+    Raises Unjudged, InputError.
+    """
+    # One folder for each death: a run must not find the checkpoints of another.
     folder.mkdir(exist_ok=True)
-    file = folder / "orders.json"
-    file.write_text(
-        json.dumps(asdict(replace(orders, store=str(folder / "store"), trace=f"{folder / trace}-")))
-    )
+    store = str(folder / "store")
+    orders = replace(orders, store=store, trace=f"{folder / trace}-")
+    orders_file = folder / "orders.json"
+    orders_file.write_text(json.dumps(asdict(orders)))
+    environment = {**os.environ, **env, ENV_TRIAL: str(orders_file)}
     log = folder / f"{trace}.log"
     # A file and no pipe: one that is not read blocks the trainer once it is full.
-    with log.open("w") as out:
+    with log.open("w") as output:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
-                env={
-                    **os.environ,
-                    **env,
-                    ENV_TRIAL: str(file),
-                },
-                stdout=out,
-                stderr=out,
-                timeout=max(0.0, ends - time.monotonic()),
+                env=environment,
+                stdout=output,
+                stderr=output,
+                timeout=max(0.0, deadline - time.monotonic()),
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
@@ -290,31 +369,48 @@ def _run(
                 allowed="a program",
                 fix="check what follows --",
             ) from error
-    if bool(done.returncode) != dies:
+    if bool(process.returncode) != dies:
         raise Unjudged(
-            f"the command ended with {done.returncode}; its output ends: {log.read_text()[-600:]}"
+            f"the command ended with {process.returncode}; its output ends:"
+            f" {log.read_text()[-600:]}"
         )
-    return {
-        path.stem.removeprefix(f"{trace}-"): {
-            line["step"]: line for line in map(json.loads, path.read_text().splitlines())
-        }
-        for path in sorted(folder.glob(f"{trace}-*.jsonl"))
-    }
+    traces: dict[str, Trace] = {}
+    for path in sorted(folder.glob(f"{trace}-*.jsonl")):
+        rank = path.stem.removeprefix(f"{trace}-")
+        lines = map(json.loads, path.read_text().splitlines())
+        traces[rank] = {line["step"]: line for line in lines}
+    return traces
 
 
-def _by_hashes(
+def _explain_by_hashes(
     command: list[str],
     folder: Path,
     orders: Orders,
     step: int,
-    ends: float,
+    deadline: float,
 ) -> str:
-    """Whether it is repeatable once strings have the same hash at each start."""
+    """Runs the training twice with the same hashes of strings, and explains by the result why it
+    was not repeatable.
+    """
     short = Orders(steps=step, every=orders.every)
     env = {"PYTHONHASHSEED": "0"}
-    one, other = (_run(command, folder / f"hashes-{n}", short, ends, env=env) for n in range(2))
-    if any(first_difference(one[rank], lines, streams_in(lines)) for rank, lines in other.items()):
-        return "the training itself is not repeatable"
+    first = _run(
+        command,
+        folder / "hashes-0",
+        short,
+        deadline,
+        env=env,
+    )
+    second = _run(
+        command,
+        folder / "hashes-1",
+        short,
+        deadline,
+        env=env,
+    )
+    for rank, trace in second.items():
+        if first_difference(first[rank], trace, find_streams(trace)):
+            return "the training itself is not repeatable"
     return (
         "it depends on the order of a set, which differs between starts; iterate over sorted(...),"
         " or set PYTHONHASHSEED"

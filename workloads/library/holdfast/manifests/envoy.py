@@ -29,7 +29,9 @@ class Proxy:
     endpoints_file: str
     """Of endpoint discovery; replaced by a rename."""
     longest_request_s: float
-    """Over all tries."""
+    """Over all tries. Does not hold for `/v1/`, whose texts arrive in pieces."""
+    stream_idle_s: float = serving.STREAM_IDLE_S
+    """Of `/v1/`: from one piece of a text to the next, and to the first."""
     host: str = "0.0.0.0"
     port: int = serving.PORT
     admin_port: int = serving.PROXY_ADMIN_PORT
@@ -96,7 +98,7 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
     return _http(
         serving.PROXY_REQUESTS,
         _address(proxy.host, proxy.port),
-        [_route(proxy, "/v1/"), _route(proxy)],
+        [_text_route(proxy), _prediction_route(proxy)],
         manager,
     )
 
@@ -160,11 +162,27 @@ def _admin(proxy: Proxy) -> dict[str, Any]:
     }
 
 
-def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
-    route: dict[str, Any] = {
-        "cluster": CLUSTER,
-        "timeout": _seconds(proxy.longest_request_s),
-    }
+def _prediction_route(proxy: Proxy) -> dict[str, Any]:
+    route = _route(proxy, "/")
+    route["route"]["timeout"] = _seconds(proxy.longest_request_s)
+    if proxy.tries > 1:
+        # All tries within the one deadline, and the server learns how long it has.
+        route["route"]["retry_policy"]["per_try_timeout"] = _seconds(
+            proxy.longest_request_s / proxy.tries
+        )
+    return route
+
+
+def _text_route(proxy: Proxy) -> dict[str, Any]:
+    """Only silence ends a text: a total timeout would cut long ones in the middle, with status 200."""
+    route = _route(proxy, "/v1/")
+    route["route"]["timeout"] = _seconds(0)
+    route["route"]["idle_timeout"] = _seconds(proxy.stream_idle_s)
+    return route
+
+
+def _route(proxy: Proxy, prefix: str) -> dict[str, Any]:
+    route: dict[str, Any] = {"cluster": CLUSTER}
     if proxy.tries > 1:
         route["retry_policy"] = {
             # A prediction is a pure function: what died without an answer may be retried. 429 is
@@ -184,13 +202,6 @@ def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
             # row would be hosts tried before in one retry of six.
             "host_selection_retry_max_attempts": 32,
         }
-        if prefix == "/":
-            # All tries within the one deadline, and the server learns how long it has. Text that
-            # comes in pieces may take the whole of the longest request, and cannot be retried in
-            # between.
-            route["retry_policy"]["per_try_timeout"] = _seconds(
-                proxy.longest_request_s / proxy.tries
-            )
     return {
         "match": {"prefix": prefix},
         "route": route,

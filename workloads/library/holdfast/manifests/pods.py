@@ -27,6 +27,7 @@ from holdfast.vocabulary.pools import (
     Taint,
     silence_tolerations,
 )
+from holdfast.vocabulary.roles import NAMESPACE_TRAINING
 
 USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
 TMP = "/tmp"
@@ -107,6 +108,8 @@ class PodSettings:
     """Run whose checkpoints it writes or loads."""
     writes_run: str = ""
     """Run that it trains; decides under which account, where runs are kept apart."""
+    namespace: str = NAMESPACE_TRAINING
+    """Where `writes_run` trains."""
     calls_kubernetes: bool = False
     """Mounts a token, and tells the process which node it may ask about."""
     restart: str | None = None
@@ -126,6 +129,13 @@ class PodSettings:
     """Node label over whose values the pods are spread, as far as there are any."""
 
 
+def _account(context: RenderContext, work: PodSettings) -> str:
+    """Kubernetes service account of the pod."""
+    if not work.writes_run:
+        return work.role
+    return context.platform.account_of(work.writes_run, work.namespace)
+
+
 def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateSpec:
     work = _with_key(context, work)
     labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF} | _identity(work)
@@ -140,9 +150,7 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
         enable_service_links=False,
-        service_account_name=(
-            context.platform.account_of(work.writes_run) if work.writes_run else work.role
-        ),
+        service_account_name=_account(context, work),
         priority_class_name=work.priority,
         restart_policy=work.restart,
         termination_grace_period_seconds=work.grace_s,

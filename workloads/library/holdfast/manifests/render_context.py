@@ -183,7 +183,7 @@ class RenderContext:
 
     def trains(self, run: str) -> bool:
         """Whether the environment has a place for its checkpoints."""
-        return not self.platform.runs or any(run == known.name for known in self.platform.runs)
+        return not self.platform.runs or self.platform.is_listed(run)
 
     @property
     def checkpoints(self) -> str:

@@ -106,9 +106,9 @@ def rights(context: RenderContext) -> Iterator[Body]:
     ]
     platform = context.platform
     homes = [(run.account, platform.namespace_of(run.name)) for run in platform.runs]
-    homes = homes or [
-        (SHARED_ACCOUNT, space) for space in platform.job_namespaces if space != NAMESPACE_BATCH
-    ]
+    # Where runs are listed, only those of teams may have another name.
+    listed = {NAMESPACE_BATCH, NAMESPACE_TRAINING} if platform.runs else {NAMESPACE_BATCH}
+    homes += [(SHARED_ACCOUNT, space) for space in platform.job_namespaces if space not in listed]
     for space in dict.fromkeys(space for _, space in homes):
         name = "holdfast-planned-end" + ("" if space == NAMESPACE_TRAINING else f"-{space}")
         accounts = [account for account, home in homes if home == space]

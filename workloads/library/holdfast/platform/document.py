@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.pools import Pool, Role
-from holdfast.vocabulary.roles import DEFAULT_TEAM, JOB_NAMESPACES, NAMESPACE_TRAINING
+from holdfast.vocabulary.roles import (
+    DEFAULT_TEAM,
+    JOB_NAMESPACES,
+    NAMESPACE_TRAINING,
+    team_folder,
+    team_role,
+)
 
 SCHEMA = "holdfast.platform/1"
 SHARED_ACCOUNT = "trainer"
@@ -70,6 +76,10 @@ class Team:
     namespaces: tuple[str, ...]
     quotas: Mapping[str, int] = field(default_factory=dict[str, int])
     """Accelerator -> GPUs guaranteed in each capacity; what others leave idle is lent beyond."""
+    limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Accelerator -> GPUs that it uses at most in each capacity, borrowed ones included; none: all
+    that is idle.
+    """
     budget_usd: int = 0
     """A month; 0: none."""
     runs: tuple[str, ...] = ()
@@ -241,24 +251,43 @@ class Platform:
             NAMESPACE_TRAINING,
         )
 
-    def account_of(self, run: str) -> str:
+    def is_listed(self, run: str) -> bool:
+        """Whether it has an account and a prefix of its own."""
+        return any(run == each.name for each in self.runs)
+
+    def role_in(self, namespace: str, role: str) -> str:
+        """Role whose Google service account the account `role` of a namespace acts as: in a team's
+        namespace the team's.
+
+        Platforms from before teams had accounts keep that of the role.
+        """
+        team = self.job_namespaces.get(namespace, DEFAULT_TEAM)
+        return team_role(team) if team_role(team) in self.accounts else role
+
+    def account_of(self, run: str, namespace: str = NAMESPACE_TRAINING) -> str:
         """Kubernetes service account under which `run` trains. Raises InputError where the platform
         has no place for it.
         """
-        if not self.runs:
+        if self.is_listed(run):
+            return next(each.account for each in self.runs if each.name == run)
+        if not self.runs or self.role_in(namespace, SHARED_ACCOUNT) != SHARED_ACCOUNT:
             return SHARED_ACCOUNT
-        found = next((each.account for each in self.runs if each.name == run), None)
-        if found is None:
-            raise InputError(
-                "the run has no prefix in the checkpoint bucket",
-                got=run,
-                allowed=", ".join(each.name for each in self.runs),
-                fix=(
-                    f'the platform team adds Run(name="{run}") to storage.runs of {self.name}, then'
-                    " make deploy and make apply"
-                ),
-            )
-        return found
+        raise InputError(
+            "the run has no prefix in the checkpoint bucket",
+            got=run,
+            allowed=", ".join(each.name for each in self.runs),
+            fix=(
+                f'submit it in the namespace of a team, or the platform team adds Run(name="{run}")'
+                f" to storage.runs of {self.name}, then make deploy and make apply"
+            ),
+        )
+
+    def checkpoints_of(self, run: str, namespace: str = NAMESPACE_TRAINING) -> str:
+        """URL of the folder in which `run` saves below its name."""
+        folder = self.default_run
+        if not self.is_listed(run) and self.role_in(namespace, SHARED_ACCOUNT) != SHARED_ACCOUNT:
+            folder = team_folder(self.job_namespaces[namespace])
+        return f"gs://{self.buckets['checkpoints']}/{folder}".rstrip("/")
 
     def admits(self, image: str) -> bool:
         """Whether the image policy lets `image` run; True where the platform writes none. GKE's own

@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from holdfast.checkpoint.parts import signing_key
+from holdfast.checkpoint.gangs import signing_key
 
 LOOPBACK = "127.0.0.1"
 PROOF_S = 5.0

@@ -21,6 +21,19 @@ JOB_ROLES = ("trainer", "batch")
 JOB_NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH)
 """Where jobs of the default team run, that are moved and get receipts."""
 DEFAULT_TEAM = "default"
+TEAMS_FOLDER = "teams"
+"""Folder of the checkpoint bucket in which each team but the default one has its own."""
+
+
+def team_role(team: str) -> str:
+    """The role of a team's jobs: one Google service account for all accounts in its namespaces."""
+    return f"team-{team}"
+
+
+def team_folder(team: str) -> str:
+    """Where a team's checkpoints are. A run named like a team is elsewhere."""
+    return f"{TEAMS_FOLDER}/{team}"
+
 
 # private.googleapis.com. The network's own zone resolves every Google API to it, and network
 # policies admit no other way out; both are wrong without the other.

@@ -28,6 +28,10 @@ QUIET_S = 1.0
 # Google's load balancers keep a backend connection for 600 s: a server that closes earlier answers
 # some requests with a reset.
 KEEP_ALIVE_S = 620
+# A text that arrives in pieces may last as long as its model writes. It ends when nothing has
+# arrived for so long, which also bounds the wait for the first piece and a completion that is not
+# streamed. Envoy's own default.
+STREAM_IDLE_S = 300
 # Of the window, before a server that cannot go on accepting (vLLM) gets its SIGTERM: the least, and
 # the share.
 SIDECAR_LEAST_S = 4.0

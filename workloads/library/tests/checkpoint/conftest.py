@@ -32,7 +32,7 @@ def listens(port: int) -> bool:
 
 @pytest.fixture(scope="session")
 def gcs_emulator() -> Iterator[str]:
-    """Address of a Cloud Storage emulator."""
+    """The address of a Cloud Storage emulator."""
     try:
         binary = build(TOOLS["gcsemulator"])
     except (OSError, subprocess.CalledProcessError, SystemExit) as error:
@@ -67,10 +67,10 @@ def bucket(gcs_emulator: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def proxy(gcs_emulator: str) -> Iterator[FaultyProxy]:
-    """Before the emulator; without faults until it has a rule."""
-    found = FaultyProxy(gcs_emulator)
-    yield found
-    found.close()
+    """A proxy in front of the emulator, without faults until it has a rule."""
+    faulty_proxy = FaultyProxy(gcs_emulator)
+    yield faulty_proxy
+    faulty_proxy.close()
 
 
 @pytest.fixture(scope="session")

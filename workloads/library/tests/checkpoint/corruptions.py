@@ -1,7 +1,6 @@
-"""Damage of every kind to a committed checkpoint's files, seeded.
+"""Seeded damage of every kind to the files of a committed checkpoint.
 
-Each kind takes the folder of one checkpoint and spoils it; it returns false where it does not
-apply.
+Each kind damages the folder of one checkpoint; it returns False if it changed nothing.
 """
 
 import random
@@ -11,80 +10,108 @@ from pathlib import Path
 
 Damage = Callable[[Path, Path, random.Random], bool]
 Change = Callable[[bytearray, random.Random], bytearray]
+FileList = Callable[[Path], list[Path]]
 
 
 def shards(folder: Path) -> list[Path]:
-    """Files that hold tensors, ours or DCP's."""
-    return sorted(p for p in folder.rglob("*") if p.suffix in (".bin", ".distcp"))
+    """List the files that hold tensors, also those of DCP."""
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".bin", ".distcp"))
 
 
-def described(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.suffix == ".json" or p.name == ".metadata")
+def descriptions(folder: Path) -> list[Path]:
+    """List the files that describe tensors, also those of DCP."""
+    paths: list[Path] = []
+    for path in folder.rglob("*"):
+        if path.suffix == ".json" or path.name == ".metadata":
+            paths.append(path)
+    return sorted(paths)
 
 
 def _commit(folder: Path) -> list[Path]:
-    return [next(p for p in folder.rglob("*") if p.name in ("COMMIT.json", ".metadata"))]
+    for path in folder.rglob("*"):
+        if path.name in ("COMMIT.json", ".metadata"):
+            return [path]
+    raise AssertionError(f"no commit in {folder}")
 
 
-def _flipped(data: bytearray, rng: random.Random) -> bytearray:
+def _flip_bit(data: bytearray, rng: random.Random) -> bytearray:
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     return data
 
 
-def _holed(data: bytearray, rng: random.Random) -> bytearray:
+def _clear_bytes(data: bytearray, rng: random.Random) -> bytearray:
     length = rng.randint(1, max(1, len(data) // 4))
-    at = rng.randrange(len(data) - length + 1)
-    if not any(data[at : at + length]):
-        return _flipped(data, rng)
-    data[at : at + length] = bytes(length)
+    start = rng.randrange(len(data) - length + 1)
+    end = start + length
+    if not any(data[start:end]):
+        return _flip_bit(data, rng)
+    data[start:end] = bytes(length)
     return data
 
 
-def _cut(data: bytearray, rng: random.Random) -> bytearray:
+def _truncate(data: bytearray, rng: random.Random) -> bytearray:
     return data[: rng.randrange(len(data))]
 
 
-def _rewritten(of: Callable[[Path], list[Path]], change: Change) -> Damage:
-    def damage(folder: Path, other: Path, rng: random.Random) -> bool:
-        path = rng.choice(of(folder))
-        path.write_bytes(change(bytearray(path.read_bytes()), rng))
+def _rewrite(list_files: FileList, change: Change) -> Damage:
+    def damage(
+        folder: Path,
+        other: Path,
+        rng: random.Random,
+    ) -> bool:
+        path = rng.choice(list_files(folder))
+        data = bytearray(path.read_bytes())
+        path.write_bytes(change(data, rng))
         return True
 
     return damage
 
 
-def _removed(of: Callable[[Path], list[Path]]) -> Damage:
-    def damage(folder: Path, other: Path, rng: random.Random) -> bool:
-        rng.choice(of(folder)).unlink()
+def _remove(list_files: FileList) -> Damage:
+    def damage(
+        folder: Path,
+        other: Path,
+        rng: random.Random,
+    ) -> bool:
+        rng.choice(list_files(folder)).unlink()
         return True
 
     return damage
 
 
-def _replaced(of: Callable[[Path], list[Path]], *, always: bool = False) -> Damage:
-    """By that of another checkpoint of the same shape. `always`: it counts where the two are alike,
-    too.
+def _replace(
+    list_files: FileList,
+    *,
+    always: bool = False,
+) -> Damage:
+    """Replace a file by that of another checkpoint of the same shape.
+
+    `always` counts the damage even if the two files are equal.
     """
 
-    def damage(folder: Path, other: Path, rng: random.Random) -> bool:
-        mine = of(folder)
-        theirs = of(other)
-        index = rng.randrange(len(mine))
-        alike = mine[index].read_bytes() == theirs[index].read_bytes()
-        shutil.copyfile(theirs[index], mine[index])
-        return always or not alike
+    def damage(
+        folder: Path,
+        other: Path,
+        rng: random.Random,
+    ) -> bool:
+        targets = list_files(folder)
+        sources = list_files(other)
+        index = rng.randrange(len(targets))
+        equal = targets[index].read_bytes() == sources[index].read_bytes()
+        shutil.copyfile(sources[index], targets[index])
+        return always or not equal
 
     return damage
 
 
 DAMAGES: dict[str, Damage] = {
-    "bit_flip": _rewritten(shards, _flipped),
-    "flip_in_description": _rewritten(described, _flipped),
-    "zero_hole": _rewritten(shards, _holed),
-    "truncation": _rewritten(shards, _cut),
-    "missing_shard": _removed(shards),
-    "mixed_attempts": _replaced(shards),
-    "missing_commit": _removed(_commit),
-    "torn_commit": _rewritten(_commit, _cut),
-    "replayed_description": _replaced(described, always=True),
+    "bit_flip": _rewrite(shards, _flip_bit),
+    "flip_in_description": _rewrite(descriptions, _flip_bit),
+    "zero_hole": _rewrite(shards, _clear_bytes),
+    "truncation": _rewrite(shards, _truncate),
+    "missing_shard": _remove(shards),
+    "mixed_attempts": _replace(shards),
+    "missing_commit": _remove(_commit),
+    "torn_commit": _rewrite(_commit, _truncate),
+    "replayed_description": _replace(descriptions, always=True),
 }

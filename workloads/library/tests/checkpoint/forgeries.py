@@ -1,8 +1,8 @@
-"""Checkpoints whose every digest matches, made by somebody who can write to the bucket: with the
-key or without it.
+"""Forged checkpoints with matching digests, by an author who can write to the bucket.
 
-Each forgery takes the objects of a commit that the library wrote, changes what it is named for, and
-makes digests and signature anew over the result, as its author's own tools would.
+The author may have the key or not. Each forgery takes the objects of a commit that the library
+wrote, makes the change that it is named for, and computes digests and signature again, as its
+author's own tools would.
 """
 
 import hashlib
@@ -23,14 +23,17 @@ SHARD = "rank-00000-00000.bin"
 
 @dataclass(kw_only=True)
 class Forged:
+    """The parts of a checkpoint that a forgery may change."""
+
     folder: Path
-    """Of one step."""
+    """Folder of one step."""
     commit: dict[str, Any]
     manifest: dict[str, Any]
-    """Of rank 0."""
+    """The manifest of rank 0."""
     body: bytes | None = None
-    """Stands for the encoded commit, where it is no JSON that a library would write."""
-    after: list[Callable[[Path], None]] = field(default_factory=list[Callable[[Path], None]])
+    """Replaces the encoded commit with bytes that are not JSON of the library."""
+    after: list[Callable[[Path], None]] = field(default_factory=list)
+    """Changes to the attempt's folder once everything is written."""
 
     @property
     def attempt(self) -> Path:
@@ -46,11 +49,15 @@ class Forged:
 
 
 def encoded(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+    ).encode()
 
 
 def forge(folder: Path, change: Change) -> None:
-    """Changes the checkpoint in `folder`; signs where this process has a key."""
+    """Change the checkpoint in `folder`, and sign it if this process has a key."""
     path = folder / "COMMIT.json"
     commit = json.loads(path.read_bytes())["body"]
     manifest_path = folder / commit["attempt"] / "rank-00000.json"
@@ -66,33 +73,30 @@ def forge(folder: Path, change: Change) -> None:
         "length": len(manifest_bytes),
         "sha256": hashlib.sha256(manifest_bytes).hexdigest(),
     }
-    if any(isinstance(found, dict) for found in forged.commit["manifests"]):
-        forged.commit["manifests"][0] = digest
-    path.write_bytes(envelope(forged.body if forged.body is not None else encoded(forged.commit)))
-    for step in forged.after:
-        step(forged.attempt)
+    digests = forged.commit["manifests"]
+    if any(isinstance(item, dict) for item in digests):
+        digests[0] = digest
+    body = encoded(forged.commit) if forged.body is None else forged.body
+    path.write_bytes(envelope(body))
+    for change_folder in forged.after:
+        change_folder(forged.attempt)
 
 
 def envelope(body: bytes) -> bytes:
-    signature = signing.signature_of(body)
+    signature = signing.sign(body)
     seal = b',"seal":"%s"' % signature.encode() if signature else b""
-    return (
-        b'{"body":'
-        + body
-        + seal
-        + b',"sha256":"'
-        + hashlib.sha256(body).hexdigest().encode()
-        + b'"}'
-    )
+    digest = hashlib.sha256(body).hexdigest().encode()
+    return b'{"body":%s%s,"sha256":"%s"}' % (body, seal, digest)
 
 
-def _changed(of: str, **changed: Any) -> Change:
-    return lambda forged: getattr(forged, of).update(changed)
+def _update(attribute: str, **fields: Any) -> Change:
+    return lambda forged: getattr(forged, attribute).update(fields)
 
 
-_part, _values, _commit, _manifest = (
-    partial(_changed, of) for of in ("largest", "values", "commit", "manifest")
-)
+_part = partial(_update, "largest")
+_values = partial(_update, "values")
+_commit = partial(_update, "commit")
+_manifest = partial(_update, "manifest")
 
 
 def _body(old: bytes, new: bytes) -> Change:
@@ -103,17 +107,17 @@ def _body(old: bytes, new: bytes) -> Change:
     return change
 
 
-def _twice_in_one_place(forged: Forged) -> None:
+def _overlap_parts(forged: Forged) -> None:
     parts = [part for part in forged.manifest["tensors"] if part["bytes"]]
     parts[0]["at"] = parts[1]["at"]
 
 
-def _without_a_tensor(forged: Forged) -> None:
+def _remove_tensor(forged: Forged) -> None:
     forged.manifest["tensors"].remove(forged.largest)
 
 
-def _huge(forged: Forged) -> None:
-    """Everything agrees with everything else; only the stored object is small."""
+def _enlarge(forged: Forged) -> None:
+    """Claim a terabyte. All descriptions agree; only the stored object is small."""
     part = forged.largest
     part.update(
         shape=[1 << 40],
@@ -126,25 +130,26 @@ def _huge(forged: Forged) -> None:
     forged.commit["total_bytes"] = 1 << 41
 
 
-def _many_axes(forged: Forged) -> None:
+def _use_sixty_axes(forged: Forged) -> None:
     part = forged.largest
-    halves = [
-        part
-        | {
+    parts = forged.manifest["tensors"]
+    parts.remove(part)
+    for corner in (0, 1):
+        box = {
             "dtype": "uint8",
             "shape": [2] * 60,
-            "offset": [n] * 60,
+            "offset": [corner] * 60,
             "extent": [1] * 60,
+            "bytes": 1,
+            "at": part["at"] + corner,
         }
-        for n in (0, 1)
-    ]
-    forged.manifest["tensors"].remove(part)
-    forged.manifest["tensors"] += [
-        half | {"bytes": 1, "at": part["at"] + n} for n, half in enumerate(halves)
-    ]
+        parts.append(part | box)
 
 
-def _instead_of(name: str, make: Callable[[Path], object]) -> Change:
+def _replace_file(
+    name: str,
+    make: Callable[[Path], object],
+) -> Change:
     def replace(attempt: Path) -> None:
         (attempt / name).unlink()
         make(attempt / name)
@@ -153,8 +158,9 @@ def _instead_of(name: str, make: Callable[[Path], object]) -> Change:
 
 
 def spoil_random_state(forged: Forged) -> None:
-    """Where Python's generator stands in its list of numbers, in the bytes of a tensor and so
-    behind a checksum.
+    """Move the position of Python's generator out of its list.
+
+    The position is in the bytes of a tensor, so behind a checksum.
     """
     (part,) = [part for part in forged.manifest["tensors"] if part["key"] == "__rng__/python/state"]
     shard = forged.attempt / SHARD
@@ -167,7 +173,7 @@ def spoil_random_state(forged: Forged) -> None:
 
 DEEP = 100_000
 FORGERIES: dict[str, Change] = {
-    # what ends a parser
+    # Crashes of a parser.
     "NaN": _body(b'"created":', b'"created":NaN,"x":'),
     "1e999": _body(b'"created":', b'"created":1e999,"x":'),
     "nested without end": _body(
@@ -176,10 +182,14 @@ FORGERIES: dict[str, Change] = {
     "an integer of 5,000 digits": _body(b'"created":', b'"created":1' + b"0" * 5_000 + b',"x":'),
     "no JSON": lambda forged: setattr(forged, "body", b"\xff\x00"),
     "a list": lambda forged: setattr(forged, "body", b"[]"),
-    # types and bounds of the commit
+    # Types and bounds of the commit.
     "step true": _commit(step=True),
     "world size 10**9": _commit(world_size=10**9),
-    "no manifests": _commit(manifests=[], world_size=0, total_bytes=0),
+    "no manifests": _commit(
+        manifests=[],
+        world_size=0,
+        total_bytes=0,
+    ),
     "manifests of numbers": _commit(manifests=[1]),
     "attempt leaves the prefix": _commit(attempt="../../x/../../"),
     "run is a list": _commit(run=["r"]),
@@ -187,28 +197,28 @@ FORGERIES: dict[str, Change] = {
     "schema nested": _commit(schema=[[["x"]]]),
     "totals disagree": _commit(total_bytes=1),
     "another run": _commit(run="other"),
-    # geometry
+    # Geometry.
     "part halved": _part(bytes=64 * 64 * 2),
     "extent larger than its bytes": _part(shape=[128, 64], extent=[128, 64]),
     "a hole in a tensor": _part(shape=[128, 64]),
-    "two parts in one place": _twice_in_one_place,
-    "a tensor is missing": _without_a_tensor,
+    "two parts in one place": _overlap_parts,
+    "a tensor is missing": _remove_tensor,
     "dtype of twice the size": _part(dtype="float64"),
     "dtype unknown": _part(dtype="float7"),
     "dtype is a function": _part(dtype="load"),
     "negative offset": _part(offset=[-1, 0]),
     "axes differ": _part(offset=[0]),
     "extent true": _part(extent=[True, True]),
-    "sixty axes": _many_axes,
-    "a terabyte": _huge,
+    "sixty axes": _use_sixty_axes,
+    "a terabyte": _enlarge,
     "at beyond the end": _part(at=1 << 61),
     "shape overflows": _part(shape=[1 << 61, 1 << 61]),
-    # counts
+    # Counts.
     "shard of another size": _manifest(shards=[{"bytes": 1, "crc32c": "00000000"}]),
     "crc is a number": _manifest(shards=[{"bytes": 1, "crc32c": 0}]),
     "shards is a map": _manifest(shards={}),
     "world size of another": _manifest(world_size=2),
-    # values
+    # Values.
     "values are a list": _manifest(values=[]),
     "entry nested 900 deep": _values(progress=json.loads("[" * 900 + "]" * 900)),
     "unknown mark": _values(progress={"$pickle": "x"}),
@@ -226,9 +236,9 @@ FORGERIES: dict[str, Change] = {
             "age_s": "x",
         }
     ),
-    # what a file system can hold in the place of a file
-    "pipe as a shard": _instead_of(SHARD, os.mkfifo),
-    "pipe as a manifest": _instead_of("rank-00000.json", os.mkfifo),
-    "folder as a shard": _instead_of(SHARD, lambda path: (path / "below").mkdir(parents=True)),
-    "link to itself as a shard": _instead_of(SHARD, lambda path: path.symlink_to(path)),
+    # Objects of a file system in place of a file.
+    "pipe as a shard": _replace_file(SHARD, os.mkfifo),
+    "pipe as a manifest": _replace_file("rank-00000.json", os.mkfifo),
+    "folder as a shard": _replace_file(SHARD, lambda path: (path / "below").mkdir(parents=True)),
+    "link to itself as a shard": _replace_file(SHARD, lambda path: path.symlink_to(path)),
 }

@@ -1,8 +1,8 @@
-"""Small training jobs in processes of their own, to be killed, stopped and started again.
+"""Small training jobs in separate processes, to be killed, stopped and restarted.
 
-Forked from a server that has imported torch once, so that a job starts in milliseconds. Every job
-trains the same model on the same random numbers: what the state must be after each step is known
-beforehand.
+They are forked from a server that has imported torch once, so that a job starts in milliseconds.
+Every job trains the same model on the same random numbers, so the expected state after each step is
+known beforehand.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer, Tuning, committed_steps, load_tensors
-from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.factory import open_storage
 from holdfast.vocabulary.environment import ENV_KILL_AT
 
-# Of jobs and of the test modules whose functions they run. The first optimizer of a process imports
-# the compiler, which takes longer than a job.
+# Imports of jobs and of the test modules whose functions they run. The first optimizer of a process
+# imports the compiler, which takes longer than a job.
 IMPORTS = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -68,15 +68,17 @@ def advance(state: dict[str, Any]) -> None:
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    found = hashlib.sha256()
-    for key in sorted(key for key in tensors if key.startswith(("model/", "optimizer/"))):
-        found.update(key.encode() + tensors[key].detach().numpy().tobytes())
-    return found.hexdigest()
+    sha256 = hashlib.sha256()
+    for key in sorted(tensors):
+        if key.startswith(("model/", "optimizer/")):
+            sha256.update(key.encode())
+            sha256.update(tensors[key].detach().numpy().tobytes())
+    return sha256.hexdigest()
 
 
 @cache
 def expected() -> dict[int, str]:
-    """Step -> digest of the state after it, of a run that nobody disturbs."""
+    """Returns the digest of the state after each step of an undisturbed run."""
     from holdfast.checkpoint.state import capture
 
     threads = torch.get_num_threads()
@@ -84,12 +86,12 @@ def expected() -> dict[int, str]:
     with torch.random.fork_rng():
         state = build()
         torch.manual_seed(5)
-        found: dict[int, str] = {}
+        digests: dict[int, str] = {}
         for step in range(1, STEPS + 1):
             advance(state)
-            found[step] = digest(capture(state).tensors)
+            digests[step] = digest(capture(state).tensors)
     torch.set_num_threads(threads)
-    return found
+    return digests
 
 
 def train(
@@ -99,8 +101,8 @@ def train(
     rendezvous: str,
     options: dict[str, Any],
 ) -> None:
-    """What one rank runs. `change` is done to the state on every rank, `spoil` and `other_url` to
-    the last one.
+    """Runs one rank. `change` changes the state on every rank; `spoil` and `other_url` apply to the
+    last one.
     """
     set_up(rank, world, rendezvous, options)
     state = build()
@@ -110,22 +112,17 @@ def train(
     if rank == world - 1:
         options.get("spoil", unchanged)(state)
         url = options.get("other_url", url)
-    given = {}
+    settings: dict[str, Any] = {
+        "run": RUN,
+        "every": EVERY,
+        "tuning": TUNING,
+    }
     for name in ("window_s", "keep", "run", "every", "tuning"):
         if name in options:
-            given[name] = options[name]
-    with Checkpointer(
-        url,
-        state,
-        **{
-            "run": RUN,
-            "every": EVERY,
-            "tuning": TUNING,
-        }
-        | given,
-    ) as ckpt:
+            settings[name] = options[name]
+    with Checkpointer(url, state, **settings) as ckpt:
         assert state["progress"]["at"] == ckpt.step
-        known = ""
+        failure = ""
         for step in range(ckpt.step, options.get("steps", STEPS)):
             advance(state)
             if step + 1 == late and rank == world - 1:
@@ -135,9 +132,9 @@ def train(
             ckpt.tick(step + 1)
             if options.get("wait"):
                 ckpt.wait()
-            if ckpt.failure and ckpt.failure != known:
-                known = ckpt.failure
-                print(f"rank {rank} knows: {known}", file=sys.stderr)
+            if ckpt.failure and ckpt.failure != failure:
+                failure = ckpt.failure
+                print(f"rank {rank} knows: {failure}", file=sys.stderr)
     if world > 1:
         dist.destroy_process_group()
 
@@ -159,11 +156,10 @@ def set_up(
     os.dup2(sys.stderr.fileno(), 2)
     torch.set_num_threads(1)
     if world > 1:
-        meet = options.get("meet", f"file://{rendezvous}")
         timeout = timedelta(seconds=60)
         dist.init_process_group(
             "gloo",
-            init_method=meet,
+            init_method=options.get("meet", f"file://{rendezvous}"),
             rank=rank,
             world_size=world,
             timeout=timeout,
@@ -171,12 +167,10 @@ def set_up(
 
 
 def steps_on(job: BaseProcess, cpu_s: float = 0.3) -> None:
-    """Until it has trained on for so much time of a core: dozens of steps, however busy the machine
-    is.
-    """
-    user = psutil.Process(job.pid).cpu_times
-    enough = user().user + cpu_s
-    while user().user < enough:
+    """Waits until the job has used more CPU time: dozens of steps, however busy the machine is."""
+    process = psutil.Process(job.pid)
+    target_s = process.cpu_times().user + cpu_s
+    while process.cpu_times().user < target_s:
         assert job.is_alive()
         time.sleep(0.01)
 
@@ -191,13 +185,10 @@ class Jobs:
         self, url: str | Path, folder: Path, *, world: int = 1, **options: Any
     ) -> list[BaseProcess]:
         rendezvous = str(folder / f"rendezvous-{uuid4().hex}")
-        ranks = []
+        ranks: list[BaseProcess] = []
         for rank in range(world):
-            ranks.append(
-                self.context.Process(
-                    target=train, args=(str(url), rank, world, rendezvous, options)
-                )
-            )
+            arguments = (str(url), rank, world, rendezvous, options)
+            ranks.append(self.context.Process(target=train, args=arguments))
         for process in ranks:
             process.start()
         self._started += ranks
@@ -206,12 +197,12 @@ class Jobs:
     def run(
         self, url: str | Path, folder: Path, *, world: int = 1, **options: Any
     ) -> list[int | None]:
-        """Exit codes by rank; negative signal numbers for the killed."""
+        """Returns exit codes by rank; negative signal numbers for killed ranks."""
         ranks = self.start(url, folder, world=world, **options)
         return finish(ranks)
 
     def end_all(self) -> None:
-        """What a test that failed left running would take the cores from all others."""
+        """Kills jobs that a failed test left running, which would take cores from other tests."""
         for process in self._started:
             if process.is_alive():
                 process.kill()
@@ -232,12 +223,12 @@ def finish(ranks: list[BaseProcess], timeout_s: float = 120) -> list[int | None]
 
 
 def committed(url: str | Path, run: str = RUN) -> list[int]:
-    """Steps, the newest first."""
+    """Returns the committed steps, the newest first."""
     return committed_steps(open_storage(str(url)), run)
 
 
 def newest(url: str | Path) -> int:
-    """Step of the newest checkpoint, after comparing every bit of it with what that step must be."""
+    """Returns the step of the newest checkpoint, whose every bit it compares with the expected."""
     step, tensors = load_tensors(str(url), RUN)
     assert digest(tensors) == expected()[step], f"step {step} restores with other bits"
     return step

@@ -1,4 +1,4 @@
-"""A rank, a call that fails, and a save as a rank hands it to its uploader, made without a trainer."""
+"""A rank, a call that fails, and a job for an uploader, without a trainer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 from holdfast.checkpoint.cadence import Hazard
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.save.decision import manifest_of
+from holdfast.checkpoint.save.agreement import make_manifest
 from holdfast.checkpoint.save.staging import copy_into
 from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.state import capture
@@ -32,16 +32,17 @@ def job(
     rank: int = 0,
     world: int = 1,
 ) -> tuple[Job, memoryview]:
-    """Of run `r`, and the bytes that it is about."""
+    """Makes a job of run `r`, and returns it with its staged bytes."""
     captured = capture(state)
     ranks = Ranks(OneProcessStore(), rank, world)
     pieces = pieces_of(captured, rank, world)
     stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
     copy_into(stream, pieces)
-    manifest = manifest_of("r", ranks, step, f"{step:012x}", captured, pieces, Hazard().notes())
-    return Job(
+    manifest = make_manifest("r", ranks, step, f"{step:012x}", captured, pieces, Hazard().notes())
+    upload_job = Job(
         save=step,
         length=len(stream),
         shard_bytes=1 << 20,
         manifest=manifest,
-    ), memory_of(stream)
+    )
+    return upload_job, memory_of(stream)

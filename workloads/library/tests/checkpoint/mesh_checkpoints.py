@@ -1,4 +1,4 @@
-"""Two checkpoints of a model on a mesh of two axes, to be damaged."""
+"""Writes two checkpoints of a model on a mesh of two axes, which tests then damage."""
 
 from pathlib import Path
 
@@ -15,16 +15,27 @@ WORLD = 4  # FSDP2 over tensor parallelism, two ranks each; shards of unequal si
 
 
 def write(jobs: Jobs, folder: Path) -> Path:
-    """URL of the checkpoints of steps OLD and NEW, with what must be in them beside."""
+    """Write the checkpoints of steps OLD and NEW, and their expected tensors. Returns the URL."""
     for step in (OLD, NEW):
-        run(jobs, folder, WORLD, train, str(folder / "url"), step)
+        run(
+            jobs,
+            folder,
+            WORLD,
+            train,
+            str(folder / "url"),
+            step,
+        )
     assert verified(folder / "url", folder) == NEW
     return folder / "url"
 
 
 def verified(url: Path, folder: Path) -> int:
-    """Step of the newest checkpoint, after comparing every bit of it with what was saved."""
-    found, tensors = load_tensors(url, RUN, keys=["model/", "optimizer/"])
-    truth = torch.load(folder / f"url-truth-{found}", weights_only=True)
-    assert same(tensors, truth), f"step {found} restores with other bits"
-    return found
+    """Load the newest checkpoint and compare every bit of it. Returns its step."""
+    restored_step, tensors = load_tensors(
+        url,
+        RUN,
+        keys=["model/", "optimizer/"],
+    )
+    expected = torch.load(folder / f"url-truth-{restored_step}", weights_only=True)
+    assert same(tensors, expected), f"step {restored_step} restores with other bits"
+    return restored_step

@@ -1,4 +1,4 @@
-"""Ranks that share a process group, and states to be compared bit by bit."""
+"""Helpers for ranks that share a process group, and for comparing states bit by bit."""
 
 import sys
 from collections.abc import Callable
@@ -22,17 +22,24 @@ def step(state: dict[str, Any], number: int) -> None:
 
 
 def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    tensors = {key: t for key, t in capture(state).tensors.items() if not key.startswith("__")}
-    return {
-        key: (t.full_tensor() if isinstance(t, DTensor) else t).clone()
-        for key, t in tensors.items()
-    }
+    """Return copies of the whole tensors of a state, without the random streams."""
+    tensors: dict[str, torch.Tensor] = {}
+    for key, tensor in capture(state).tensors.items():
+        if key.startswith("__"):
+            continue
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        tensors[key] = full.clone()
+    return tensors
 
 
-def same(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> bool:
-    return found.keys() == truth.keys() and all(
-        torch.equal(found[key], truth[key]) for key in truth
-    )
+def same(
+    tensors: dict[str, torch.Tensor],
+    expected: dict[str, torch.Tensor],
+) -> bool:
+    """Return whether both hold the same keys with equal tensors."""
+    if tensors.keys() != expected.keys():
+        return False
+    return all(torch.equal(tensors[key], expected[key]) for key in expected)
 
 
 def in_group(
@@ -64,12 +71,13 @@ def run(
     *arguments: Any,
     timeout_s: float = 120,
 ) -> None:
-    rendezvous = str(folder / f"rendezvous-{len(list(folder.glob('rendezvous*')))}")
+    """Run `body(world, *arguments)` on every rank of a new process group."""
+    number = len(list(folder.glob("rendezvous*")))
+    rendezvous = str(folder / f"rendezvous-{number}")
     ranks = []
     for rank in range(world):
-        ranks.append(
-            jobs.context.Process(target=in_group, args=(body, rank, world, rendezvous, arguments))
-        )
+        process_arguments = (body, rank, world, rendezvous, arguments)
+        ranks.append(jobs.context.Process(target=in_group, args=process_arguments))
     for process in ranks:
         process.start()
     assert finish(ranks, timeout_s) == [0] * world, Path(f"{rendezvous}.log").read_text()

@@ -21,7 +21,12 @@ pytestmark = pytest.mark.process
 
 def train(url: Path, state: dict[str, Any], steps: int, **options: Any) -> Checkpointer:
     torch.manual_seed(7 if not url.exists() else 8)  # 8: restore must overrule it
-    with Checkpointer(url, state, run="test", **{"every": 3, **options}) as ckpt:
+    with Checkpointer(
+        url,
+        state,
+        run="test",
+        **{"every": 3, **options},
+    ) as ckpt:
         for step in range(ckpt.step, steps):
             advance(state)
             ckpt.tick(step + 1)
@@ -32,7 +37,7 @@ def bits(state: dict[str, Any]) -> str:
     return digest(capture(state).tensors)
 
 
-def test_a_run_in_two_halves_ends_with_the_bits_of_a_run_in_one(tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_the_bits_that_a_whole_run_has(tmp_path: Path) -> None:
     whole = build()
     second = build()
     train(tmp_path / "whole", whole, 11)
@@ -44,33 +49,33 @@ def test_a_run_in_two_halves_ends_with_the_bits_of_a_run_in_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("file", "spoilt", "why"),
+    ("file", "damage", "reason"),
     [
         ("*.bin", lambda data: bytes(len(data)), "crc32c"),
         ("COMMIT.json", lambda data: data[:-9], "the commit is not whole"),
     ],
     ids=["shard", "commit"],
 )
-def test_a_damaged_newest_checkpoint_is_passed_over_and_later_replaced(
+def test_a_damaged_checkpoint_is_skipped_and_later_replaced(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     file: str,
-    spoilt: Callable[[bytes], bytes],
-    why: str,
+    damage: Callable[[bytes], bytes],
+    reason: str,
 ) -> None:
     train(tmp_path, build(), 6)
     damaged = next((tmp_path / "test/step-0000000006").rglob(file))
-    damaged.write_bytes(spoilt(damaged.read_bytes()))
+    damaged.write_bytes(damage(damaged.read_bytes()))
     ckpt = train(tmp_path, build(), 6)
     assert ckpt.restored is not None and ckpt.restored.step == 3
-    assert (
-        why in ckpt.restored.skipped[0][1] and "skipped step 6: rank 0: " in capsys.readouterr().out
-    )
+    assert reason in ckpt.restored.skipped[0][1]
+    assert "skipped step 6: rank 0: " in capsys.readouterr().out
     assert load_tensors(str(tmp_path))[0] == 6
 
 
 def test_another_model_or_optimizer_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
-    train(tmp_path, state := build(), 3)
+    state = build()
+    train(tmp_path, state, 3)
     other = build()
     other["model"][2] = torch.nn.Linear(WIDTH, WIDTH + 1)
     other["optimizer"] = torch.optim.AdamW(other["model"].parameters())
@@ -85,14 +90,19 @@ def test_another_model_or_optimizer_is_refused_and_nothing_is_changed(tmp_path: 
         train(tmp_path, state, 6)
 
 
-def test_an_interval_of_its_own_choice_saves_and_logs_what_the_window_allows(
+def test_the_automatic_interval_saves_and_logs_the_window(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {
         "every": "auto",
         "tuning": Tuning(min_interval_s=0.05, max_interval_s=0.2),
     }
-    with Checkpointer(tmp_path, build(), window_s=15, **options) as ckpt:
+    with Checkpointer(
+        tmp_path,
+        build(),
+        window_s=15,
+        **options,
+    ) as ckpt:
         step = 0
         while len(commits(tmp_path)) < 2 or "upload" not in capsys.readouterr().out:
             step += 1
@@ -125,7 +135,12 @@ def test_a_call_outside_the_block_says_so(tmp_path: Path) -> None:
 
 
 def test_a_fork_saves_nothing_and_leaves_the_trainer_alone(tmp_path: Path) -> None:
-    with Checkpointer(tmp_path, build(), run="test", every=1) as ckpt:
+    with Checkpointer(
+        tmp_path,
+        build(),
+        run="test",
+        every=1,
+    ) as ckpt:
         ckpt.tick(1)
         child = os.fork()
         if not child:

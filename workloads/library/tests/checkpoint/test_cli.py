@@ -1,4 +1,4 @@
-"""The command: what it lists, how it ends, and what it exports."""
+"""The commands: lists, exit codes and exports."""
 
 import json
 import struct
@@ -37,12 +37,9 @@ def attempts(url: Path, *flags: str, code: int = 0) -> list[dict[str, object]]:
 
 
 def test_the_list_shows_steps_and_states_and_damage_is_a_finding(url: Path) -> None:
-    found = attempts(url)
-    assert [(row["step"], row["state"], row["world_size"]) for row in found] == [
-        (6, "verified", 2),
-        (3, "verified", 2),
-    ]
-    assert ran("list", url).count("verified") == 2, "the table"
+    rows = [(row["step"], row["state"], row["world_size"]) for row in attempts(url)]
+    assert rows == [(6, "verified", 2), (3, "verified", 2)]
+    assert run_command("list", url).count("verified") == 2, "the table"
     shard = shards(url / NEW)[0]
     shard.write_bytes(bytes(shard.stat().st_size))
     assert str(attempts(url, code=1)[0]["state"]).startswith("skipped: ")
@@ -52,25 +49,29 @@ def test_the_list_shows_steps_and_states_and_damage_is_a_finding(url: Path) -> N
 
 
 def test_nothing_found_is_not_success(tmp_path: Path) -> None:
-    assert "no checkpoint is there" in refusal("list", tmp_path)
+    assert "no checkpoint found" in refusal("list", tmp_path)
     assert "no such checkpoint folder" in refusal("list", tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
 
 
-def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_path: Path) -> None:
+def test_an_export_has_the_bits_in_safetensors_layout(url: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
-    ran("export", url, "--out", out)
+    run_command(
+        "export",
+        url,
+        "--out",
+        out,
+    )
     data = out.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
     step, tensors = load_tensors(str(url), keys=["model/"])
     assert header.pop("__metadata__")["step"] == str(step)
     assert {f"model/{name}" for name in header} == set(tensors)
+    payload = bytearray(data[8 + length :])
     for name, entry in header.items():
         low, high = entry["data_offsets"]
-        raw = torch.frombuffer(
-            bytearray(data[8 + length + low : 8 + length + high]), dtype=torch.float32
-        )
+        raw = torch.frombuffer(payload[low:high], dtype=torch.float32)
         assert torch.equal(raw.view(entry["shape"]), tensors[f"model/{name}"])
 
 
@@ -82,7 +83,7 @@ def test_one_step_and_some_tensors_are_chosen_for_serving(url: Path) -> None:
         load_tensors(url, step=7)
 
 
-def test_an_export_of_two_entries_with_one_name_or_to_a_file_that_exists_is_refused(
+def test_an_export_with_equal_names_or_to_an_existing_file_is_refused(
     tmp_path: Path,
 ) -> None:
     model = torch.nn.Linear(2, 2)
@@ -90,13 +91,23 @@ def test_an_export_of_two_entries_with_one_name_or_to_a_file_that_exists_is_refu
     with Checkpointer(tmp_path / "runs", {"model": model, "other": other}, run="r") as ckpt:
         ckpt.tick(1)
     assert "one name" in refusal(
-        "export", tmp_path / "runs", "--keys", "model/,other/", "--out", tmp_path / "m"
+        "export",
+        tmp_path / "runs",
+        "--keys",
+        "model/,other/",
+        "--out",
+        tmp_path / "m",
     )
     (tmp_path / "m").write_text("")
-    assert "output exists" in refusal("export", tmp_path / "runs", "--out", tmp_path / "m")
+    assert "output exists" in refusal(
+        "export",
+        tmp_path / "runs",
+        "--out",
+        tmp_path / "m",
+    )
 
 
-def test_an_export_of_a_state_without_a_model_names_what_it_has(tmp_path: Path) -> None:
+def test_an_export_without_a_model_lists_the_entries(tmp_path: Path) -> None:
     with Checkpointer(
         tmp_path / "runs",
         {
@@ -121,7 +132,7 @@ def test_an_export_of_a_state_without_a_model_names_what_it_has(tmp_path: Path) 
     assert "w/" not in refused.value.allowed and "network/, w" in refused.value.allowed
 
 
-def ran(*arguments: object, code: int = 0) -> str:
+def run_command(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == code, (result.output, result.exception)
     return result.stdout
@@ -133,7 +144,7 @@ def refusal(*arguments: object) -> str:
     return str(refused.value)
 
 
-def test_what_must_start_fast_needs_no_torch() -> None:
+def test_commands_and_uploader_start_without_torch() -> None:
     modules = ("cli", "errors", "failpoints", "save.uploader_process", "stores")
     light = "assert 'torch' not in sys.modules and 'google' not in sys.modules"
     program = (

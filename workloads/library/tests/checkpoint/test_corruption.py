@@ -1,4 +1,4 @@
-"""Injected damages: none loads, each falls back to the checkpoint before."""
+"""Injected damage is never loaded: restore falls back to the checkpoint before."""
 
 import random
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from holdfast.checkpoint import load_tensors
 from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.factory import open_storage
 from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.corruptions import DAMAGES, shards
 from workloads.library.tests.checkpoint.jobs import RUN, build, newest
@@ -22,26 +22,35 @@ NEW = 6
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_detected_and_the_checkpoint_before_it_is_restored(
-    pristine: Path, tmp_path: Path, kind: str
+def test_damaged_checkpoint_falls_back_to_the_one_before(
+    pristine: Path,
+    tmp_path: Path,
+    kind: str,
 ) -> None:
-    """On a mesh of two axes too, in `make bench-checkpoint`."""
+    """`make bench-checkpoint` tests the same on a mesh of two axes."""
     rng = random.Random(kind)
-    done = 0
-    while done < PER_KIND:
-        url = tmp_path / str(done)
+    injections = 0
+    while injections < PER_KIND:
+        url = tmp_path / str(injections)
         shutil.copytree(pristine, url)
-        old, new = (url / RUN / f"step-{step:010d}" for step in (OLD, NEW))
+        old = url / RUN / f"step-{OLD:010d}"
+        new = url / RUN / f"step-{NEW:010d}"
         if DAMAGES[kind](new, old, rng):
-            assert newest(url) == OLD, f"injection {done} of {kind} went unnoticed"
-            done += 1
+            assert newest(url) == OLD, f"injection {injections} of {kind} went unnoticed"
+            injections += 1
         shutil.rmtree(url)
 
 
-def test_if_no_checkpoint_verifies_the_job_does_not_begin_again_in_silence(url: Path) -> None:
+def test_job_ends_if_no_checkpoint_verifies(url: Path) -> None:
     for shard in shards(url):
         shard.write_bytes(b"")
     with pytest.raises(InputError, match="verifies"):
         load_tensors(url, RUN)
     with pytest.raises(InputError, match="none of them verifies"):
-        restore(open_storage(str(url)), RUN, build(), alone(), Tuning())
+        restore(
+            open_storage(str(url)),
+            RUN,
+            build(),
+            alone(),
+            Tuning(),
+        )

@@ -1,6 +1,4 @@
-"""Commits and manifests with a bit flipped are damage. The fuzz has others that no writer of ours
-wrote.
-"""
+"""Commits and manifests with a flipped bit are damage. The fuzz tests other malformed ones."""
 
 from collections.abc import Iterator
 
@@ -9,12 +7,12 @@ import pytest
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Commit, Manifest, Shard, TensorPart, digest_of
 from holdfast.checkpoint.format.decoding import decode_commit, decode_manifest
-from holdfast.checkpoint.format.soundness import check_stored
+from holdfast.checkpoint.format.validation import check_stored
 from holdfast.checkpoint.stores.storage import Stat
 
 
-def described() -> tuple[bytes, bytes, Commit]:
-    """A commit, the manifest of its only rank, and the commit read back."""
+def make_commit() -> tuple[bytes, bytes, Commit]:
+    """Return a commit, the manifest of its only rank, and the decoded commit."""
     part = TensorPart(
         key="w",
         dtype="uint8",
@@ -30,46 +28,70 @@ def described() -> tuple[bytes, bytes, Commit]:
         "attempt": "0" * 12,
         "world_size": 1,
     }
-    own = Manifest(
+    manifest = Manifest(
         **head,
         rank=0,
         shards=(Shard(bytes=4, crc32c="0" * 8),),
         tensors=(part,),
         values={"w": {"$tensor": "w"}},
     )
-    made = Commit(
+    encoded_manifest = manifest.encode()
+    commit = Commit(
         **head,
         total_bytes=4,
         created=1,
-        manifests=(digest_of(own.encode()),),
+        manifests=(digest_of(encoded_manifest),),
     )
-    return made.encode(), own.encode(), decode_commit(made.encode(), run="r", step=1)
+    encoded_commit = commit.encode()
+    return (
+        encoded_commit,
+        encoded_manifest,
+        decode_commit(
+            encoded_commit,
+            run="r",
+            step=1,
+        ),
+    )
 
 
-def flipped(data: bytes) -> Iterator[bytes]:
-    return (data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :] for at in range(len(data)))
+def flip_bits(data: bytes) -> Iterator[bytes]:
+    """Yield `data` with one flipped bit in each of its bytes."""
+    for index in range(len(data)):
+        damaged = bytearray(data)
+        damaged[index] ^= 1 << index % 8
+        yield bytes(damaged)
 
 
-def test_no_flipped_bit_of_a_commit_is_read() -> None:
-    commit, _, _ = described()
-    for spoilt in flipped(commit):
+def test_commit_with_a_flipped_bit_is_damage() -> None:
+    commit, _, _ = make_commit()
+    for damaged in flip_bits(commit):
         with pytest.raises(Damaged):
-            decode_commit(spoilt, run="r", step=1)
+            decode_commit(damaged, run="r", step=1)
 
 
-def test_no_flipped_bit_of_a_manifest_is_read() -> None:
-    _, manifest, commit = described()
+def test_manifest_with_a_flipped_bit_is_damage() -> None:
+    _, manifest, commit = make_commit()
     assert decode_manifest(manifest, commit, 0).tensors
-    for spoilt in flipped(manifest):
+    for damaged in flip_bits(manifest):
         with pytest.raises(Damaged):
-            decode_manifest(spoilt, commit, 0)
+            decode_manifest(damaged, commit, 0)
 
 
-def test_a_shard_that_is_not_stored_is_damage() -> None:
-    _, manifest, commit = described()
-    own = decode_manifest(manifest, commit, 0)
-    name = own.shard_name(0)
-    check_stored(own, {name: Stat(name=name, bytes=4, modified=0.0)})
-    for stored in ({}, {name: Stat(name=name, bytes=3, modified=0.0)}):
+def test_missing_or_shorter_shard_is_damage() -> None:
+    _, encoded_manifest, commit = make_commit()
+    manifest = decode_manifest(encoded_manifest, commit, 0)
+    name = manifest.shard_name(0)
+    stat = Stat(
+        name=name,
+        bytes=4,
+        modified=0.0,
+    )
+    check_stored(manifest, {name: stat})
+    shorter = Stat(
+        name=name,
+        bytes=3,
+        modified=0.0,
+    )
+    for stored in ({}, {name: shorter}):
         with pytest.raises(Damaged):
-            check_stored(own, stored)
+            check_stored(manifest, stored)

@@ -1,9 +1,8 @@
-"""Whatever the newest commit holds, restore ends with the checkpoint before it, says why, and takes
-no memory for it.
-"""
+"""Restore skips a forged newest commit, reports the reason, and allocates no memory for it."""
 
 import os
 import shutil
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
 from holdfast.checkpoint.cli import app
 from holdfast.checkpoint.inspection import rows
 from holdfast.checkpoint.restore import restore
-from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.factory import open_storage
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.checkpoint.forgeries import FORGERIES, forge, spoil_random_state
 from workloads.library.tests.checkpoint.made import alone
@@ -40,15 +39,20 @@ def state() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Steps 1 and 2, signed: the key lies beside the store, as the secret of another mount."""
+    """Steps 1 and 2, signed. The key is next to the store, like a secret on another mount."""
     folder = tmp_path_factory.mktemp("forged")
     (folder / "key").write_bytes(b"k" * 64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_KEY_FILE, str(folder / "key"))
-        now = state()
-        with Checkpointer(str(folder / "url"), now, run=RUN, every=10**9) as ckpt:
+        saved_state = state()
+        with Checkpointer(
+            str(folder / "url"),
+            saved_state,
+            run=RUN,
+            every=10**9,
+        ) as ckpt:
             for step in (OLD, NEW):
-                now["progress"]["at"] = step
+                saved_state["progress"]["at"] = step
                 ckpt.save(step)
                 assert ckpt.wait()
     return folder
@@ -61,7 +65,7 @@ def url(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """A copy. With the key its forger has it too."""
+    """A copy of the store. With the key, its forger has it too."""
     if request.param == "with the key":
         monkeypatch.setenv(ENV_KEY_FILE, str(pristine / "key"))
     return Path(shutil.copytree(pristine / "url", tmp_path / "url"))
@@ -69,49 +73,60 @@ def url(
 
 @pytest.mark.parametrize(
     ("url", "name"),
-    [
-        (("with the key", "without a key")[number % 2], name)
-        for number, name in enumerate(FORGERIES)
-    ],
+    list(
+        zip(
+            cycle(["with the key", "without a key"]),
+            FORGERIES,
+            strict=False,
+        )
+    ),
     indirect=["url"],
 )
-def test_a_forged_checkpoint_is_passed_over(url: Path, name: str) -> None:
+def test_forged_checkpoint_is_skipped(url: Path, name: str) -> None:
     forge(url / RUN / f"step-{NEW:010d}", FORGERIES[name])
     step, _ = load_tensors(str(url), RUN)
     assert step == OLD
-    (newest, *_) = [row for row in rows(open_storage(str(url)), RUN, read=True) if row.step == NEW]
+    inspected = rows(open_storage(str(url)), RUN, read=True)
+    newest = next(row for row in inspected if row.step == NEW)
     assert not newest.sound, "the nightly verify finds it too"
-    assert passed_over(url) == [NEW]
+    assert list_skipped(url) == [NEW]
 
 
-def test_a_random_state_that_no_generator_takes_is_passed_over(url: Path) -> None:
+def test_random_state_that_no_generator_accepts_is_skipped(url: Path) -> None:
     forge(url / RUN / f"step-{NEW:010d}", spoil_random_state)
-    assert passed_over(url) == [NEW]
+    assert list_skipped(url) == [NEW]
 
 
-def test_a_pipe_in_the_place_of_a_commit_is_no_commit(url: Path) -> None:
+def test_pipe_named_like_a_commit_is_ignored(url: Path) -> None:
     commit = url / RUN / f"step-{NEW:010d}" / "COMMIT.json"
     commit.unlink()
     os.mkfifo(commit)
-    assert passed_over(url) == []
+    assert list_skipped(url) == []
 
 
-def test_what_a_forger_calls_a_tensor_does_not_speak_to_the_terminal(
+def test_forged_tensor_key_cannot_control_the_terminal(
     url: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loud = "[/]\x1b[2J[link=http://e.org]##[error]"
-    forge(
-        url / RUN / f"step-{NEW:010d}", lambda forged: forged.largest.update(key=loud, at=1 << 61)
-    )
+    key = "[/]\x1b[2J[link=http://e.org]##[error]"
+    folder = url / RUN / f"step-{NEW:010d}"
+    forge(folder, lambda forged: forged.largest.update(key=key, at=1 << 61))
     app(["list", str(url)], standalone_mode=False)
-    shown = capsys.readouterr().out
-    assert "[/]\\x1b[2J[link=http://e.org]#_[error]" in shown and "\x1b" not in shown
-    assert "verified" in shown, "the other step"
+    output = capsys.readouterr().out
+    assert "[/]\\x1b[2J[link=http://e.org]#_[error]" in output
+    assert "\x1b" not in output
+    assert "verified" in output, "the other step"
 
 
-def passed_over(url: Path) -> list[int]:
-    """Steps that a trainer's restore passed over on its way to the old one."""
-    now = state()
-    restored = restore(open_storage(str(url)), RUN, now, alone(), Tuning())
-    assert (restored.step, now["progress"]["at"]) == (OLD, OLD)
-    return [skipped for skipped, _ in restored.skipped]
+def list_skipped(url: Path) -> list[int]:
+    """Restore as a trainer does, and return the steps that were skipped before the old one."""
+    restored_state = state()
+    restored = restore(
+        open_storage(str(url)),
+        RUN,
+        restored_state,
+        alone(),
+        Tuning(),
+    )
+    assert restored.step == OLD
+    assert restored_state["progress"]["at"] == OLD
+    return [step for step, _ in restored.skipped]

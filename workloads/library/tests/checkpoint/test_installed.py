@@ -1,4 +1,4 @@
-"""The wheel beside PyTorch alone, in an environment of its own: save, kill, restore."""
+"""Save, kill and restore in an environment with only the wheel and PyTorch."""
 
 import importlib.metadata as metadata
 import json
@@ -16,14 +16,14 @@ from packaging.requirements import Requirement
 
 from holdfast.vocabulary.environment import ENV_KILL_AT, ENV_RUN
 
-# the wheel is built, and torch starts four times
+# The wheel is built, and torch starts four times.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[4]
 sys.path.insert(0, str(ROOT / ".ci"))
 bootstrap = import_module("bootstrap")
 ABSENT = ("numpy", "typer", "rich", "google.cloud", "psycopg", "pyarrow", "infra", "monitoring")
 
-# Tensors over 4 MiB: such ones are read straight into their memory.
+# Tensors over 4 MiB are read directly into their memory.
 TRAINER = """
 import os, sys
 import torch
@@ -44,25 +44,33 @@ print("ended with", sum(float(p.double().sum()) for p in model.parameters()).hex
 """
 
 
-def closure(*names: str) -> set[str]:
-    """These distributions, and all that they need here."""
-    found = set[tuple[str, ...]]()
+def list_dependencies(*names: str) -> set[str]:
+    """Return these distributions, and all that they need on this machine."""
+    visited: set[tuple[str, ...]] = set()
     waiting = [Requirement(name) for name in names]
     while waiting:
-        one = waiting.pop()
-        key = (one.name, *sorted(one.extras))
-        if key not in found:
-            found.add(key)
-            needed = [Requirement(line) for line in metadata.requires(one.name) or []]
-            chosen = [{"extra": extra} for extra in ("", *one.extras)]
-            waiting += [
-                each for each in needed if not each.marker or any(map(each.marker.evaluate, chosen))
-            ]
-    return {name for name, *_ in found}
+        requirement = waiting.pop()
+        key = (requirement.name, *sorted(requirement.extras))
+        if key in visited:
+            continue
+        visited.add(key)
+        extras = ("", *requirement.extras)
+        for line in metadata.requires(requirement.name) or []:
+            dependency = Requirement(line)
+            if applies(dependency, extras):
+                waiting.append(dependency)
+    return {name for name, *_ in visited}
+
+
+def applies(requirement: Requirement, extras: tuple[str, ...]) -> bool:
+    marker = requirement.marker
+    if marker is None:
+        return True
+    return any(marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def link(distribution: str, site: Path) -> None:
-    """Its top-level files and folders, as links: gigabytes need not be copied."""
+    """Link the top-level files and folders of a distribution, since copies take gigabytes."""
     for file in metadata.files(distribution) or []:
         top = file.parts[0]
         source = Path(str(metadata.distribution(distribution).locate_file(top)))
@@ -72,19 +80,17 @@ def link(distribution: str, site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a new environment with the wheel, what the wheel's core declares, and
-    PyTorch.
-    """
-    built = tmp_path_factory.mktemp("wheel")
+    """The interpreter of a new environment with the wheel, its core requirements and PyTorch."""
+    wheels = tmp_path_factory.mktemp("wheel")
     folder = tmp_path_factory.mktemp("bare")
     build = [
         sys.executable,
         str(ROOT / ".ci" / "wheel.py"),
         "--out-dir",
-        str(built),
+        str(wheels),
     ]
     subprocess.run(build, check=True, timeout=200)
-    (wheel,) = built.glob("*.whl")
+    (wheel,) = wheels.glob("*.whl")
     venv.create(folder, symlinks=True, with_pip=False)
     python = folder / "bin" / "python"
     options = [
@@ -106,11 +112,13 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=200,
     )
     (site,) = folder.glob("lib/python3.*/site-packages")
-    (described,) = site.glob("holdfast_gke-*.dist-info/METADATA")
-    declared = []
-    for line in re.findall(r"^Requires-Dist: (.*)$", described.read_text(), re.MULTILINE):
-        declared.append(Requirement(line))
-    for name in closure(*(one.name for one in declared if not one.marker), "torch"):
+    (metadata_file,) = site.glob("holdfast_gke-*.dist-info/METADATA")
+    names = ["torch"]
+    for line in re.findall(r"^Requires-Dist: (.*)$", metadata_file.read_text(), re.MULTILINE):
+        requirement = Requirement(line)
+        if not requirement.marker:
+            names.append(requirement.name)
+    for name in list_dependencies(*names):
         link(name, site)
     return python
 
@@ -135,54 +143,75 @@ def run(
     )
 
 
-def test_a_script_that_is_killed_beside_torch_alone_ends_in_the_bits_of_a_quiet_run(
-    python: Path, tmp_path: Path
-) -> None:
-    """And though files beside the script and in the current folder are called as modules are."""
-    beside = tmp_path / "scripts"
-    here = tmp_path / "here"
-    for folder in (beside, here):
+def test_killed_script_with_torch_alone_ends_in_the_same_bits(python: Path, tmp_path: Path) -> None:
+    """Files next to the script and in the current folder have names of modules."""
+    scripts = tmp_path / "scripts"
+    current = tmp_path / "current"
+    for folder in (scripts, current):
         folder.mkdir()
         (folder / "secrets.py").write_text("API_KEY = 'none of the standard library'")
-    (here / "argparse.py").write_text("raise ImportError('another argparse')")
-    (beside / "train.py").write_text(TRAINER)
+    (current / "argparse.py").write_text("raise ImportError('another argparse')")
+    (scripts / "train.py").write_text(TRAINER)
 
     def train(url: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return run(python, here, str(beside / "train.py"), url, **variables)
+        return run(python, current, str(scripts / "train.py"), url, **variables)
 
-    # A save begins when the one before it is durable.
+    # The second save starts once the first is durable.
     killed = train("store", **{ENV_KILL_AT: "stage.end:2"})
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    ended = train("store"), train("whole")
-    assert [one.returncode for one in ended] == [0, 0], [one.stderr for one in ended]
-    assert "restored step 2" in ended[0].stdout
-    assert len({one.stdout.splitlines()[-1] for one in ended}) == 1
+    resumed = train("store")
+    uninterrupted = train("whole")
+    for process in (resumed, uninterrupted):
+        assert process.returncode == 0, process.stderr
+    assert "restored step 2" in resumed.stdout
+    assert resumed.stdout.splitlines()[-1] == uninterrupted.stdout.splitlines()[-1]
 
 
-def test_the_wheel_alone_carries_its_types_and_its_command(python: Path, tmp_path: Path) -> None:
-    """And nothing of this repository or of the extras is there, or the test above would prove
-    nothing.
-    """
-    program = (
-        "import importlib.metadata as m, importlib.util as u, json, holdfast\nfrom pathlib import"
-        " Path\ndef there(name):\n    try: return u.find_spec(name) is not None\n    except"
-        " ModuleNotFoundError: return False\ncommand, ="
-        " m.distribution('holdfast-gke').entry_points\ntyped ="
-        " Path(holdfast.__file__).with_name('py.typed').is_file()\nprint(json.dumps([holdfast.__file__,"
-        f" [*filter(there, {ABSENT!r})], typed, command.name, callable(command.load())]))"
-    )
-    result = run(python, tmp_path, "-c", program)
+INSPECTION = """
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import holdfast
+
+
+def is_installed(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+(command,) = importlib.metadata.distribution("holdfast-gke").entry_points
+home = Path(holdfast.__file__)
+facts = {
+    "home": str(home),
+    "foreign": [name for name in sys.argv[1:] if is_installed(name)],
+    "typed": home.with_name("py.typed").is_file(),
+    "command": command.name,
+    "callable": callable(command.load()),
+}
+print(json.dumps(facts))
+"""
+
+
+def test_wheel_alone_has_its_types_and_its_command(python: Path, tmp_path: Path) -> None:
+    """Nothing of this repository or of the extras is installed, so the test above is valid."""
+    result = run(python, tmp_path, "-c", INSPECTION, *ABSENT)
     assert result.returncode == 0, result.stderr
-    home, *found = json.loads(result.stdout)
-    assert Path(home).is_relative_to(python.parents[1]) and found == [
-        [],
-        True,
-        "holdfast",
-        True,
-    ]
+    facts = json.loads(result.stdout)
+    assert Path(facts.pop("home")).is_relative_to(python.parents[1])
+    assert facts == {
+        "foreign": [],
+        "typed": True,
+        "command": "holdfast",
+        "callable": True,
+    }
 
 
-def test_the_command_without_an_extra_names_the_extra(python: Path, tmp_path: Path) -> None:
+def test_command_without_an_extra_names_the_extra(python: Path, tmp_path: Path) -> None:
     result = run(python, tmp_path, "-c", "from holdfast.cli import main; main()")
     assert result.returncode == 2
     assert "fix:     pip install 'holdfast-gke[all]'" in result.stderr

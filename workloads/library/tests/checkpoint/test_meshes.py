@@ -1,8 +1,10 @@
-"""Other world sizes, and meshes of two axes, whose shards of one axis interleave; and the check of
-each commit.
+"""Restores on other world sizes and on meshes of two axes, and the check before each commit.
+
+On a mesh of two axes the shards of one axis interleave.
 """
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,22 +21,27 @@ from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Manifest, TensorPart
 from holdfast.checkpoint.format.commit import CommitState, commit, committed_steps
-from holdfast.checkpoint.format.soundness import check_manifests, tiles
+from holdfast.checkpoint.format.validation import check_manifests, tiles
 from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import RUN, TUNING, Jobs
 from workloads.library.tests.checkpoint.process_groups import run, same, step, whole
 
-WIDTH = 10  # of which the ranks have parts of different sizes
+# The ranks have parts of different sizes of it.
+WIDTH = 10
 
 
 def build(world: int) -> dict[str, Any]:
-    """The same numbers whatever the mesh: tensor parallelism inside, FSDP2 outside."""
+    """Build the same numbers for every mesh: tensor parallelism inside, FSDP2 outside."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(8, WIDTH), nn.Linear(WIDTH, 6))
     if world == 4:
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh(
+            "cpu",
+            (2, 2),
+            mesh_dim_names=("dp", "tp"),
+        )
         parallelize_module(
             model,
             mesh["tp"],
@@ -52,7 +59,11 @@ def build(world: int) -> dict[str, Any]:
     }
 
 
-def train(world: int, url: str, steps: int) -> None:
+def train(
+    world: int,
+    url: str,
+    steps: int,
+) -> None:
     state = build(world)
     with Checkpointer(
         url,
@@ -63,9 +74,8 @@ def train(world: int, url: str, steps: int) -> None:
     ) as ckpt:
         assert ckpt.step == max(0, steps - 2)
         if ckpt.step:
-            assert same(whole(state), torch.load(f"{url}-truth-{ckpt.step}", weights_only=True)), (
-                "restored bits differ"
-            )
+            expected = torch.load(f"{url}-truth-{ckpt.step}", weights_only=True)
+            assert same(whole(state), expected), "restored bits differ"
         for number in range(ckpt.step, steps):
             step(state, number)
             ckpt.tick(number + 1)
@@ -76,49 +86,69 @@ def train(world: int, url: str, steps: int) -> None:
 
 
 @pytest.mark.process
-def test_fsdp_alone_and_over_tensor_parallelism_comes_back_on_more_and_fewer_ranks(
-    jobs: Jobs, tmp_path: Path
+def test_fsdp_with_and_without_tensor_parallelism_changes_its_world_size(
+    jobs: Jobs,
+    tmp_path: Path,
 ) -> None:
     url = str(tmp_path / "url")
     for turn, world in enumerate((2, 4, 3, 1), start=1):
-        run(jobs, tmp_path, world, train, url, 2 * turn)
-    found, tensors = load_tensors(url, RUN, keys=["model/", "optimizer/"])
-    assert found == 8 and same(tensors, torch.load(f"{url}-truth-8", weights_only=True))
+        run(
+            jobs,
+            tmp_path,
+            world,
+            train,
+            url,
+            2 * turn,
+        )
+    restored_step, tensors = load_tensors(
+        url,
+        RUN,
+        keys=["model/", "optimizer/"],
+    )
+    expected = torch.load(f"{url}-truth-8", weights_only=True)
+    assert restored_step == 8
+    assert same(tensors, expected)
 
 
 # -- the check before each commit --
 
+Box = tuple[tuple[int, int], tuple[int, int]]
+INTERVALS = [
+    (0, 1),
+    (1, 1),
+    (0, 2),
+    (1, 2),
+    (1, 0),
+]
+SQUARE = [
+    (0, 0),
+    (0, 1),
+    (1, 0),
+    (1, 1),
+]
 
-def test_only_boxes_that_cover_each_element_once_are_whole() -> None:
-    """Every set of boxes of the shape 2 by 2, those outside it and of no elements too."""
-    runs = [
-        (0, 1),
-        (1, 1),
-        (0, 2),
-        (1, 2),
-        (1, 0),
-    ]
-    boxes = [
-        ((a, b), (height, width)) for (a, height), (b, width) in itertools.product(runs, repeat=2)
-    ]
-    for some in itertools.chain.from_iterable(
-        itertools.combinations(boxes, n) for n in range(1, 5)
-    ):
-        covered = [
-            (a + x, b + y)
-            for (a, b), (height, width) in some
-            for x in range(height)
-            for y in range(width)
-        ]
-        assert tiles((2, 2), set(some)) == (
-            sorted(covered)
-            == [
-                (0, 0),
-                (0, 1),
-                (1, 0),
-                (1, 1),
-            ]
-        ), some
+
+def list_boxes() -> list[Box]:
+    boxes: list[Box] = []
+    for (row, height), (column, width) in itertools.product(INTERVALS, repeat=2):
+        boxes.append(((row, column), (height, width)))
+    return boxes
+
+
+def list_elements(boxes: Iterable[Box]) -> list[tuple[int, int]]:
+    elements: list[tuple[int, int]] = []
+    for (row, column), (height, width) in boxes:
+        for element in itertools.product(range(height), range(width)):
+            elements.append((row + element[0], column + element[1]))
+    return sorted(elements)
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_boxes_are_whole_if_they_cover_each_element_once(count: int) -> None:
+    """All sets of boxes in a shape of 2 by 2, also boxes outside of it and without elements."""
+    for boxes in itertools.combinations(list_boxes(), count):
+        is_whole = list_elements(boxes) == SQUARE
+        assert tiles((2, 2), set(boxes)) == is_whole, boxes
 
 
 def manifest(rank: int, *parts: TensorPart, names: tuple[str, ...] = ("w",)) -> Manifest:
@@ -135,7 +165,13 @@ def manifest(rank: int, *parts: TensorPart, names: tuple[str, ...] = ("w",)) -> 
     )
 
 
-def part(offset: int, extent: int, *, size: int = 4, key: str = "w") -> TensorPart:
+def part(
+    offset: int,
+    extent: int,
+    *,
+    size: int = 4,
+    key: str = "w",
+) -> TensorPart:
     return TensorPart(
         key=key,
         dtype="uint8",
@@ -147,37 +183,57 @@ def part(offset: int, extent: int, *, size: int = 4, key: str = "w") -> TensorPa
     )
 
 
-def test_a_tensor_of_which_a_piece_is_missing_twice_there_or_written_by_nobody_is_damage() -> None:
+def test_incomplete_repeated_or_unwritten_tensor_is_damage() -> None:
     check_manifests([manifest(0, part(0, 2)), manifest(1, part(2, 2))])
     check_manifests([manifest(0, part(0, 4)), manifest(1, part(0, 4))])
-    check_manifests([manifest(0, part(0, 4)), manifest(1, part(0, 3, size=3))])
-    for wrong in ([part(0, 2)], [part(0, 3), part(2, 2)], [part(0, 2), part(1, 2)]):
+    check_manifests(
+        [
+            manifest(0, part(0, 4)),
+            manifest(
+                1,
+                part(
+                    0,
+                    3,
+                    size=3,
+                ),
+            ),
+        ]
+    )
+    for parts in ([part(0, 2)], [part(0, 3), part(2, 2)], [part(0, 2), part(1, 2)]):
+        manifests = [manifest(rank, rank_part) for rank, rank_part in enumerate(parts)]
         with pytest.raises(Damaged, match="tensor w do not make up"):
-            check_manifests([manifest(rank, one) for rank, one in enumerate(wrong)])
+            check_manifests(manifests)
+    other_dtype = replace(part(0, 4), dtype="int8")
     with pytest.raises(Damaged, match="has two dtypes"):
-        check_manifests([manifest(0, part(0, 4)), manifest(1, replace(part(0, 4), dtype="int8"))])
+        check_manifests([manifest(0, part(0, 4)), manifest(1, other_dtype)])
     with pytest.raises(Damaged, match="no rank wrote tensor v"):
         check_manifests([manifest(0, part(0, 4), names=("w", "v"))])
 
 
-def test_a_save_whose_pieces_do_not_make_up_a_tensor_gets_no_commit(tmp_path: Path) -> None:
+def test_save_with_an_incomplete_tensor_gets_no_commit(tmp_path: Path) -> None:
     storage = LocalStorage.open(str(tmp_path))
     half = memoryview(bytearray(2))
-    jobs = (
-        Job(
+    manifests: list[Manifest] = []
+    for rank in (0, 1):
+        job = Job(
             save=1,
             memory=0,
             length=2,
             shard_bytes=64,
             manifest=manifest(rank, part(0, 2)),
         )
-        for rank in (0, 1)
-    )
-    first, _ = [upload(storage, half, job, parallel=1) for job in jobs]
+        manifests.append(
+            upload(
+                storage,
+                half,
+                job,
+                parallel=1,
+            )
+        )
     with pytest.raises(Damaged, match="tensor w do not make up"):
         commit(
             storage,
-            first,
+            manifests[0],
             state=CommitState(),
             timeout_s=10,
             abandoned=lambda _: False,

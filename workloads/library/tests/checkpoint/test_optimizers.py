@@ -1,4 +1,4 @@
-"""Moments come back to the parameter of their name, whatever its number is at the next start."""
+"""Moments are restored to the parameter of their name, even if its number has changed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ Order = Callable[[nn.Module], Any]
 
 
 class Model(nn.Module):
-    """Every parameter has the same shape: only names tell them apart."""
+    """A model whose parameters have the same shape and differ only in their names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,34 +24,44 @@ class Model(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.ones(3)))
 
 
-def as_built(model: nn.Module) -> Any:
+def list_parameters(model: nn.Module) -> Any:
     return list(model.parameters())
 
 
-def reversed_(model: nn.Module) -> Any:
+def reverse_parameters(model: nn.Module) -> Any:
     return list(model.parameters())[::-1]
 
 
-def named(model: nn.Module) -> Any:
+def reverse_named_parameters(model: nn.Module) -> Any:
     return list(model.named_parameters())[::-1]
 
 
 def groups(*names: str) -> Order:
     rates = {"ab": 0.1, "ba": 0.1}
-    return lambda model: [
-        {
-            "params": [model.get_parameter(name) for name in group],
-            "lr": rates.get(group, 0.2),
-        }
-        for group in names
-    ]
+
+    def make_groups(model: nn.Module) -> list[dict[str, Any]]:
+        parameter_groups: list[dict[str, Any]] = []
+        for group in names:
+            parameters = [model.get_parameter(name) for name in group]
+            parameter_groups.append({"params": parameters, "lr": rates.get(group, 0.2)})
+        return parameter_groups
+
+    return make_groups
 
 
-def train(url: Path, order: Order, until: int) -> dict[str, float]:
-    """The first moment of each parameter by its name."""
+def list_settings(optimizer: torch.optim.Optimizer) -> list[tuple[Any, float]]:
+    return [(group.keys(), group["lr"]) for group in optimizer.param_groups]
+
+
+def train(
+    url: Path,
+    order: Order,
+    until: int,
+) -> dict[str, float]:
+    """Train to step `until`, and return the first moment of each parameter by its name."""
     model = Model()
     optimizer = torch.optim.Adam(order(model), lr=0.1)
-    before = [(group.keys(), group["lr"]) for group in optimizer.param_groups]
+    settings = list_settings(optimizer)
     with Checkpointer(
         url,
         {"model": model, "optimizer": optimizer},
@@ -63,26 +73,35 @@ def train(url: Path, order: Order, until: int) -> dict[str, float]:
                 parameter.grad = torch.full((3,), float(number + 1))
             optimizer.step()
             ckpt.tick(step + 1)
-    assert [(group.keys(), group["lr"]) for group in optimizer.param_groups] == before
-    moments = {name: optimizer.state.get(p) for name, p in model.named_parameters()}
-    return {name: found["exp_avg"][0].item() for name, found in moments.items() if found}
+    assert list_settings(optimizer) == settings
+    moments: dict[str, float] = {}
+    for name, parameter in model.named_parameters():
+        if parameter in optimizer.state:
+            moments[name] = optimizer.state[parameter]["exp_avg"][0].item()
+    return moments
 
 
 @pytest.mark.parametrize(
-    ("saved", "here"),
-    [(as_built, reversed_), (named, as_built), (groups("ab", "cd"), groups("dc", "ba"))],
+    ("saved_order", "live_order"),
+    [
+        (list_parameters, reverse_parameters),
+        (reverse_named_parameters, list_parameters),
+        (groups("ab", "cd"), groups("dc", "ba")),
+    ],
 )
-def test_moments_come_back_to_their_parameter_in_another_order(
-    tmp_path: Path, saved: Order, here: Order
+def test_moments_are_restored_to_their_parameter_in_another_order(
+    tmp_path: Path,
+    saved_order: Order,
+    live_order: Order,
 ) -> None:
-    truth = train(tmp_path, saved, 2)
-    assert len(set(truth.values())) == 4
-    assert train(tmp_path, here, 2) == truth
-    assert train(tmp_path, here, 3) != truth
+    moments = train(tmp_path, saved_order, 2)
+    assert len(set(moments.values())) == 4
+    assert train(tmp_path, live_order, 2) == moments
+    assert train(tmp_path, live_order, 3) != moments
 
 
 @pytest.mark.parametrize(
-    ("saved", "here", "why"),
+    ("saved_order", "live_order", "message"),
     [
         (
             groups("ab", "cd"),
@@ -91,7 +110,7 @@ def test_moments_come_back_to_their_parameter_in_another_order(
         ),
         (groups("ab"), groups("ac"), r"model/c.*model/b"),
         (
-            as_built,
+            list_parameters,
             lambda _: Model().parameters(),
             r"(?s)names of its parameters.*add their module to the state",
         ),
@@ -99,14 +118,17 @@ def test_moments_come_back_to_their_parameter_in_another_order(
     ids=["another group", "other parameters", "no names"],
 )
 def test_other_parameters_are_refused_by_name(
-    tmp_path: Path, saved: Order, here: Order, why: str
+    tmp_path: Path,
+    saved_order: Order,
+    live_order: Order,
+    message: str,
 ) -> None:
-    train(tmp_path, saved, 2)
-    with pytest.raises(InputError, match=why):
-        train(tmp_path, here, 3)
+    train(tmp_path, saved_order, 2)
+    with pytest.raises(InputError, match=message):
+        train(tmp_path, live_order, 3)
 
 
-def test_an_optimizer_without_a_module_is_restored_by_position(tmp_path: Path) -> None:
+def test_optimizer_without_a_module_is_restored_by_position(tmp_path: Path) -> None:
     for until in (1, 2):
         weight = torch.ones(3, requires_grad=True)
         optimizer = torch.optim.Adam([weight])

@@ -1,6 +1,4 @@
-"""The small parts: cadence, retries, the tree of a state, settings, and workers that leave SIGTERM
-alone.
-"""
+"""Small parts: cadence, retries, the tree of a state, settings, workers that ignore SIGTERM."""
 
 import copy
 import itertools
@@ -19,13 +17,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.checkpoint.cadence import EverySeconds, cadence_of
+from holdfast.checkpoint.cadence import EverySeconds, make_cadence
 from holdfast.checkpoint.errors import Denied, StorageError, Transient
 from holdfast.checkpoint.save.staging import steady_keys
 from holdfast.checkpoint.settings import MIB, Tuning, parse_every
 from holdfast.checkpoint.state import capture, checked_state
 from holdfast.checkpoint.state.tracking import track
-from holdfast.checkpoint.stores.opening import Retrying
+from holdfast.checkpoint.stores.factory import Retrying
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.jobs import Jobs
@@ -35,16 +33,18 @@ from workloads.library.tests.checkpoint.made import alone, failing
 
 
 def test_an_interval_is_steps_time_or_auto_and_nothing_else() -> None:
-    known = {
-        7: ("steps", 7),
-        "5m": ("seconds", 300),
-        "auto": ("auto", 0),
-    }
-    assert {every: parse_every(every) for every in known} == known
+    assert parse_every(7) == ("steps", 7)
+    assert parse_every("5m") == ("seconds", 300)
+    assert parse_every("auto") == ("auto", 0)
     for wrong in (0, -1, True, "", "5", "5d", "0s", 2.5):
         with pytest.raises(InputError, match="interval"):
             parse_every(wrong)  # pyright: ignore[reportArgumentType]
-    cadence = cadence_of(parse_every(4), lambda: math.inf, alone(), 0)
+    cadence = make_cadence(
+        parse_every(4),
+        lambda: math.inf,
+        alone(),
+        0,
+    )
     assert [step for step in range(1, 13) if cadence.due(step)] == [4, 8, 12]
 
 
@@ -53,25 +53,34 @@ def test_seconds_are_kept_within_one_step_with_few_agreements(
     step_s: float, interval_s: float
 ) -> None:
     now = 0.0
-    saves = list[float]()
-    agreed = list[object]()
-    agree: Any = lambda mine, decide: agreed.append(mine) or decide([mine])  # noqa: E731
+    saves: list[float] = []
+    values: list[object] = []
+
+    def agree(value: object, decide: Callable[[list[object]], object]) -> object:
+        values.append(value)
+        return decide([value])
+
     ranks: Any = SimpleNamespace(agree=agree)
-    cadence = EverySeconds(lambda: interval_s, ranks, 0, clock=lambda: now)
+    cadence = EverySeconds(
+        lambda: interval_s,
+        ranks,
+        0,
+        clock=lambda: now,
+    )
     for step in range(1, 3001):
         now += step_s
         if cadence.due(step):
             saves.append(now)
-            cadence.saved(step)
+            cadence.record_save(step)
     gaps = [b - a for a, b in itertools.pairwise(saves)]
     assert all(abs(gap - max(interval_s, step_s)) <= step_s * 1.01 for gap in gaps[2:])
-    assert len(agreed) <= 4 * len(saves) + 20
+    assert len(values) <= 4 * len(saves) + 20
 
 
 # -- retries --
 
 
-def retried(put: Callable[..., None], **options: Any) -> None:
+def put_with_retries(put: Callable[..., None], **options: Any) -> None:
     storage = cast(Storage, SimpleNamespace(read_bytes=1, put=put))
     Retrying(storage, **options).put("n", memoryview(b""), "")
 
@@ -79,7 +88,7 @@ def retried(put: Callable[..., None], **options: Any) -> None:
 def test_transient_errors_alone_are_tried_again_until_the_budget_ends() -> None:
     pauses = list[float]()
     with pytest.raises(StorageError, match="tried for 10 s"):
-        retried(
+        put_with_retries(
             failing(Transient("503")),
             budget_s=10,
             sleep=pauses.append,
@@ -87,7 +96,7 @@ def test_transient_errors_alone_are_tried_again_until_the_budget_ends() -> None:
         )
     assert sum(pauses) == pytest.approx(10) and pauses[3] > 2 * pauses[0]
     with pytest.raises(Denied):
-        retried(failing(Denied("403")), budget_s=100, sleep=pytest.fail)
+        put_with_retries(failing(Denied("403")), budget_s=100, sleep=pytest.fail)
 
 
 # -- the tree of a state --
@@ -119,7 +128,7 @@ def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) ->
         {"min_interval_s": 1e9},
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_out_of_range_settings_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Tuning(**wrong)
 
@@ -135,8 +144,13 @@ def test_short_streams_are_cut_so_that_they_go_in_parallel() -> None:
     ]
 
 
-def test_an_input_error_is_the_same_after_torch_has_sent_it_to_another_rank() -> None:
-    error = InputError("what", got=1, allowed="2", fix="3")
+def test_a_copied_input_error_has_the_same_lines() -> None:
+    error = InputError(
+        "what",
+        got=1,
+        allowed="2",
+        fix="3",
+    )
     assert copy.copy(error).lines() == error.lines()
 
 
@@ -154,8 +168,8 @@ def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> N
         multiprocessing_context=jobs.context,
     )
     batches: Any = iter(track(loader)._source)
-    seen = [int(next(batches)) for _ in range(4)]
-    # From another process, as torchrun sends it; from the trainer itself it is an order.
+    numbers_before = [int(next(batches)) for _ in range(4)]
+    # From another process, like torchrun; a signal of the trainer itself is an order.
     kill = "import os, signal, sys\nfor pid in sys.argv[1:]: os.kill(int(pid), signal.SIGTERM)"
     subprocess.run(
         [
@@ -167,7 +181,8 @@ def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> N
         ],
         check=True,
     )
-    assert [*seen, *(int(batch) for batch in batches)] == list(range(64))
+    numbers_after = [int(batch) for batch in batches]
+    assert [*numbers_before, *numbers_after] == list(range(64))
 
 
 LEFT_IN_AN_EPOCH = """

@@ -1,4 +1,4 @@
-"""The loops that the README and the library's own page show are run as they stand."""
+"""The loops of the README and of the library's page run as they are printed."""
 
 import re
 from pathlib import Path
@@ -14,18 +14,17 @@ README = Path(__file__).parents[4] / "README.md"
 LIBRARY = README.parent / "workloads/library"
 
 
-def of_readme() -> str:
-    """What the difference that is shown ends in."""
+def read_program() -> str:
+    """Returns the program after the difference that the README shows."""
     blocks: list[str] = re.findall(r"```diff\n(.*?)```", README.read_text(), re.DOTALL)
     (difference,) = [block for block in blocks if "Checkpointer(" in block]
-    return "".join(
-        line[1:] for line in difference.splitlines(keepends=True) if not line.startswith("-")
-    )
+    lines = difference.splitlines(keepends=True)
+    return "".join(line[1:] for line in lines if not line.startswith("-"))
 
 
-def test_what_the_page_of_checkpoints_imports_is_what_an_example_runs_with() -> None:
+def test_the_page_imports_only_names_that_an_example_uses() -> None:
     imported = re.compile(r"^\+?(from holdfast\S* import \w+)$", re.MULTILINE)
-    shown = imported.findall((LIBRARY / "CHECKPOINTS.md").read_text())
+    shown = imported.findall((LIBRARY / "docs/how-to/checkpoints-in-your-trainer.md").read_text())
     used = set()
     for path in (LIBRARY / "holdfast/training/examples").glob("*.py"):
         for line in imported.findall(path.read_text()):
@@ -53,25 +52,22 @@ def run(program: str, total_steps: int) -> torch.nn.Module:
     return model
 
 
-def test_the_loop_that_is_shown_saves_resumes_and_ends_with_the_bits_of_one_run(
+def test_the_printed_loop_resumes_with_the_same_bits(
     bucket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = of_readme()
+    program = read_program()
     assert "gs://bucket/" in program
     lines = []
     for line in program.splitlines():
         if line.strip() and not line.startswith(("from", "state =")):
             lines.append(line)
     assert len(lines) <= 10
-    here, there = (
-        program.replace("gs://bucket/", f"gs://{bucket}/{part}/") for part in ("halves", "whole")
-    )
-    run(here, 3)
-    resumed = run(here, 7)
+    in_halves = program.replace("gs://bucket/", f"gs://{bucket}/halves/")
+    run(in_halves, 3)
+    resumed = run(in_halves, 7)
     assert "restored step 3" in capsys.readouterr().out
-    whole = run(there, 7)
-    assert all(
-        torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True)
-    )
+    whole = run(program.replace("gs://bucket/", f"gs://{bucket}/whole/"), 7)
+    for parameter, expected in zip(resumed.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(parameter, expected)
     step, tensors = load_tensors(f"gs://{bucket}/halves/runs")
     assert step == 7 and torch.equal(tensors["model/weight"], whole.weight.detach())

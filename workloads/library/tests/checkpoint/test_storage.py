@@ -1,4 +1,4 @@
-"""One suite over every store: what checkpoints rely on."""
+"""The behaviour of every store that checkpoints rely on."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import AlreadyExists, NotFound
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.ranks import on_every_rank
+from holdfast.checkpoint.stores.factory import open_storage, reliable_storage
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.opening import open_storage, reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, read_object
 from holdfast.checkpoint.stores.storage import put_new as put
 from holdfast.support.distribution import install_command
@@ -28,38 +28,52 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(params=["local", "gcs"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+def storage(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> Storage:
     if request.param == "local":
         return open_storage(f"file://{tmp_path}/store")
     return open_storage(f"gs://{request.getfixturevalue('bucket')}/some/prefix")
 
 
-def test_what_was_put_is_read_in_whole_and_in_part_and_not_over_a_limit(storage: Storage) -> None:
+def test_object_is_read_whole_and_in_part_but_not_over_a_limit(storage: Storage) -> None:
     data = os.urandom(3 << 20)
     put(storage, "run/a/one.bin", data)
     assert storage.stat("run/a/one.bin").bytes == len(data)
-    assert read_object(storage, "run/a/one.bin", limit=1 << 30) == data
+    assert (
+        read_object(
+            storage,
+            "run/a/one.bin",
+            limit=1 << 30,
+        )
+        == data
+    )
     part = bytearray(1000)
     storage.read_into("run/a/one.bin", 12345, memoryview(part))
     assert part == data[12345:13345]
     with pytest.raises(EOFError, match="more than 10"):
         read_object(storage, "run/a/one.bin", limit=10)
     with pytest.raises(EOFError):
-        storage.read_into("run/a/one.bin", len(data) - 1, memoryview(bytearray(9)))
+        storage.read_into(
+            "run/a/one.bin",
+            len(data) - 1,
+            memoryview(bytearray(9)),
+        )
     with pytest.raises(NotFound):
         storage.stat("run/absent")
     with pytest.raises(NotFound):
         storage.read_into("run/absent", 0, memoryview(bytearray(1)))
 
 
-def test_a_name_is_taken_once_and_keeps_its_first_content(storage: Storage) -> None:
+def test_name_keeps_its_first_content(storage: Storage) -> None:
     put(storage, "run/x", b"first")
     with pytest.raises(AlreadyExists):
         put(storage, "run/x", b"second")
     assert read_object(storage, "run/x", limit=100) == b"first"
 
 
-def test_of_many_writers_of_one_name_exactly_one_wins(storage: Storage) -> None:
+def test_exactly_one_concurrent_writer_wins(storage: Storage) -> None:
     def write(number: int) -> bool:
         try:
             put(storage, "run/race", b"%d" % number)
@@ -68,30 +82,42 @@ def test_of_many_writers_of_one_name_exactly_one_wins(storage: Storage) -> None:
         return True
 
     with ThreadPoolExecutor(8) as pool:
-        won = [number for number, done in enumerate(pool.map(write, range(8))) if done]
-    assert len(won) == 1
-    assert read_object(storage, "run/race", limit=10) == b"%d" % won[0]
+        results = list(pool.map(write, range(8)))
+    assert results.count(True) == 1
+    winner = results.index(True)
+    assert (
+        read_object(
+            storage,
+            "run/race",
+            limit=10,
+        )
+        == b"%d" % winner
+    )
 
 
-def test_a_listing_stays_below_its_prefix(storage: Storage) -> None:
+def test_listing_stays_below_its_prefix(storage: Storage) -> None:
     for name in ("run/step-1/a", "run/step-1/b/c", "run/step-10/a", "run2/a"):
         put(storage, name, b"x")
-    assert sorted(s.name for s in storage.list("run/step-1")) == ["run/step-1/a", "run/step-1/b/c"]
-    assert {s.name for s in storage.list("")} == {
+    assert list_names(storage, "run/step-1") == ["run/step-1/a", "run/step-1/b/c"]
+    assert list_names(storage, "") == [
         "run/step-1/a",
         "run/step-1/b/c",
         "run/step-10/a",
         "run2/a",
-    }
-    assert not list(storage.list("nothing"))
+    ]
+    assert list_names(storage, "nothing") == []
 
 
-def test_the_checksum_is_the_one_that_buckets_compute() -> None:
-    """The check value that every description of CRC-32C gives for these nine digits."""
+def list_names(storage: Storage, prefix: str) -> list[str]:
+    return sorted(stat.name for stat in storage.list(prefix))
+
+
+def test_checksum_is_the_one_that_buckets_compute() -> None:
+    """Every description of CRC-32C gives this check value for these nine digits."""
     assert crc32c(memoryview(bytearray(b"123456789"))) == "e3069283"
 
 
-def test_deleting_twice_is_success_and_frees_the_name(storage: Storage) -> None:
+def test_deleting_twice_succeeds_and_frees_the_name(storage: Storage) -> None:
     put(storage, "run/gone", b"1")
     storage.delete("run/gone")
     storage.delete("run/gone")
@@ -99,23 +125,24 @@ def test_deleting_twice_is_success_and_frees_the_name(storage: Storage) -> None:
     put(storage, "run/gone", b"2")
 
 
-def test_a_folder_that_another_put_made_and_a_delete_removed_at_once_is_made_again(
+def test_folder_removed_by_a_concurrent_delete_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = LocalStorage.open(str(tmp_path))
     mkdir = os.mkdir
-    raced = list[str]()
+    raced_paths: list[str] = []
 
-    def outrun(path: str | Path, *mode: int) -> None:
-        """The first time the folder is there when it is made, and gone when it is looked for."""
-        if not raced and Path(path).name == "attempt":
-            raced.append(str(path))
+    def race(path: str | Path, *mode: int) -> None:
+        """Report once that the folder exists, although it does not exist afterwards."""
+        if not raced_paths and Path(path).name == "attempt":
+            raced_paths.append(str(path))
             raise FileExistsError(errno.EEXIST, "File exists")
         mkdir(path, *mode)
 
-    monkeypatch.setattr(os, "mkdir", outrun)
+    monkeypatch.setattr(os, "mkdir", race)
     put(storage, "run/attempt/0", b"x")
-    assert raced and [found.name for found in storage.list("run")] == ["run/attempt/0"]
+    assert raced_paths
+    assert list_names(storage, "run") == ["run/attempt/0"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +165,10 @@ def test_a_folder_that_another_put_made_and_a_delete_removed_at_once_is_made_aga
         "\0",
     ],
 )
-def test_no_name_leaves_its_prefix(storage: Storage, name: str) -> None:
+def test_no_name_leaves_its_prefix(
+    storage: Storage,
+    name: str,
+) -> None:
     with pytest.raises(InputError, match="leaves its prefix"):
         put(storage, name, b"x")
     assert not list(storage.list(""))
@@ -157,24 +187,23 @@ def test_no_name_leaves_its_prefix(storage: Storage, name: str) -> None:
         "sftp://me:hunter2@host",
     ],
 )
-def test_a_url_of_another_kind_or_with_a_password_is_refused(url: str) -> None:
-    with pytest.raises(
-        InputError, match="holds a password" if "@" in url else "unknown form"
-    ) as refused:
+def test_url_with_an_unknown_form_or_a_password_is_refused(url: str) -> None:
+    message = "holds a password" if "@" in url else "unknown form"
+    with pytest.raises(InputError, match=message) as refusal:
         open_storage(url)
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(refusal.value)
 
 
-def test_a_store_without_its_package_names_the_line_that_installs_it(
+def test_missing_store_package_is_refused_with_a_fix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError) as refusal:
         open_storage("gs://b/x")
-    assert refused.value.fix == install_command("gcs")
+    assert refusal.value.fix == install_command("gcs")
 
 
-def test_a_bucket_that_is_not_there_and_a_folder_that_cannot_be_made_are_refused_at_once(
+def test_missing_bucket_and_unusable_folder_are_refused_at_once(
     bucket: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -183,7 +212,7 @@ def test_a_bucket_that_is_not_there_and_a_folder_that_cannot_be_made_are_refused
             open_storage(url)
 
 
-def test_a_writer_that_was_killed_leaves_nothing_that_is_listed(tmp_path: Path) -> None:
+def test_killed_writer_leaves_nothing_that_is_listed(tmp_path: Path) -> None:
     storage = LocalStorage.open(str(tmp_path))
     (tmp_path / ".incoming" / "half").write_bytes(b"half")
     assert not list(storage.list(""))
@@ -192,22 +221,26 @@ def test_a_writer_that_was_killed_leaves_nothing_that_is_listed(tmp_path: Path) 
     assert not list((tmp_path / ".incoming").iterdir())
 
 
-def test_a_store_that_is_down_at_the_start_is_worth_another_start(
+def test_unreachable_store_at_the_start_asks_for_another_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}"
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", nowhere)
     tuning = Tuning(retry_s=0.2, request_s=1.0)
-    drawn = random.getstate()
+    random_state = random.getstate()
     threads = set(threading.enumerate())
-    with pytest.raises(Later) as down:
-        on_every_rank(
-            alone(),
-            lambda: committed_steps(
-                reliable_storage("gs://bucket/runs", tuning, create=True), "run"
-            ),
+
+    def list_steps() -> list[int]:
+        storage = reliable_storage(
+            "gs://bucket/runs",
+            tuning,
+            create=True,
         )
-    assert down.value.code == EXIT_RETRY
-    assert not set(threading.enumerate()) - threads, "a client's own thread goes on trying"
-    assert random.getstate() == drawn, "Python's own stream belongs to the training"
+        return committed_steps(storage, "run")
+
+    with pytest.raises(Later) as refusal:
+        on_every_rank(alone(), list_steps)
+    assert refusal.value.code == EXIT_RETRY
+    assert not set(threading.enumerate()) - threads, "a thread of the client still retries"
+    assert random.getstate() == random_state, "Python's own stream belongs to the training"

@@ -1,6 +1,4 @@
-"""What a state may hold comes back as the very type that it was; all else is refused by name, with
-what to do.
-"""
+"""Values of a state are restored with their type; any other value is refused with a fix."""
 
 import enum
 import json
@@ -17,12 +15,12 @@ import torch
 from torch import nn
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.format.soundness import ITEM_BYTES, MAX_DEPTH, check_values, item_bytes
+from holdfast.checkpoint.format.dtypes import ITEM_BYTES, dtype_of, item_bytes
+from holdfast.checkpoint.format.validation import MAX_DEPTH, check_values
 from holdfast.checkpoint.state import capture, decode
-from holdfast.checkpoint.state.tensors import dtype_of
 from holdfast.support.errors import InputError
 
-Point = namedtuple("Point", "x y")  # what a stranger's code holds
+Point = namedtuple("Point", "x y")
 
 
 class Level(enum.IntEnum):
@@ -33,14 +31,14 @@ class Name(str):
     __slots__ = ()
 
 
-def nested(depth: int) -> list[Any]:
-    return [nested(depth - 1)] if depth else []
+def nest(depth: int) -> list[Any]:
+    return [nest(depth - 1)] if depth else []
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        nested(MAX_DEPTH - 4),
+        nest(MAX_DEPTH - 4),
         OrderedDict([("b", 1), ("a", 2)]),
         defaultdict(int, {"a": 1}),
         defaultdict(None, {"a": 1}),
@@ -61,14 +59,17 @@ def nested(depth: int) -> list[Any]:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_comes_back_as_the_type_that_it_was(value: Any) -> None:
-    skeleton = json.loads(json.dumps(capture({"v": {"of": value}}).skeleton["v"], allow_nan=False))
-    check_values({"v": skeleton})  # or a manifest that holds it could not be read
-    found = decode(skeleton, lambda _: pytest.fail())["of"]
-    assert type(found) is type(value)
-    assert repr(found) == repr(value)
+def test_value_is_restored_with_its_type(value: Any) -> None:
+    captured = capture({"v": {"of": value}})
+    encoded = json.dumps(captured.skeleton["v"], allow_nan=False)
+    skeleton = json.loads(encoded)
+    # A manifest with other values could not be read.
+    check_values({"v": skeleton})
+    restored = decode(skeleton, lambda _: pytest.fail())["of"]
+    assert type(restored) is type(value)
+    assert repr(restored) == repr(value)
     if isinstance(value, defaultdict):
-        assert found.default_factory is value.default_factory
+        assert restored.default_factory is value.default_factory
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_a_value_comes_back_as_the_type_that_it_was(value: Any) -> None:
             },
             "convert the keys",
         ),
-        # tensors without memory of their own
+        # Tensors without memory of their own.
         (lambda: torch.ones(4, dtype=torch.complex64).conj(), "resolve_conj"),
         (lambda: torch.ones(4, dtype=torch.complex64).conj().imag, "resolve_neg"),
         (lambda: torch.ones(1).expand(4), "contiguous"),
@@ -107,7 +108,7 @@ def test_a_value_comes_back_as_the_type_that_it_was(value: Any) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_would_come_back_as_another_value_is_refused_with_the_fix(
+def test_value_that_would_change_its_type_is_refused_with_a_fix(
     make: Callable[[], Any], fix: str
 ) -> None:
     with pytest.raises(InputError, match=fix) as error:
@@ -115,10 +116,10 @@ def test_what_would_come_back_as_another_value_is_refused_with_the_fix(
     assert "v/of" in error.value.what
 
 
-def test_a_value_that_contains_itself_or_is_too_deep_is_refused() -> None:
+def test_recursive_or_too_deep_value_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    for value in (endless, nested(MAX_DEPTH)):
+    for value in (endless, nest(MAX_DEPTH)):
         with pytest.raises(InputError, match="contains itself, or is nested too deeply"):
             capture({"v": value})
 
@@ -137,8 +138,9 @@ def test_a_value_that_contains_itself_or_is_too_deep_is_refused() -> None:
     ],
     ids=repr,
 )
-def test_an_entry_that_cannot_change_is_refused_with_the_two_lines_that_mend_it(
-    tmp_path: Path, value: Any
+def test_entry_that_cannot_change_is_refused_with_a_fix(
+    tmp_path: Path,
+    value: Any,
 ) -> None:
     with pytest.raises(InputError, match=r'progress = \{"best": .*progress\["best"\] = '):
         Checkpointer(
@@ -151,7 +153,7 @@ def test_an_entry_that_cannot_change_is_refused_with_the_two_lines_that_mend_it(
 
 
 @pytest.mark.process
-def test_dicts_and_lists_are_filled_in_place_so_that_the_loop_goes_on_with_them(
+def test_dicts_and_lists_are_filled_in_place(
     tmp_path: Path,
 ) -> None:
     def fresh() -> tuple[dict[str, Any], list[Any]]:
@@ -175,22 +177,26 @@ def test_dicts_and_lists_are_filled_in_place_so_that_the_loop_goes_on_with_them(
         ckpt.tick(1)
     saved = (progress, history)
     progress, history = fresh()
-    by = progress["by"]
-    seen = progress["deep"]["seen"]
-    with Checkpointer(tmp_path, {"progress": progress, "history": history}, run="r"):
+    counter = progress["by"]
+    items = progress["deep"]["seen"]
+    with Checkpointer(
+        tmp_path,
+        {"progress": progress, "history": history},
+        run="r",
+    ):
         assert (progress, history) == saved
-        assert progress["by"] is by
-        assert progress["deep"]["seen"] is seen
+        assert progress["by"] is counter
+        assert progress["deep"]["seen"] is items
 
 
 @pytest.mark.parametrize("wrong", [None, b"/tmp/x", ""])
-def test_a_url_that_is_no_text_and_no_path_is_refused(wrong: Any) -> None:
+def test_url_that_is_neither_text_nor_path_is_refused(wrong: Any) -> None:
     with pytest.raises(InputError, match="URL"):
         Checkpointer(wrong, {"w": torch.ones(1)})
 
 
 @pytest.mark.process
-def test_a_thread_is_refused_unless_the_main_thread_has_taken_the_signals(tmp_path: Path) -> None:
+def test_thread_is_refused_unless_the_main_thread_handles_signals(tmp_path: Path) -> None:
     from holdfast.runtime import shutdown
 
     def use() -> None:
@@ -213,7 +219,7 @@ def test_a_thread_is_refused_unless_the_main_thread_has_taken_the_signals(tmp_pa
     assert load_tensors(tmp_path)[0] == 1
 
 
-def test_a_start_that_is_refused_gives_the_signals_back(tmp_path: Path) -> None:
+def test_refused_start_restores_the_signal_handlers(tmp_path: Path) -> None:
     import signal
 
     before = signal.getsignal(signal.SIGTERM)
@@ -229,11 +235,12 @@ def test_a_start_that_is_refused_gives_the_signals_back(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-# What an uploader knows of dtypes without PyTorch, whose import would cost each start seconds and
-# half a gigabyte.
-
-
-def test_the_table_agrees_with_pytorch() -> None:
-    known = {name: dtype.itemsize for name in ITEM_BYTES if (dtype := dtype_of(name))}
-    assert known == ITEM_BYTES
-    assert (item_bytes("bits8"), item_bytes("nonsense"), item_bytes("torch")) == (1, None, None)
+def test_dtype_table_agrees_with_pytorch() -> None:
+    """An uploader uses the table: PyTorch would cost each start seconds and half a gigabyte."""
+    for name, size in ITEM_BYTES.items():
+        dtype = dtype_of(name)
+        assert dtype
+        assert dtype.itemsize == size
+    assert item_bytes("bits8") == 1
+    assert item_bytes("nonsense") is None
+    assert item_bytes("torch") is None

@@ -1,6 +1,5 @@
-"""A stranger's loop is shown exact, or which line it lacks."""
+"""A user's loop is shown to be exact, or the missing line is named."""
 
-import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from workloads.library.tests.forked_command import forked
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 LIBRARY = Path(__file__).parents[4] / "workloads" / "library"
 
-# As nanoGPT trains: the next batch is drawn while the present one is computed, dropout draws from
+# Trains like nanoGPT: the next batch is drawn while the present one is computed, dropout draws from
 # the same stream, and the learning rate comes from the number of the step.
 NANO = """
 import random, sys, numpy, torch
@@ -51,7 +50,7 @@ with Checkpointer(sys.argv[1], state, run="nano") as ckpt:
 """
 FIXED = NANO.replace("ahead = get_batch()", "ahead = (data[:32].view(4, 8), data[:4])")
 
-# As a Trial writes it.
+# Writes a trace in the format of Trial.
 RECORDS = """
 import json, os, signal, time
 orders = json.load(open(os.environ["HOLDFAST_TRIAL"]))
@@ -67,7 +66,7 @@ if orders["death"]:
 
 @pytest.fixture(scope="module")
 def python() -> Iterator[tuple[str, ...]]:
-    """For all whose start is not under test."""
+    """Command of a forked interpreter, for tests that do not test the start."""
     server = ForkServer(
         ["torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer"], path=[LIBRARY]
     )
@@ -82,32 +81,42 @@ def with_parts(script: str, **parts: str) -> str:
     return script
 
 
-def recorded(value: str = "0", seconds: float = 0.0) -> list[str]:
-    return [sys.executable, "-c", RECORDS.replace("SECONDS", str(seconds)).replace("VALUE", value)]
+def recording_command(value: str = "0", seconds: float = 0.0) -> list[str]:
+    """Returns a command that writes a trace without training."""
+    program = RECORDS.replace("SECONDS", str(seconds)).replace("VALUE", value)
+    return [sys.executable, "-c", program]
 
 
-def finding(folder: Path, command: list[str], steps: int = 8) -> str:
-    """Of the first way to die."""
-    (first,) = itertools.islice(verify(command, folder, steps=steps, timeout_s=850), 1)
-    return first.finding
+def finding(
+    folder: Path,
+    command: list[str],
+    steps: int = 8,
+) -> str:
+    """Returns the finding of the first way to die."""
+    results = verify(
+        command,
+        folder,
+        steps=steps,
+        timeout_s=850,
+    )
+    return next(iter(results)).finding
 
 
-def scripted(folder: Path, script: str, *python: str) -> list[str]:
+def script_command(folder: Path, script: str, *python: str) -> list[str]:
     (folder / "train.py").write_text(script)
     return [*python, str(folder / "train.py"), str(folder / "own")]
 
 
-def test_the_order_of_a_set_is_named_as_the_cause(tmp_path: Path) -> None:
-    assert "it depends on the order of a set" in finding(
-        tmp_path, recorded("[*{*'abcdefgh'}]"), steps=4
-    )
+def test_set_order_is_named_as_the_cause(tmp_path: Path) -> None:
+    command = recording_command("[*{*'abcdefgh'}]")
+    assert "it depends on the order of a set" in finding(tmp_path, command, steps=4)
 
 
-def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it(
+def test_a_prefetching_loop_gets_a_fix_and_is_exact_with_it(
     tmp_path: Path, python: tuple[str, ...]
 ) -> None:
     line = 'get_batch = track(get_batch, ahead=1); state["data"] = get_batch'
-    # Drawn inside, where the state is restored.
+    # Drawn inside, after the state is restored.
     exact = with_parts(
         NANO.replace("\nahead = get_batch()\n", "\n"), STATE=line, INSIDE="ahead = get_batch()"
     )
@@ -120,11 +129,13 @@ def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it
             "--steps",
             "8",
             "--",
-            *scripted(tmp_path, script, *python),
+            *script_command(tmp_path, script, *python),
         ]
         result = CliRunner().invoke(app, command)
         assert result.exit_code == code, result.output
-        assert result.stdout.count(shown) == len(result.stdout.splitlines()) == (1 if code else 4)
+        lines = result.stdout.splitlines()
+        assert len(lines) == (1 if code else 4)
+        assert result.stdout.count(shown) == len(lines)
     assert not (tmp_path / "own").exists()
 
 
@@ -171,22 +182,23 @@ def test_the_true_cause_is_named(
     cause: str,
     python: tuple[str, ...],
 ) -> None:
-    assert cause in finding(tmp_path, scripted(tmp_path, with_parts(FIXED, **parts), *python))
+    command = script_command(tmp_path, with_parts(FIXED, **parts), *python)
+    assert cause in finding(tmp_path, command)
 
 
-def test_what_cannot_be_judged_is_no_success_and_ends_in_time(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_judged_is_an_error_in_time(tmp_path: Path) -> None:
     with pytest.raises(Unjudged, match="ended with 7"):
         finding(tmp_path, [sys.executable, "-c", "import sys; sys.exit(7)"])
     with pytest.raises(InputError, match="without Checkpointer"):
         finding(tmp_path, [sys.executable, "-c", "print('no trainer')"])
-    began = time.monotonic()
+    started_at = time.monotonic()
     with pytest.raises(Unjudged, match="no end in time"):
         list(
             verify(
-                recorded(seconds=2),
+                recording_command(seconds=2),
                 tmp_path,
                 steps=8,
                 timeout_s=5.0,
             )
         )
-    assert time.monotonic() - began < 15.0
+    assert time.monotonic() - started_at < 15.0

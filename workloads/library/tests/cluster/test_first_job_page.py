@@ -28,7 +28,7 @@ from workloads.operators.catalogue import OPERATORS
 
 pytestmark = pytest.mark.timeout(1200)
 ROOT = Path(__file__).parents[4]
-PAGE = "workloads/library/holdfast/jobs/FIRST_JOB.md"
+PAGE = "workloads/library/docs/start/first-job.md"
 MARK = "holdfast-page-"
 EXAMPLE = platforms.load("example")
 Watch = Callable[[str], object]

@@ -23,7 +23,7 @@ from workloads.operators import platform
 
 pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[4]
-PAGE = ROOT / "workloads/library/JOBS.md"
+PAGE = ROOT / "workloads/library/docs/how-to/run-a-job.md"
 EXAMPLE = platforms.with_images("example")
 
 

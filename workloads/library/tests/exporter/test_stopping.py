@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 # event waits for ever.
 PROGRAM = """
 import os, signal
-from holdfast.exporter import loop
+from holdfast.controllers import loop
 from holdfast.runtime import shutdown
 stop = shutdown.of_process()
 with stop._asked._cond:

@@ -1,7 +1,8 @@
-"""`python -m workloads.library.tests.fuzz [--seconds S] [--seed N] [--border NAME --case K]`: throw
-hostile input at every border, for so many seconds of CPU.
+"""Give hostile input to every border for some seconds of CPU time.
 
-Exit 1: something other than a refusal came back. `--border` and `--case` enter one input again,
+    python -m workloads.library.tests.fuzz [--seconds S] [--seed N] [--border NAME --case K]
+
+Exits 1 if a border failed otherwise than by a refusal. `--border` and `--case` repeat one input,
 with its traceback.
 """
 
@@ -9,27 +10,28 @@ import sys
 
 from workloads.library.tests.bench.result import options
 from workloads.library.tests.fuzz.borders import BORDERS
-from workloads.library.tests.fuzz.campaign import campaign, made
+from workloads.library.tests.fuzz.campaign import campaign, make_input
 
 
 def main() -> None:
-    o = options(
+    arguments = options(
         __doc__,
         seconds=60.0,
         seed=20,
         border=(*sorted(BORDERS),),
         case=-1,
     )
-    borders = {name: BORDERS[name] for name in o.border}
-    if o.case >= 0:
+    seed = arguments.seed
+    borders = {name: BORDERS[name] for name in arguments.border}
+    if arguments.case >= 0:
         for name, border in borders.items():
-            border.enter(made(border, o.seed, name, o.case))
+            border.enter(make_input(border, seed, name, arguments.case))
         return
-    results = campaign(borders, cpu_s=o.seconds, seed=o.seed)
+    results = campaign(borders, cpu_s=arguments.seconds, seed=seed)
     for name, result in results.items():
         print(f"{name:<24}{result.cases:>9} inputs{result.refused:>9} refused")
-        for place, what in result.findings.items():
-            print(f"  {what} at {place} (--seed {o.seed})")
+        for place, finding in result.findings.items():
+            print(f"  {finding} at {place} (--seed {seed})")
     sys.exit(any(result.findings for result in results.values()))
 
 

@@ -1,7 +1,6 @@
-"""Hostile variants of what the product itself writes: odd values in any place, bytes cut, doubled
-and replaced.
+"""Hostile variants of the product's own output: odd values anywhere, bytes cut, doubled, replaced.
 
-Everything is drawn from the generator that is handed in, so one number gives one input again.
+Everything is drawn from the generator that is passed in, so that a seed repeats its input.
 """
 
 import json
@@ -10,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 HUGE = 10**400
-DEEPEST = 300  # places that are changed; what nests more deeply is changed further out
+# Places below this depth are not changed.
+DEEPEST = 300
 ODD: tuple[Any, ...] = (
     None,
     True,
@@ -79,21 +79,22 @@ TOKENS = (
 )
 
 
-def mutated(value: Any, draw: random.Random) -> Any:
-    """A copy with one to four places changed."""
+def mutate(value: Any, draw: random.Random) -> Any:
+    """Return a copy with one to four places changed."""
     for _ in range(draw.choice((1, 1, 2, 4))):
-        value = _changed(value, draw)
+        value = _change_place(value, draw)
     return value
 
 
-def _changed(value: Any, draw: random.Random, depth: int = 0) -> Any:
-    """A copy with one place changed, found by going down at random."""
+def _change_place(value: Any, draw: random.Random, depth: int = 0) -> Any:
+    """Return a copy with one place changed, which is chosen by a random descent."""
+    keys: list[Any] = []
     if isinstance(value, dict):
         keys = list(value)
-    else:
-        keys = range(len(value)) if isinstance(value, list) else ()
+    elif isinstance(value, list):
+        keys = list(range(len(value)))
     if not keys or depth == DEEPEST or draw.random() < 0.1:
-        return _odd(value, draw)
+        return _draw_odd(value, draw)
     copy = dict(value) if isinstance(value, dict) else list(value)
     key = draw.choice(keys)
     kind = draw.random()
@@ -102,58 +103,61 @@ def _changed(value: Any, draw: random.Random, depth: int = 0) -> Any:
     elif kind < 0.1 and isinstance(copy, list):
         copy += [copy[key]] * draw.choice((1, 3, 300))
     else:
-        copy[key] = _changed(copy[key], draw, depth + 1)
+        copy[key] = _change_place(copy[key], draw, depth + 1)
     return copy
 
 
-def _odd(value: Any, draw: random.Random) -> Any:
+def _draw_odd(value: Any, draw: random.Random) -> Any:
     if type(value) is int and draw.random() < 0.5:
         return value + draw.choice((-1, 1, 7, 2**20, -(2**40)))
     if draw.random() < 0.1:
-        return nested(value, draw.choice((3, 70, 400)))
+        return nest(value, draw.choice((3, 70, 400)))
     return draw.choice(ODD)
 
 
-def nested(value: Any, depth: int) -> Any:
+def nest(value: Any, depth: int) -> Any:
     for _ in range(depth):
         value = [value]
     return value
 
 
-def dumped(value: Any) -> bytes:
+def dump(value: Any) -> bytes:
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     except (RecursionError, TypeError, ValueError):
         return b"null"
 
 
-def spoilt(data: bytes, draw: random.Random) -> bytes:
-    """One to three changes of the bytes themselves."""
+def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
+    """Return a copy with one to three changes of the bytes themselves."""
     for _ in range(draw.choice((1, 1, 2, 3))):
-        at = draw.randrange(len(data) + 1)
+        start = draw.randrange(len(data) + 1)
         kind = draw.randrange(5)
-        end = min(len(data), at + draw.choice((1, 4, 64, 4_096)))
+        end = min(len(data), start + draw.choice((1, 4, 64, 4_096)))
         if kind == 0:
-            data = data[:at]
+            data = data[:start]
         elif kind == 1:
-            data = data[:at] + draw.choice(TOKENS) + data[at:]
+            data = data[:start] + draw.choice(TOKENS) + data[start:]
         elif kind == 2:
-            data = data[:at] + draw.choice(TOKENS) + data[end:]
+            data = data[:start] + draw.choice(TOKENS) + data[end:]
         elif kind == 3:
-            data = data[:end] + data[at:end] * draw.choice((1, 20)) + data[end:]
+            data = data[:end] + data[start:end] * draw.choice((1, 20)) + data[end:]
         else:
-            data = data[:at] + draw.randbytes(end - at) + data[end:]
+            data = data[:start] + draw.randbytes(end - start) + data[end:]
     return data[: 1 << 20]
 
 
-def seeded(*seeds: Any) -> Callable[[random.Random], bytes]:
-    return lambda draw: hostile(seeds, draw)
+def hostile_inputs(*seeds: Any) -> Callable[[random.Random], bytes]:
+    """Return a function that draws hostile variants of `seeds`."""
+    return lambda draw: draw_hostile(seeds, draw)
 
 
-def hostile(seeds: tuple[Any, ...], draw: random.Random) -> bytes:
-    """Bytes made from one of `seeds`, values of JSON or bytes."""
+def draw_hostile(seeds: tuple[Any, ...], draw: random.Random) -> bytes:
+    """Return a hostile variant of one of `seeds`, which are values of JSON or bytes."""
     seed = draw.choice(seeds)
-    data = seed if isinstance(seed, bytes) else dumped(mutated(seed, draw))
-    if isinstance(seed, bytes) or draw.random() < 0.3:
-        return spoilt(data, draw)
+    if isinstance(seed, bytes):
+        return mutate_bytes(seed, draw)
+    data = dump(mutate(seed, draw))
+    if draw.random() < 0.3:
+        return mutate_bytes(data, draw)
     return data

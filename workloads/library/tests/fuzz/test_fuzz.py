@@ -1,4 +1,4 @@
-"""Some seconds of the campaign of `make fuzz`, and the proof that it finds what it looks for."""
+"""Some seconds of the campaign of `make fuzz`, and a check that it detects planted faults."""
 
 import os
 import random
@@ -7,67 +7,69 @@ from typing import Any
 import pytest
 
 from workloads.library.tests.fuzz.borders import BORDERS
-from workloads.library.tests.fuzz.campaign import Border, campaign, made, trial
-from workloads.library.tests.fuzz.mutations import mutated, nested
+from workloads.library.tests.fuzz.campaign import Border, campaign, make_input, run_case
+from workloads.library.tests.fuzz.mutations import mutate, nest
 
 pytestmark = pytest.mark.process
 
 
-# The same inputs each time, so that a change is judged by itself; `make fuzz` takes another seed by
-# ARGS.
+# The same inputs each time, so that only a change causes a failure. `make fuzz` takes another seed
+# by ARGS.
 SEED = 20261122
 CPU_S = 0.4
-NEVER_TAKEN = {"epochs"}
+NEVER_ACCEPTED = {"epochs"}
 """The fence holds whatever the object contains."""
 NEVER_REFUSED = {"event lines", "report", "gang answers", "linted files", "lists of checkpoints"}
-"""What is odd there is counted, left out or a finding."""
+"""Borders that count odd input, leave it out or report it as a finding."""
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("border", BORDERS)
-def test_no_border_answers_hostile_input_otherwise_than_by_a_refusal(border: str) -> None:
-    # imports what it needs, before the clock
-    trial(BORDERS[border], made(BORDERS[border], SEED, border, 0))
+def test_border_refuses_hostile_input_and_does_not_fail(border: str) -> None:
+    # The first input imports modules, before time is measured.
+    run_case(BORDERS[border], make_input(BORDERS[border], SEED, border, 0))
     result = campaign({border: BORDERS[border]}, cpu_s=CPU_S, seed=SEED)[border]
     assert not result.findings
-    assert result.cases > result.refused or border in NEVER_TAKEN, (
-        "nothing was accepted: the inputs reach no depth"
-    )
-    assert result.refused or border in NEVER_REFUSED, "nothing was refused: the inputs are harmless"
+    if border not in NEVER_ACCEPTED:
+        assert result.cases > result.refused, "nothing was accepted: the inputs reach no depth"
+    if border not in NEVER_REFUSED:
+        assert result.refused, "nothing was refused: the inputs are harmless"
 
 
-def test_a_value_that_nests_as_deeply_as_any_is_changed_again() -> None:
+def test_deeply_nested_value_is_mutated() -> None:
     deep: object = 1
     for _ in range(5):
-        deep = nested(deep, 400)
-    assert mutated(deep, random.Random(1)) is not deep
+        deep = nest(deep, 400)
+    assert mutate(deep, random.Random(1)) is not deep
 
 
-def _spins(data: bytes) -> None:
+def _spin(data: bytes) -> None:
     while True:
         data = data[1:] + data[:1]
 
 
-def _waits(_: bytes) -> None:
+def _wait(_: bytes) -> None:
     os.read(os.pipe()[0], 1)
 
 
-def _grows(_: bytes) -> None:
+def _grow(_: bytes) -> None:
     bytearray(400 << 20)
 
 
 @pytest.mark.parametrize(
-    ("enter", "bounds", "what"),
+    ("enter", "bounds", "message"),
     [
-        (_spins, {"cpu_s": 0.2}, "CPU time"),
-        (_waits, {"wall_s": 0.5}, "waited"),
-        (_grows, {}, "MiB"),
+        (_spin, {"cpu_s": 0.2}, "CPU time"),
+        (_wait, {"wall_s": 0.5}, "waited"),
+        (_grow, {}, "MiB"),
         (lambda data: {}[data], {}, "KeyError"),
     ],
     ids=["spin", "hang", "growth", "traceback"],
 )
-def test_a_fault_is_found(enter: Any, bounds: dict[str, float], what: str) -> None:
-    _grows(b"")  # a peak of this process, above all that it holds
+def test_planted_fault_is_found(enter: Any, bounds: dict[str, float], message: str) -> None:
+    # An earlier peak of this process must not hide the growth.
+    _grow(b"")
     border = Border(make=lambda draw: draw.randbytes(8), enter=enter, **bounds)
-    (found,) = campaign({"planted": border}, cpu_s=0.01, seed=1)["planted"].findings.values()
-    assert what in found
+    results = campaign({"planted": border}, cpu_s=0.01, seed=1)
+    (finding,) = results["planted"].findings.values()
+    assert message in finding

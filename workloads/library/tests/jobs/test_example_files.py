@@ -69,11 +69,8 @@ def test_an_example_is_short_and_its_job_file_runs_it(example: Path) -> None:
 
 
 def test_the_page_of_examples_names_each_with_its_job_file() -> None:
-    page = (LIBRARY / "EXAMPLES.md").read_text()
+    page = LIBRARY / "docs/reference/examples.md"
     linked = set()
-    for target in re.findall(r"\]\((holdfast/[^)#]+)\)", page):
-        linked.add((LIBRARY / target).resolve())
-    assert linked - {LIBRARY / "holdfast/jobs/FIRST_JOB.md"} == {
-        *EXAMPLES,
-        *map(job_file, EXAMPLES),
-    }
+    for target in re.findall(r"\]\(([^)#]+/examples/[^)#]+)\)", page.read_text()):
+        linked.add((page.parent / target).resolve())
+    assert linked == {*EXAMPLES, *map(job_file, EXAMPLES)}

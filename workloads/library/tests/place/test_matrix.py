@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.place import matrix
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
 from holdfast.vocabulary import pools
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, Placement, PlacementRule
 from tests.platforms import names
 from tests.workloads.manifests import rendered
 
+METHOD = Path(__file__).parents[2] / "docs/explanation/placement-method.md"
 GANGS = ((1, ""), *product((3, 4), ("", "elastic", "sharded")))
 ALL_WORKLOADS = [
     Workload(
@@ -82,7 +82,7 @@ def test_the_matrix_answers(kind: str, more: dict[str, Any], placement: Placemen
 
 
 def test_the_page_shows_the_matrix() -> None:
-    page = (Path(matrix.__file__).parent / "METHOD.md").read_text()
+    page = METHOD.read_text()
     body = ((r.scenario, r.placement.value, r.discount, r.reason, f"`{r.id.value}`") for r in RULES)
     rows = (("Workload", "Runs on", "Discount", "Because", "Rule"), ("---",) * 5, *body)
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)

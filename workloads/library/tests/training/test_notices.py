@@ -147,7 +147,7 @@ def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
     (commit,) = commits(run.folder / "checkpoints")
     step = parse_step(commit.parent.name)
     assert step in (done, done + 1), run.log()
-    assert "alone: another rank is gone" in run.log()
+    assert "alone: another rank was lost" in run.log()
     assert run.complete() == 0, run.log()
     assert run.of("restore")[-1]["step"] == step
     assert run.digest == undisturbed.digest

@@ -1,20 +1,20 @@
-"""The format: what the JSON objects of a checkpoint hold. decoding.py reads them back without
-trusting them.
+"""The format: the JSON objects of a checkpoint. decoding.py reads them back without trusting them.
 
 Each rank writes its tensors as one stream of bytes, cut into shards of bounded size, and a manifest
 that lists them. COMMIT.json, written last, carries the sha256 of every manifest and one of itself;
 a manifest carries the crc32c of every shard. So every byte is covered from the commit down, and
-objects of two attempts, steps or runs do not fit together. Checksums show damage; forgery shows
-only by a key that writers of the bucket need not have: with HOLDFAST_CHECKPOINT_KEY_FILE a commit
-carries an HMAC-SHA256, and one without it restores nothing. A bucket's writer can still delete the
-newest commits, which the next restore reports (Restored.missing).
+objects of two attempts, steps or runs do not fit together.
+
+Checksums detect damage, not forgery. Forgery is detected with a key that writers of the bucket need
+not have: with HOLDFAST_CHECKPOINT_KEY_FILE a commit carries an HMAC-SHA256, and a commit without it
+is not restored. A bucket's writer can still delete the newest commits; the next restore reports
+that (Restored.missing).
 
 Decision: infra/decisions/0025.
 """
 
 import hashlib
 import hmac
-import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SCHEMA = "holdfast.checkpoint/1"
-# These names on disk are older than the code's: renaming them would make checkpoints unreadable, or
-# uncounted.
+# These names on disk are older than the code's: a new name would make checkpoints unreadable, or
+# drop them from the count.
 SIGNATURE_FIELD = "seal"
 COUNT_FIELD = "standing"
 MIN_KEY_BYTES = 32
@@ -38,32 +38,51 @@ MIN_KEY_BYTES = 32
 MAX_BYTES = 1 << 62
 
 Json = Any
+Sizes = tuple[int, ...]
+"""One number for each axis of a tensor."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Shard:
+    """A bounded stretch of a rank's stream of bytes, stored as one object."""
+
     bytes: int
     crc32c: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class TensorPart:
-    """A box of one tensor, and where its bytes are in the stream of its rank."""
+    """A box of one tensor, and the place of its bytes in the stream of its rank."""
 
     key: str
     dtype: str
-    shape: tuple[int, ...]
-    """Of the whole tensor."""
-    offset: tuple[int, ...]
+    shape: Sizes
+    """Shape of the whole tensor."""
+    offset: Sizes
     """First element of this box."""
-    extent: tuple[int, ...]
+    extent: Sizes
     """Shape of this box."""
     at: int
+    """Byte offset in the stream of the rank."""
     bytes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Manifest:
+    """The shards and tensors of one rank."""
+
     run: str
     step: int
     attempt: str
@@ -79,33 +98,61 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        return object_names.manifest_object(self.run, self.step, self.attempt, self.rank)
+        return object_names.manifest_object(
+            self.run,
+            self.step,
+            self.attempt,
+            self.rank,
+        )
 
     @property
     def attempt_id(self) -> tuple[str, int, str]:
         return self.run, self.step, self.attempt
 
     def shard_name(self, index: int) -> str:
-        return object_names.shard_object(self.run, self.step, self.attempt, self.rank, index)
+        return object_names.shard_object(
+            self.run,
+            self.step,
+            self.attempt,
+            self.rank,
+            index,
+        )
 
     @property
     def length(self) -> int:
         return sum(shard.bytes for shard in self.shards)
 
     def stretches(self) -> list[slice]:
-        """Which bytes of this rank's stream each shard holds."""
-        ends = [*itertools.accumulate((shard.bytes for shard in self.shards), initial=0)]
-        return [slice(*both) for both in itertools.pairwise(ends)]
+        """Return the range of the rank's stream that each shard holds, by shard."""
+        slices: list[slice] = []
+        start = 0
+        for shard in self.shards:
+            end = start + shard.bytes
+            slices.append(slice(start, end))
+            start = end
+        return slices
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class ManifestDigest:
+    """The length and digest of an encoded manifest."""
+
     length: int
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Commit:
+    """The proof that a checkpoint exists, with the digests of its manifests."""
+
     run: str
     step: int
     attempt: str
@@ -114,26 +161,24 @@ class Commit:
     created: int
     """Unix seconds."""
     manifests: tuple[ManifestDigest, ...]
-    """By rank."""
+    """Digests of the manifests, by rank."""
     commit_count: int = 0
-    """How many commits retention leaves, this one included: fewer means that some were deleted."""
+    """Number of commits that retention leaves, with this one: fewer show that some were deleted."""
     epoch: int = 0
-    """Number of the start that wrote it; 0 where starts were not counted."""
+    """Number of the start that wrote it; 0 if starts were not counted."""
 
     def encode(self) -> bytes:
         body = {"schema": SCHEMA, **fields_of(self)}
         body[COUNT_FIELD] = body.pop("commit_count")
         encoded = _encode(body)
-        signed = {SIGNATURE_FIELD: found} if (found := signature_of(encoded)) else {}
+        digest = hex_digest(encoded)
+        envelope: Json = {"body": body, "sha256": digest}
+        signature = sign(encoded)
+        if signature:
+            envelope[SIGNATURE_FIELD] = signature
         # Readers cut the body out of these very bytes: the spelling of the envelope is part of the
         # format.
-        return _encode(
-            {
-                "body": body,
-                "sha256": hex_digest(encoded),
-                **signed,
-            }
-        )
+        return _encode(envelope)
 
 
 def digest_of(manifest: bytes) -> ManifestDigest:
@@ -141,8 +186,9 @@ def digest_of(manifest: bytes) -> ManifestDigest:
 
 
 def fields_of(value: "DataclassInstance") -> dict[str, Json]:
-    """For JSON. Not dataclasses.asdict: it copies all that is below, which takes ten times as long
-    as the JSON does.
+    """Return the fields by name, for JSON.
+
+    dataclasses.asdict would copy the values as well, which takes ten times as long as the JSON.
     """
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
@@ -163,8 +209,9 @@ def hex_digest(data: bytes) -> str:
 
 
 def signing_key() -> bytes:
-    """Of HOLDFAST_CHECKPOINT_KEY_FILE; empty: commits are not signed. Raises InputError for one
-    that cannot be used.
+    """Read the key of HOLDFAST_CHECKPOINT_KEY_FILE; empty if commits are not signed.
+
+    Raises InputError for a file that cannot be read, and for a key that is too short.
     """
     path = os.environ.get(ENV_KEY_FILE, "")
     if not path:
@@ -172,31 +219,35 @@ def signing_key() -> bytes:
     try:
         # Stripped: a secret made by an editor or `echo` ends in a newline on one machine and not on
         # another.
-        found = Path(path).read_bytes().strip()
+        key = Path(path).read_bytes().strip()
     except OSError as error:
-        raise _unusable(f"{path} ({error.strerror})") from error
-    if len(found) < MIN_KEY_BYTES:
-        raise _unusable(f"{len(found)} bytes in {path}")
-    return found
+        raise _key_error(f"{path} ({error.strerror})") from error
+    if len(key) < MIN_KEY_BYTES:
+        raise _key_error(f"{len(key)} bytes in {path}")
+    return key
 
 
-def signature_of(body: bytes) -> str:
-    """Empty without a key."""
+def sign(body: bytes) -> str:
+    """Return the HMAC-SHA256 of `body` in hex; empty without a key."""
     # Read each time and never kept: a mounted secret is rotated without a restart.
-    secret = signing_key()
-    return hmac.new(secret, body, hashlib.sha256).hexdigest() if secret else ""
+    key = signing_key()
+    if not key:
+        return ""
+    return hmac.new(key, body, hashlib.sha256).hexdigest()
 
 
 def signature_matches(body: bytes, signature: object) -> bool:
-    """Whether `signature` is this body's; every one matches where there is no key."""
-    expected = signature_of(body)
+    """Return whether `signature` is that of `body`. Without a key every signature matches."""
+    expected = sign(body)
+    if not expected:
+        return True
+    if not isinstance(signature, str):
+        return False
     # Compared in constant time: the time of an early exit would reveal the signature byte by byte.
-    return not expected or (
-        isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode())
-    )
+    return hmac.compare_digest(expected.encode(), signature.encode())
 
 
-def _unusable(got: str) -> InputError:
+def _key_error(got: str) -> InputError:
     return InputError(
         "key that signs checkpoints cannot be used",
         got=got,

@@ -1,8 +1,8 @@
-"""What a run has committed, and the commit itself: the coordinator sees every rank's shards, then
-writes COMMIT.json.
+"""The commits of a run: listing them, reading them, and writing one.
 
-Ranks meet in the storage itself, so a commit needs no trainer to be alive, only the uploaders. It
-is created once and never replaced. A checkpoint exists if and only if its commit does.
+To commit, the coordinator checks that the shards of every rank are stored, then writes COMMIT.json.
+Ranks meet in the storage itself, so a commit needs no trainer to be alive, only the uploaders. A
+commit is created once and not replaced. A checkpoint exists if and only if its commit does.
 """
 
 import time
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import Commit, Manifest, digest_of, fence
+from holdfast.checkpoint.format import Commit, Manifest, ManifestDigest, digest_of, fence
 from holdfast.checkpoint.format.decoding import (
     MAX_COMMIT_BYTES,
     MAX_MANIFEST_BYTES,
     decode_commit,
     parse_manifest,
 )
-from holdfast.checkpoint.format.soundness import check_manifests, check_stored
+from holdfast.checkpoint.format.validation import check_manifests, check_stored
 from holdfast.checkpoint.stores.storage import Stat, Storage, exists, put_new, read_object
 from holdfast.support import object_names
 from holdfast.support.errors import InputError
@@ -26,31 +26,38 @@ from holdfast.support.errors import InputError
 
 @dataclass(kw_only=True, slots=True)
 class StepObjects:
+    """The objects of one step: its commit, and the shards and manifests by attempt."""
+
     step: int
     commit: Stat | None = None
-    attempts: dict[str, list[Stat]] = field(default_factory=dict[str, list[Stat]])
+    attempts: dict[str, list[Stat]] = field(default_factory=dict)
 
 
 def survey(storage: Storage, run: str) -> dict[int, StepObjects]:
+    """List the objects of a run by step."""
     steps: dict[int, StepObjects] = {}
-    for found in storage.list(object_names.checked_run(run)):
-        _, step_part, *rest = [*found.name.split("/"), "", ""]
+    for stat in storage.list(object_names.checked_run(run)):
+        _, _, name = stat.name.partition("/")
+        step_part, _, rest = name.partition("/")
         step = object_names.parse_step(step_part)
         # Foreign objects below the run are left alone, and are no error.
         if step is None:
             continue
         entry = steps.setdefault(step, StepObjects(step=step))
-        if rest[0] == object_names.COMMIT_OBJECT:
-            entry.commit = found
-        elif rest[1]:
-            entry.attempts.setdefault(rest[0], []).append(found)
+        attempt, _, attempt_object = rest.partition("/")
+        if attempt == object_names.COMMIT_OBJECT:
+            entry.commit = stat
+        elif attempt_object:
+            attempt_objects = entry.attempts.setdefault(attempt, [])
+            attempt_objects.append(stat)
     return steps
 
 
 def committed_steps(storage: Storage, run: str) -> list[int]:
-    """Newest first."""
-    # A listing only proposes: whether a commit is one shows when it is read.
-    return sorted((s.step for s in survey(storage, run).values() if s.commit), reverse=True)
+    """List the steps that have a commit, newest first. The commits are not read."""
+    entries = survey(storage, run).values()
+    steps = [entry.step for entry in entries if entry.commit]
+    return sorted(steps, reverse=True)
 
 
 def read_commit(
@@ -60,11 +67,15 @@ def read_commit(
     *,
     listed: Stat | None = None,
 ) -> Commit | None:
-    """None where there is none that can be read. `listed`: as a listing shows it."""
+    """Read the commit of a step; None if there is none that can be read.
+
+    `listed` is the commit's entry in a listing, and spares a request.
+    """
+    name = object_names.commit_object(run, step)
     try:
         data = read_object(
             storage,
-            object_names.commit_object(run, step),
+            name,
             limit=MAX_COMMIT_BYTES,
             listed=listed,
         )
@@ -74,21 +85,35 @@ def read_commit(
 
 
 def runs(storage: Storage) -> list[str]:
-    # By the objects themselves: stores have no folders, and a run that never committed is listed
-    # too.
-    return sorted({found.name.split("/")[0] for found in storage.list("") if "/" in found.name})
+    """List the runs in a store, those without a commit too."""
+    # From the names of objects: stores have no folders.
+    names: set[str] = set()
+    for stat in storage.list(""):
+        run, slash, _ = stat.name.partition("/")
+        if slash:
+            names.add(run)
+    return sorted(names)
 
 
-def steps_of(step: int | None, committed: list[int], run: str) -> list[int]:
-    """Those to try: all, or the one that is wanted. Raises InputError where that one is not there."""
-    if step is not None and step not in committed:
+def select_steps(
+    step: int | None,
+    committed: list[int],
+    run: str,
+) -> list[int]:
+    """Return the steps to try: only `step`, or all if it is None.
+
+    Raises InputError if `step` is not committed.
+    """
+    if step is None:
+        return committed
+    if step not in committed:
         raise InputError(
             f"run {run} has no checkpoint of this step",
             got=str(step),
             allowed=", ".join(map(str, committed[:10])) or "none: the run has no commit",
             fix="choose one of these steps",
         )
-    return committed if step is None else [step]
+    return [step]
 
 
 FIRST_PAUSE_S = 0.01
@@ -97,64 +122,74 @@ LONGEST_PAUSE_S = 1.0
 
 @dataclass(kw_only=True, slots=True)
 class CommitState:
-    """The commits of a run, as its coordinator has counted them and not as the bucket shows them."""
+    """The commits of a run as its coordinator counts them; the bucket may show fewer."""
 
     commit_count: int = 0
     keep: int = 0
-    """How many retention leaves; 0: no retention, so no count."""
+    """Number of commits that retention leaves; 0 without retention, and then none are counted."""
     epoch: int = 0
-    """Number of this start; 0: unfenced."""
+    """Number of this start; 0 without a fence."""
     damaged: frozenset[str] = frozenset()
-    """Attempts that restore found damaged: a commit by one of them gives way to a new one."""
+    """Attempts that restore found damaged: a new commit of their step replaces theirs."""
 
 
 def commit(
     storage: Storage,
-    own: Manifest,
+    manifest: Manifest,
     *,
     state: CommitState,
     timeout_s: float,
     abandoned: Callable[[float], bool],
 ) -> Commit:
-    """`abandoned(seconds)` waits that long and returns whether to give up.
+    """Commit an attempt once every rank has stored its shards. `manifest` is that of this rank.
 
-    Raises StorageError when a rank's manifest is missing for `timeout_s`, Damaged when the store
-    holds something else than was sent, Abandoned when it gives up, Fenced when a newer trainer has
-    the right to commit.
+    `abandoned(seconds)` waits that long and returns whether to give up.
+
+    Raises StorageError if a rank's manifest is missing for `timeout_s`, Damaged if the store holds
+    something else than was sent, Abandoned if `abandoned` says so, Fenced if a newer trainer has
+    taken the right to commit.
     """
     # A manifest is written after its shards, so manifests of all ranks mean that every shard was
     # sent.
-    names = _wait_for_manifests(storage, own, timeout_s, abandoned)
-    # One listing for all objects: a stat for each would be thousands of requests in the commit's
-    # way.
-    stored = {}
-    for found in storage.list(object_names.attempt_prefix(*own.attempt_id)):
-        stored[found.name] = found
-    payloads = [
-        read_object(
+    names = _wait_for_manifests(
+        storage,
+        manifest,
+        timeout_s,
+        abandoned,
+    )
+    # One listing for all objects: a stat for each would be thousands of requests before each
+    # commit.
+    listing = storage.list(object_names.attempt_prefix(*manifest.attempt_id))
+    stored = {stat.name: stat for stat in listing}
+    manifests: list[Manifest] = []
+    digests: list[ManifestDigest] = []
+    total_bytes = 0
+    for name in names:
+        payload = read_object(
             storage,
             name,
             limit=MAX_MANIFEST_BYTES,
             listed=stored.get(name),
         )
-        for name in names
-    ]
-    manifests = [_verified(stored, own, payload) for payload in payloads]
+        rank_manifest = _parse_stored(payload, stored, manifest)
+        manifests.append(rank_manifest)
+        digests.append(digest_of(payload))
+        total_bytes += rank_manifest.length
     check_manifests(manifests)
     failpoint("commit.verified")
     record = Commit(
-        run=own.run,
-        step=own.step,
-        attempt=own.attempt,
-        world_size=own.world_size,
-        total_bytes=sum(m.length for m in manifests),
+        run=manifest.run,
+        step=manifest.step,
+        attempt=manifest.attempt,
+        world_size=manifest.world_size,
+        total_bytes=total_bytes,
         created=int(time.time()),
-        manifests=tuple(digest_of(payload) for payload in payloads),
+        manifests=tuple(digests),
         commit_count=min(state.commit_count + 1, state.keep),
         epoch=state.epoch,
     )
-    # As late as can be: a trainer that was frozen for an hour wakes up between any two lines.
-    fence.check(storage, own.run, state.epoch)
+    # As late as possible: a trainer that was frozen for an hour may wake up between any two lines.
+    fence.check(storage, manifest.run, state.epoch)
     if _write(storage, record, state.damaged):
         state.commit_count = record.commit_count
     failpoint("commit.written")
@@ -163,17 +198,21 @@ def commit(
 
 def _wait_for_manifests(
     storage: Storage,
-    own: Manifest,
+    manifest: Manifest,
     timeout_s: float,
     abandoned: Callable[[float], bool],
 ) -> list[str]:
-    """Their names by rank, once all ranks have written theirs."""
-    names = [object_names.manifest_object(*own.attempt_id, rank) for rank in range(own.world_size)]
+    """Wait until every rank has written its manifest, and return their names by rank."""
+    ranks = range(manifest.world_size)
+    names: list[str] = []
+    for rank in ranks:
+        names.append(object_names.manifest_object(*manifest.attempt_id, rank))
     deadline = time.monotonic() + timeout_s
     pause = FIRST_PAUSE_S
-    missing = [rank for rank in range(own.world_size) if rank != own.rank]
+    missing = [*ranks]
+    missing.remove(manifest.rank)
     while True:
-        # Only for what was missing: each round costs one request per missing rank.
+        # Only for the missing ones: each round costs one request per missing rank.
         missing = [rank for rank in missing if not exists(storage, names[rank])]
         if not missing:
             return names
@@ -184,40 +223,55 @@ def _wait_for_manifests(
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
 
 
-def _verified(stored: dict[str, Stat], own: Manifest, payload: bytes) -> Manifest:
-    """The manifest, if every shard it lists is there with its size (and checksum, where the store
-    keeps one).
+def _parse_stored(
+    payload: bytes,
+    stored: dict[str, Stat],
+    expected: Manifest,
+) -> Manifest:
+    """Parse a manifest of the attempt of `expected`, and check that its shards are stored.
+
+    Sizes are compared, and checksums if the store keeps them. Raises Damaged.
     """
     manifest = parse_manifest(payload)
     # The object's name proves nothing: bytes of another attempt may have been copied under it.
-    alike = (*manifest.attempt_id, manifest.world_size) == (*own.attempt_id, own.world_size)
-    if not alike or manifest.rank >= own.world_size:
+    same_attempt = manifest.attempt_id == expected.attempt_id
+    same_size = manifest.world_size == expected.world_size
+    if not same_attempt or not same_size or manifest.rank >= expected.world_size:
         raise Damaged(f"the manifest of rank {manifest.rank} belongs to another attempt")
     check_stored(manifest, stored)
     return manifest
 
 
-def _write(storage: Storage, record: Commit, damaged: frozenset[str]) -> bool:
-    """False: this step has a commit already, and it may stay."""
+def _write(
+    storage: Storage,
+    record: Commit,
+    damaged: frozenset[str],
+) -> bool:
+    """Write the commit. Return False if its step has a commit already that may stay."""
     name = object_names.commit_object(record.run, record.step)
     data = record.encode()
     try:
         put_new(storage, name, data)
+        return True
     except AlreadyExists:
-        holder = read_commit(storage, record.run, record.step)
-        if holder is not None and holder.attempt == record.attempt:
-            return True  # our own earlier try, whose answer was lost
-        if holder is not None and holder.attempt not in damaged and holder.epoch >= record.epoch:
-            # A copied or repeated step may stay; of one start, the work of the second save would
-            # count as safe.
+        present = read_commit(storage, record.run, record.step)
+    if present is not None:
+        # Our own earlier try, whose answer was lost.
+        if present.attempt == record.attempt:
+            return True
+        is_newer = present.epoch >= record.epoch
+        if is_newer and present.attempt not in damaged:
+            # A copied or repeated step may stay. Within one start, the work of the second save
+            # would count as safe although it is not stored.
             if record.epoch:
                 raise StorageError(
-                    f"step {record.step} was committed before by this very start: its number was"
-                    " used twice"
-                ) from None
+                    f"step {record.step} was committed before by this start: its number was used"
+                    " twice"
+                )
             return False
-        # What is there is unreadable, damaged, or of a trainer that this one has superseded. A kill
-        # between these two leaves the step without a commit, and restore takes the one before.
-        storage.delete(name)
-        put_new(storage, name, data)
+    # The present commit is unreadable, damaged, or of a trainer that this one has superseded. A
+    # kill between these two calls leaves the step without a commit, and restore takes the one
+    # before.
+    storage.delete(name)
+    put_new(storage, name, data)
     return True

@@ -1,10 +1,9 @@
-"""Reading commits and manifests that anybody may have written: bytes first, then types and bounds,
-then meaning.
+"""Decode commits and manifests that anybody may have written: bytes, then types, then meaning.
 
 A commit's digest and signature are compared over its bytes as they were read, before anything
-parses them: who has no key reaches no parser. Every field has a type and a bound; what is odd
-raises Damaged, so that restore passes over it to the checkpoint before. What several objects must
-agree on is soundness.py's.
+parses them: data without a valid signature never reaches the parser. Every field has a type and a
+bound. Anything unexpected raises Damaged, so that restore falls back to the checkpoint before.
+validation.py checks what several objects must agree on.
 """
 
 import json
@@ -24,23 +23,24 @@ from holdfast.checkpoint.format import (
     Manifest,
     ManifestDigest,
     Shard,
+    Sizes,
     TensorPart,
     digest_of,
     hex_digest,
     signature_matches,
 )
-from holdfast.checkpoint.format.soundness import check_values
+from holdfast.checkpoint.format.validation import check_values
 from holdfast.support import object_names
 from holdfast.support.errors import InputError
 from holdfast.support.printable import printable
 
-# An object may have been replaced by anything: what is larger is not read into memory.
+# An object may have been replaced by anything: a larger one is not read into memory.
 MAX_COMMIT_BYTES = 64 << 20
 MAX_MANIFEST_BYTES = 256 << 20
 MAX_RANKS = 100_000
 MAX_SHARDS = 100_000
 MAX_STEP = 10**10 - 1
-# PyTorch's own.
+# The limit of PyTorch.
 MAX_AXES = 64
 MAX_KEY_CHARACTERS = 4_096
 
@@ -49,16 +49,27 @@ _TAIL = re.compile(
     rb'(?:,"%s":"([0-9a-f]{64})")?,"sha256":"([0-9a-f]{64})"\}\Z' % SIGNATURE_FIELD.encode()
 )
 _TAIL_BYTES = 200
-_HEX64, _HEX8, _ATTEMPT = (re.compile(rf"[0-9a-f]{{{length}}}") for length in (64, 8, 12))
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CRC32C = re.compile(r"[0-9a-f]{8}")
+_ATTEMPT = re.compile(r"[0-9a-f]{12}")
 _OTHER_VERSION = re.compile(r"holdfast\.checkpoint/[0-9]{1,6}")
 
+Body = Mapping[str, Json]
 T = TypeVar("T")
 
 
-def decode_commit(data: bytes, *, run: str, step: int) -> Commit:
-    """Raises Damaged; InputError where the commit is sound but of another format version."""
-    body = _parse(_verified_body(data), "commit")
-    commit = _build("commit", lambda: _commit(body))
+def decode_commit(
+    data: bytes,
+    *,
+    run: str,
+    step: int,
+) -> Commit:
+    """Decode the commit of a step.
+
+    Raises Damaged; InputError if the commit is intact but of another format version.
+    """
+    body = _parse(_verify_body(data), "commit")
+    commit = _build("commit", lambda: _make_commit(body))
     if commit.run != run:
         raise Damaged(f"it belongs to another run, {commit.run}: a copied folder is not a new run")
     if commit.step != step:
@@ -66,9 +77,10 @@ def decode_commit(data: bytes, *, run: str, step: int) -> Commit:
     return commit
 
 
-def _verified_body(data: bytes) -> bytes:
-    """The bytes that digest and signature cover."""
-    tail = _TAIL.search(data, max(0, len(data) - _TAIL_BYTES))
+def _verify_body(data: bytes) -> bytes:
+    """Return the bytes of a commit that its digest and signature cover. Raises Damaged."""
+    tail_start = max(0, len(data) - _TAIL_BYTES)
+    tail = _TAIL.search(data, tail_start)
     if tail is None or not data.startswith(_HEAD):
         raise Damaged("the commit is not whole")
     body = data[len(_HEAD) : tail.start()]
@@ -82,145 +94,184 @@ def _verified_body(data: bytes) -> bytes:
     return body
 
 
-def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:
-    """Raises Damaged; InputError for another format version."""
-    # Before it is parsed: nothing of a manifest is used unless it is the one that the commit names.
+def decode_manifest(
+    data: bytes,
+    commit: Commit,
+    rank: int,
+) -> Manifest:
+    """Decode the manifest of a rank in a commit.
+
+    Raises Damaged; InputError for another format version.
+    """
+    # Compared before it is parsed: a manifest is used only if it is the one that the commit names.
     if digest_of(data) != commit.manifests[rank]:
         raise Damaged(f"the manifest of rank {rank} is not the one that was committed")
     manifest = parse_manifest(data)
-    expected = (commit.run, commit.step, commit.attempt, rank, commit.world_size)
-    if (
-        manifest.run,
-        manifest.step,
-        manifest.attempt,
-        manifest.rank,
-        manifest.world_size,
-    ) != expected:
+    same_attempt = manifest.attempt_id == (commit.run, commit.step, commit.attempt)
+    same_rank = manifest.rank == rank
+    same_size = manifest.world_size == commit.world_size
+    if not same_attempt or not same_rank or not same_size:
         raise Damaged(f"the manifest of rank {rank} belongs to another attempt")
     return manifest
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """A manifest as its rank wrote it, before there is a commit to compare it with. Raises Damaged;
-    InputError for another format version.
+    """Parse a manifest as its rank wrote it, without a commit to compare it with.
+
+    Raises Damaged; InputError for another format version.
     """
     body = _parse(data, "manifest")
-    manifest = _build("manifest", lambda: _manifest(body))
-    # Parsed and not trusted: offsets from a manifest become addresses of memory.
+    manifest = _build("manifest", lambda: _make_manifest(body))
+    # Offsets from a manifest become addresses of memory.
     length = manifest.length
     for part in manifest.tensors:
-        axes = zip(part.offset, part.extent, part.shape, strict=True)
-        if part.at + part.bytes > length or any(
-            start + extent > size for start, extent, size in axes
-        ):
+        end = part.at + part.bytes
+        if end > length or _exceeds_shape(part):
             raise Damaged(f"tensor {printable(part.key, 80)} is outside its shards or its shape")
     return manifest
 
 
-def _commit(body: Mapping[str, Json]) -> Commit:
-    manifests = tuple(
-        ManifestDigest(
-            length=_count(m, "length", MAX_MANIFEST_BYTES), sha256=_matching(m, "sha256", _HEX64)
-        )
-        for m in _list(body, "manifests", MAX_RANKS)
+def _exceeds_shape(part: TensorPart) -> bool:
+    axes = zip(
+        part.offset,
+        part.extent,
+        part.shape,
+        strict=True,
     )
-    world_size = _count(body, "world_size", MAX_RANKS)
+    return any(start + extent > size for start, extent, size in axes)
+
+
+def _make_commit(body: Body) -> Commit:
+    items = _get_list(body, "manifests", MAX_RANKS)
+    manifests = tuple(_make_digest(item) for item in items)
+    world_size = _get_int(body, "world_size", MAX_RANKS)
     if not manifests or len(manifests) != world_size:
         raise ValueError(f"{len(manifests)} manifests of {world_size} ranks")
     return Commit(
-        run=object_names.checked_run(_text(body, "run")),
-        step=_count(body, "step", MAX_STEP),
-        attempt=_matching(body, "attempt", _ATTEMPT),
+        run=object_names.checked_run(_get_text(body, "run")),
+        step=_get_int(body, "step", MAX_STEP),
+        attempt=_get_match(body, "attempt", _ATTEMPT),
         world_size=world_size,
-        total_bytes=_count(body, "total_bytes"),
-        created=_count(body, "created"),
+        total_bytes=_get_int(body, "total_bytes"),
+        created=_get_int(body, "created"),
         manifests=manifests,
         # A commit without these stays readable; it only takes no part in counting and fencing.
-        commit_count=_count(body, COUNT_FIELD) if COUNT_FIELD in body else 0,
-        epoch=_count(body, "epoch") if "epoch" in body else 0,
+        commit_count=_get_int(body, COUNT_FIELD) if COUNT_FIELD in body else 0,
+        epoch=_get_int(body, "epoch") if "epoch" in body else 0,
     )
 
 
-def _manifest(body: Mapping[str, Json]) -> Manifest:
+def _make_digest(body: Body) -> ManifestDigest:
+    return ManifestDigest(
+        length=_get_int(body, "length", MAX_MANIFEST_BYTES),
+        sha256=_get_match(body, "sha256", _SHA256),
+    )
+
+
+def _make_manifest(body: Body) -> Manifest:
+    shards = _get_list(body, "shards", MAX_SHARDS)
+    parts = _get_list(body, "tensors", MAX_MANIFEST_BYTES)
     return Manifest(
-        run=object_names.checked_run(_text(body, "run")),
-        step=_count(body, "step", MAX_STEP),
-        attempt=_matching(body, "attempt", _ATTEMPT),
-        rank=_count(body, "rank", MAX_RANKS),
-        world_size=_count(body, "world_size", MAX_RANKS),
-        shards=tuple(
-            Shard(bytes=_count(s, "bytes"), crc32c=_matching(s, "crc32c", _HEX8))
-            for s in _list(body, "shards", MAX_SHARDS)
-        ),
-        tensors=tuple(_part(t) for t in _list(body, "tensors", MAX_MANIFEST_BYTES)),
+        run=object_names.checked_run(_get_text(body, "run")),
+        step=_get_int(body, "step", MAX_STEP),
+        attempt=_get_match(body, "attempt", _ATTEMPT),
+        rank=_get_int(body, "rank", MAX_RANKS),
+        world_size=_get_int(body, "world_size", MAX_RANKS),
+        shards=tuple(_make_shard(shard) for shard in shards),
+        tensors=tuple(_make_part(part) for part in parts),
         values=check_values(body["values"]),
     )
 
 
-def _part(body: Mapping[str, Json]) -> TensorPart:
-    shape, offset, extent = (_sizes(body, field) for field in ("shape", "offset", "extent"))
+def _make_shard(body: Body) -> Shard:
+    return Shard(
+        bytes=_get_int(body, "bytes"),
+        crc32c=_get_match(
+            body,
+            "crc32c",
+            _CRC32C,
+        ),
+    )
+
+
+def _make_part(body: Body) -> TensorPart:
+    shape = _get_sizes(body, "shape")
+    offset = _get_sizes(body, "offset")
+    extent = _get_sizes(body, "extent")
     if not len(shape) == len(offset) == len(extent):
-        raise ValueError("ranks of shape, offset and extent differ")
+        raise ValueError("shape, offset and extent differ in their number of axes")
     return TensorPart(
-        key=_text(body, "key"),
-        dtype=_text(body, "dtype"),
+        key=_get_text(body, "key"),
+        dtype=_get_text(body, "dtype"),
         shape=shape,
         offset=offset,
         extent=extent,
-        at=_count(body, "at"),
-        bytes=_count(body, "bytes"),
+        at=_get_int(body, "at"),
+        bytes=_get_int(body, "bytes"),
     )
 
 
 # Bounded types. `type(x) is int`, since True is an instance of int and 1.0 equals it.
 
 
-def _count(body: Mapping[str, Json], name: str, most: int = MAX_BYTES) -> int:
+def _get_int(
+    body: Body,
+    name: str,
+    maximum: int = MAX_BYTES,
+) -> int:
     value = body[name]
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{name} is no number from 0 to {most}")
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise ValueError(f"{name} is not a number from 0 to {maximum}")
     return value
 
 
-def _list(body: Mapping[str, Json], name: str, most: int) -> list[Any]:
+def _get_list(
+    body: Body,
+    name: str,
+    max_length: int,
+) -> list[Any]:
     value = body[name]
-    if type(value) is not list or len(value) > most:
-        raise ValueError(f"{name} is no list of at most {most}")
+    if type(value) is not list or len(value) > max_length:
+        raise ValueError(f"{name} is not a list of at most {max_length}")
     return value
 
 
-def _sizes(body: Mapping[str, Json], name: str) -> tuple[int, ...]:
-    sizes = _list(body, name, MAX_AXES)
-    if not all(type(size) is int and 0 <= size <= MAX_BYTES for size in sizes):
-        raise ValueError(f"{name} holds no sizes")
+def _get_sizes(body: Body, name: str) -> Sizes:
+    sizes = _get_list(body, name, MAX_AXES)
+    for size in sizes:
+        if type(size) is not int or not 0 <= size <= MAX_BYTES:
+            raise ValueError(f"{name} holds something else than sizes")
     return tuple(sizes)
 
 
-def _text(body: Mapping[str, Json], name: str) -> str:
+def _get_text(body: Body, name: str) -> str:
     value = body[name]
     if type(value) is not str or len(value) > MAX_KEY_CHARACTERS:
-        raise ValueError(f"{name} is no text of at most {MAX_KEY_CHARACTERS} characters")
+        raise ValueError(f"{name} is not a text of at most {MAX_KEY_CHARACTERS} characters")
     return value
 
 
-def _matching(body: Mapping[str, Json], name: str, pattern: re.Pattern[str]) -> str:
-    value = _text(body, name)
+def _get_match(
+    body: Body,
+    name: str,
+    pattern: re.Pattern[str],
+) -> str:
+    value = _get_text(body, name)
     if not pattern.fullmatch(value):
         raise ValueError(f"{name} does not have the form {pattern.pattern}")
     return value
 
 
-def _check_schema(body: Mapping[str, Json]) -> None:
-    found = body.get("schema")
-    if found == SCHEMA:
+def _check_schema(body: Body) -> None:
+    schema = body.get("schema")
+    if schema == SCHEMA:
         return
-    # Any other text is no version of this format; a refusal here would be a way to block every
-    # restore.
-    if not isinstance(found, str) or not _OTHER_VERSION.fullmatch(found):
+    # Other text is no version of this format; to refuse it would be a way to block every restore.
+    if not isinstance(schema, str) or not _OTHER_VERSION.fullmatch(schema):
         raise Damaged("it has no schema of a checkpoint")
     raise InputError(
         "checkpoint has another format version",
-        got=found,
+        got=schema,
         allowed=SCHEMA,
         fix=(
             "read it with the release that wrote it (`checkpoints export`), or choose another run"
@@ -229,29 +280,37 @@ def _check_schema(body: Mapping[str, Json]) -> None:
     )
 
 
-def _build(what: str, make: Callable[[], T]) -> T:
+def _build(kind: str, make: Callable[[], T]) -> T:
     # InputError is a ValueError: a bad name inside a damaged object is damage and no mistake of the
     # user's.
     try:
         return make()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Damaged(f"the {what} is malformed: {printable(repr(error), 300)}") from error
+        raise Damaged(f"the {kind} is malformed: {printable(repr(error), 300)}") from error
 
 
-def _parse(data: bytes, what: str) -> Mapping[str, Json]:
-    """Raises Damaged; InputError for another format version."""
+def _parse(data: bytes, kind: str) -> Body:
+    """Parse an object; `kind` names it in errors.
+
+    Raises Damaged; InputError for another format version.
+    """
     # json takes NaN, Infinity and 1e999, none of which is JSON or can be written back.
     try:
-        found = json.loads(data, parse_constant=_finite, parse_float=_finite)
+        body = json.loads(
+            data,
+            parse_constant=_parse_float,
+            parse_float=_parse_float,
+        )
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"the {what} is no JSON: {printable(str(error), 200)}") from error
-    if not isinstance(found, dict):
-        raise Damaged(f"the {what} is no JSON object")
-    _check_schema(found)
-    return found
+        raise Damaged(f"the {kind} is not JSON: {printable(str(error), 200)}") from error
+    if not isinstance(body, dict):
+        raise Damaged(f"the {kind} is not a JSON object")
+    _check_schema(body)
+    return body
 
 
-def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text[:20]} is no finite number")
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is not a finite number")
     return value

@@ -1,3 +1,6 @@
-"""Copies of shards in the memory of nodes: what a gang that lost a node restores from instead of
-the bucket.
+"""Copies of shards in the memory of nodes, from which a gang that lost a node restores without the
+bucket; the public names of this room.
 """
+
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces as PeerPlaces
+from holdfast.checkpoint.peers.memory_keeper import Keeper as Keeper

@@ -1,5 +1,5 @@
-"""A step that nodes hold in memory, read as if it were in a bucket: the restore then verifies it in
-the same way.
+"""A step that nodes hold in memory, read through the storage interface, so that a restore verifies
+it as it verifies a bucket.
 """
 
 import mmap
@@ -16,27 +16,31 @@ import torch
 from holdfast.checkpoint.errors import Damaged, Denied, NotFound
 from holdfast.checkpoint.format import Commit, ManifestDigest
 from holdfast.checkpoint.format.decoding import parse_manifest
-from holdfast.checkpoint.peers.places import PeerPlaces, Version
-from holdfast.checkpoint.peers.wire import Head, ask
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces, Version
+from holdfast.checkpoint.peers.protocol import Head, ask
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.support import object_names
 
 MOST_OFFERS = 4
-"""Of each rank a node has no more versions that are complete."""
+"""A node holds at most this many complete versions of a rank."""
 _RANK = re.compile(r"/rank-(\d{5})[.-]")
+_VersionOfStart = tuple[int, int, str]
+"""Step, number of the trainer's start, attempt."""
+_ShardsByRank = dict[int, list[tuple[int, Head]]]
+"""Place and description of each copy of a rank's shard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """A version of which every shard is in some memory, as one rank found it for all."""
+    """A version of which some node holds every shard. One rank looks for it on behalf of all."""
 
     step: int
     commit: str
-    """As a bucket would hold it, signed by the run's key."""
+    """The commit as a bucket would hold it, signed by the run's key."""
     lengths: Sequence[int]
-    """Of the manifests, by rank."""
+    """Lengths of the manifests, by rank."""
     holders: Sequence[Sequence[int]]
-    """By rank the places that have its shard."""
+    """Places that hold a rank's shard, by rank."""
 
 
 def whole_offers(
@@ -46,57 +50,83 @@ def whole_offers(
     above: int,
     start: int,
 ) -> list[Offer]:
-    """Versions of which all ranks have a copy, the newest first, one for each step; not older than
-    step `above`, by trainers that did not begin before number `start`.
+    """Lists versions of which every rank's shard is in memory, the newest first, one for each step.
+
+    Ignores versions older than step `above`, and those of trainers before start number `start`.
     """
-    by_version: defaultdict[tuple[int, int, str], dict[int, list[tuple[int, Head]]]] = defaultdict(
-        dict
+    shards_by_version: defaultdict[_VersionOfStart, _ShardsByRank] = defaultdict(dict)
+    for place, shards in places.held().items():
+        for shard in shards:
+            if shard["world_size"] != world_size:
+                continue
+            if shard["step"] < above or shard["start"] < start:
+                continue
+            version = (shard["step"], shard["start"], shard["attempt"])
+            shards_by_rank = shards_by_version[version]
+            shards_by_rank.setdefault(shard["rank"], []).append((place, shard))
+    offers: dict[int, Offer] = {}
+    for step, start_number, attempt in sorted(shards_by_version, reverse=True):
+        shards_by_rank = shards_by_version[step, start_number, attempt]
+        is_whole = len(shards_by_rank) == world_size
+        if is_whole and step not in offers and _copies_agree(shards_by_rank):
+            copies_in_order = [shards_by_rank[rank] for rank in range(world_size)]
+            offers[step] = _make_offer(places.run, (step, attempt), copies_in_order)
+    return list(offers.values())[:MOST_OFFERS]
+
+
+def _copies_agree(shards_by_rank: _ShardsByRank) -> bool:
+    """Tells whether all copies of a shard are equal. If two differ under one name, one of them is
+    wrong, and nothing shows which.
+    """
+    for copies in shards_by_rank.values():
+        digests = {shard["sha256"] for _, shard in copies}
+        if len(digests) > 1:
+            return False
+    return True
+
+
+def _make_offer(
+    run: str,
+    version: Version,
+    copies_by_rank: list[list[tuple[int, Head]]],
+) -> Offer:
+    shards: list[Head] = []
+    holders: list[tuple[int, ...]] = []
+    for copies in copies_by_rank:
+        _, shard = copies[0]
+        shards.append(shard)
+        # Each place once, in order.
+        places = dict.fromkeys(place for place, _ in copies)
+        holders.append(tuple(places))
+    lengths = tuple(shard["length"] for shard in shards)
+    manifests = tuple(
+        ManifestDigest(length=shard["length"], sha256=shard["sha256"]) for shard in shards
     )
-    for place, held in places.held().items():
-        for one in held:
-            if one["world_size"] == world_size and one["step"] >= above and one["start"] >= start:
-                by_version[one["step"], one["start"], one["attempt"]].setdefault(
-                    one["rank"], []
-                ).append((place, one))
-    found: dict[int, Offer] = {}
-    for step, start_of, attempt in sorted(by_version, reverse=True):
-        ranks = by_version[step, start_of, attempt]
-        # Two that differ under one name: one of them is wrong, and nothing shows which.
-        alike = all(len({one["sha256"] for _, one in found}) == 1 for found in ranks.values())
-        if len(ranks) == world_size and alike and step not in found:
-            found[step] = _offered(
-                places.run, (step, attempt), [ranks[rank] for rank in range(world_size)]
-            )
-    return [*found.values()][:MOST_OFFERS]
-
-
-def _offered(run: str, version: Version, by_rank: list[list[tuple[int, Head]]]) -> Offer:
-    first = [found[0][1] for found in by_rank]
     commit = Commit(
         run=run,
         step=version[0],
         attempt=version[1],
-        world_size=len(by_rank),
-        total_bytes=sum(one["bytes"] for one in first),
+        world_size=len(shards),
+        total_bytes=sum(shard["bytes"] for shard in shards),
         created=int(time.time()),
-        manifests=tuple(
-            ManifestDigest(length=one["length"], sha256=one["sha256"]) for one in first
-        ),
-        epoch=first[0]["start"],
+        manifests=manifests,
+        epoch=shards[0]["start"],
     )
     return Offer(
         step=version[0],
         commit=commit.encode().decode(),
-        lengths=tuple(one["length"] for one in first),
-        holders=tuple(tuple(dict.fromkeys(place for place, _ in found)) for found in by_rank),
+        lengths=lengths,
+        holders=tuple(holders),
     )
 
 
 class PeerStorage:
-    """Reads only."""
+    """Reads offered versions from keepers, and from this rank's own staging memory."""
 
     read_bytes = 8 << 20
-    """Not a whole shard: memory for one that spans tensors takes longer to touch than to fill."""
+    """Smaller than a shard: a buffer for a shard that spans tensors takes longer to touch than to
+    fill.
+    """
 
     def __init__(
         self,
@@ -106,71 +136,81 @@ class PeerStorage:
         *,
         copies_first: bool,
     ) -> None:
-        """`rank`: of this process. `copies_first`: a shard is read from the neighbour, and only
-        then from the node whose rank staged it.
+        """`rank`: rank of this process. `copies_first`: read a shard from the neighbour before the
+        node whose rank staged it.
         """
         self._places = places
         self._rank = rank
         self._copies_first = copies_first
-        self._offers = {
-            object_names.commit_object(places.run, offer.step): offer for offer in offers
-        }
+        self._offers: dict[str, Offer] = {}
+        """Offers by the name of their commit object."""
+        for offer in offers:
+            name = object_names.commit_object(places.run, offer.step)
+            self._offers[name] = offer
         self._manifests: dict[str, bytes] = {}
-        self._mine: dict[str, memoryview] = {}
+        self._staged: dict[str, memoryview] = {}
         """Shards that this rank staged, which it reads without its keeper."""
         self._mapping = threading.Lock()
 
-    def put(self, name: str, data: memoryview, crc32c: str) -> None:
+    def put(
+        self,
+        name: str,
+        data: memoryview,
+        crc32c: str,
+    ) -> None:
         raise Denied("copies in memory are handed over by uploaders")
 
     def delete(self, name: str) -> None:
-        raise Denied("copies in memory are given up by their keepers")
+        raise Denied("copies in memory are deleted by their keepers")
 
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        """Raises Damaged where no place gives what one has offered."""
+    def read_into(
+        self,
+        name: str,
+        start: int,
+        into: memoryview,
+    ) -> None:
+        """Fills `into`. Raises Damaged if no place returns the bytes that it offered."""
+        end = start + len(into)
         if name in self._offers:
-            into[:] = self._offers[name].commit.encode()[start : start + len(into)]
+            commit = self._offers[name].commit.encode()
+            into[:] = commit[start:end]
             return
-        offer, rank = self._of(name)
-        why = "no place has it"
-        home = rank // self._places.ranks_per_node
-        for place in sorted(
-            offer.holders[rank], key=lambda place: (place == home) == self._copies_first
-        ):
-            if (
-                rank == self._rank
-                and place == home
-                and name.endswith(".bin")
-                and (own := self._staged(name, offer))
-            ):
-                # Not over the keeper's socket, which takes the processors as long as all else.
-                target = torch.frombuffer(into, dtype=torch.uint8)
-                target.copy_(torch.frombuffer(own[start : start + len(into)], dtype=torch.uint8))
-                return
-            question = {
-                "op": "read",
-                "name": name,
-                "from": start,
-                "bytes": len(into),
-            }
+        offer, rank = self._locate(name)
+        question = {
+            "op": "read",
+            "name": name,
+            "from": start,
+            "bytes": len(into),
+        }
+        reason = "no place has it"
+        for place in self._order_holders(offer, rank):
+            if self._is_local(name, rank, place):
+                data = self._map_local_shard(name, offer)
+                if data:
+                    # Not over the keeper's socket, which takes as much CPU as all else together.
+                    source = torch.frombuffer(data[start:end], dtype=torch.uint8)
+                    target = torch.frombuffer(into, dtype=torch.uint8)
+                    target.copy_(source)
+                    return
             try:
-                ask(self._places.keepers[place], self._places.key, question, into=into)
+                ask(
+                    self._places.keepers[place],
+                    self._places.key,
+                    question,
+                    into=into,
+                )
             except NotFound as error:
-                why = str(error)
+                reason = str(error)
                 continue
             if name.endswith(".json"):
                 self._manifests[name] = bytes(into)
             return
-        raise Damaged(f"{name}: {why}")
+        raise Damaged(f"{name}: {reason}")
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        for name, offer in self._offers.items():
+        for name in self._offers:
             if name.startswith(f"{prefix}/"):
-                yield Stat(
-                    name=name,
-                    bytes=len(offer.commit.encode()),
-                    modified=0.0,
-                )
+                yield self.stat(name)
         # Called after the manifests were compared with the commit; shards are compared when they
         # are read.
         for name, payload in self._manifests.items():
@@ -185,39 +225,65 @@ class PeerStorage:
 
     def stat(self, name: str) -> Stat:
         if name in self._offers:
-            return Stat(
-                name=name,
-                bytes=len(self._offers[name].commit.encode()),
-                modified=0.0,
-            )
-        offer, rank = self._of(name)
-        return Stat(name=name, bytes=offer.lengths[rank], modified=0.0)
+            length = len(self._offers[name].commit.encode())
+        else:
+            offer, rank = self._locate(name)
+            length = offer.lengths[rank]
+        return Stat(name=name, bytes=length, modified=0.0)
 
-    def _staged(self, name: str, offer: Offer) -> memoryview | None:
-        """A shard that this rank has staged, and its memory still holds."""
+    def _order_holders(self, offer: Offer, rank: int) -> Sequence[int]:
+        home = rank // self._places.ranks_per_node
+        return sorted(offer.holders[rank], key=lambda place: (place == home) == self._copies_first)
+
+    def _is_local(
+        self,
+        name: str,
+        rank: int,
+        place: int,
+    ) -> bool:
+        home = rank // self._places.ranks_per_node
+        return rank == self._rank and place == home and name.endswith(".bin")
+
+    def _map_local_shard(
+        self,
+        name: str,
+        offer: Offer,
+    ) -> memoryview | None:
+        """Maps a shard of this rank's staging memory; None: the memory no longer holds it."""
         with self._mapping:
-            if name not in self._mine:
-                attempt = name.rsplit("/", 2)[1]
-                described = self._manifests.get(
-                    object_names.manifest_object(self._places.run, offer.step, attempt, self._rank)
-                )
-                memory = self._places.memory_of(self._rank, (offer.step, attempt))
-                if described is None or memory < 0:
-                    return None
-                manifest = parse_manifest(described)
-                descriptor = self._places.memories[memory]
-                size = os.fstat(descriptor).st_size
-                if size < manifest.length:
-                    return None
-                view = memoryview(mmap.mmap(descriptor, size)) if size else memoryview(b"")
-                for index, stretch in enumerate(manifest.stretches()):
-                    self._mine[manifest.shard_name(index)] = view[stretch]
-            return self._mine[name]
+            if name in self._staged:
+                return self._staged[name]
+            attempt = name.rsplit("/", 2)[1]
+            version = (offer.step, attempt)
+            manifest_name = object_names.manifest_object(
+                self._places.run,
+                offer.step,
+                attempt,
+                self._rank,
+            )
+            payload = self._manifests.get(manifest_name)
+            memory = self._places.find_memory(self._rank, version)
+            if payload is None or memory < 0:
+                return None
+            manifest = parse_manifest(payload)
+            descriptor = self._places.memories[memory]
+            size = os.fstat(descriptor).st_size
+            if size < manifest.length:
+                return None
+            view = memoryview(b"")
+            if size:
+                view = memoryview(mmap.mmap(descriptor, size))
+            for index, stretch in enumerate(manifest.stretches()):
+                self._staged[manifest.shard_name(index)] = view[stretch]
+            return self._staged[name]
 
-    def _of(self, name: str) -> tuple[Offer, int]:
-        """Of a shard or a manifest: its version and its rank."""
-        offer = self._offers.get(f"{name.rsplit('/', 2)[0]}/{object_names.COMMIT_OBJECT}")
-        found = _RANK.search(name)
-        if not offer or not found or int(found[1]) >= len(offer.holders):
-            raise NotFound(f"{name} is not in memory")
-        return offer, int(found[1])
+    def _locate(self, name: str) -> tuple[Offer, int]:
+        """Returns the offer and the rank that a shard or manifest belongs to. Raises NotFound."""
+        step_prefix = name.rsplit("/", 2)[0]
+        offer = self._offers.get(f"{step_prefix}/{object_names.COMMIT_OBJECT}")
+        match = _RANK.search(name)
+        if offer and match:
+            rank = int(match[1])
+            if rank < len(offer.holders):
+                return offer, rank
+        raise NotFound(f"{name} is not in memory")

@@ -1,8 +1,8 @@
 """Restore: the newest checkpoint whose every byte verifies, on all ranks or on none.
 
-Tensors are filled while their checksums are computed; what damage spoiled, the next candidate
-overwrites, and if no candidate verifies the job ends: it never begins again from step 0 silently
-while commits exist.
+Tensors are filled while their checksums are computed. If a checkpoint is damaged, the next
+candidate overwrites them. If no candidate verifies, the job ends: while commits exist it does not
+silently start from step 0.
 
 Decision: infra/decisions/0022.
 """
@@ -18,88 +18,104 @@ import torch
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit
 from holdfast.checkpoint.format.commit import committed_steps
-from holdfast.checkpoint.format.soundness import NOTES_KEY
+from holdfast.checkpoint.format.validation import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
-from holdfast.checkpoint.restore.reading import Transfer, open_step, plan
-from holdfast.checkpoint.restore.target import (
-    Target,
+from holdfast.checkpoint.restore.reader import Transfer, open_step, plan
+from holdfast.checkpoint.restore.state_loading import (
+    StateLoader,
     check_same,
-    compare,
-    sketch,
-    unproven,
-    versions,
+    count_writes,
+    find_rewritten,
+    fingerprint,
+    has_own_format,
 )
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.state import Captured, PerRank, capture, targets
+from holdfast.checkpoint.state import Captured, PerRank, State, capture, targets
+from holdfast.checkpoint.state.tensors import Tensors
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
 
 Skipped = list[tuple[int, str]]
+Outcome = dict[str, Any]
+"""The result of a call on one rank, as JSON."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Restored:
+    """The checkpoint that was restored, and those that were skipped."""
+
     step: int
-    """0: nothing to restore."""
+    """Restored step; 0 if there was nothing to restore."""
     skipped: Skipped
-    """Newer checkpoints and why each was passed over."""
+    """Newer checkpoints, and the reason why each was skipped."""
     damaged: dict[int, str]
-    """Step -> attempt whose shards are damaged; a later save of that step replaces its commit."""
+    """Attempts with damaged shards by step; a later save of that step replaces its commit."""
     seconds: float = 0.0
     bytes: int = 0
     age_s: float = 0.0
-    """Since it was committed."""
-    notes: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the checkpointer had learnt of this run."""
+    """Seconds since the commit."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Notes of the checkpointer about this run."""
     commit_count: int = 0
-    """Commits of the run up to this one."""
+    """Number of commits of the run up to this one."""
     durable_step: int | None = None
-    """Newest step that is committed, where `step` was restored from the memory of nodes."""
+    """Newest committed step, if `step` was restored from the memory of nodes."""
     attempt: str = ""
     missing: int = 0
-    """Commits that retention had left in addition to this one: they were deleted, and maybe newer
-    ones with them.
+    """Number of commits that retention kept with this one and that were deleted since, maybe with
+    newer ones.
     """
 
     @property
     def committed_step(self) -> int:
+        """The newest step that is in the store."""
         return self.step if self.durable_step is None else self.durable_step
 
 
 def restore(
     storage: Storage,
     run: str,
-    state: dict[str, Any],
+    state: State,
     ranks: Ranks,
     tuning: Tuning,
     stop_asked: Callable[[], bool] = lambda: False,
     *,
-    again: Storage | None = None,
+    fallback: Storage | None = None,
 ) -> Restored:
-    """Fills `state`. `again`: a second source of the same checkpoints, for what does not verify in
-    the first. Raises on every rank InputError where nothing verifies or the state is another one,
-    and Preempted after a notice on any rank before all bytes are there.
+    """Fill `state` from the newest checkpoint that verifies on every rank.
+
+    `fallback` is a second source of the same checkpoints, read if the first does not verify.
+
+    Raises the same error on every rank: InputError if nothing verifies or the state does not match,
+    Preempted if any rank has a notice before all bytes are read.
     """
-    began = time.monotonic()
+    start_time = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
-    # One rank's listing counts: on mounts, listings may differ from rank to rank.
-    listed = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
-    candidates: list[int] = agreed(ranks, listed)["value"]
+    # All ranks use the coordinator's listing: on mounts, listings may differ from rank to rank.
+    listing = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
+    candidates: list[int] = agreed(ranks, listing)["value"]
     if not candidates:
         return Restored(
             step=0,
             skipped=skipped,
             damaged=damaged,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - start_time,
         )
     # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a
     # collective.
     live = capture(state)
-    before = {name: sketch(live, name) for name, value in targets(state) if unproven(value)}
-    sources = [storage] if again is None else [storage, again]
-    make = partial(
+    fingerprints: dict[str, str] = {}
+    for name, value in targets(state):
+        if has_own_format(value):
+            fingerprints[name] = fingerprint(live, name)
+    sources = [storage] if fallback is None else [storage, fallback]
+    make_attempt = partial(
         _Attempt,
         run=run,
         state=state,
@@ -112,40 +128,39 @@ def restore(
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an
         # error.
-        attempt, reason = _first_sound(ranks, [make(storage=copy, step=step) for copy in sources])
-        if not reason:
-            # load_state_dict() is code of the user's, and may raise on one rank only.
-            agreed(ranks, outcome(attempt.apply))
-            found = agreed(ranks, outcome(partial(attempt.compare, capture(state), before)))
-            for line in found["value"] if ranks.coordinator else []:
-                logs.info("restore", line)
-            failpoint("restore.applied")
-            commit = attempt.opened.commit
-            return Restored(
-                step=step,
-                attempt=attempt.attempt,
-                skipped=skipped,
-                damaged=damaged,
-                seconds=time.monotonic() - began,
-                bytes=commit.total_bytes,
-                age_s=max(0.0, time.time() - commit.created),
-                notes=attempt.opened.manifests[0].values.get(NOTES_KEY, {}),
-                commit_count=len(candidates) - len(skipped),
-                # A count that was read from an older commit would report a deletion that retention
-                # made.
-                missing=0 if skipped else max(0, commit.commit_count - len(candidates)),
-            )
-        skipped.append((step, reason))
-        damaged[step] = attempt.attempt
+        attempts = [make_attempt(storage=source, step=step) for source in sources]
+        attempt, reason = _verify_any(ranks, attempts)
+        if reason:
+            skipped.append((step, reason))
+            damaged[step] = attempt.attempt
+            continue
+        _load(ranks, attempt, fingerprints)
+        commit = attempt.opened.commit
+        # Only for the newest: the count of an older commit would report deletions of retention.
+        deleted = max(0, commit.commit_count - len(candidates))
+        notes = attempt.opened.manifests[0].values.get(NOTES_KEY, {})
+        return Restored(
+            step=step,
+            attempt=attempt.attempt,
+            skipped=skipped,
+            damaged=damaged,
+            seconds=time.monotonic() - start_time,
+            bytes=commit.total_bytes,
+            age_s=max(0.0, time.time() - commit.created),
+            notes=notes,
+            commit_count=len(candidates) - len(skipped),
+            missing=0 if skipped else deleted,
+        )
     # Never step 0 here: retention would then delete the checkpoints that a person could still
     # repair.
-    raise none_verifies(run, skipped)
+    raise unverified_error(run, skipped)
 
 
-def none_verifies(run: str, skipped: Skipped) -> InputError:
+def unverified_error(run: str, skipped: Skipped) -> InputError:
+    reasons = [f"step {step}: {reason}" for step, reason in skipped]
     return InputError(
         f"run {run} has checkpoints, and none of them verifies",
-        got="; ".join(f"step {step}: {reason}" for step, reason in skipped)[:600],
+        got="; ".join(reasons)[:600],
         allowed="at least one that verifies, or a run without commits",
         fix=(
             "bring back deleted objects (soft delete, versions), or start over under another run"
@@ -154,56 +169,90 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
     )
 
 
-def _first_sound(ranks: Ranks, attempts: "list[_Attempt]") -> "tuple[_Attempt, str]":
-    """The first copy that all ranks have verified; else the last one, and why the first may not be
-    loaded. Raises InputError on all ranks.
+def _verify_any(
+    ranks: Ranks,
+    attempts: "list[_Attempt]",
+) -> "tuple[_Attempt, str]":
+    """Return the first copy that all ranks have verified, and an empty reason.
+
+    If none verifies, return the last copy and the reason against the first. Raises InputError on
+    all ranks.
     """
     reasons: list[str] = []
     for attempt in attempts:
-        mine = outcome(attempt.verify)
+        own_outcome = outcome(attempt.verify)
         failpoint("restore.verified")
-        found = agreed(ranks, mine, _worst_or_mixed)
-        if "damaged" not in found:
+        decision = agreed(ranks, own_outcome, _decide_outcome)
+        if "damaged" not in decision:
             return attempt, ""
-        reasons.append(found["damaged"])
+        reasons.append(decision["damaged"])
     return attempts[-1], reasons[0]
 
 
-def _worst_or_mixed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
-    found = worst(outcomes)
+def _decide_outcome(outcomes: list[Outcome]) -> Outcome:
+    decision = worst(outcomes)
+    if "value" not in decision:
+        return decision
     # A listing may lag behind: one rank would read an attempt that another has replaced.
-    if "value" in found and len({one["value"] for one in outcomes}) > 1:
-        return {"damaged": "the ranks read different attempts of it"}
-    return found
+    for rank_outcome in outcomes:
+        if rank_outcome["value"] != decision["value"]:
+            return {"damaged": "the ranks read different attempts of it"}
+    return decision
 
 
-def check_ranks(state: dict[str, Any], world_size: int, commit: Commit) -> None:
-    """Raises InputError where an entry of each rank's own would go to other ranks than those that
-    saved it.
-    """
-    own = [name for name, entry in state.items() if isinstance(entry, PerRank)]
-    if own and commit.world_size != world_size:
-        raise InputError(
-            f"entry {own[0]} is marked PerRank and fits only the number of ranks that saved it",
-            got=f"{world_size} ranks; step {commit.step} was saved by {commit.world_size}",
-            allowed=(
-                f"{commit.world_size} ranks, or entries that any number can share: whole ones, and"
-                " DTensors"
-            ),
-            fix=f"start {commit.world_size} ranks, or shard the entry by fully_shard (FSDP2)",
-        )
+def _load(
+    ranks: Ranks,
+    attempt: "_Attempt",
+    fingerprints: dict[str, str],
+) -> None:
+    """Load a verified checkpoint on all ranks, and log what could not be checked."""
+    # load_state_dict() is code of the user's, and may raise on one rank only.
+    agreed(ranks, outcome(attempt.apply))
+    check = partial(
+        attempt.check,
+        capture(attempt.state),
+        fingerprints,
+    )
+    decision = agreed(ranks, outcome(check))
+    if ranks.coordinator:
+        for line in decision["value"]:
+            logs.info("restore", line)
+    failpoint("restore.applied")
+
+
+def check_ranks(
+    state: State,
+    world_size: int,
+    commit: Commit,
+) -> None:
+    """Raise InputError if a PerRank entry would be restored on another number of ranks."""
+    saved_size = commit.world_size
+    if saved_size == world_size:
+        return
+    for name, entry in state.items():
+        if isinstance(entry, PerRank):
+            raise InputError(
+                f"entry {name} is marked PerRank and fits only the number of ranks that saved it",
+                got=f"{world_size} ranks; step {commit.step} was saved by {saved_size}",
+                allowed=(
+                    f"{saved_size} ranks, or entries that any number can share: whole ones, and"
+                    " DTensors"
+                ),
+                fix=f"start {saved_size} ranks, or shard the entry by fully_shard (FSDP2)",
+            )
 
 
 @dataclass(kw_only=True)
 class _Attempt:
-    """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load
-    the rest.
+    """The restore of one step on one rank: fill and verify the tensors, then load all entries.
+
+    The ranks agree between these two, so that entries are loaded on all of them or on none.
     """
 
     storage: Storage
     run: str
     step: int
-    state: dict[str, Any]
+    state: State
     ranks: Ranks
     tuning: Tuning
     live: Captured
@@ -211,40 +260,61 @@ class _Attempt:
     attempt: str = ""
 
     def verify(self) -> str:
-        """Which attempt it was."""
-        opened = self.opened = open_step(self.storage, self.run, self.step)
+        """Fill the tensors and verify them. Returns the id of the attempt that was read."""
+        opened = open_step(self.storage, self.run, self.step)
+        self.opened = opened
         self.attempt = opened.commit.attempt
         check_ranks(self.state, self.ranks.world_size, opened.commit)
-        self._target = Target(self.state, opened, self.ranks.rank, live=self.live)
-        self._read(self._target.tensors, self.stop_asked)
-        self._target.check_random_state()
+        self._loader = StateLoader(
+            self.state,
+            opened,
+            self.ranks.rank,
+            live=self.live,
+        )
+        self._read(self._loader.tensors, self.stop_asked)
+        self._loader.check_random_state()
         return self.attempt
 
     def apply(self) -> None:
-        self._before = versions(self._target.loaded)
+        """Load the verified tensors and values into the entries of the state."""
+        self._write_counts = count_writes(self._loader.exact_tensors)
         with torch.no_grad():
-            self._target.load()
+            self._loader.load()
 
-    def compare(self, after: Captured, before: dict[str, str]) -> list[str]:
-        """What could not be checked. Raises InputError unless the state holds the bits that were
-        verified.
+    def check(
+        self,
+        after: Captured,
+        fingerprints: dict[str, str],
+    ) -> list[str]:
+        """Check that the state holds the bits that were verified. Returns what it cannot check.
+
+        `after` is the state as captured after the load, `fingerprints` come from before it. Raises
+        InputError if the bits differ.
         """
-        loaded = self._target.loaded
-        live = self._target.saved_keys(after.tensors)
-        # Read a second time into other memory: what was loaded may have been written since, and is
-        # no witness.
-        again = {key: torch.empty_like(loaded[key]) for key in compare(loaded, live, self._before)}
-        self._read(again, lambda: False)
-        for key, truth in again.items():
-            check_same(key, live[key], truth)
-        return self._target.check_others(before, after)
+        loaded = self._loader.exact_tensors
+        live = self._loader.map_keys(after.tensors)
+        # Read a second time into other memory: the loaded tensors may have been written since, so
+        # they prove nothing.
+        rewritten = find_rewritten(loaded, live, self._write_counts)
+        second_reading: Tensors = {}
+        for key in rewritten:
+            second_reading[key] = torch.empty_like(loaded[key])
+        self._read(second_reading, lambda: False)
+        for key, tensor in second_reading.items():
+            check_same(key, live[key], tensor)
+        return self._loader.check_own_formats(fingerprints, after)
 
-    def _read(self, tensors: dict[str, torch.Tensor], stop_asked: Callable[[], bool]) -> None:
+    def _read(
+        self,
+        tensors: Tensors,
+        stop_asked: Callable[[], bool],
+    ) -> None:
         copies = plan(self.opened, tensors, rank=self.ranks.rank)
+        transfer = Transfer(
+            self.storage,
+            self.opened,
+            parallel=self.tuning.parallel,
+            stop_asked=stop_asked,
+        )
         with torch.no_grad():
-            Transfer(
-                self.storage,
-                self.opened,
-                parallel=self.tuning.parallel,
-                stop_asked=stop_asked,
-            ).run(copies)
+            transfer.run(copies)

@@ -1,115 +1,162 @@
-"""An optimizer's state into an optimizer whose parameters may be numbered in another way: matched
-by their names.
-"""
+"""Load an optimizer's state by the names of its parameters, since their numbers may differ."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from holdfast.checkpoint.format import TensorPart
-from holdfast.checkpoint.restore.reading import empty_like_saved
-from holdfast.checkpoint.state.parameter_names import NAMES, numbering
-from holdfast.checkpoint.state.tensors import as_dtensor, saved_dtype
+from holdfast.checkpoint.restore.reader import empty_like_saved
+from holdfast.checkpoint.state.parameter_names import NAMES, number_by_name
+from holdfast.checkpoint.state.tensors import Tensors, as_dtensor, saved_dtype
 from holdfast.support.errors import InputError
 
+Groups = list[dict[str, int]]
+"""Numbers of parameters by name, for each group of an optimizer."""
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Renumbering:
-    """From a checkpoint to the optimizer that is here."""
+    """The parameters of a checkpoint's optimizer, matched with those of the live one."""
 
     numbers: dict[int, int]
+    """Live numbers of parameters by their number in the checkpoint."""
     groups: list[tuple[int, list[int]]]
-    """For each group here, its place in the checkpoint and the numbers of its parameters here."""
+    """Index in the checkpoint, and live numbers of the parameters, for each live group."""
 
-    def saved_keys(self, name: str, live: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Tensors of the state, those of the optimizer `name` under their keys in the checkpoint."""
-        saved = {here: number for number, here in self.numbers.items()}
-        return {_renumbered(key, name, saved): tensor for key, tensor in live.items()}
+    def map_keys(self, name: str, live: Tensors) -> Tensors:
+        """Return live tensors by their keys in the checkpoint; `name` is the optimizer's entry."""
+        saved_numbers: dict[int, int] = {}
+        for number, live_number in self.numbers.items():
+            saved_numbers[live_number] = number
+        tensors: Tensors = {}
+        for key, tensor in live.items():
+            saved_key = _renumber(key, name, saved_numbers)
+            tensors[saved_key] = tensor
+        return tensors
 
-    def of(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """The state as this optimizer numbers it."""
-        groups = [
-            saved["param_groups"][place] | {"params": numbers} for place, numbers in self.groups
-        ]
-        state = {}
+    def apply(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved state with the numbers of the live optimizer."""
+        groups: list[dict[str, Any]] = []
+        for index, numbers in self.groups:
+            groups.append(saved["param_groups"][index] | {"params": numbers})
+        state: dict[Any, Any] = {}
         for number, entries in saved["state"].items():
             state[self.numbers.get(number, number)] = entries
         return saved | {"param_groups": groups, "state": state}
 
 
-def _renumbered(key: str, name: str, numbers: dict[int, int]) -> str:
-    entry, kind, number, rest = [
-        *key.split("/", 3),
-        "",
-        "",
-        "",
-    ][:4]
-    if (entry, kind) != (name, "state") or not number.isdigit():
+def _renumber(
+    key: str,
+    name: str,
+    numbers: dict[int, int],
+) -> str:
+    prefix = f"{name}/state/"
+    if not key.startswith(prefix):
         return key
-    return f"{entry}/{kind}/{numbers.get(int(number), number)}/{rest}"
+    saved_number, slash, rest = key.removeprefix(prefix).partition("/")
+    if not saved_number.isdigit():
+        return key
+    number = numbers.get(int(saved_number), saved_number)
+    return f"{prefix}{number}{slash}{rest}"
 
 
-def renumbering(name: str, saved: Any, live: Any) -> Renumbering | None:
-    """From the state of optimizer `name` in the checkpoint and its state here; None where the
-    checkpoint has no names.
+def match_parameters(
+    name: str,
+    saved: Any,
+    live: Any,
+) -> Renumbering | None:
+    """Match the parameters of optimizer `name` in the checkpoint with the live ones, by name.
 
-    Raises InputError where a parameter has no counterpart, or is in a group of other parameters.
+    Returns None if the checkpoint has no names. Raises InputError if a parameter has no
+    counterpart, or is in a group of other parameters.
     """
-    theirs = numbering(saved)
-    mine = numbering(live)
-    if theirs is None:
+    saved_groups = number_by_name(saved)
+    live_groups = number_by_name(live)
+    if saved_groups is None:
         return None
-    if mine is None:
+    if live_groups is None:
         raise InputError(
             f"optimizer {name} was saved with the names of its parameters, and here they have none",
             got=(
                 "an optimizer of parameters that no module of the state has; saved:"
-                f" {_few(_names(theirs))}"
+                f" {_join_few(_list_names(saved_groups))}"
             ),
             allowed="parameters of modules of the state, or named_parameters()",
             fix="add their module to the state",
         )
-    if _names(theirs) != _names(mine):
-        only_here = _few(_names(mine) - _names(theirs))
-        only_saved = _few(_names(theirs) - _names(mine))
-        raise _other_parameters(
-            name, f"only here: {only_here}; only in the checkpoint: {only_saved}"
+    saved_names = _list_names(saved_groups)
+    live_names = _list_names(live_groups)
+    if saved_names != live_names:
+        only_live = _join_few(live_names - saved_names)
+        only_saved = _join_few(saved_names - live_names)
+        raise _parameter_error(
+            name, f"only here: {only_live}; only in the checkpoint: {only_saved}"
         )
-    groups = [
-        (_place(name, group, theirs, at), list(group.values())) for at, group in enumerate(mine)
-    ]
-    here = {key: number for group in mine for key, number in group.items()}
-    numbers = {number: here[key] for group in theirs for key, number in group.items()}
+    groups: list[tuple[int, list[int]]] = []
+    live_numbers: dict[str, int] = {}
+    for index, group in enumerate(live_groups):
+        groups.append(
+            (
+                _find_group(
+                    name,
+                    group,
+                    saved_groups,
+                    index,
+                ),
+                list(group.values()),
+            )
+        )
+        live_numbers.update(group)
+    numbers: dict[int, int] = {}
+    for group in saved_groups:
+        for key, number in group.items():
+            numbers[number] = live_numbers[key]
     return Renumbering(numbers=numbers, groups=groups)
 
 
-def _place(
+def _find_group(
     name: str,
     group: dict[str, int],
-    theirs: list[dict[str, int]],
-    at: int,
+    saved_groups: Groups,
+    index: int,
 ) -> int:
-    # Its own place first: two groups without parameters look the same.
-    for place in (at, *range(len(theirs))):
-        if place < len(theirs) and theirs[place].keys() == group.keys():
-            return place
-    nearest = max(theirs, key=lambda one: len(one.keys() & group.keys()), default={})
-    moved = _few(group.keys() ^ nearest.keys())
-    raise _other_parameters(
+    """Return the index of the saved group with the parameters of `group`, which has `index`."""
+    # The same index first: two groups without parameters look alike.
+    indices = range(len(saved_groups))
+    for candidate in (index, *indices):
+        if candidate not in indices:
+            continue
+        if saved_groups[candidate].keys() == group.keys():
+            return candidate
+    nearest: set[str] = set()
+    for saved_group in saved_groups:
+        common_names = saved_group.keys() & group.keys()
+        if len(common_names) > len(nearest & group.keys()):
+            nearest = set(saved_group)
+    moved = _join_few(nearest ^ group.keys())
+    raise _parameter_error(
         name, f"{moved} in another group: its learning rate would be that of other parameters"
     )
 
 
-def _names(groups: list[dict[str, int]]) -> set[str]:
-    return {name for group in groups for name in group}
+def _list_names(groups: Groups) -> set[str]:
+    names: set[str] = set()
+    for group in groups:
+        names.update(group)
+    return names
 
 
-def _few(names: Any) -> str:
+def _join_few(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)[:3]) or "none"
 
 
-def _other_parameters(name: str, got: str) -> InputError:
+def _parameter_error(name: str, got: str) -> InputError:
     return InputError(
         f"optimizer {name} has other parameters than the checkpoint",
         got=got,
@@ -118,19 +165,29 @@ def _other_parameters(name: str, got: str) -> InputError:
     )
 
 
-def check_kind(name: str, optimizer: torch.optim.Optimizer, saved: Any) -> None:
-    """Raises InputError where a saved group has settings of another optimizer and lacks this one's:
-    PyTorch would take it, and fail in the first step. Versions and schedulers add settings, so that
-    one kind of difference is none.
+def check_kind(
+    name: str,
+    optimizer: torch.optim.Optimizer,
+    saved: Any,
+) -> None:
+    """Raise InputError if a saved group belongs to another kind of optimizer.
+
+    It then has settings that the live one lacks, and lacks some of the live one: PyTorch would load
+    it, and fail in the first step. One of the two alone is no difference, because versions and
+    schedulers add settings.
     """
-    for group, theirs in zip(optimizer.param_groups, saved["param_groups"], strict=False):
-        missing, foreign = (
-            one.keys() - other.keys() - {NAMES} for one, other in ((group, theirs), (theirs, group))
-        )
+    for live_group, saved_group in zip(
+        optimizer.param_groups,
+        saved["param_groups"],
+        strict=False,
+    ):
+        missing = live_group.keys() - saved_group.keys() - {NAMES}
+        foreign = saved_group.keys() - live_group.keys() - {NAMES}
         if missing and foreign:
+            live_kind = f"{type(optimizer).__name__}, with {_join_few(missing)}"
             raise InputError(
                 f"optimizer {name} is not of the type that was saved",
-                got=f"{type(optimizer).__name__}, with {_few(missing)}; saved were {_few(foreign)}",
+                got=f"{live_kind}; saved were {_join_few(foreign)}",
                 allowed="the optimizer that was saved",
                 fix=(
                     "use the saved optimizer; or start another run from load_tensors(url,"
@@ -139,33 +196,51 @@ def check_kind(name: str, optimizer: torch.optim.Optimizer, saved: Any) -> None:
             )
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    # PyTorch would take the names over, and add_param_group() then refuse a group without any.
-    groups = [
-        {key: value for key, value in group.items() if key != NAMES}
-        for group in saved["param_groups"]
-    ]
+def load_optimizer(
+    optimizer: torch.optim.Optimizer,
+    saved: dict[str, Any],
+) -> None:
+    """Load a saved state without its names of parameters, and with the dtypes that it was saved in.
+
+    PyTorch would keep the names, and add_param_group() would then refuse a group without names.
+    """
+    groups: list[dict[str, Any]] = []
+    for group in saved["param_groups"]:
+        settings = dict(group)
+        settings.pop(NAMES, None)
+        groups.append(settings)
     optimizer.load_state_dict(saved | {"param_groups": groups})
     # load_state_dict casts to the parameter's dtype: fp32 moments of bf16 parameters would lose
     # bits.
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = _list_parameters(optimizer)
     for index, entries in saved["state"].items():
         loaded = optimizer.state[parameters[index]]
         for name, value in entries.items():
-            if isinstance(value, torch.Tensor) and loaded[name].dtype != value.dtype:
-                loaded[name] = value.to(loaded[name].device)
+            if not isinstance(value, torch.Tensor):
+                continue
+            cast = loaded[name]
+            if cast.dtype != value.dtype:
+                loaded[name] = value.to(cast.device)
 
 
-def new_moment(part: TensorPart, number: int, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Memory for a saved tensor, like the parameter that it belongs to: a DTensor for a DTensor."""
-    parameters = []
+def new_moment(
+    part: TensorPart,
+    number: int,
+    optimizer: torch.optim.Optimizer,
+) -> torch.Tensor:
+    """Allocate memory for a saved tensor like its parameter: a DTensor for a DTensor."""
+    parameters = _list_parameters(optimizer)
+    if number >= len(parameters):
+        return empty_like_saved(part)
+    parameter = parameters[number].detach()
+    is_scalar = not part.shape and as_dtensor(parameter) is None
+    if tuple(parameter.shape) != part.shape or is_scalar:
+        return empty_like_saved(part)
+    return torch.empty_like(parameter, dtype=saved_dtype(part))
+
+
+def _list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    parameters: list[torch.Tensor] = []
     for group in optimizer.param_groups:
-        for p in group["params"]:
-            parameters.append(p)
-    if number < len(parameters):
-        parameter = parameters[number].detach()
-        if tuple(parameter.shape) == part.shape and (
-            part.shape or as_dtensor(parameter) is not None
-        ):
-            return torch.empty_like(parameter, dtype=saved_dtype(part))
-    return empty_like_saved(part)
+        parameters.extend(group["params"])
+    return parameters

@@ -1,1 +1,1 @@
-"""Saving: staging memory, agreement of the ranks, the uploader process, retention."""
+"""Saves: staging memory, agreement of the ranks, the uploader process, retention."""

@@ -1,16 +1,14 @@
-"""A writer that also hands what it stages to a neighbour, where a launcher keeps the memory of
-nodes.
-"""
+"""A writer that also copies staged bytes to a neighbour if a launcher keeps the memory of nodes."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.restore.starting import Start
+from holdfast.checkpoint.restore.run_start import Start
+from holdfast.checkpoint.save.agreement import Notes, State, agree_on_save, make_manifest
 from holdfast.checkpoint.save.copies import Copies
-from holdfast.checkpoint.save.decision import decided, manifest_of
 from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.settings import Tuning
 
@@ -19,12 +17,16 @@ class CopyingWriter(CheckpointWriter):
     def __init__(
         self, url: str, run: str, ranks: Ranks, *, tuning: Tuning, began: Start, **options: Any
     ) -> None:
-        """`options`: of CheckpointWriter."""
+        """`options`: the other arguments of CheckpointWriter."""
         places = PeerPlaces.of_environment()
+        copies = None
         if places and places.run == run:
-            copies = Copies(places, tuning, began.restored, ranks.rank)
-        else:
-            copies = None
+            copies = Copies(
+                places,
+                tuning,
+                began.restored,
+                ranks.rank,
+            )
         super().__init__(
             url,
             run,
@@ -37,13 +39,16 @@ class CopyingWriter(CheckpointWriter):
 
     @property
     def copying(self) -> bool:
-        """Whether a copy is on its way to a neighbour."""
+        """True while a copy is on its way to a neighbour."""
         return self._uploader.copying
 
     def between_saves(
-        self, step: int, state: dict[str, Any], notes: Callable[[], dict[str, Any]]
+        self,
+        step: int,
+        state: State,
+        notes: Callable[[], Notes],
     ) -> None:
-        """In a step without a save: what is due of the memory for it, and of copies."""
+        """Prepares staging memory, and copies to a neighbour if due, on a step without a save."""
         self.prepare(state)
         if self._copies and self._copies.due(step):
             self.copy(step, state, notes())
@@ -51,53 +56,82 @@ class CopyingWriter(CheckpointWriter):
     def copy(
         self,
         step: int,
-        state: dict[str, Any],
-        notes: dict[str, Any],
+        state: State,
+        notes: Notes,
         *,
         timeout_s: float | None = None,
     ) -> bool:
-        """To a neighbour's memory only. False: an earlier copy has not finished on some rank.
-        Raises RankLost.
+        """Stages the state and copies it to a neighbour's memory, without an upload.
+
+        Returns False if an earlier copy has not finished on some rank. Raises RankLost.
         """
-        began = time.monotonic()
-        if not self._copies or not self._copies.agree(
-            self._ranks, step, self.save_cost.step_s, timeout_s=timeout_s
+        started_at = time.monotonic()
+        if self._copies is None:
+            return False
+        step_s = self.save_cost.step_s
+        if not self._copies.agree(
+            self._ranks,
+            step,
+            step_s,
+            timeout_s=timeout_s,
         ):
             return False
         memory = self._free_memory
         failure = self._failure
-        mine, captured, pieces, length = self._stage(step, state, memory)
-        attempt = decided(self._ranks, mine, captured).get("attempt", "")
-        self._failure = failure  # the next save brings it
-        if attempt:
-            manifest = manifest_of(self._run, self._ranks, step, attempt, captured, pieces, notes)
-            self._hand_over(
-                manifest,
-                memory,
-                length,
-                began,
-                copy=True,
-                upload=False,
-            )
-        return bool(attempt)
+        outcome, captured, pieces, length = self._stage(step, state, memory)
+        decision = agree_on_save(self._ranks, outcome, captured)
+        attempt = decision.get("attempt", "")
+        self._failure = failure  # the next save reports it
+        if not attempt:
+            return False
+        manifest = make_manifest(
+            self._run,
+            self._ranks,
+            step,
+            attempt,
+            captured,
+            pieces,
+            notes,
+        )
+        self._hand_over(
+            manifest,
+            memory,
+            length,
+            started_at,
+            copy=True,
+            upload=False,
+        )
+        return True
 
     def copy_last(
         self,
         step: int,
-        state: dict[str, Any],
-        notes: dict[str, Any],
+        state: State,
+        notes: Notes,
         timeout_s: float,
     ) -> None:
-        """Before a stop: the state of its step, complete in a neighbour's memory if `timeout_s`
-        allows it. On every rank. Raises RankLost.
+        """Copies the state of the last step before a stop, and waits for the copy if `timeout_s`
+        allows it. Called on every rank. Raises RankLost.
         """
-        ends = time.monotonic() + timeout_s
-        if self._copies and self._copies.newest_step < step:
-            self._await_copy(ends)
-            # A rank may have died since the stop was agreed.
-            if self.copy(step, state, notes, timeout_s=max(0.1, ends - time.monotonic())):
-                self._await_copy(ends)
+        deadline = time.monotonic() + timeout_s
+        copies = self._copies
+        if copies is None or copies.newest_step >= step:
+            return
+        self._wait_for_copy(deadline)
+        # A rank may have died since the stop was agreed.
+        remaining_s = max(0.1, deadline - time.monotonic())
+        if self.copy(
+            step,
+            state,
+            notes,
+            timeout_s=remaining_s,
+        ):
+            self._wait_for_copy(deadline)
 
-    def _await_copy(self, ends: float) -> None:
-        while self._uploader.copying and (left := ends - time.monotonic()) > 0:
-            self._handle(self._uploader.poll(min(0.05, left)))
+    def _wait_for_copy(self, deadline: float) -> None:
+        while self._uploader.copying:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                return
+            reports = self._uploader.poll(min(0.05, remaining_s))
+            self._handle(reports)

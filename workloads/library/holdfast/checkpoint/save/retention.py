@@ -1,8 +1,8 @@
-"""What may be deleted: committed checkpoints that no rule keeps, and attempts without a commit.
+"""Retention: deletes committed checkpoints that no rule keeps, and attempts without a commit.
 
 Rank 0's uploader deletes after each commit. An attempt without a commit never counts as a
-checkpoint, so saves that were killed cannot push out the last good one. Objects of saves that
-failed go at once: what a full disk holds of them is what the next save lacks.
+checkpoint, so killed saves cannot push out the last good one. Objects of failed saves are deleted
+at once: on a full disk they take the room that the next save needs.
 """
 
 import time
@@ -18,35 +18,36 @@ from holdfast.checkpoint.stores.storage import Stat, Storage
 from holdfast.support import object_names
 
 # Longer than any upload lasts: a save that is still being written looks like an orphan. Attempts
-# that failed, or of an earlier start, go at once.
+# that failed, or of an earlier start, are deleted at once.
 ORPHAN_AGE_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What stays: the union of all of these."""
+    """Rules for what stays: a checkpoint stays if any of them keeps it."""
 
     keep: int
-    """The newest."""
+    """Number of newest checkpoints that stay."""
     keep_every: int = 0
-    """And multiples of it."""
+    """Checkpoints whose step is a multiple of it stay; 0: none for that reason."""
     damaged: frozenset[str] = frozenset()
-    """Attempts that restore passed over: they count as no checkpoint, and go when they are old."""
+    """Attempts that restore skipped. They count as no checkpoint, and are deleted when old."""
     stale: frozenset[str] = frozenset()
-    """Attempts without a commit that were there when this start took the fence: they can get none
-    any more.
+    """Attempts without a commit that existed when this start took the fence: none can get one any
+    more.
     """
 
-    def kept(self, steps: Iterable[int]) -> set[int]:
+    def steps_to_keep(self, steps: Iterable[int]) -> set[int]:
         ordered = sorted(steps, reverse=True)
-        return {
-            *ordered[: self.keep],
-            *(step for step in ordered if self.keep_every and step % self.keep_every == 0),
-        }
+        keep = set(ordered[: self.keep])
+        for step in ordered:
+            if self.keep_every and step % self.keep_every == 0:
+                keep.add(step)
+        return keep
 
 
-Known = dict[Stat, Commit]
-"""Commits by what a listing shows of them: an object is never changed, so none is read twice."""
+CommitCache = dict[Stat, Commit]
+"""Commits by their entry in a listing. An object is never changed, so none is read twice."""
 
 
 def retain(
@@ -54,54 +55,85 @@ def retain(
     run: str,
     policy: Policy,
     *,
-    known: Known | None = None,
+    cache: CommitCache | None = None,
 ) -> list[str]:
-    """Deletes, and returns the names that went. `known`: kept by the caller from one call to the
-    next.
+    """Deletes what `policy` does not keep, and returns the names of the deleted objects.
+
+    The caller keeps `cache` from one call to the next.
     """
     failpoint("retention.begin")
     steps = survey(storage, run)
-    commits = _commits(storage, run, steps.values(), {} if known is None else known)
-    sound = {commit.step for commit in commits.values() if commit.attempt not in policy.damaged}
-    going = sound - policy.kept(sound)
-    gone: list[str] = []
+    commits = _read_commits(
+        storage,
+        run,
+        steps.values(),
+        {} if cache is None else cache,
+    )
+    sound: set[int] = set()
+    for step, commit in commits.items():
+        if commit.attempt not in policy.damaged:
+            sound.add(step)
+    expired = sound - policy.steps_to_keep(sound)
+    deleted: list[str] = []
     oldest = time.time() - ORPHAN_AGE_S
     for entry in steps.values():
         commit = commits.get(entry.step)
-        newest = max(
-            (found.modified for objects in entry.attempts.values() for found in objects),
-            default=0.0,
-        )
-        # Damage may be a bad read: what restore passed over stays a day, for a person to look at.
-        spoilt = commit is not None and commit.attempt in policy.damaged and newest < oldest
-        if spoilt or entry.step in going:
-            gone += _drop_step(storage, run, entry)
+        # Damage may be a bad read: what restore skipped stays a day, for a person to look at.
+        is_damaged = commit is not None and commit.attempt in policy.damaged
+        is_old_damage = is_damaged and _newest_change(entry) < oldest
+        if is_old_damage or entry.step in expired:
+            deleted += _delete_step(storage, run, entry)
         # A commit that cannot be read is no checkpoint, and no reason to delete anything.
         elif entry.commit is None or commit is not None:
-            gone += _drop_orphans(
-                storage, entry, commit.attempt if commit else "", oldest, policy.stale
+            attempt = commit.attempt if commit else ""
+            deleted += _delete_orphans(
+                storage,
+                entry,
+                attempt,
+                oldest,
+                policy.stale,
             )
     failpoint("retention.end")
-    return gone
+    return deleted
 
 
-def _commits(
+def _newest_change(entry: StepObjects) -> float:
+    newest = 0.0
+    for objects in entry.attempts.values():
+        for stat in objects:
+            newest = max(newest, stat.modified)
+    return newest
+
+
+def _read_commits(
     storage: Storage,
     run: str,
     entries: Iterable[StepObjects],
-    known: Known,
+    cache: CommitCache,
 ) -> dict[int, Commit]:
-    listed = {entry.step: entry.commit for entry in entries if entry.commit}
-    found = {
-        stat: known.get(stat) or read_commit(storage, run, step, listed=stat)
-        for step, stat in listed.items()
-    }
-    known.clear()
-    known.update((stat, commit) for stat, commit in found.items() if commit is not None)
-    return {commit.step: commit for commit in known.values()}
+    commits: CommitCache = {}
+    for entry in entries:
+        stat = entry.commit
+        if stat is None:
+            continue
+        commit = cache.get(stat) or read_commit(
+            storage,
+            run,
+            entry.step,
+            listed=stat,
+        )
+        if commit is not None:
+            commits[stat] = commit
+    cache.clear()
+    cache.update(commits)
+    return {commit.step: commit for commit in commits.values()}
 
 
-def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
+def _delete_step(
+    storage: Storage,
+    run: str,
+    entry: StepObjects,
+) -> Iterator[str]:
     commit = object_names.commit_object(run, entry.step)
     # First, so that a kill in between leaves an attempt without commit and never a commit without
     # shards.
@@ -109,55 +141,65 @@ def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
     yield commit
     failpoint("retention.uncommitted")
     for objects in entry.attempts.values():
-        for found in objects:
-            storage.delete(found.name)
-            yield found.name
+        for stat in objects:
+            storage.delete(stat.name)
+            yield stat.name
 
 
-def _drop_orphans(
+def _delete_orphans(
     storage: Storage,
     entry: StepObjects,
     committed: str,
     oldest: float,
     stale: frozenset[str],
 ) -> Iterator[str]:
+    """Deletes attempts of a step other than `committed` that can get no commit any more."""
     for attempt, objects in entry.attempts.items():
+        if attempt == committed:
+            continue
         # By its newest object: the first one of a slow upload may be old while the last is still to
         # come.
-        old = attempt in stale or max(found.modified for found in objects) < oldest
-        if attempt != committed and old:
-            for found in objects:
-                storage.delete(found.name)
-                yield found.name
+        newest = max(stat.modified for stat in objects)
+        if attempt not in stale and newest >= oldest:
+            continue
+        for stat in objects:
+            storage.delete(stat.name)
+            yield stat.name
 
 
-# Of how many failed saves another rank may still be uploading its part.
-REMEMBERED = 8
+MOST_FAILED_ATTEMPTS = 8
+"""Number of failed saves for which another rank may still be uploading its part."""
 
 
 class FailedAttempts:
-    """Of one rank. Rank 0 alone commits, so it clears an attempt whole; another rank clears what it
-    wrote itself.
+    """Failed attempts of one rank, whose objects are to be deleted.
+
+    Only rank 0 commits, so it deletes an attempt of all ranks; another rank deletes what it wrote
+    itself.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._failed: list[Manifest] = []
+        self._manifests: list[Manifest] = []
 
     def add(self, manifest: Manifest, error: Exception) -> None:
-        # A commit whose answer was lost may be there after all: that attempt is left to retention.
-        if not isinstance(error, Transient | AlreadyExists):
-            self._failed = [*self._failed, manifest][-REMEMBERED:]
+        # A commit whose answer was lost may exist after all: that attempt is left to retention.
+        if isinstance(error, Transient | AlreadyExists):
+            return
+        self._manifests.append(manifest)
+        del self._manifests[:-MOST_FAILED_ATTEMPTS]
 
     def clear(self) -> None:
-        """To be called again before each save: ranks that failed later, or not at all, wrote on
-        meanwhile.
+        """Deletes the objects. Call it again before each save: ranks that failed later, or not at
+        all, continued to write meanwhile.
         """
-        for manifest in self._failed:
-            mine = object_names.rank_prefix(*manifest.attempt_id, manifest.rank)
+        for manifest in self._manifests:
             with suppress(StorageError, OSError):
-                for found in list(
-                    self._storage.list(object_names.attempt_prefix(*manifest.attempt_id))
-                ):
-                    if manifest.rank == 0 or found.name.startswith(mine):
-                        self._storage.delete(found.name)
+                self._delete_attempt(manifest)
+
+    def _delete_attempt(self, manifest: Manifest) -> None:
+        prefix = object_names.attempt_prefix(*manifest.attempt_id)
+        rank_prefix = object_names.rank_prefix(*manifest.attempt_id, manifest.rank)
+        for stat in list(self._storage.list(prefix)):
+            if manifest.rank == 0 or stat.name.startswith(rank_prefix):
+                self._storage.delete(stat.name)

@@ -1,9 +1,9 @@
 """The staging memory: one buffer of the state's size, shared with the uploader, touched before it
 is needed.
 
-A memfd: it has no name that a killed job could leave behind, is not bound by the 64 MiB of a
+It is a memfd: it has no name that a killed job could leave behind, is not bound by the 64 MiB of a
 container's /dev/shm, and counts against the pod's memory like any other. A save copies the state
-there and goes on.
+there and training goes on.
 
 Decision: infra/decisions/0020.
 """
@@ -30,39 +30,38 @@ from holdfast.checkpoint.state.tensors import Piece, memory_at, memory_of, saved
 from holdfast.checkpoint.stores.storage import Storage
 
 SPARE_BYTES = 64 << 10
-"""For what a program adds after its start, such as the random stream of a library that it imports
-late. A memory that has to grow is mapped again and touched again, and the save waits for that
+"""Room for state that a program adds after its start, such as the random stream of a library that
+it imports late. A memory that has to grow is mapped and touched again, and the save waits for that
 longer than for its copy.
 """
 
 
 class Staging:
+    """One staging memory: grows with the state, and is pinned if a GPU copies to it."""
+
     def __init__(self, descriptor: int = -1) -> None:
-        """`descriptor`: of a memory that outlives this process, and may hold what a restore needs."""
+        """`descriptor`: a memory that outlives this process, and may hold what a restore needs."""
         self.descriptor = _anonymous_file() if descriptor < 0 else descriptor
         self.bytes = os.fstat(self.descriptor).st_size
-        self._buffer = torch.empty(0, dtype=torch.uint8)
-        if self.bytes:
-            self._buffer = torch.frombuffer(
-                mmap.mmap(self.descriptor, self.bytes), dtype=torch.uint8
-            )
+        self._buffer = _map_buffer(self.descriptor, self.bytes)
         self._toucher: threading.Thread | None = None
         self._pinned: bool | None = None
         """None: not tried yet."""
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._copied: list[Any] = []
-        """Events of the GPUs."""
+        self._copy_events: list[Any] = []
+        """GPU events that complete with the last `stage`."""
 
     def prepare(self, pieces: list[Piece]) -> None:
-        """Make room for `pieces`, touch every page and pin it where a GPU will copy, in the
-        background.
+        """Makes room for `pieces`; touches every page in the background, and pins it if a GPU will
+        copy.
         """
-        fresh = stream_bytes(pieces) > self.bytes
-        if fresh:
+        is_too_small = stream_bytes(pieces) > self.bytes
+        if is_too_small:
             self._grow(stream_bytes(pieces) + SPARE_BYTES)
-        device = next((piece.local.device for piece in pieces if piece.local.is_cuda), None)
-        # What outlived the process that touched it is no longer pinned.
-        if fresh or (device and self._pinned is None and self._toucher is None):
+        device = next(iter(_gpus(pieces)), None)
+        # A memory that outlived the process that touched it is no longer pinned.
+        is_unpinned = device and self._pinned is None and self._toucher is None
+        if is_too_small or is_unpinned:
             self._toucher = threading.Thread(
                 target=self._touch,
                 args=(device,),
@@ -71,33 +70,48 @@ class Staging:
             )
             self._toucher.start()
 
-    def stage(self, pieces: list[Piece], *, steady: Collection[str] = ()) -> int:
-        """Copy; the bytes are there when `wait` returns. The uploader must not be reading.
+    def stage(
+        self,
+        pieces: list[Piece],
+        *,
+        steady: Collection[str] = (),
+    ) -> int:
+        """Starts the copy, and returns its length. It is complete when `wait` returns. The uploader
+        must not be reading.
 
-        `steady`: keys of tensors that do not change until then: a GPU copies them while it goes on
+        `steady`: keys of tensors that do not change until then, which a GPU copies while it goes on
         computing.
         """
         failpoint("stage.begin")
         self.prepare(pieces)
-        devices = {piece.local.device for piece in pieces if piece.local.is_cuda}
+        devices = _gpus(pieces)
         if devices:  # no memory is pinned while it is copied to
             self._join()
-        copy_into(self._buffer, [piece for piece in pieces if piece.part.key not in steady])
+        steady_pieces: list[Piece] = []
+        changing_pieces: list[Piece] = []
+        for piece in pieces:
+            group = steady_pieces if piece.part.key in steady else changing_pieces
+            group.append(piece)
+        copy_into(self._buffer, changing_pieces)
         with ExitStack() as streams:
             for device in devices if steady else ():
-                streams.enter_context(torch.cuda.stream(self._stream_of(device)))
-            copy_into(self._buffer, [piece for piece in pieces if piece.part.key in steady])
-            # Each GPU has streams of its own: the current one's say nothing of the others.
-            self._copied = [torch.cuda.current_stream(device).record_event() for device in devices]
+                stream = self._copy_stream(device)
+                streams.enter_context(torch.cuda.stream(stream))
+            copy_into(self._buffer, steady_pieces)
+            # Each GPU has its own streams: those of the current one say nothing about the others.
+            self._copy_events = [
+                torch.cuda.current_stream(device).record_event() for device in devices
+            ]
         failpoint("stage.end")
         return stream_bytes(pieces)
 
-    def _stream_of(self, device: torch.device) -> torch.cuda.Stream:
-        """One for copies, which begin when the GPU has done its present work."""
+    def _copy_stream(self, device: torch.device) -> torch.cuda.Stream:
+        """Returns the stream for copies, which begin when the GPU has done its present work."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
-        self._streams[device].wait_stream(torch.cuda.current_stream(device))
-        return self._streams[device]
+        stream = self._streams[device]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        return stream
 
     @property
     def touching(self) -> bool:
@@ -105,18 +119,17 @@ class Staging:
 
     @property
     def copying(self) -> bool:
-        """Whether a GPU is still copying for the last `stage`."""
-        return not all(copied.query() for copied in self._copied)
+        """True while a GPU is still copying for the last `stage`."""
+        return any(not event.query() for event in self._copy_events)
 
     def wait(self) -> None:
-        """Until the last `stage` is complete: at once for CPU tensors."""
-        for copied in self._copied:
-            copied.synchronize()
+        """Waits until the last `stage` is complete; returns at once for CPU tensors."""
+        for event in self._copy_events:
+            event.synchronize()
 
     def close(self) -> None:
         self._join()
-        if self._pinned:
-            _cudart().cudaHostUnregister(self._buffer.data_ptr())
+        self._unpin()
         self._buffer = torch.empty(0, dtype=torch.uint8)
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -124,14 +137,18 @@ class Staging:
 
     def _grow(self, length: int) -> None:
         self._join()
-        if self._pinned:
-            _cudart().cudaHostUnregister(self._buffer.data_ptr())
+        self._unpin()
         self._pinned = None
-        length = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+        pages = -(-length // mmap.PAGESIZE)
+        length = pages * mmap.PAGESIZE
         # Grown in place and never replaced: the uploader holds this very descriptor.
         os.ftruncate(self.descriptor, length)
-        self._buffer = torch.frombuffer(mmap.mmap(self.descriptor, length), dtype=torch.uint8)
+        self._buffer = _map_buffer(self.descriptor, length)
         self.bytes = length
+
+    def _unpin(self) -> None:
+        if self._pinned:
+            _cudart().cudaHostUnregister(self._buffer.data_ptr())
 
     def _touch(self, device: torch.device | None) -> None:
         # Page faults cost more than the copy: taken here, during the first steps, and not in the
@@ -141,7 +158,8 @@ class Staging:
         if device is not None:
             # a thread begins on GPU 0, whose memory a context would take
             with torch.cuda.device(device):
-                code = _cudart().cudaHostRegister(self._buffer.data_ptr(), self.bytes, 0)
+                address = self._buffer.data_ptr()
+            code = _cudart().cudaHostRegister(address, self.bytes, 0)
             self._pinned = int(code) == 0  # not pinned is slower, not wrong
 
     def _join(self) -> None:
@@ -156,9 +174,7 @@ def upload_now(
     manifest: Manifest,
     tuning: Tuning,
 ) -> Manifest:
-    """One rank's part, uploaded before this returns; `manifest` lacks its shards. Raises
-    StorageError.
-    """
+    """Uploads one rank's part, and returns `manifest` with its shards. Raises StorageError."""
     # A second copy of this rank's part in host memory, for as long as the upload lasts.
     stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
     copy_into(stream, pieces)
@@ -168,37 +184,62 @@ def upload_now(
         shard_bytes=tuning.shard_size(len(stream)),
         manifest=manifest,
     )
-    return upload(storage, memory_of(stream), job, parallel=tuning.parallel)
+    return upload(
+        storage,
+        memory_of(stream),
+        job,
+        parallel=tuning.parallel,
+    )
 
 
-def steady_keys(state: Mapping[str, Any], captured: Captured) -> frozenset[str]:
-    """Of the tensors that only an optimizer's step changes: trained parameters, and its own."""
-    modules = [value for _, value in targets(state) if isinstance(value, torch.nn.Module)]
-    trained = set()
-    for module in modules:
-        for each in module.parameters():
-            if each.requires_grad:
-                trained.add(memory_at(each))
-    own = tuple(
-        f"{name}/" for name, value in targets(state) if isinstance(value, torch.optim.Optimizer)
-    )
-    return frozenset(
-        key
-        for key, tensor in captured.tensors.items()
-        if key.startswith(own) or memory_at(tensor) in trained
-    )
+def steady_keys(
+    state: Mapping[str, Any],
+    captured: Captured,
+) -> frozenset[str]:
+    """Returns keys of tensors that only an optimizer's step changes: trained parameters, and the
+    optimizer's own state.
+    """
+    trained: set[int] = set()
+    optimizer_prefixes: list[str] = []
+    for name, entry in targets(state):
+        if isinstance(entry, torch.nn.Module):
+            trained |= {memory_at(p) for p in entry.parameters() if p.requires_grad}
+        elif isinstance(entry, torch.optim.Optimizer):
+            optimizer_prefixes.append(f"{name}/")
+    prefixes = tuple(optimizer_prefixes)
+    keys: list[str] = []
+    for key, tensor in captured.tensors.items():
+        is_optimizer_state = key.startswith(prefixes)
+        if is_optimizer_state or memory_at(tensor) in trained:
+            keys.append(key)
+    return frozenset(keys)
 
 
 def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
-    """Each piece to its place; from a GPU to pinned memory this only starts the copies."""
+    """Copies each piece to its position; from a GPU to pinned memory it only starts the copies."""
     for piece in pieces:
         part = piece.part
-        if part.bytes:
-            room = stream[part.at : part.at + part.bytes]
-            room.view(saved_dtype(part)).view(part.extent).copy_(piece.local, non_blocking=True)
-            # what is freed meanwhile must not be given to others before it is copied
-            if piece.local.is_cuda:
-                piece.local.record_stream(torch.cuda.current_stream(piece.local.device))
+        if not part.bytes:
+            continue
+        end = part.at + part.bytes
+        target = stream[part.at : end].view(saved_dtype(part))
+        target = target.view(part.extent)
+        target.copy_(piece.local, non_blocking=True)
+        # A tensor that is freed meanwhile must not be overwritten before it is copied.
+        if piece.local.is_cuda:
+            current = torch.cuda.current_stream(piece.local.device)
+            piece.local.record_stream(current)
+
+
+def _gpus(pieces: list[Piece]) -> set[torch.device]:
+    return {piece.local.device for piece in pieces if piece.local.is_cuda}
+
+
+def _map_buffer(descriptor: int, length: int) -> torch.Tensor:
+    if not length:
+        return torch.empty(0, dtype=torch.uint8)
+    memory = mmap.mmap(descriptor, length)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _cudart() -> Any:

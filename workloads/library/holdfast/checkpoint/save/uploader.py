@@ -1,5 +1,5 @@
-"""The trainer's side of the uploader process: its orders and jobs, its reports; it never blocks on
-storage.
+"""The trainer's side of the uploader process: sends orders and jobs, receives reports, and never
+blocks on storage.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any
 from weakref import WeakSet
 
 from holdfast.checkpoint.format import Manifest, TensorPart, fields_of
-from holdfast.checkpoint.peers.places import Version
+from holdfast.checkpoint.peers.keeper_client import Version
 from holdfast.checkpoint.save.retention import Policy
 from holdfast.checkpoint.settings import Tuning
 
@@ -39,22 +39,22 @@ main()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UploadOrders:
-    """What an uploader is started with, as its one argument."""
+    """Settings that an uploader is started with, as its one argument."""
 
     url: str
     run: str
     tuning: Tuning
     keep: int
     commit_count: int
-    """Commits that this run has."""
+    """Number of commits that this run has."""
     epoch: int
     """Number of this start."""
     damaged: tuple[str, ...] = ()
-    """Attempts whose commit restore passed over."""
+    """Attempts with a commit that restore skipped."""
     stale: tuple[str, ...] = ()
-    """Attempts that get no commit any more."""
+    """Attempts that can get no commit any more."""
     training_threads: int = 1
-    """That all ranks of this machine compute with."""
+    """Threads with which all ranks of this machine compute."""
 
     def encode(self) -> str:
         return json.dumps(self, default=fields_of)
@@ -62,17 +62,16 @@ class UploadOrders:
     @classmethod
     def decode(cls, text: str) -> "UploadOrders":
         body = json.loads(text)
-        return cls(**(body | {"tuning": Tuning(**body["tuning"])}))
+        body["tuning"] = Tuning(**body["tuning"])
+        return cls(**body)
 
     @property
     def policy(self) -> Policy:
-        damaged = frozenset(self.damaged)
-        stale = frozenset(self.stale)
         return Policy(
             keep=self.keep,
             keep_every=self.tuning.keep_every,
-            damaged=damaged,
-            stale=stale,
+            damaged=frozenset(self.damaged),
+            stale=frozenset(self.stale),
         )
 
 
@@ -82,16 +81,16 @@ class Job:
 
     save: int
     memory: int = 0
-    """Which of the staging memories."""
+    """Number of the staging memory."""
     length: int
     shard_bytes: int
     manifest: Manifest
-    """Without shards: their checksums are computed by the uploader."""
+    """The manifest without shards, whose checksums the uploader computes."""
     upload: bool = True
     copy: bool = False
-    """Whether a neighbour gets it."""
+    """True if a neighbour gets a copy."""
     keep: Version = (-1, "")
-    """Which copy the neighbour has to keep meanwhile."""
+    """Version of which the neighbour has to keep its copy meanwhile."""
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -106,15 +105,13 @@ class Job:
         # Not parse_manifest: this one comes from the trainer itself, and its many parts are not
         # worth a second check.
         fields: dict[str, Any] = body["manifest"]
-        tensors = tuple(
-            TensorPart(
-                **(part | {name: tuple(part[name]) for name in ("shape", "offset", "extent")})
-            )
-            for part in fields.pop("tensors")
-        )
+        tensors: list[TensorPart] = []
+        for part in fields.pop("tensors"):
+            boxes = {name: tuple(part[name]) for name in ("shape", "offset", "extent")}
+            tensors.append(TensorPart(**(part | boxes)))
         del fields["shards"]
         body |= {
-            "manifest": Manifest(**fields, tensors=tensors, shards=()),
+            "manifest": Manifest(**fields, tensors=tuple(tensors), shards=()),
             "keep": tuple(body["keep"]),
         }
         return cls(**body)
@@ -122,20 +119,23 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """`done`: staged, uploaded, committed, sound, failed or fenced; copied or uncopied."""
+    """The outcome of one stage of a save.
+
+    `done`: staged, uploaded, committed, sound, failed or fenced; of a copy copied or uncopied.
+    """
 
     save: int
     done: str
     step: int = 0
     seconds: float = 0.0
-    """Since its staging began; of `staged` how long training was held."""
+    """Time since its staging began; if `staged`, how long training was held."""
     bytes: int = 0
     processor_s: float = 0.0
-    """Of `copied`: what this node's share of sending and receiving takes."""
+    """CPU time that sending and receiving take on this node; only if `copied`."""
     reason: str = ""
 
     def event(self) -> tuple[str, dict[str, object]] | None:
-        """Its line of the event log: name and fields."""
+        """Returns name and fields of its line in the event log."""
         if self.done == "committed":
             return "commit", {
                 "step": self.step,
@@ -155,17 +155,23 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InFlight:
-    """A save that was handed over and has not finished, and the staging memory that it holds until
-    then.
-    """
+    """A save that was handed over and has not finished. It holds its staging memory until then."""
 
     step: int
     memory: int
-    began: float
+    started_at: float
 
 
 class Uploader:
-    def __init__(self, orders: UploadOrders, memories: list[int], *, coordinator: bool) -> None:
+    """Handle of an uploader process, which it restarts for the next save if it was killed."""
+
+    def __init__(
+        self,
+        orders: UploadOrders,
+        memories: list[int],
+        *,
+        coordinator: bool,
+    ) -> None:
         """`memories`: descriptors of the staging memories."""
         self._orders = orders
         self._memories = memories
@@ -173,6 +179,7 @@ class Uploader:
         self._commit_count = orders.commit_count
         self._in_flight: dict[int, InFlight] = {}
         self._copying: dict[int, InFlight] = {}
+        """Saves of which a copy is on its way to a neighbour."""
         self._reports: list[Report] = []
         self._sending = threading.Lock()
         self._start()
@@ -180,13 +187,13 @@ class Uploader:
 
     def _start(self) -> None:
         self._buffer = b""
-        # A socket and not a pipe: each side sees at once that the other is gone, whatever killed
+        # A socket and not a pipe: each side sees at once that the other has ended, whatever killed
         # it.
-        self.connection, theirs = socket.socketpair()
+        self.connection, child_end = socket.socketpair()
         self._arrivals = select.poll()
         self._arrivals.register(self.connection, select.POLLIN)
         orders = replace(self._orders, commit_count=self._commit_count).encode()
-        descriptors = (theirs.fileno(), *self._memories)
+        descriptors = (child_end.fileno(), *self._memories)
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -204,42 +211,52 @@ class Uploader:
             stdout=subprocess.DEVNULL,
             pass_fds=descriptors,
         )
-        theirs.close()
+        child_end.close()
 
     @property
     def in_flight(self) -> tuple[int, ...]:
-        """Saves: on the coordinator until their commit, elsewhere until their upload."""
+        """Numbers of saves: on the coordinator until their commit, elsewhere until their upload."""
         return tuple(self._in_flight)
 
     @property
     def copying(self) -> bool:
-        """Whether a copy is on its way to a neighbour."""
+        """True while a copy is on its way to a neighbour."""
         return bool(self._copying)
 
-    def free_memory(self, kept: int = -1) -> int:
-        """Which staging memory the next save may take, but `kept`; -1: every one is still being
-        uploaded.
+    def free_memory(self, reserved: int = -1) -> int:
+        """Returns the number of a staging memory that the next save may take, except `reserved`;
+        -1: each is in use.
         """
-        taken = {
-            kept,
-            *(one.memory for one in (*self._in_flight.values(), *self._copying.values())),
-        }
-        return next((memory for memory in range(len(self._memories)) if memory not in taken), -1)
+        taken = {reserved}
+        for saves in (self._in_flight, self._copying):
+            for save in saves.values():
+                taken.add(save.memory)
+        for memory in range(len(self._memories)):
+            if memory not in taken:
+                return memory
+        return -1
 
     @property
     def oldest_s(self) -> float:
-        """How long the oldest save in flight has taken so far."""
-        return time.monotonic() - min(
-            (one.began for one in self._in_flight.values()), default=math.inf
-        )
+        """Age of the oldest save in flight; -inf if there is none."""
+        start_times = [save.started_at for save in self._in_flight.values()]
+        return time.monotonic() - min(start_times, default=math.inf)
 
-    def why_full(self) -> str:
-        step = min((one.step for one in self._in_flight.values()), default=0)
+    def describe_backlog(self) -> str:
+        steps = [save.step for save in self._in_flight.values()]
+        step = min(steps, default=0)
         return f"the upload of step {step} has not finished after {self.oldest_s:.0f} s"
 
-    def submit(self, job: Job, began: float, *, after: Callable[[], object] | None = None) -> None:
-        """`began`: when its staging did. `after`: wait for it first, in a thread; the save is in
-        flight from now on.
+    def submit(
+        self,
+        job: Job,
+        started_at: float,
+        *,
+        after: Callable[[], object] | None = None,
+    ) -> None:
+        """Hands a save over, which is in flight from now on.
+
+        `started_at`: time at which its staging started. `after`: call it first, in a thread.
         """
         assert job.save not in self._in_flight
         if self._process.poll() is not None:  # killed since: a new one has the same memory
@@ -247,17 +264,17 @@ class Uploader:
                 self._receive()
             self.connection.close()
             self._start()
-        one = InFlight(
+        save = InFlight(
             step=job.manifest.step,
             memory=job.memory,
-            began=began,
+            started_at=started_at,
         )
         if job.upload:
-            self._in_flight[job.save] = one
+            self._in_flight[job.save] = save
         if job.copy:
-            self._copying[job.save] = one
+            self._copying[job.save] = save
         if after is None:
-            self._order(job.encode())
+            self._send(job.encode())
         else:
             threading.Thread(
                 target=self._hand_over,
@@ -268,25 +285,26 @@ class Uploader:
 
     def _hand_over(self, job: Job, after: Callable[[], object]) -> None:
         after()
-        # Else its uploader is gone, and the memory may hold the next save.
-        if job.save in self._in_flight or job.save in self._copying:
-            self._order(job.encode())
+        # Else its uploader has died, and the memory may hold the next save.
+        is_pending = job.save in self._in_flight or job.save in self._copying
+        if is_pending:
+            self._send(job.encode())
 
-    def _order(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         with self._sending, suppress(OSError):  # a dead uploader is noticed by the next poll
             self.connection.sendall(line + b"\n")
 
     def replace(self) -> None:
-        """An uploader that is stuck beyond every timeout: end it; the next save starts another."""
+        """Kills an uploader that is stuck beyond every timeout; the next save starts another."""
         self._process.kill()
         self._process.wait()
 
     def abandon(self, save: int) -> None:
-        """Another rank failed: do not wait for its shards."""
-        self._order(json.dumps({"abandon": save}).encode())
+        """Tells the uploader not to wait for the shards of another rank, which failed."""
+        self._send(json.dumps({"abandon": save}).encode())
 
     def poll(self, wait_s: float = 0.0) -> list[Report]:
-        """Reports that have come since the last call."""
+        """Returns the reports that have come since the last call."""
         if self._arrivals.poll(1000 * wait_s):
             self._receive()
         reports = self._reports
@@ -296,17 +314,20 @@ class Uploader:
     def finish(
         self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False
     ) -> list[Report]:
-        """Until none is in flight, the time is over or `give_up` says so (called some 20 times a
-        second).
+        """Waits until no save is in flight, the time is over or `give_up` returns true, which is
+        called some 20 times a second. Returns the reports.
         """
         deadline = time.monotonic() + timeout_s
         reports = self.poll()
-        while self._in_flight and (left := deadline - time.monotonic()) > 0 and not give_up():
-            reports += self.poll(min(0.05, left))
+        while self._in_flight:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 or give_up():
+                break
+            reports += self.poll(min(0.05, remaining_s))
         return reports
 
     def close(self) -> None:
-        """Let it go: it finishes what is in flight and ends by itself."""
+        """Detaches the uploader, which finishes what is in flight and ends by itself."""
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0 if not self._in_flight else 0.0)
@@ -320,54 +341,58 @@ class Uploader:
         except OSError:
             data = b""
         if not data:
-            self._died()
+            self._report_death()
             return
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._record(json.loads(line))
 
-    def _take(self, fields: dict[str, Any]) -> None:
+    def _record(self, fields: dict[str, Any]) -> None:
         report = Report(**fields)
         if report.done in ("copied", "uncopied"):
             self._reports.append(report)
             self._copying.pop(report.save, None)
             return
-        one = self._in_flight.get(report.save)
-        if one:
+        save = self._in_flight.get(report.save)
+        if save:
             # From the staging on, and not from the upload alone: that long the work of this save
             # was at risk.
-            report = replace(report, step=one.step, seconds=time.monotonic() - one.began)
+            seconds = time.monotonic() - save.started_at
+            report = replace(report, step=save.step, seconds=seconds)
         self._reports.append(report)
-        # An uploader that is started later goes on with the count; a lower one would look like
-        # deleted commits.
+        # An uploader that is started later continues the count; a lower one would look like deleted
+        # commits.
         self._commit_count += report.done == "committed"
-        if report.done in ("failed", "fenced", "committed" if self._coordinator else "uploaded"):
+        last_stage = "committed" if self._coordinator else "uploaded"
+        if report.done in ("failed", "fenced", last_stage):
             self._in_flight.pop(report.save, None)
 
-    def _died(self) -> None:
-        # its socket closes a moment before it can be waited for; a save handed over then would be
-        # lost
+    def _report_death(self) -> None:
+        # Its socket closes a moment before it can be waited for; a save handed over then would be
+        # lost.
         self.replace()
-        for done, of in (("failed", self._in_flight), ("uncopied", self._copying)):
-            for save, one in of.items():
-                self._reports.append(
-                    Report(
-                        save=save,
-                        done=done,
-                        step=one.step,
-                        reason="the uploader process is gone",
-                    )
-                )
-            of.clear()
+        self._fail(self._in_flight, "failed")
+        self._fail(self._copying, "uncopied")
+
+    def _fail(self, saves: dict[int, InFlight], done: str) -> None:
+        for number, save in saves.items():
+            report = Report(
+                save=number,
+                done=done,
+                step=save.step,
+                reason="the uploader process has died",
+            )
+            self._reports.append(report)
+        saves.clear()
 
 
 _uploaders: WeakSet[Uploader] = WeakSet()
 
 
 def _disown() -> None:
-    """In a forked child of the trainer."""
-    # A worker of a loader may live on when the trainer is killed. With a copy of this end of the
-    # socket it would keep the uploader waiting for a trainer that is gone.
+    """Closes the uploaders' sockets in a forked child of the trainer."""
+    # A worker of a loader may outlive a killed trainer. With a copy of this end of the socket it
+    # would keep the uploader waiting for a dead trainer.
     for uploader in _uploaders:
         uploader.connection.close()
 

@@ -2,9 +2,9 @@
 is staged.
 
 The staging memory and a socket come as open descriptors. torchrun sends SIGTERM to the trainer's
-whole process group, and a save in flight must survive that: so a session of its own, and SIGTERM
-ignored. When the trainer is gone it commits what it has and leaves. It must start fast and stay
-small: no torch here.
+whole process group, and a save in flight must survive that: hence the session, and SIGTERM is
+ignored. When the trainer has ended, the uploader commits what it has and ends too. It must start
+fast and stay small: no torch here.
 
 Decision: infra/decisions/0027.
 """
@@ -30,15 +30,15 @@ from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, Full, Storage
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.format.commit import CommitState, commit
-from holdfast.checkpoint.format.soundness import read_shard
-from holdfast.checkpoint.peers.places import PeerPlaces
-from holdfast.checkpoint.save.retention import FailedAttempts, Known, retain
+from holdfast.checkpoint.format.validation import read_shard
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces
+from holdfast.checkpoint.save.retention import CommitCache, FailedAttempts, retain
 from holdfast.checkpoint.save.uploader import Job, UploadOrders
-from holdfast.checkpoint.stores.opening import reliable_storage
+from holdfast.checkpoint.stores.factory import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object
 from holdfast.support.errors import InputError
 
-# How long a committed checkpoint is still hoped for once the trainer is gone.
+# Longest wait for the commit of a save once the trainer has ended.
 ORPHAN_PATIENCE_S = 60.0
 NICENESS = 5
 # The reason of a save that failed on the coordinator only because another rank's part did.
@@ -46,18 +46,19 @@ ANOTHER_RANK_FAILED = "another rank failed"
 
 
 class Mailbox:
-    """UploadOrders from the trainer. Jobs wait for their turn; `abandon` names a save and may come
-    in the middle of it.
+    """Receives messages from the trainer. Jobs wait for their turn; `abandon` names a save and may
+    come in the middle of it.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.copies: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        """For a neighbour: they do not wait for uploads."""
+        """Jobs to copy to a neighbour, which do not wait for uploads."""
         self._changed = threading.Condition()
         self._abandoned: set[int] = set()
         self._orphaned_at = math.inf
+        """Time at which the trainer ended."""
         threading.Thread(
             target=self._read,
             name="mailbox",
@@ -67,13 +68,13 @@ class Mailbox:
     def _read(self) -> None:
         with suppress(OSError), self._connection.makefile("rb") as lines:
             for line in lines:
-                order: dict[str, Any] = json.loads(line)
-                if "abandon" in order:
+                message: dict[str, Any] = json.loads(line)
+                if "abandon" in message:
                     with self._changed:
-                        self._abandoned.add(order["abandon"])
+                        self._abandoned.add(message["abandon"])
                         self._changed.notify_all()
                     continue
-                job = Job.decode(order)
+                job = Job.decode(message)
                 if job.copy:
                     self.copies.put(job)
                 if job.upload:
@@ -83,22 +84,24 @@ class Mailbox:
         self._jobs.put(None)
 
     def next(self) -> Job | None:
-        """None once the trainer is gone."""
+        """Waits for the next job to upload. None: the trainer has ended."""
         return self._jobs.get()
 
-    def abandoned(self, save: int, wait_s: float) -> bool:
-        """Waits that long for the order to give this save up."""
+    def is_abandoned(self, save: int, wait_s: float) -> bool:
+        """Waits up to `wait_s` for the order to abandon this save."""
         with self._changed:
-            given_up = self._changed.wait_for(lambda: save in self._abandoned, wait_s)
-        return given_up or time.monotonic() > self._orphaned_at + ORPHAN_PATIENCE_S
+            is_ordered = self._changed.wait_for(lambda: save in self._abandoned, wait_s)
+        deadline = self._orphaned_at + ORPHAN_PATIENCE_S
+        return is_ordered or time.monotonic() > deadline
 
     def report(self, **fields: object) -> None:
-        with suppress(OSError):  # the trainer is gone: finish all the same
-            self._connection.sendall(json.dumps(fields).encode() + b"\n")
+        with suppress(OSError):  # the trainer has ended: finish all the same
+            line = json.dumps(fields) + "\n"
+            self._connection.sendall(line.encode())
 
 
 class Memory:
-    """A staging memory, mapped again only when it grew: a mapping of gigabytes is slow to fault in."""
+    """A staging memory. It is mapped again only when it grew: gigabytes are slow to fault in."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -106,14 +109,13 @@ class Memory:
 
     def view(self, length: int) -> memoryview:
         if len(self._view) < length:
-            self._view = memoryview(mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size))
+            size = os.fstat(self._descriptor).st_size
+            self._view = memoryview(mmap.mmap(self._descriptor, size))
         return self._view[:length]
 
 
 class Saves:
-    """Of one start: what the trainer hands over is uploaded and committed, and what no rule keeps
-    is deleted.
-    """
+    """Uploads and commits what the trainer hands over, and deletes what no retention rule keeps."""
 
     def __init__(
         self,
@@ -134,11 +136,11 @@ class Saves:
             epoch=orders.epoch,
         )
         self._failed = FailedAttempts(storage)
-        self._known = Known()
-        self._read_back = False
+        self._commit_cache: CommitCache = {}
+        self._is_store_verified = False
 
     def serve(self) -> None:
-        """Until the trainer is gone and its last save has finished."""
+        """Runs until the trainer has ended and its last save has finished."""
         while (job := self._mailbox.next()) is not None:
             self._failed.clear()
             try:
@@ -152,7 +154,7 @@ class Saves:
                 OSError,
                 EOFError,
             ) as error:
-                self._mailbox.report(save=job.save, **_outcome(error))
+                self._mailbox.report(save=job.save, **_describe_failure(error))
                 self._failed.add(job.manifest, error)
                 self._failed.clear()
                 # A full store may have room again once retention has deleted what no rule keeps.
@@ -162,32 +164,41 @@ class Saves:
             # After the report: a slow deletion must not keep the trainer from its next save.
             if changed:
                 with suppress(StorageError, Damaged, OSError):  # the next save tries again
-                    retain(self._storage, job.manifest.run, self._policy, known=self._known)
+                    retain(
+                        self._storage,
+                        job.manifest.run,
+                        self._policy,
+                        cache=self._commit_cache,
+                    )
 
     def _save(self, job: Job) -> bool:
-        """Whether a commit was written."""
-        began = time.monotonic()
+        """Saves one job, and returns whether it wrote a commit."""
+        started_at = time.monotonic()
         tuning = self._tuning
         memory = self._memories[job.memory].view(job.length)
-        manifest = upload(self._storage, memory, job, parallel=tuning.parallel)
-        self._check_first_shard(manifest)
+        manifest = upload(
+            self._storage,
+            memory,
+            job,
+            parallel=tuning.parallel,
+        )
+        self._verify_store(manifest)
         self._mailbox.report(
             save=job.save,
             done="uploaded",
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - started_at,
             bytes=job.length,
         )
         if manifest.rank:
             return False
-        given_up = partial(self._mailbox.abandoned, job.save)
         record = commit(
             self._storage,
             manifest,
             state=self._commits,
             timeout_s=tuning.commit_timeout_s,
-            abandoned=given_up,
+            abandoned=partial(self._mailbox.is_abandoned, job.save),
         )
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started_at
         self._mailbox.report(
             save=job.save,
             done="committed",
@@ -196,22 +207,22 @@ class Saves:
         )
         return True
 
-    def _check_first_shard(self, manifest: Manifest) -> None:
-        """Of each start in the first save, and in each save until one is sound: a store that spoils
-        what it takes is found here, and not at the next start, when retention has replaced every
-        sound checkpoint. Raises Damaged.
+    def _verify_store(self, manifest: Manifest) -> None:
+        """Reads the first shard of each save back until one verifies. Raises Damaged.
+
+        A store that corrupts data is noticed in the first save of each start, before retention
+        deletes the last good checkpoint.
         """
-        if not self._read_back and manifest.shards:
-            try:
-                read_shard(self._storage, manifest, 0)
-            except Damaged as error:
-                raise Damaged(
-                    f"the store gives back other bytes than it was sent: {error}"
-                ) from error
-            self._read_back = True
+        if self._is_store_verified or not manifest.shards:
+            return
+        try:
+            read_shard(self._storage, manifest, 0)
+        except Damaged as error:
+            raise Damaged(f"the store returns other bytes than it was sent: {error}") from error
+        self._is_store_verified = True
 
 
-def _outcome(error: Exception) -> dict[str, str]:
+def _describe_failure(error: Exception) -> dict[str, str]:
     if isinstance(error, Fenced):
         return {
             "done": "fenced",
@@ -231,31 +242,44 @@ def upload(
     *,
     parallel: int,
 ) -> Manifest:
-    """Shards in parallel, then the manifest, which says that they are all there. Raises
-    StorageError.
+    """Uploads shards in parallel, then the manifest, which shows that all shards are stored.
+
+    Returns the complete manifest. Raises StorageError.
     """
     failpoint("upload.begin")
     manifest = job.manifest
 
-    def one(numbered: tuple[int, memoryview]) -> Shard:
-        index, data = numbered
+    def put_shard(numbered_data: tuple[int, memoryview]) -> Shard:
+        index, data = numbered_data
         checksum = crc32c(data)
-        put_object(storage, manifest.shard_name(index), data, checksum)
+        put_object(
+            storage,
+            manifest.shard_name(index),
+            data,
+            checksum,
+        )
         failpoint("upload.shard")
         return Shard(bytes=len(data), crc32c=checksum)
 
     # Checksums are computed in the same threads: one shard's sum during another's request costs no
     # time.
     with ThreadPoolExecutor(parallel, thread_name_prefix="shard") as pool:
-        shards = tuple(pool.map(one, enumerate(_cut(memory[: job.length], job.shard_bytes))))
+        shards = tuple(
+            pool.map(put_shard, enumerate(_split(memory[: job.length], job.shard_bytes)))
+        )
     manifest = replace(manifest, shards=shards)
-    description = memoryview(bytearray(manifest.encode()))
-    put_object(storage, manifest.name, description, crc32c(description))
+    payload = memoryview(bytearray(manifest.encode()))
+    put_object(
+        storage,
+        manifest.name,
+        payload,
+        crc32c(payload),
+    )
     failpoint("upload.manifest")
     return manifest
 
 
-def _cut(memory: memoryview, size: int) -> Iterator[memoryview]:
+def _split(memory: memoryview, size: int) -> Iterator[memoryview]:
     for start in range(0, len(memory), size):
         yield memory[start : start + size]
 
@@ -266,33 +290,36 @@ def hand_over_copies(
     places: PeerPlaces,
     start: int,
 ) -> None:
-    """In a thread of its own: of each job that asks for it the staged bytes to the neighbour's
-    keeper.
+    """Copies staged bytes to the neighbour's keeper, for each job that asks for it. Runs in its own
+    thread, and never returns.
     """
     while True:
         job = mailbox.copies.get()
-        began = time.monotonic()
-        spent = time.thread_time()
+        started_at = time.monotonic()
+        thread_time_s = time.thread_time()
         memory = memories[job.memory].view(job.length)
-        parts = list(_cut(memory, job.shard_bytes))
-        manifest = replace(
-            job.manifest, shards=tuple(Shard(bytes=len(p), crc32c=crc32c(p)) for p in parts)
-        )
+        shards: list[Shard] = []
+        for data in _split(memory, job.shard_bytes):
+            shards.append(Shard(bytes=len(data), crc32c=crc32c(data)))
+        manifest = replace(job.manifest, shards=tuple(shards))
         try:
             failpoint("peer.copy")
-            places.own(manifest, job.memory, start)
-            taken_s = places.copy(manifest, memory, job.keep, start)
+            places.announce_shard(manifest, job.memory, start)
+            receiving_s = places.copy(
+                manifest,
+                memory,
+                job.keep,
+                start,
+            )
             failpoint("peer.copied")
-            # A node that hands one over takes another.
-            costs = {
-                "seconds": time.monotonic() - began,
-                "processor_s": time.thread_time() - spent + taken_s,
-            }
+            sending_s = time.thread_time() - thread_time_s
             mailbox.report(
                 save=job.save,
                 done="copied",
                 bytes=job.length,
-                **costs,
+                seconds=time.monotonic() - started_at,
+                # A node that sends a copy also receives one.
+                processor_s=sending_s + receiving_s,
             )
         except StorageError as error:
             mailbox.report(
@@ -302,9 +329,11 @@ def hand_over_copies(
             )
 
 
-def _keep_to_spare_cores(training_threads: int) -> None:
-    """Where more cores than training threads are: the scheduler wakes a process of any priority
-    next to a thread that computes, and parts the two a tick later, which that step pays for.
+def _use_spare_cores(training_threads: int) -> None:
+    """Pins this process to cores without a training thread, if there are any.
+
+    Otherwise the scheduler may start it on a training core and move it a tick later, which slows
+    that step.
     """
     if hasattr(os, "sched_setaffinity"):
         spare = sorted(os.sched_getaffinity(0))[training_threads:]
@@ -313,27 +342,38 @@ def _keep_to_spare_cores(training_threads: int) -> None:
 
 
 def main() -> None:
-    """Arguments: the orders, the socket's descriptor, and those of the staging memories."""
-    # First of all: until here each of them would end the process, and with it the save that it is
-    # started for.
+    """Runs the process. Its arguments are the orders, the socket's descriptor, and those of the
+    staging memories.
+    """
+    # First of all: until here each signal would end the process, and the save that it is started
+    # for.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
     orders = UploadOrders.decode(sys.argv[1])
-    connection, *memories = map(int, sys.argv[2:])
+    connection, *descriptors = map(int, sys.argv[2:])
     # Training comes first on a shared core; an upload waits for the network most of the time.
     os.nice(NICENESS)
-    _keep_to_spare_cores(orders.training_threads)
+    _use_spare_cores(orders.training_threads)
     mailbox = Mailbox(socket.socket(fileno=connection))
-    mapped = [Memory(descriptor) for descriptor in memories]
+    memories = [Memory(descriptor) for descriptor in descriptors]
     places = PeerPlaces.of_environment()
     if places:
         # Before the first job: the launcher ends this process before other ranks write the memories
         # that it reads.
         try:
-            places.hello(os.getpid())
+            places.register_uploader(os.getpid())
         except StorageError as error:
             sys.exit(f"error: {error}")
-        copying = partial(hand_over_copies, mailbox, mapped, places, orders.epoch)
-        threading.Thread(target=copying, name="copies", daemon=True).start()
+        threading.Thread(
+            target=hand_over_copies,
+            args=(mailbox, memories, places, orders.epoch),
+            name="copies",
+            daemon=True,
+        ).start()
     storage = reliable_storage(orders.url, orders.tuning, create=True)
-    Saves(mailbox, mapped, storage, orders).serve()
+    Saves(
+        mailbox,
+        memories,
+        storage,
+        orders,
+    ).serve()

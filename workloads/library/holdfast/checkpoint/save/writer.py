@@ -1,33 +1,35 @@
-"""One save after another: stage, agree, hand to the uploader, receive its reports.
+"""The trainer's side of a save: stages, agrees with the other ranks, hands over to the uploader and
+handles its reports.
 
-One save is in flight: the next that is due waits until it is uploaded, instead of taking more
-memory. Two would share the bandwidth, and the older, which alone protects in the meantime, would
-become durable last. A killed uploader loses the save in flight, which is reported, and the next
-save starts another uploader.
+Only one save is in flight; the next that is due waits until it is uploaded, instead of taking more
+memory. Two would share the bandwidth, and the older one, which protects the run in the meantime,
+would become durable later. A killed uploader loses the save in flight. That is reported, and the
+next save starts another uploader.
 """
 
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import torch
 
 from holdfast.checkpoint.cadence import Hazard, SaveCostModel
 from holdfast.checkpoint.errors import NotDurable, Superseded
 from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.ranks import Ranks, failure_of
-from holdfast.checkpoint.restore.starting import Start
-from holdfast.checkpoint.save.copies import NONE, Copies
-from holdfast.checkpoint.save.decision import (
+from holdfast.checkpoint.ranks import Outcome, Ranks, failure_of
+from holdfast.checkpoint.restore.run_start import Start
+from holdfast.checkpoint.save.agreement import (
     NOTHING,
-    decided,
-    layout_digest,
-    manifest_of,
-    step_not_grown,
-    worst_ending,
+    Notes,
+    State,
+    agree_on_save,
+    digest_layout,
+    make_manifest,
+    pick_worst_ending,
+    step_error,
 )
+from holdfast.checkpoint.save.copies import NONE, Copies
 from holdfast.checkpoint.save.staging import Staging, steady_keys
 from holdfast.checkpoint.save.uploader import Job, Report, Uploader, UploadOrders
 from holdfast.checkpoint.settings import Tuning
@@ -36,12 +38,13 @@ from holdfast.checkpoint.state.tensors import Piece, pieces_of
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
 
-# Sooner, every store that is a little slow would be logged; later, a person looks at a job that
-# does not move.
 ANNOUNCE_WAIT_AFTER_S = 5.0
+"""Long enough to ignore a slow store, short enough to explain a stalled job."""
 
 
 class CheckpointWriter:
+    """Saves a state step by step. Every rank calls its methods equally often and in one order."""
+
     def __init__(
         self,
         url: str,
@@ -62,9 +65,8 @@ class CheckpointWriter:
         self._on_report = on_report
         restored = began.restored
         self._copies = copies
-        self._stagings = [
-            Staging(descriptor) for descriptor in (copies.memories if copies else [-1])
-        ]
+        memories = copies.memories if copies else [-1]
+        self._stagings = [Staging(descriptor) for descriptor in memories]
         orders = UploadOrders(
             url=url,
             run=run,
@@ -76,40 +78,38 @@ class CheckpointWriter:
             damaged=tuple(filter(None, restored.damaged.values())),
             training_threads=ranks.on_this_machine * torch.get_num_threads(),
         )
-        memories = [staging.descriptor for staging in self._stagings]
-        self._uploader = Uploader(orders, memories, coordinator=ranks.coordinator)
-        self._prepared = 0
+        descriptors = [staging.descriptor for staging in self._stagings]
+        self._uploader = Uploader(orders, descriptors, coordinator=ranks.coordinator)
+        self._preparations = 0
         self._save = 0
         self._failure = ""
+        """Reason why a save of this rank failed that the other ranks have not heard yet."""
         self._stop_asked = stop_asked
         self.overlaps = False
-        """Whether the caller holds Checkpointer.lock() around its optimizer step, so that copying
-        may go on meanwhile.
+        """True if the caller holds Checkpointer.lock() around its optimizer step, so that copying
+        may continue meanwhile.
         """
         self.last_step = -1
         """Step of the newest save that was handed over."""
         self.durable_step = restored.committed_step
-        """Newest step that is committed: on the coordinator as of now, elsewhere as of the last
-        save.
-        """
+        """Newest committed step: on the coordinator as of now, elsewhere as of the last save."""
         self.durable_since = time.monotonic()
-        """When its state was staged, or restored."""
+        """Time at which its state was staged, or restored."""
         self._newest_failed = False
-        """Of the saves, as all ranks know since the last one."""
+        """True if the newest save failed on any rank, as all learned in the last agreement."""
         self.fenced = ""
-        """Which other trainer has taken the right to commit."""
+        """Description of another trainer that has taken the right to commit."""
         self._waited_s = 0.0
+        """Time that training has waited for room since the last save was handed over."""
         self._announced = False
-        """How long training has waited for room since the last save was handed over, and whether
-        that was logged.
-        """
+        """True once that wait was logged."""
         self.save_cost = SaveCostModel(
             hazard, floor_s=tuning.min_interval_s, ceiling_s=tuning.max_interval_s
         )
 
     @property
     def state_bytes(self) -> int:
-        """This rank's part, once its staging memory is there."""
+        """Size of this rank's part; 0 before its staging memory exists."""
         return self._stagings[0].bytes
 
     @property
@@ -121,54 +121,75 @@ class CheckpointWriter:
     def busy(self) -> bool:
         return bool(self._uploader.in_flight)
 
-    def last_save_fits(self, left_s: float) -> bool:
-        """Whether every rank may try one more save in what is left of the grace period."""
+    def last_save_fits(self, remaining_s: float) -> bool:
+        """Tells whether every rank may try one more save in the rest of the grace period."""
         # 0 before the first upload has ended: to try costs nothing, and not to try loses the steps
         # for certain.
-        mine = not self.busy and self.save_cost.persist_s < left_s
-        return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left_s)))
+        fits_here = not self.busy and self.save_cost.persist_s < remaining_s
+        timeout_s = max(0.1, remaining_s)
+        return bool(self._ranks.agree(fits_here, all, timeout_s=timeout_s))
 
-    def prepare(self, state: dict[str, Any]) -> None:
-        """Touch the staging memory before the first save needs it: at the start, and again when the
-        first step has given the optimizer its tensors. Never waits for the first to be through.
+    def prepare(self, state: State) -> None:
+        """Touches the staging memory before the first save needs it: at the start, and again when
+        the first step has created the optimizer's tensors. Does nothing while a touch is running.
         """
-        if self._prepared < 2 and not any(staging.touching for staging in self._stagings):
-            self._prepared += 1
-            with suppress(InputError):  # the next save raises it on every rank
-                pieces = pieces_of(capture(state), self._ranks.rank, self._ranks.world_size)
-                for staging in self._stagings:
-                    staging.prepare(pieces)
+        is_touching = any(staging.touching for staging in self._stagings)
+        if self._preparations == 2 or is_touching:
+            return
+        self._preparations += 1
+        with suppress(InputError):  # the next save raises it on every rank
+            pieces = self._own_pieces(capture(state))
+            for staging in self._stagings:
+                staging.prepare(pieces)
 
     def save(
         self,
         step: int,
-        state: dict[str, Any],
-        notes: dict[str, Any] | None = None,
+        state: State,
+        notes: Notes | None = None,
         *,
         in_any_case: bool = False,
     ) -> bool:
-        """False: not done, because the upload before has not finished and the ranks stop, or have
-        waited long enough.
+        """Stages the state and hands it to the uploader.
+
+        Returns False if the save was skipped: the upload before it has not finished, and the ranks
+        stop or have waited long enough.
         """
         self._wait_for_room(in_any_case)
-        began = time.monotonic()
+        started_at = time.monotonic()
+        copy = False
         # A state that was copied already is not copied again, on any rank.
-        copies = self._copies if self._copies and self._copies.newest_step < step else None
-        copy = copies is not None and copies.agree(self._ranks, step, self.save_cost.step_s)
+        if self._copies and self._copies.newest_step < step:
+            step_s = self.save_cost.step_s
+            copy = self._copies.agree(self._ranks, step, step_s)
         # Before the agreement: a rank without room must say so in it, or the others stage a save
         # that cannot commit.
         memory = self._free_memory
-        mine, captured, pieces, length = self._stage(step, state, memory)
+        outcome, captured, pieces, length = self._stage(step, state, memory)
         # Staging comes before: an exchange first would add the slowest rank's copy to everybody's
         # wait.
-        attempt = self._agree(step, mine, captured)
+        attempt = self._agree(step, outcome, captured)
         if not attempt:
             return False
         self._waited_s = 0.0
         self._announced = False
         self.last_step = step
-        manifest = manifest_of(self._run, self._ranks, step, attempt, captured, pieces, notes)
-        blocking_s = self._hand_over(manifest, memory, length, began, copy=copy)
+        manifest = make_manifest(
+            self._run,
+            self._ranks,
+            step,
+            attempt,
+            captured,
+            pieces,
+            notes,
+        )
+        blocking_s = self._hand_over(
+            manifest,
+            memory,
+            length,
+            started_at,
+            copy=copy,
+        )
         self.save_cost.blocking_s = blocking_s
         self._on_report(
             Report(
@@ -183,19 +204,20 @@ class CheckpointWriter:
 
     @property
     def _free_memory(self) -> int:
-        return self._uploader.free_memory(self._copies.kept_memory if self._copies else -1)
+        reserved = self._copies.complete_memory if self._copies else -1
+        return self._uploader.free_memory(reserved)
 
     def _hand_over(
         self,
         manifest: Manifest,
         memory: int,
         length: int,
-        began: float,
+        started_at: float,
         *,
         copy: bool,
         upload: bool = True,
     ) -> float:
-        """How long training was held."""
+        """Hands staged bytes to the uploader, and returns how long training was held."""
         staging = self._stagings[memory]
         # The next optimizer step would write to tensors that the GPU is still copying from.
         if not self.overlaps:
@@ -203,7 +225,7 @@ class CheckpointWriter:
         # The same number on every rank, since each takes part in every save: the store's keys are
         # named by it.
         self._save += 1
-        blocking_s = time.monotonic() - began
+        blocking_s = time.monotonic() - started_at
         job = Job(
             save=self._save,
             memory=memory,
@@ -212,111 +234,156 @@ class CheckpointWriter:
             manifest=manifest,
             upload=upload,
             copy=copy,
-            keep=self._copies.kept if self._copies else NONE,
+            keep=self._copies.complete_version if self._copies else NONE,
         )
         if copy and self._copies:
-            self._copies.staged((manifest.step, manifest.attempt), memory, self._save, blocking_s)
-        self._uploader.submit(job, began, after=staging.wait if staging.copying else None)
+            version = (manifest.step, manifest.attempt)
+            self._copies.record_staged(
+                version,
+                memory,
+                self._save,
+                blocking_s,
+            )
+        after = staging.wait if staging.copying else None
+        self._uploader.submit(job, started_at, after=after)
         return blocking_s
 
     def _wait_for_room(self, in_any_case: bool) -> None:
-        """Back-pressure instead of more memory. Bounded over all saves that wait for the same
-        upload: a store that hangs must not hold the training.
+        """Waits for the save in flight instead of taking more memory.
+
+        The wait is bounded over all saves that wait for the same upload: a store that hangs must
+        not block training.
         """
         patience_s = self.tuning.commit_timeout_s + self.tuning.retry_s
-        bound_s = patience_s if in_any_case else max(0.0, self.tuning.wait_s - self._waited_s)
-        began = time.monotonic()
-        give_up = partial(self._stop_waiting, began + ANNOUNCE_WAIT_AFTER_S, bound_s, in_any_case)
-        self._handle(self._uploader.finish(bound_s, give_up=give_up))
-        self._waited_s += time.monotonic() - began
-        if self.busy and (
-            in_any_case or (self._uploader.oldest_s > patience_s and not self._stop_asked())
-        ):
+        bound_s = patience_s
+        if not in_any_case:
+            bound_s = max(0.0, self.tuning.wait_s - self._waited_s)
+        started_at = time.monotonic()
+        announce_at = started_at + ANNOUNCE_WAIT_AFTER_S
+        give_up = partial(
+            self._should_stop_waiting,
+            announce_at,
+            bound_s,
+            in_any_case,
+        )
+        reports = self._uploader.finish(bound_s, give_up=give_up)
+        self._handle(reports)
+        self._waited_s += time.monotonic() - started_at
+        if not self.busy:
+            return
+        is_stuck = self._uploader.oldest_s > patience_s and not self._stop_asked()
+        if in_any_case or is_stuck:
             # Stuck beyond its own time-outs: killed, so that its memory is free and the next save
             # starts another.
             self._uploader.replace()
             self._handle(self._uploader.finish(1.0))
 
-    def _stop_waiting(self, announce_at: float, bound_s: float, in_any_case: bool) -> bool:
+    def _should_stop_waiting(
+        self,
+        announce_at: float,
+        bound_s: float,
+        in_any_case: bool,
+    ) -> bool:
         if time.monotonic() > announce_at and not self._announced:
             self._announced = True
-            logs.warning(
-                "save",
-                f"training waits for room: {self._uploader.why_full()}; at most {bound_s:.0f} s",
-            )
-        return self._drop_what_cannot_complete() or (not in_any_case and self._stop_asked())
+            backlog = self._uploader.describe_backlog()
+            logs.warning("save", f"training waits for room: {backlog}; at most {bound_s:.0f} s")
+        self._abandon_incomplete()
+        return not in_any_case and self._stop_asked()
 
-    def _check_grown(self, step: int) -> None:
+    def _check_step(self, step: int) -> None:
         # A step is an object's name: the second save under it would be dropped, and its work
         # counted as safe.
-        again = step == self.last_step and not self._failure and not self._newest_failed
-        if step < self.last_step or again or step <= self.durable_step:
-            raise step_not_grown(step, max(self.last_step, self.durable_step))
+        is_retry = bool(self._failure) or self._newest_failed
+        is_repeated = step == self.last_step and not is_retry
+        if step < self.last_step or is_repeated or step <= self.durable_step:
+            raise step_error(step, max(self.last_step, self.durable_step))
 
     def _stage(
-        self, step: int, state: dict[str, Any], memory: int
-    ) -> tuple[dict[str, Any], Captured, list[Piece], int]:
-        """This rank's outcome for the others, and what was staged. A bad value is an outcome, so
-        that every rank raises it.
+        self,
+        step: int,
+        state: State,
+        memory: int,
+    ) -> tuple[Outcome, Captured, list[Piece], int]:
+        """Stages this rank's part into `memory`.
+
+        Returns the outcome for the other ranks, the captured state, its pieces and their length. A
+        bad value is an outcome, so that every rank raises it.
         """
         if self.fenced:
             return {"fenced": self.fenced}, NOTHING, [], 0
         if memory < 0:
-            skip = "" if self._stop_asked() else self._uploader.why_full()
+            skip = "" if self._stop_asked() else self._uploader.describe_backlog()
             return {"skip": skip}, NOTHING, [], 0
         try:
-            self._check_grown(step)
+            self._check_step(step)
             captured = capture(state)
-            pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
+            pieces = self._own_pieces(captured)
             steady = steady_keys(state, captured) if self.overlaps else ()
             length = self._stagings[memory].stage(pieces, steady=steady)
         except InputError as error:
             return failure_of(error), NOTHING, [], 0
-        mine = {
-            "layout": layout_digest(captured),
+        outcome = {
+            "layout": digest_layout(captured),
             "failed": self._failure,
             "durable": self.durable_step,
         }
         self._failure = ""
-        return mine, captured, pieces, length
+        return outcome, captured, pieces, length
 
-    def _agree(self, step: int, mine: dict[str, Any], captured: Captured) -> str:
-        decision = decided(self._ranks, mine, captured)
+    def _agree(
+        self,
+        step: int,
+        outcome: Outcome,
+        captured: Captured,
+    ) -> str:
+        """Returns the attempt that all ranks write below; empty: the save is skipped.
+
+        Raises Superseded, InputError.
+        """
+        decision = agree_on_save(self._ranks, outcome, captured)
         if "fenced" in decision:
             raise Superseded(self.last_step, decision["fenced"])
         if "skip" in decision:
             if decision["skip"]:
-                self._on_report(
-                    Report(
-                        save=self._save,
-                        done="failed",
-                        step=step,
-                        reason=decision["skip"],
-                    )
-                )
+                self._report_failure(step, decision["skip"])
             return ""
         # The coordinator's, since other ranks see their own uploads and no commit.
         self.durable_step = decision["durable"]
         self._newest_failed = bool(decision["failed"])
-        if not decision["failed"] and decision["durable"] >= 0:
-            self._on_report(Report(save=self._save, done="sound", step=self.last_step))
-        if decision["failed"] and self._ranks.rank not in decision["reported_by"]:
-            self._on_report(
-                Report(
-                    save=self._save,
-                    done="failed",
-                    step=self.last_step,
-                    reason=decision["failed"],
-                )
-            )
+        failure = decision["failed"]
+        if not failure and self.durable_step >= 0:
+            report = Report(save=self._save, done="sound", step=self.last_step)
+            self._on_report(report)
+        is_reported = self._ranks.rank in decision["reported_by"]
+        if failure and not is_reported:
+            self._report_failure(self.last_step, failure)
         return decision["attempt"]
 
+    def _report_failure(self, step: int, reason: str) -> None:
+        self._on_report(
+            Report(
+                save=self._save,
+                done="failed",
+                step=step,
+                reason=reason,
+            )
+        )
+
+    def _own_pieces(self, captured: Captured) -> list[Piece]:
+        """Returns the pieces of the state that this rank writes."""
+        return pieces_of(captured, self._ranks.rank, self._ranks.world_size)
+
     def wait(self, timeout_s: float) -> bool:
-        self._handle(self._uploader.finish(timeout_s, give_up=self._drop_what_cannot_complete))
+        """Waits for the save in flight. False: the time ran out, or it failed."""
+        reports = self._uploader.finish(timeout_s, give_up=self._abandon_incomplete)
+        self._handle(reports)
         return not self.busy and not self._failure
 
     def poll(self) -> None:
-        """Raises Superseded where this rank alone trains and has learnt of a newer trainer."""
+        """Handles reports. Raises Superseded if this is the only rank and it has learned of a newer
+        trainer.
+        """
         if self.busy or self._uploader.copying:
             self._handle(self._uploader.poll())
         # Several ranks learn it together, in the next save: one that left alone would leave the
@@ -324,18 +391,25 @@ class CheckpointWriter:
         if self.fenced and self._ranks.world_size == 1:
             raise Superseded(self.last_step, self.fenced)
 
-    def check_durable(self, step: int, *, timeout_s: float | None = None) -> None:
-        """Raises on every rank Superseded, or NotDurable unless `step` is committed by now."""
-        missing = self._ranks.coordinator and self.durable_step < step
-        reason = self._failure or ("its save has not finished" if missing or self.busy else "")
-        mine = {"fenced": self.fenced, "failed": reason}
-        ending = self._ranks.agree(mine, worst_ending, timeout_s=timeout_s)
+    def check_durable(
+        self,
+        step: int,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Raises Superseded or NotDurable on every rank unless `step` is committed by now."""
+        reason = self._failure
+        is_missing = self._ranks.coordinator and self.durable_step < step
+        if not reason and (is_missing or self.busy):
+            reason = "its save has not finished"
+        outcome = {"fenced": self.fenced, "failed": reason}
+        ending = self._ranks.agree(outcome, pick_worst_ending, timeout_s=timeout_s)
         if ending["fenced"]:
             raise Superseded(step, ending["fenced"])
         if ending["failed"]:
             raise NotDurable(step, f"the last state is not stored: {ending['failed']}")
 
-    def staged(self) -> None:
+    def wait_until_staged(self) -> None:
         for staging in self._stagings:
             staging.wait()
 
@@ -348,7 +422,7 @@ class CheckpointWriter:
         for report in reports:
             if report.done in ("copied", "uncopied"):
                 if self._copies:
-                    self._copies.take(report)
+                    self._copies.record_outcome(report)
                 continue
             if report.done == "committed" and report.step > self.durable_step:
                 self.durable_step = report.step
@@ -359,14 +433,15 @@ class CheckpointWriter:
                 self._failure = report.reason or "failed"
                 # The coordinator's uploader would wait for this rank's manifest until its time-out.
                 if not self._ranks.coordinator:
-                    self._ranks.store.set(f"failed/{report.save}", report.reason)
+                    key = f"failed/{report.save}"
+                    self._ranks.store.set(key, report.reason)
             else:
                 self.save_cost.persist_s = report.seconds
             self._on_report(report)
 
-    def _drop_what_cannot_complete(self) -> bool:
-        """The coordinator's uploader waits for shards that will not come if another rank's upload
-        failed.
+    def _abandon_incomplete(self) -> bool:
+        """Abandons saves of which another rank's upload failed: the coordinator's uploader would
+        wait for its shards. Returns False, so that it can serve as `give_up`.
         """
         if self._ranks.coordinator and self._ranks.world_size > 1:
             for save in self._uploader.in_flight:

@@ -1,4 +1,4 @@
-"""The random streams of the process, and generators in addition to them: read, set, and as JSON."""
+"""Read and set the random streams of the process and of other generators, as JSON."""
 
 import random
 import sys
@@ -17,21 +17,27 @@ Packed = Any
 
 
 class Generators:
-    """Random streams in addition to the process' own."""
+    """Random streams of generators that a program has made, next to the process' own streams."""
 
     def __init__(self, generators: Iterable[torch.Generator | None]) -> None:
-        self._all = [generator for generator in generators if generator is not None]
+        self._generators = [generator for generator in generators if generator is not None]
 
     def packed(self) -> list[Packed]:
-        return [packed(generator.get_state()) for generator in self._all]
+        """Return the streams as JSON."""
+        return [_pack(generator.get_state()) for generator in self._generators]
 
     def set(self, states: list[Packed]) -> None:
-        for generator, state in zip(self._all, states, strict=True):
-            generator.set_state(unpacked(state))
+        """Set the streams to what `packed` returned."""
+        for generator, state in zip(
+            self._generators,
+            states,
+            strict=True,
+        ):
+            generator.set_state(_unpack(state))
 
 
 def stream_of(value: object) -> str | None:
-    """The state of a generator that a program has made for itself; None for anything else."""
+    """Return the state of a generator that a program has made; None for anything else."""
     if isinstance(value, random.Random):
         return repr(value.getstate())
     if isinstance(value, torch.Generator):
@@ -45,36 +51,38 @@ def stream_of(value: object) -> str | None:
 
 
 def packed_streams() -> Packed:
-    """The random streams of this process as JSON."""
-    return packed(rng_state())
+    """Return the random streams of this process as JSON."""
+    return _pack(get_rng_state())
 
 
 def set_streams(streams: Packed) -> None:
-    set_rng_state(unpacked({name: found for name, found in streams.items() if name != "own"}))
+    """Set the random streams of this process to what `packed_streams` returned."""
+    process_streams = dict(streams)
+    process_streams.pop("own", None)
+    set_rng_state(_unpack(process_streams))
 
 
-def packed(value: Any) -> Packed:
+def _pack(value: Any) -> Packed:
     if isinstance(value, torch.Tensor):
-        return {
-            "dtype": dtype_name(value.dtype),
-            "hex": bytes(memory_of(value.contiguous())).hex(),
-        }
+        data = bytes(memory_of(value.contiguous()))
+        return {"dtype": dtype_name(value.dtype), "hex": data.hex()}
     if isinstance(value, dict):
-        return {name: packed(item) for name, item in value.items()}
+        return {name: _pack(item) for name, item in value.items()}
     return value
 
 
-def unpacked(value: Packed) -> Any:
-    if isinstance(value, dict) and value.keys() == {"dtype", "hex"}:
-        return torch.frombuffer(
-            bytearray.fromhex(value["hex"]), dtype=dtype_of(value["dtype"]) or torch.uint8
-        ).clone()
-    if isinstance(value, dict):
-        return {name: unpacked(item) for name, item in value.items()}
-    return value
+def _unpack(value: Packed) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"dtype", "hex"}:
+        data = bytearray.fromhex(value["hex"])
+        dtype = dtype_of(value["dtype"]) or torch.uint8
+        return torch.frombuffer(data, dtype=dtype).clone()
+    return {name: _unpack(item) for name, item in value.items()}
 
 
-def rng_state() -> dict[str, Any]:
+def get_rng_state() -> dict[str, Any]:
+    """Return the random streams of this process: PyTorch, Python, and CUDA and NumPy if in use."""
     version, internal, gauss = random.getstate()
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -84,41 +92,43 @@ def rng_state() -> dict[str, Any]:
             "gauss": gauss,
         },
     }
-    # To ask a GPU that is not used would initialise it: a context takes hundreds of megabytes of
+    # A request to an unused GPU would initialise it, and a context takes hundreds of megabytes of
     # its memory.
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
-    # Only a program that has imported it can have drawn from it. Through sys.modules:
-    # `numpy.random` as an attribute would import it, and with it whatever file next to the user's
-    # script has the name of one of its needs.
-    generator = sys.modules.get("numpy.random")
-    if generator is not None:
-        name, keys, position, has_gauss, cached = generator.get_state()
-        if name == "MT19937":
-            keys = torch.from_numpy(keys.astype("int64"))
-            state["numpy"] = {
-                "keys": keys,
-                "at": int(position),
-                "gauss": int(has_gauss),
-                "cached": float(cached),
-            }
+    # Only a program that has imported NumPy can have drawn from it. Through sys.modules:
+    # `numpy.random` as an attribute would import it, and with it any file next to the user's script
+    # that has the name of one of its dependencies.
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is None:
+        return state
+    name, keys, position, has_gauss, cached = numpy_random.get_state()
+    if name == "MT19937":
+        state["numpy"] = {
+            "keys": torch.from_numpy(keys.astype("int64")),
+            "at": int(position),
+            "gauss": int(has_gauss),
+            "cached": float(cached),
+        }
     return state
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Set the random streams of this process to what `get_rng_state` returned."""
     torch.set_rng_state(state["torch"])
     random.setstate(_python_state(state["python"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
     if "numpy" in state and find_spec("numpy") is not None:
-        # Imported here if need be: the program may do so only later, and would then draw from a
+        # Imported here if need be: the program may import it only later, and would then draw from a
         # fresh seed.
         import_module("numpy.random").set_state(_numpy_state(state["numpy"]))
 
 
 def check_rng_state(state: Any) -> None:
-    """Raises Damaged unless generators take it. Tried on generators of its own: those of the
-    program stay.
+    """Raise Damaged unless generators accept the state.
+
+    It is tried on new generators; those of the program do not change.
     """
     try:
         torch.Generator().set_state(state["torch"])
@@ -137,12 +147,13 @@ def check_rng_state(state: Any) -> None:
 
 
 def _python_state(saved: Mapping[str, Any]) -> tuple[Any, ...]:
-    return saved["version"], tuple(saved["state"].tolist()), saved["gauss"]
+    internal = tuple(saved["state"].tolist())
+    return saved["version"], internal, saved["gauss"]
 
 
 def _numpy_state(saved: Mapping[str, Any]) -> tuple[Any, ...]:
     keys = saved["keys"].numpy().astype("uint32")
-    # NumPy does not look at it, and would read the memory there.
+    # NumPy does not check the position, and would read the memory there.
     if not 0 <= saved["at"] <= len(keys):
         raise ValueError("the position is outside the state")
     return "MT19937", keys, saved["at"], saved["gauss"], saved["cached"]

@@ -1,22 +1,24 @@
 """Tensors as memory: whether one can be stored, and which bytes of the state this rank writes.
 
-Of a sharded tensor a rank writes its boxes, of the replicated ones its share. A plain tensor is one
-box of offset and extent. A DTensor is one, or several where its mesh interleaves ranks on an axis:
-FSDP over tensor parallelism shards one axis twice, and not always into one stretch. Pure: every
-rank computes the same split from the same state, so nothing is exchanged.
+A rank writes its boxes of each sharded tensor, and its share of the replicated tensors. A plain
+tensor is one box of offset and extent. A DTensor is one box, or several if its mesh interleaves
+ranks on an axis: FSDP over tensor parallelism shards one axis twice, and not always into one
+interval. Every rank computes the same split from the same state, so nothing is exchanged.
 """
 
 import ctypes
 import itertools
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import torch
 
-from holdfast.checkpoint.format import TensorPart
+from holdfast.checkpoint.format import Sizes, TensorPart
+from holdfast.checkpoint.format.dtypes import dtype_of
 from holdfast.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,73 +28,98 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoint.state import Captured
 
-# PyTorch names these and cannot copy them.
-NO_KERNEL = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)} | {
+Tensors = dict[str, torch.Tensor]
+"""Tensors by their keys in a checkpoint."""
+
+# PyTorch has names for these dtypes, but cannot copy them.
+NO_KERNEL = {
+    "int1",
+    "int2",
+    "int3",
+    "int4",
+    "int5",
+    "int6",
+    "int7",
+    "uint1",
+    "uint2",
+    "uint3",
+    "uint4",
+    "uint5",
+    "uint6",
+    "uint7",
     "quint2x4",
     "quint4x2",
 }
 
 
-def storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
-    """The live tensor without its graph. Raises InputError."""
+def detach_storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
+    """Return the live tensor without its graph. Raises InputError if it cannot be stored."""
     # First: every other call on a lazy parameter raises.
     if torch.nn.parameter.is_lazy(tensor):
-        raise _refused(
+        raise _memory_error(
             key,
             "a parameter without a shape",
             "run one batch through the lazy module before the start",
         )
     if type(tensor).__name__ == "ShardedTensor":
-        raise _refused(
+        raise _memory_error(
             key,
             "a ShardedTensor of FSDP1",
             "give FSDP a device_mesh, or use fully_shard (FSDP2): DTensors",
         )
-    if (
-        tensor.is_nested
-        or tensor.layout is not torch.strided
-        or tensor.is_quantized
-        or tensor.device.type == "meta"
-    ):
-        kind = "nested, " if tensor.is_nested else "quantized, " if tensor.is_quantized else ""
+    kind = ""
+    if tensor.is_nested:
+        kind = "nested, "
+    elif tensor.is_quantized:
+        kind = "quantized, "
+    is_dense = tensor.layout is torch.strided and not kind
+    if not is_dense or tensor.device.type == "meta":
         got = f"layout {tensor.layout}, {kind}device {tensor.device}"
-        raise _refused(key, got, "convert it to a dense tensor, or leave it out of the state")
+        raise _memory_error(
+            key,
+            got,
+            "convert it to a dense tensor, or leave it out of the state",
+        )
     tensor = tensor.detach()
     local = local_of(tensor)
-    # A copy would unwrap it, and what comes back would be another tensor than the one that was
-    # saved.
+    # A copy would unwrap it, and the restored tensor would differ from the saved one.
     if hasattr(type(local), "__tensor_flatten__"):
-        raise _refused(
+        raise _memory_error(
             key,
             f"a {type(local).__name__}, which wraps other tensors",
             "save the tensors that it wraps",
         )
-    if str(local.dtype).removeprefix("torch.") in NO_KERNEL:
-        raise _refused(
+    if dtype_name(local.dtype) in NO_KERNEL:
+        raise _memory_error(
             key, f"{local.dtype}, which PyTorch cannot copy", "save its .view(torch.uint8)"
         )
     if local.is_conj() or local.is_neg():
-        raise _refused(
+        raise _memory_error(
             key, "a conjugated or negated view", "save its .resolve_conj() or .resolve_neg()"
         )
     if overlaps_itself(local):
-        raise _refused(
+        raise _memory_error(
             key, f"an expanded tensor, strides {local.stride()}", "save its .contiguous()"
         )
     return tensor
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements may be one memory, which cannot be filled in parallel pieces."""
+    """Return whether elements may share memory, which then cannot be filled in parallel."""
     reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    axes = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, size in sorted(axes):
         if size > 1 and stride <= reach:
             return tensor.numel() > 0
         reach += stride * (size - 1)
     return False
 
 
-def _refused(key: str, got: str, fix: str) -> InputError:
+def _memory_error(
+    key: str,
+    got: str,
+    fix: str,
+) -> InputError:
     return InputError(
         f"tensor {key} has no plain memory to store",
         got=got,
@@ -102,6 +129,7 @@ def _refused(key: str, got: str, fix: str) -> InputError:
 
 
 def as_dtensor(tensor: torch.Tensor) -> "DTensor | None":
+    """Return the tensor as a DTensor; None if it is none."""
     package = sys.modules.get("torch.distributed.tensor")
     # Absent in a package that another thread is just importing.
     kind = getattr(package, "DTensor", None)
@@ -111,27 +139,25 @@ def as_dtensor(tensor: torch.Tensor) -> "DTensor | None":
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's memory, without its graph."""
+    """Return this rank's part of a tensor, without its graph."""
     # No full_tensor(): it is a collective, and a save must not contain one.
     sharded = as_dtensor(tensor)
     return (tensor if sharded is None else sharded.to_local()).detach()
 
 
 def memory_at(tensor: torch.Tensor) -> int:
-    """Address of the memory behind it, of this rank's part for a DTensor; -1 where it has none of
-    its own.
-    """
+    """Return the address of the storage of this rank's part; -1 if it has no storage of its own."""
     try:
         return local_of(tensor).untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):  # a subclass that wraps other tensors
+    # Raised by a subclass that wraps other tensors.
+    except (NotImplementedError, RuntimeError):
         return -1
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a dense, contiguous CPU tensor, writable and not copied; they keep the tensor
-    alive.
+    """Return the bytes of a dense, contiguous CPU tensor, writable and not copied.
 
-    Not by way of NumPy, which PyTorch does not bring along.
+    The bytes keep the tensor alive. NumPy would offer the same, but PyTorch does not install it.
     """
     count = tensor.numel() * tensor.element_size()
     if count:
@@ -146,43 +172,43 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def dtype_of(name: str) -> torch.dtype | None:
-    """None for a name that is no dtype of this PyTorch."""
-    found = getattr(torch, name, None) if name.isidentifier() else None
-    return found if isinstance(found, torch.dtype) else None
-
-
 def saved_dtype(part: TensorPart) -> torch.dtype:
     dtype = dtype_of(part.dtype)
-    # checked when the step was opened, or named by this process
+    # The name was checked when the step was opened, or comes from this process.
     assert dtype is not None, part.dtype
     return dtype
 
 
-# A stretch of an axis: where it begins in the local tensor and in the whole one, and its length.
-Stretch = tuple[int, int, int]
+# An interval of an axis: its start in the local tensor, its start in the whole one, its length.
+Interval = tuple[int, int, int]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Box:
-    """A tensor's part that lives on this rank."""
+    """A part of a tensor that is stored on this rank."""
 
     key: str
     local: torch.Tensor
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
+    shape: Sizes
+    """Shape of the whole tensor."""
+    offset: Sizes
     owned: bool
-    """False where a lower rank of a replicated dimension writes the same box."""
+    """False if a lower rank of a replicated dimension writes the same box."""
 
     @property
     def bytes(self) -> int:
         return self.local.numel() * self.local.element_size()
 
 
-def boxes_of(key: str, tensor: torch.Tensor) -> list[Box]:
-    """At least one; of no elements where this rank holds nothing."""
+def list_boxes(key: str, tensor: torch.Tensor) -> list[Box]:
+    """Return this rank's boxes of a tensor: at least one, without elements if it holds none."""
     local = local_of(tensor)
     shape = tuple(tensor.shape)
+    origin = (0,) * tensor.ndim
     sharded = as_dtensor(tensor)
     if sharded is None:
         return [
@@ -190,7 +216,7 @@ def boxes_of(key: str, tensor: torch.Tensor) -> list[Box]:
                 key=key,
                 local=local,
                 shape=shape,
-                offset=(0,) * tensor.ndim,
+                offset=origin,
                 owned=True,
             )
         ]
@@ -201,143 +227,217 @@ def boxes_of(key: str, tensor: torch.Tensor) -> list[Box]:
             allowed="Shard and Replicate placements",
             fix="redistribute it before it is part of the state",
         )
-    coordinate = sharded.device_mesh.get_coordinate()
-    # Of a replicated mesh axis the first writes. Not by isinstance(Shard): strided shards are of
-    # another class.
-    first = coordinate is not None and all(
-        not placement.is_replicate() or at == 0
-        for placement, at in zip(sharded.placements, coordinate, strict=True)
-    )
+    is_writer = _writes_replicas(sharded)
     if not local.numel():
-        owned = first and not tensor.numel()
+        owned = is_writer and not tensor.numel()
         return [
             Box(
                 key=key,
                 local=local,
                 shape=shape,
-                offset=(0,) * tensor.ndim,
+                offset=origin,
                 owned=owned,
             )
         ]
-    axes = _stretches(shape, sharded.device_mesh, tuple(sharded.placements))
+    axes = _list_intervals(
+        shape,
+        sharded.device_mesh,
+        tuple(sharded.placements),
+    )
     _check_local(key, local, axes)
     boxes: list[Box] = []
-    for chosen in itertools.product(*axes):
-        part = local[tuple(slice(start, start + length) for start, _, length in chosen)]
-        boxes.append(
-            Box(
-                key=key,
-                local=part,
-                shape=shape,
-                offset=tuple(at for _, at, _ in chosen),
-                owned=first,
-            )
+    for intervals in itertools.product(*axes):
+        slices: list[slice] = []
+        offset: list[int] = []
+        for local_start, whole_start, length in intervals:
+            slices.append(slice(local_start, local_start + length))
+            offset.append(whole_start)
+        box = Box(
+            key=key,
+            local=local[tuple(slices)],
+            shape=shape,
+            offset=tuple(offset),
+            owned=is_writer,
         )
+        boxes.append(box)
     return boxes
 
 
+def _writes_replicas(sharded: "DTensor") -> bool:
+    """Return whether this rank is the first on every replicated axis of the mesh."""
+    coordinate = sharded.device_mesh.get_coordinate()
+    if coordinate is None:
+        return False
+    # Not by isinstance(Shard): strided shards are of another class.
+    for placement, index in zip(
+        sharded.placements,
+        coordinate,
+        strict=True,
+    ):
+        if placement.is_replicate() and index != 0:
+            return False
+    return True
+
+
 @lru_cache(maxsize=65_536)  # called for every tensor of every save
-def _stretches(
-    shape: tuple[int, ...], mesh: "DeviceMesh", placements: "tuple[Placement, ...]"
-) -> tuple[tuple[Stretch, ...], ...]:
-    """For each axis, what this rank holds of it."""
+def _list_intervals(
+    shape: Sizes,
+    mesh: "DeviceMesh",
+    placements: "tuple[Placement, ...]",
+) -> tuple[tuple[Interval, ...], ...]:
+    """Return the intervals that this rank holds, for each axis."""
     from torch.distributed.tensor import Shard
 
     if all(placement.is_replicate() or type(placement) is Shard for placement in placements):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        extents, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
-        return tuple(((0, at, length),) for at, length in zip(offsets, extents, strict=True))
-    return tuple(_runs(_indices(axis, shape, mesh, placements)) for axis in range(len(shape)))
+        extents, offsets = compute_local_shape_and_global_offset(
+            shape,
+            mesh,
+            placements,
+        )
+        axes = zip(offsets, extents, strict=True)
+        # One interval for each axis.
+        return tuple(((0, offset, length),) for offset, length in axes)
+    intervals: list[tuple[Interval, ...]] = []
+    for axis in range(len(shape)):
+        indices = _list_indices(
+            axis,
+            shape,
+            mesh,
+            placements,
+        )
+        intervals.append(_join(indices))
+    return tuple(intervals)
 
 
-def _indices(
+def _list_indices(
     axis: int,
-    shape: tuple[int, ...],
+    shape: Sizes,
     mesh: "DeviceMesh",
     placements: "tuple[Placement, ...]",
 ) -> list[int]:
-    """Which elements of the axis this rank holds: the placements themselves split a list of all of
-    them.
+    """Return the elements of the axis that this rank holds.
+
+    The placements themselves split a tensor of all indices.
     """
-    held = torch.arange(shape[axis]).view([-1 if one == axis else 1 for one in range(len(shape))])
+    view = [1] * len(shape)
+    view[axis] = -1
+    indices = torch.arange(shape[axis]).view(view)
     coordinate = mesh.get_coordinate() or []
     for dimension, placement in enumerate(placements):
         if getattr(placement, "dim", None) == axis:
             split = placement._split_tensor  # pyright: ignore[reportAttributeAccessIssue]
             chunks, _ = split(
-                held,
+                indices,
                 mesh.size(dimension),
                 with_padding=False,
                 contiguous=False,
             )
-            held = chunks[coordinate[dimension]]
-    return held.flatten().tolist()
+            indices = chunks[coordinate[dimension]]
+    return indices.flatten().tolist()
 
 
-def _runs(indices: list[int]) -> tuple[Stretch, ...]:
-    cuts = [
-        0,
-        *(n for n in range(1, len(indices)) if indices[n] != indices[n - 1] + 1),
-        len(indices),
-    ]
-    return tuple((start, indices[start], end - start) for start, end in itertools.pairwise(cuts))
+def _join(indices: list[int]) -> tuple[Interval, ...]:
+    """Join consecutive indices to intervals."""
+    intervals: list[Interval] = []
+    start = 0
+    for end in range(1, len(indices) + 1):
+        is_last = end == len(indices)
+        if is_last or indices[end] != indices[end - 1] + 1:
+            length = end - start
+            intervals.append((start, indices[start], length))
+            start = end
+    return tuple(intervals)
 
 
-def _check_local(key: str, local: torch.Tensor, axes: tuple[tuple[Stretch, ...], ...]) -> None:
-    # What is computed from placements is a claim; the memory that is there must confirm it.
-    computed = tuple(sum(length for _, _, length in runs) for runs in axes)
-    if computed != tuple(local.shape):
+def _check_local(
+    key: str,
+    local: torch.Tensor,
+    axes: tuple[tuple[Interval, ...], ...],
+) -> None:
+    # What is computed from placements is a claim; the memory of this rank must confirm it.
+    computed: list[int] = []
+    for intervals in axes:
+        length = sum(interval[2] for interval in intervals)
+        computed.append(length)
+    if computed != list(local.shape):
         raise InputError(
             f"layout of tensor {key} is not understood",
-            got=f"a local part of {list(local.shape)}, computed {list(computed)}",
+            got=f"a local part of {list(local.shape)}, computed {computed}",
             allowed="placements that describe the local part",
             fix="redistribute it to Shard and Replicate placements before it is part of the state",
         )
 
 
-# Tensors begin at multiples of it in a stream: any dtype may be viewed there.
+# Tensors begin at multiples of this in a stream, so that any dtype may be viewed there.
 ALIGN = 64
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Piece:
+    """A box that this rank writes, and its description in the manifest."""
+
     part: TensorPart
     local: torch.Tensor
 
 
-def pieces_of(captured: "Captured", rank: int, world_size: int) -> list[Piece]:
+def pieces_of(
+    captured: "Captured",
+    rank: int,
+    world_size: int,
+) -> list[Piece]:
+    """Return the pieces of a state that this rank writes, in the order of its stream."""
+    pieces: list[Piece] = []
+    offset = 0
+    for box in _assign_boxes(captured, rank, world_size):
+        part = _make_part(box, offset)
+        pieces.append(Piece(part=part, local=box.local))
+        aligned_bytes = math.ceil(box.bytes / ALIGN) * ALIGN
+        offset += aligned_bytes
+    return pieces
+
+
+def _assign_boxes(
+    captured: "Captured",
+    rank: int,
+    world_size: int,
+) -> Iterator[Box]:
     load = [0] * world_size
-    mine: list[Box] = []
     for key, tensor in captured.tensors.items():
-        boxes = boxes_of(key, tensor)
+        boxes = list_boxes(key, tensor)
         if as_dtensor(tensor) is not None or key in captured.per_rank:
-            mine += [box for box in boxes if box.owned]
+            for box in boxes:
+                if box.owned:
+                    yield box
             continue
         (box,) = boxes
         # The least loaded rank, in the order of keys: the same on every rank, whatever its timing.
         writer = load.index(min(load))
         load[writer] += box.bytes
         if writer == rank:
-            mine.append(box)
-    places = itertools.accumulate((math.ceil(box.bytes / ALIGN) * ALIGN for box in mine), initial=0)
-    return [
-        Piece(part=_part_of(box, at), local=box.local)
-        for box, at in zip(mine, places, strict=False)
-    ]
+            yield box
 
 
-def _part_of(box: Box, at: int) -> TensorPart:
+def _make_part(box: Box, stream_offset: int) -> TensorPart:
     return TensorPart(
         key=box.key,
         dtype=dtype_name(box.local.dtype),
         shape=box.shape,
         offset=box.offset,
         extent=tuple(box.local.shape),
-        at=at,
+        at=stream_offset,
         bytes=box.bytes,
     )
 
 
 def stream_bytes(pieces: list[Piece]) -> int:
-    return pieces[-1].part.at + pieces[-1].part.bytes if pieces else 0
+    """Return the length of the stream of a rank's pieces."""
+    if not pieces:
+        return 0
+    end = pieces[-1].part
+    return end.at + end.bytes

@@ -1,9 +1,8 @@
-"""Data that a resumed run goes on with at the same sample: `data = track(loader)`, and `data` is an
-entry of the state.
+"""Resume data at the same sample: `data = track(loader)`, with `data` as an entry of the state.
 
-What was consumed counts, and not what workers have read ahead. An order that a sampler draws from a
-random stream is drawn again from the stream as it was, and what comes before the place is skipped
-without being read.
+The consumed samples count, not those that workers have read ahead. An order that a sampler draws
+from a random stream is drawn again from the stream as it was. The samples before the position are
+skipped without being read.
 """
 
 import multiprocessing
@@ -25,15 +24,20 @@ from holdfast.checkpoint.state.random_streams import Generators, Packed, packed_
 from holdfast.support.errors import InputError
 
 
-def track(source: Any, *, ahead: int = 0) -> Any:
-    """`source`, whose place belongs to the checkpoint: give the result to the state, and iterate
-    over it or call it.
+def track(
+    source: Any,
+    *,
+    ahead: int = 0,
+) -> Any:
+    """Wrap `source` so that its position is part of the checkpoint.
 
-    A DataLoader, a sampler or another iterable that begins again each time: resumes behind the
-    batches that were yielded. A function that draws a batch from the random streams: `ahead` of its
-    results are not yet used when tick() is called, as in a loop that prefetches. Raises InputError
-    for anything else; what keeps its place by a state_dict() of its own is an entry of the state
-    without this.
+    Give the result to the state, and iterate over it or call it. A DataLoader, a sampler or another
+    iterable that restarts with each iteration resumes behind the batches that were yielded. A
+    function that draws a batch from the random streams resumes behind the results that were used:
+    `ahead` of them are not yet used when tick() is called, as in a loop that prefetches.
+
+    Raises InputError for anything else. An object with a state_dict() of its own keeps its
+    position, and is an entry of the state without this.
     """
     if isinstance(source, TrackedIterable | TrackedDraw):
         return source
@@ -48,13 +52,15 @@ def track(source: Any, *, ahead: int = 0) -> Any:
             fix="give the object itself to the state",
         )
     if isinstance(source, DataLoader):
-        plain = source.batch_sampler is not None and not isinstance(source.dataset, IterableDataset)
-        return TrackedLoader(source) if plain else TrackedIterable(source)
+        is_stream = isinstance(source.dataset, IterableDataset)
+        if source.batch_sampler is None or is_stream:
+            return TrackedIterable(source)
+        return TrackedLoader(source)
     if isinstance(source, Iterator):
         raise InputError(
             "an iterator cannot restart",
             got=type(source).__name__,
-            allowed="what an iterator is made of, or a function that draws a batch",
+            allowed="the iterable behind it, or a function that draws a batch",
             fix="track(loader) instead of track(iter(loader)), or track(draw, ahead=1)",
         )
     if isinstance(source, Iterable):
@@ -70,16 +76,17 @@ def track(source: Any, *, ahead: int = 0) -> Any:
 
 
 class TrackedIterable:
-    """Any iterable: after a restart it is begun with the streams that it began with, and what was
-    consumed is dropped.
+    """An iterable that is iterated again after a restart, with the random streams of its start.
+
+    The items that were consumed are dropped.
     """
 
     def __init__(self, source: Iterable[Any]) -> None:
         self._source = source
         self.epoch = 0
-        """Passes that were finished."""
+        """Number of finished passes."""
         self._done = 0
-        self._began = packed_streams()
+        self._start_streams = packed_streams()
         self._resumed = False
 
     def __len__(self) -> int:
@@ -91,48 +98,49 @@ class TrackedIterable:
         for item in iterator:
             self._done += 1
             yield item
-        # Only here: a loop that leaves by `break` is still within its epoch, and resumes there.
-        self.epoch = self.epoch + 1
+        # Only here: a loop that ends by `break` is still within its epoch, and resumes there.
+        self.epoch += 1
         self._done = 0
 
     def _new_epoch(self) -> Iterator[Any]:
         self._done = 0
-        self._began = packed_streams()
+        self._start_streams = packed_streams()
         return iter(self._source)
 
     def _resume(self) -> Iterator[Any]:
-        now = packed_streams()
-        set_streams(self._began)
+        present = packed_streams()
+        set_streams(self._start_streams)
         iterator = iter(self._source)
-        # consumed: a plain iterable has no start position
+        # Consumed, because a plain iterable has no start position.
         deque(islice(iterator, self._done), maxlen=0)
-        set_streams(now)
+        set_streams(present)
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        # Values and no tensors: these are kept for each rank, and ranks are at different samples.
+        # Values and no tensors: values are stored per rank, and ranks are at different samples.
         return {
             "epoch": self.epoch,
             "batch": self._done,
-            "streams": self._began,
+            "streams": self._start_streams,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch = state["epoch"]
         self._done = state["batch"]
-        self._began = state["streams"]
+        self._start_streams = state["streams"]
         self._resumed = self._done > 0
 
 
 class TrackedLoader(TrackedIterable):
-    """A DataLoader over a map-style dataset. What workers draw at random depends on the batch
-    alone, and not on which worker reads it or when: so it is the same after a restart, with any
-    number of workers.
+    """A DataLoader over a map-style dataset.
+
+    The random draws of a worker depend on the batch alone, not on the worker or the time: they are
+    the same after a restart, with any number of workers.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
-        self._order = _Order(loader)
+        self._order = _BatchOrder(loader)
         self._seed = torch.initial_seed()
         self._source = DataLoader(
             _SeededByBatch(loader.dataset),
@@ -152,19 +160,29 @@ class TrackedLoader(TrackedIterable):
 
     def _new_epoch(self) -> Iterator[Any]:
         self._done = 0
-        self._order.begin(0, None, f"{self._seed}/{self.epoch}", self.epoch)
+        self._order.begin(
+            0,
+            None,
+            f"{self._seed}/{self.epoch}",
+            self.epoch,
+        )
         return iter(self._source)
 
     def _resume(self) -> Iterator[Any]:
-        self._order.begin(self._done, self._began, f"{self._seed}/{self.epoch}", self.epoch)
-        # To make an iterator draws a seed, which the interrupted run had drawn long before.
-        now = packed_streams()
+        self._order.begin(
+            self._done,
+            self._start_streams,
+            f"{self._seed}/{self.epoch}",
+            self.epoch,
+        )
+        # A new iterator draws a seed, which the interrupted run had drawn long before.
+        present = packed_streams()
         iterator = iter(self._source)
-        set_streams(now)
+        set_streams(present)
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        self._began = self._order.drawn_at
+        self._start_streams = self._order.start_streams
         return super().state_dict() | {
             "seed": str(self._seed),
             "own": self._order.generators.packed(),
@@ -173,102 +191,134 @@ class TrackedLoader(TrackedIterable):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._seed = int(state["seed"])
-        self._order.drawn_at = self._began
-        # Between epochs the next one draws from where the generators are; within one they are drawn
-        # from again.
+        self._order.start_streams = self._start_streams
+        # Between epochs the next one draws from the generators as they are; within an epoch its
+        # order is drawn from them again.
         self._order.generators.set(state["own"])
 
 
 class TrackedDraw:
-    """A function that draws from the random streams and from nothing else that changes."""
+    """A function that draws from the random streams, and depends on nothing else that changes."""
 
     def __init__(self, draw: Callable[..., Any], ahead: int) -> None:
         self._draw = draw
-        self._before: deque[Packed] = deque(maxlen=ahead)
-        self._again: list[Packed] = []
+        self._unused: deque[Packed] = deque(maxlen=ahead)
+        """Streams before each draw whose result is not yet used."""
+        self._replay: list[Packed] = []
+        """Streams of the draws that a resumed run has to repeat."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        if not self._again:
-            self._before.append(packed_streams())
+        if not self._replay:
+            self._unused.append(packed_streams())
             return self._draw(*arguments, **options)
-        # Drawn with the streams of then, which are put back: the loop's own draws go on
-        # undisturbed.
-        now = packed_streams()
-        before = self._again.pop(0)
-        self._before.append(before)
-        set_streams(before)
-        found = self._draw(*arguments, **options)
-        set_streams(now)
-        return found
+        # Drawn with the earlier streams, then the present ones are set again: the loop's own draws
+        # do not change.
+        present = packed_streams()
+        earlier = self._replay.pop(0)
+        self._unused.append(earlier)
+        set_streams(earlier)
+        batch = self._draw(*arguments, **options)
+        set_streams(present)
+        return batch
 
     def state_dict(self) -> dict[str, Any]:
-        # Also those that a resumed run has not drawn again yet.
-        return {"before": [*self._before, *self._again]}
+        # With the draws that a resumed run has not repeated yet.
+        return {"before": [*self._unused, *self._replay]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._again = list(state["before"])
-        self._before.clear()
+        self._replay = list(state["before"])
+        self._unused.clear()
 
 
-class _Order:
-    """A batch sampler whose order can be drawn again, from a place in its middle."""
+class _BatchOrder:
+    """A batch sampler whose order can be drawn again, from a position in its middle."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        self._inner: Any = loader.batch_sampler
-        sampler: Any = getattr(self._inner, "sampler", None)
-        owners = (loader, self._inner, sampler)
-        found = {
-            id(one): one
-            for owner in owners
-            if (one := getattr(owner, "generator", None)) is not None
-        }
-        self.generators = Generators(found.values())
-        """That the loader was given."""
-        self._sampler = sampler
-        self.drawn_at: Packed = self._streams()
-        self.begin(0, None, "", 0)
+        self._batch_sampler: Any = loader.batch_sampler
+        self._sampler: Any = getattr(
+            self._batch_sampler,
+            "sampler",
+            None,
+        )
+        generators: dict[int, torch.Generator] = {}
+        for owner in (loader, self._batch_sampler, self._sampler):
+            generator = getattr(owner, "generator", None)
+            if generator is not None:
+                generators[id(generator)] = generator
+        self.generators = Generators(generators.values())
+        """Generators that the loader was given."""
+        self.start_streams: Packed = self._get_streams()
+        """Random streams from which the present order is drawn."""
+        self.begin(
+            0,
+            None,
+            "",
+            0,
+        )
 
-    def begin(self, skip: int, drawn_at: Packed, seed: str, epoch: int) -> None:
+    def begin(
+        self,
+        skip: int,
+        streams: Packed,
+        seed: str,
+        epoch: int,
+    ) -> None:
+        """Prepare the next iteration, which skips batches and draws from `streams` if not None."""
         self._skip = skip
-        self._replay = drawn_at
+        self._replay = streams
         self._seed = seed
-        for one in (self._sampler, self._inner):
-            set_epoch = getattr(one, "set_epoch", None)
+        for sampler in (self._sampler, self._batch_sampler):
+            set_epoch = getattr(sampler, "set_epoch", None)
             if set_epoch:
                 set_epoch(epoch)
 
-    def _streams(self) -> Packed:
+    def _get_streams(self) -> Packed:
         return packed_streams() | {"own": self.generators.packed()}
 
     def __len__(self) -> int:
-        return len(self._inner)
+        return len(self._batch_sampler)
 
     def __iter__(self) -> Iterator["_Batch"]:
-        now = None
-        if self._replay is not None:
-            now = packed_streams()
-            set_streams(self._replay)
-            self.generators.set(self._replay["own"])
+        if self._replay is None:
+            self.start_streams = self._get_streams()
+            batches = self._number_batches()
+        else:
+            batches = self._replay_batches(self._replay)
             self._replay = None
-        self.drawn_at = self._streams()
-        numbered = enumerate(iter(self._inner))
-        # The draw comes with the first index: taken while the streams are where they were.
-        kept = list(islice(numbered, self._skip, self._skip + 1)) if now is not None else []
-        if now is not None:
-            set_streams(now)
-        for number, indexes in chain(kept, numbered):
+        for number, indexes in batches:
             yield _Batch(indexes, f"{self._seed}/{number}")
+
+    def _number_batches(self) -> Iterator[tuple[int, list[int]]]:
+        return enumerate(iter(self._batch_sampler))
+
+    def _replay_batches(self, streams: Packed) -> Iterator[tuple[int, list[int]]]:
+        present = packed_streams()
+        set_streams(streams)
+        self.generators.set(streams["own"])
+        self.start_streams = self._get_streams()
+        batches = self._number_batches()
+        # The order is drawn with the first index, so that one is taken before the present streams
+        # are set again.
+        first = list(islice(batches, self._skip, self._skip + 1))
+        set_streams(present)
+        return chain(first, batches)
 
 
 class _Batch(list[int]):
-    """Indexes, and what random draws of their samples begin from. Sent to workers."""
+    """Indexes, and the seed for random draws of their samples. Sent to workers."""
 
-    def __init__(self, indexes: Iterable[int] = (), seed: str = "") -> None:
+    def __init__(
+        self,
+        indexes: Iterable[int] = (),
+        seed: str = "",
+    ) -> None:
         super().__init__(indexes)
         self.seed = seed
 
 
 class _SeededByBatch(torch.utils.data.Dataset[Any]):
+    """A dataset that seeds the random streams of a worker before each batch."""
+
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
@@ -276,16 +326,16 @@ class _SeededByBatch(torch.utils.data.Dataset[Any]):
         return len(self._dataset)
 
     def __getitems__(self, batch: _Batch) -> list[Any]:
-        # In the trainer's own process the streams of the checkpoint go on.
+        # In the trainer's own process the streams of the checkpoint stay in use.
         if get_worker_info() is not None:
-            _seed_all(batch.seed)
-        every = getattr(self._dataset, "__getitems__", None)
-        if every:
-            return every(list(batch))
+            _seed_streams(batch.seed)
+        get_items = getattr(self._dataset, "__getitems__", None)
+        if get_items:
+            return get_items(list(batch))
         return [self._dataset[index] for index in batch]
 
 
-def _seed_all(seed: str) -> None:
+def _seed_streams(seed: str) -> None:
     stream = random.Random(seed)
     torch.manual_seed(stream.getrandbits(63))
     random.seed(stream.getrandbits(63))
@@ -295,39 +345,38 @@ def _seed_all(seed: str) -> None:
 
 
 class Shielded:
-    """The start of a DataLoader worker that leaves SIGTERM to the trainer. A class, so that spawned
-    workers can have it.
+    """A worker_init_fn for a DataLoader, whose workers end by a SIGTERM of the trainer only.
 
-    torchrun sends SIGTERM to the whole process group. A worker that dies of it makes the trainer's
-    next batch raise, in the very step that was to be finished.
+    torchrun sends SIGTERM to the whole process group. If a worker dies of it, the trainer's next
+    batch raises, in the step that it was to finish. A class, so that spawned workers can get it.
     """
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
-        self._then = then
+        self._worker_init_fn = then
 
     def __call__(self, worker: int) -> None:
         trainer = multiprocessing.parent_process()
         if trainer and trainer.pid:
             obey_only(trainer.pid)
-        if self._then is not None:
-            self._then(worker)
+        if self._worker_init_fn is not None:
+            self._worker_init_fn(worker)
 
 
 def obey_only(trainer: int) -> None:
-    """This process ends by SIGTERM from `trainer` only."""
-    # Never ignored: multiprocessing ends what is left of an epoch by SIGTERM when the trainer
-    # exits, and then waits for it without end. Blocked and not handled: Python code of a handler
-    # would run only after the batch.
+    """Make this process end by SIGTERM from the process `trainer` only."""
+    # SIGTERM is not ignored: when the trainer exits, multiprocessing ends the remaining workers by
+    # SIGTERM, and then waits for them without a limit. It is blocked and not handled, because
+    # Python code of a handler would run only after the batch.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(
-        target=_wait_for,
+        target=_exit_on_sigterm,
         args=(trainer,),
         name="shield",
         daemon=True,
     ).start()
 
 
-def _wait_for(trainer: int) -> None:
+def _exit_on_sigterm(trainer: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != trainer:
         pass
     os._exit(0)

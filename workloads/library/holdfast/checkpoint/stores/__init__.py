@@ -1,9 +1,9 @@
 """Object stores, one module each, behind one protocol; the public names of this room."""
 
+from holdfast.checkpoint.stores.factory import Retrying as Retrying
+from holdfast.checkpoint.stores.factory import client_of as client_of
+from holdfast.checkpoint.stores.factory import open_storage as open_storage
 from holdfast.checkpoint.stores.local import LocalStorage as LocalStorage
-from holdfast.checkpoint.stores.opening import Retrying as Retrying
-from holdfast.checkpoint.stores.opening import client_of as client_of
-from holdfast.checkpoint.stores.opening import open_storage as open_storage
 from holdfast.checkpoint.stores.storage import Stat as Stat
 from holdfast.checkpoint.stores.storage import Storage as Storage
 from holdfast.checkpoint.stores.storage import crc32c as crc32c

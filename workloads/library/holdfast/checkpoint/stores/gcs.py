@@ -1,10 +1,9 @@
 """Checkpoints in a Cloud Storage bucket: one request per object, create-only by generation
 precondition.
 
-A shard is sent as one media upload. That is whole or absent like every PUT, takes no extra copy of
-the bytes, and leaves no half-done session behind a killed uploader, as a resumable upload would; a
-shard that fails is sent again whole. The store's own crc32c comes back in the answer and is
-compared.
+A shard is sent as one media upload: whole or absent like every PUT, without an extra copy of the
+bytes. A killed uploader leaves no unfinished session, as it would with a resumable upload; a shard
+that fails is sent again whole. The response holds the store's own crc32c, which is compared.
 
 Decision: infra/decisions/0023.
 """
@@ -32,7 +31,7 @@ from holdfast.checkpoint.errors import (
     StorageError,
     Transient,
 )
-from holdfast.checkpoint.stores.storage import Stat, checked_name, fill
+from holdfast.checkpoint.stores.storage import Stat, check_name, fill
 from holdfast.support.errors import InputError
 
 CONNECT_S = 10.0
@@ -41,6 +40,8 @@ _FIELDS = "items(name,size,updated,crc32c),nextPageToken"
 
 
 class GcsStorage:
+    """The objects below a prefix of a bucket."""
+
     read_bytes = 1 << 30
 
     def __init__(
@@ -50,114 +51,164 @@ class GcsStorage:
         prefix: str,
         request_s: float,
     ) -> None:
-        self._prefix = f"{checked_name(prefix)}/" if prefix else ""
+        self._prefix = f"{check_name(prefix)}/" if prefix else ""
         self._client = client
-        # For traces only, it would ask for the bucket in a thread of its own, whose retries draw
-        # from Python's `random`.
+        # For tracing, the client would request the bucket's metadata in a thread, whose retries
+        # draw from Python's `random`.
         client._bucket_metadata_cache = None
-        # A half-open connection never ends by itself: silence does, while sending and while
-        # receiving.
+        # A half-open connection never ends by itself: this limits the silence while sending and
+        # while receiving.
         self._timeout = (min(CONNECT_S, request_s), request_s)
         self._bucket = client.bucket(bucket)
         self._objects = f"storage/v1/b/{quote(bucket, safe='')}/o"
-        self._session = _session(client)
+        self._session = _make_session(client)
 
     @classmethod
-    def open(cls, *, bucket: str, prefix: str, request_s: float) -> Self:
-        """Raises InputError where the bucket cannot be listed."""
+    def open(
+        cls,
+        *,
+        bucket: str,
+        prefix: str,
+        request_s: float,
+    ) -> Self:
+        """Open a bucket with the default credentials. Raises InputError if it cannot be listed."""
         try:
-            storage = cls(gcs.Client(), bucket, prefix, request_s)
-            # One listing shows a missing bucket or right now, and not when the first save fails.
-            with suppress(Transient):  # down for a moment: the callers try again
+            storage = cls(
+                gcs.Client(),
+                bucket,
+                prefix,
+                request_s,
+            )
+            # One listing detects a missing bucket or permission now, and not at the first save.
+            # A store that is down for a moment passes: the callers try again.
+            with suppress(Transient):
                 next(storage.list(""), None)
             return storage
         except (auth.GoogleAuthError, OSError) as error:
-            raise _unusable(bucket, prefix, f"no credentials: {error}") from error
+            raise _bucket_error(
+                bucket,
+                prefix,
+                f"no credentials: {error}",
+            ) from error
         except (NotFound, Denied) as error:
-            raise _unusable(bucket, prefix, str(error)) from error
+            raise _bucket_error(bucket, prefix, str(error)) from error
 
-    def put(self, name: str, data: memoryview, crc32c: str) -> None:
-        with _translated(name):
-            answer = self._session.post(
+    def put(
+        self,
+        name: str,
+        data: memoryview,
+        crc32c: str,
+    ) -> None:
+        with _translate_errors(name):
+            response = self._session.post(
                 f"{self._client.api_endpoint}/upload/{self._objects}",
                 params={
                     "uploadType": "media",
-                    "name": self._full(name),
+                    "name": self._full_name(name),
                     "ifGenerationMatch": "0",
                 },
                 data=_Pieces(data),  # pyright: ignore[reportArgumentType]
                 headers={
                     "content-type": "application/octet-stream",
-                    "x-goog-hash": f"crc32c={_wire(crc32c)}",
+                    "x-goog-hash": f"crc32c={_encode_crc32c(crc32c)}",
                 },
                 timeout=self._timeout,
             )
-        if answer.status_code != requests.codes.ok:
-            raise _refused(answer.status_code, name, answer.text)
-        body: dict[str, Any] = answer.json()
-        # The store's answer names what it stored; bytes that changed on the way are sent again
+        if response.status_code != requests.codes.ok:
+            raise _make_error(
+                response.status_code,
+                name,
+                response.text,
+            )
+        body: dict[str, Any] = response.json()
+        # The response describes the stored object; bytes that changed on the way are sent again
         # under the same name.
-        if int(body["size"]) != len(data) or body.get("crc32c", _wire(crc32c)) != _wire(crc32c):
+        expected = _encode_crc32c(crc32c)
+        same_size = int(body["size"]) == len(data)
+        same_checksum = body.get("crc32c", expected) == expected
+        if not same_size or not same_checksum:
             with suppress(StorageError):
                 self.delete(name)
             raise Transient(
                 f"{name}: arrived with {body['size']} bytes, crc32c {body.get('crc32c')}"
             )
 
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        if not len(into):  # there is no range of no bytes
+    def read_into(
+        self,
+        name: str,
+        start: int,
+        into: memoryview,
+    ) -> None:
+        # An empty range cannot be requested.
+        if not len(into):
             self.stat(name)
             return
         # Identity: a transparently unzipped object would have another length than its range.
-        headers = {"range": f"bytes={start}-{start + len(into) - 1}", "accept-encoding": "identity"}
+        last = start + len(into) - 1
+        headers = {"range": f"bytes={start}-{last}", "accept-encoding": "identity"}
+        quoted_name = quote(self._full_name(name), safe="")
+        path = f"{self._objects}/{quoted_name}"
         with (
-            _translated(name),
+            _translate_errors(name),
             self._session.get(
-                f"{self._client.api_endpoint}/download/{self._objects}/{quote(self._full(name), safe='')}",
+                f"{self._client.api_endpoint}/download/{path}",
                 params={"alt": "media"},
                 headers=headers,
                 timeout=self._timeout,
                 stream=True,
-            ) as answer,
+            ) as response,
         ):
-            if answer.status_code == requests.codes.requested_range_not_satisfiable:
+            if response.status_code == requests.codes.requested_range_not_satisfiable:
                 raise EOFError(f"{name} ends before byte {start}")
-            if answer.status_code not in (requests.codes.ok, requests.codes.partial_content):
-                raise _refused(answer.status_code, name, answer.text)
-            # Emulators and proxies ignore ranges and send all of it: what comes before must be read
-            # and dropped.
-            if answer.status_code == requests.codes.ok and start:  # a server that knows no ranges
-                fill(memoryview(bytearray(start)), name, answer.raw.readinto)
-            fill(into, name, answer.raw.readinto)
+            if response.status_code not in (requests.codes.ok, requests.codes.partial_content):
+                raise _make_error(
+                    response.status_code,
+                    name,
+                    response.text,
+                )
+            # Emulators and proxies that ignore ranges send the whole object: the bytes before the
+            # range are read and dropped.
+            if response.status_code == requests.codes.ok and start:
+                fill(
+                    memoryview(bytearray(start)),
+                    name,
+                    response.raw.readinto,
+                )
+            fill(into, name, response.raw.readinto)
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        below = self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
-        with _translated(prefix):
-            found = self._client.list_blobs(
+        below = self._prefix + (f"{check_name(prefix)}/" if prefix else "")
+        with _translate_errors(prefix):
+            blobs = self._client.list_blobs(
                 self._bucket,
                 prefix=below,
                 fields=_FIELDS,
                 retry=None,
                 timeout=self._timeout,
             )
-            for blob in found:
-                yield self._stat_of(blob)
+            for blob in blobs:
+                yield self._make_stat(blob)
 
     def stat(self, name: str) -> Stat:
-        with _translated(name):
-            blob = self._bucket.get_blob(self._full(name), retry=None, timeout=self._timeout)
+        with _translate_errors(name):
+            blob = self._bucket.get_blob(
+                self._full_name(name),
+                retry=None,
+                timeout=self._timeout,
+            )
         if blob is None:
             raise NotFound(f"{name}: no such object")
-        return self._stat_of(blob)
+        return self._make_stat(blob)
 
     def delete(self, name: str) -> None:
-        with suppress(NotFound), _translated(name):
-            self._bucket.blob(self._full(name)).delete(retry=None, timeout=self._timeout)
+        with suppress(NotFound), _translate_errors(name):
+            blob = self._bucket.blob(self._full_name(name))
+            blob.delete(retry=None, timeout=self._timeout)
 
-    def _full(self, name: str) -> str:
-        return self._prefix + checked_name(name)
+    def _full_name(self, name: str) -> str:
+        return self._prefix + check_name(name)
 
-    def _stat_of(self, blob: gcs.Blob) -> Stat:
+    def _make_stat(self, blob: gcs.Blob) -> Stat:
         return Stat(
             name=str(blob.name).removeprefix(self._prefix),
             bytes=int(blob.size or 0),
@@ -167,10 +218,9 @@ class GcsStorage:
 
 
 class _Pieces:
-    """Memory to send without copies, in pieces, because a socket's time-out is for all of one
-    `sendall`.
+    """Memory to send without copies, in pieces: a socket's timeout covers one whole `sendall`.
 
-    Iterated again: after a refreshed token the session sends its request again.
+    It can be iterated again, because the session repeats a request after it refreshed its token.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -188,12 +238,16 @@ _BROKEN = (auth.TransportError, requests.RequestException, urllib3.exceptions.HT
 
 
 @contextmanager
-def _translated(name: str) -> Generator[None]:
-    """Around calls of the client: what it raises becomes an error of the library."""
+def _translate_errors(name: str) -> Generator[None]:
+    """Turn the errors of the client into those of the library."""
     try:
         yield
     except api.GoogleAPICallError as error:
-        raise _refused(int(error.code or 0), name, str(error.message)) from error
+        raise _make_error(
+            int(error.code or 0),
+            name,
+            str(error.message),
+        ) from error
     except _BROKEN as error:
         raise Transient(f"{name}: {error}") from error
     except auth.GoogleAuthError as error:
@@ -201,24 +255,32 @@ def _translated(name: str) -> Generator[None]:
 
 
 _BY_STATUS: dict[int, type[StorageError]] = {
-    **dict.fromkeys((401, 403), Denied),
+    401: Denied,
+    403: Denied,
     404: NotFound,
     412: AlreadyExists,
-    # 409: two conditional writes of one name at once; the next try shows who won.
-    **dict.fromkeys((408, 409, 429), Transient),
+    # 409: two conditional writes of one name at once; the next try shows which one won.
+    408: Transient,
+    409: Transient,
+    429: Transient,
 }
 
 
-def _refused(code: int, name: str, text: str) -> StorageError:
-    kind = _BY_STATUS.get(code, Transient if code == 0 or code >= 500 else StorageError)
-    # Spent quota and missing permission share a code, and only the first goes away by itself.
+def _make_error(
+    code: int,
+    name: str,
+    text: str,
+) -> StorageError:
+    default = Transient if code == 0 or code >= 500 else StorageError
+    kind = _BY_STATUS.get(code, default)
+    # An exhausted quota and a missing permission share a code; only the quota recovers by itself.
     if code == 403 and "quota" in text.lower():
         kind = Full
     return kind(f"{name}: HTTP {code} {text[:200]}")
 
 
-def _session(client: Any) -> requests.Session:
-    """With a pool of connections for shards in parallel, and no retries of its own."""
+def _make_session(client: Any) -> requests.Session:
+    """Make a session without retries, with a pool of connections for shards in parallel."""
     credentials = client._credentials
     if isinstance(credentials, AnonymousCredentials):
         session = requests.Session()
@@ -230,11 +292,15 @@ def _session(client: Any) -> requests.Session:
     return session
 
 
-def _wire(crc32c: str) -> str:
+def _encode_crc32c(crc32c: str) -> str:
     return base64.b64encode(bytes.fromhex(crc32c)).decode()
 
 
-def _unusable(bucket: str, prefix: str, got: str) -> InputError:
+def _bucket_error(
+    bucket: str,
+    prefix: str,
+    got: str,
+) -> InputError:
     return InputError(
         f"checkpoint bucket gs://{bucket}/{prefix} cannot be used",
         got=got[:300],

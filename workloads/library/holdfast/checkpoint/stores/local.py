@@ -27,32 +27,42 @@ from holdfast.checkpoint.errors import (
     StorageError,
     Transient,
 )
-from holdfast.checkpoint.stores.storage import Stat, checked_name, fill, random_hex
+from holdfast.checkpoint.stores.storage import Stat, check_name, fill, random_hex
 from holdfast.support.errors import InputError
 
-# Objects being written; not listed. What a killed writer left there goes after an hour.
+# Folder of objects that are being written; not listed. Files of a killed writer are deleted after
+# an hour.
 INCOMING = ".incoming"
 INCOMING_MAX_AGE_S = 3_600.0
 DIRECT_MIN_BYTES = 1 << 20
 
 _KINDS: dict[int, type[StorageError]] = {
     errno.EEXIST: AlreadyExists,
-    # A folder, a link to itself or a file in the place of a folder: no object of that name, and a
+    # A folder, a link to itself or a file in place of a folder: no object has that name, and a
     # retry does not help.
-    **dict.fromkeys((errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.ENOTDIR), NotFound),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Denied),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), Full),
+    errno.ENOENT: NotFound,
+    errno.EISDIR: NotFound,
+    errno.ELOOP: NotFound,
+    errno.ENOTDIR: NotFound,
+    errno.EACCES: Denied,
+    errno.EPERM: Denied,
+    errno.EROFS: Denied,
+    errno.ENOSPC: Full,
+    errno.EDQUOT: Full,
+    errno.EFBIG: Full,
 }
 # File systems without hard links, such as FUSE mounts of buckets, answer one of these.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def refused(error: OSError, name: str) -> StorageError:
+def _translate(error: OSError, name: str) -> StorageError:
     kind = _KINDS.get(error.errno or 0, Transient)
     return kind(f"{name}: {error.strerror}")
 
 
 class LocalStorage:
+    """The objects below a folder."""
+
     read_bytes = 4 << 20
 
     def __init__(self, root: Path) -> None:
@@ -60,7 +70,7 @@ class LocalStorage:
 
     @classmethod
     def open(cls, path: str) -> Self:
-        """Raises InputError where the folder cannot be made or written."""
+        """Open a folder, and create it if needed. Raises InputError if it cannot be used."""
         root = Path(path).expanduser().absolute()
         try:
             (root / INCOMING).mkdir(parents=True, exist_ok=True)
@@ -75,15 +85,20 @@ class LocalStorage:
         storage._drop_stale_incoming()
         return storage
 
-    def put(self, name: str, data: memoryview, crc32c: str) -> None:
+    def put(
+        self,
+        name: str,
+        data: memoryview,
+        crc32c: str,
+    ) -> None:
         # Written under another name first: a reader must see all of an object or nothing.
-        target = self._root / checked_name(name)
+        target = self._root / check_name(name)
         incoming = self._root / INCOMING / random_hex(8)
         try:
             _write_new(incoming, data)
             self._publish(incoming, target)
         except OSError as error:
-            raise refused(error, name) from error
+            raise _translate(error, name) from error
         finally:
             with suppress(OSError):
                 incoming.unlink(missing_ok=True)
@@ -101,49 +116,57 @@ class LocalStorage:
         for folder in (target.parent, *created):
             _flush_folder(folder)
 
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
+    def read_into(
+        self,
+        name: str,
+        start: int,
+        into: memoryview,
+    ) -> None:
         try:
-            with _opened(self._root / checked_name(name)) as file:
-                fill(
-                    into,
-                    name,
-                    lambda rest: os.preadv(file.fileno(), [rest], start + len(into) - len(rest)),
-                )
+            with _open_file(self._root / check_name(name)) as file:
+                end = start + len(into)
+
+                def read(rest: memoryview) -> int:
+                    position = end - len(rest)
+                    return os.preadv(file.fileno(), [rest], position)
+
+                fill(into, name, read)
         except OSError as error:
-            raise refused(error, name) from error
+            raise _translate(error, name) from error
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        top = self._root / checked_name(prefix) if prefix else self._root
+        top = self._root / check_name(prefix) if prefix else self._root
         for folder, folders, files in os.walk(top):
-            folders[:] = [f for f in folders if f != INCOMING]
+            folders[:] = [name for name in folders if name != INCOMING]
             for file in files:
-                name = str((Path(folder) / file).relative_to(self._root))
-                # deleted meanwhile, or no object of a checkpoint
+                path = Path(folder) / file
+                name = str(path.relative_to(self._root))
+                # Deleted meanwhile, or not an object of a checkpoint.
                 with suppress(NotFound, InputError):
                     yield self.stat(name)
 
     def stat(self, name: str) -> Stat:
-        path = self._root / checked_name(name)
+        path = self._root / check_name(name)
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
-            raise refused(error, name) from error
-        if not S_ISREG(found.st_mode):
-            raise NotFound(f"{name} is no regular file")
+            raise _translate(error, name) from error
+        if not S_ISREG(status.st_mode):
+            raise NotFound(f"{name} is not a regular file")
         return Stat(
             name=name,
-            bytes=found.st_size,
-            modified=found.st_mtime,
+            bytes=status.st_size,
+            modified=status.st_mtime,
         )
 
     def delete(self, name: str) -> None:
-        path = self._root / checked_name(name)
+        path = self._root / check_name(name)
         try:
             path.unlink(missing_ok=True)
         except NotADirectoryError:
             return
         except OSError as error:
-            raise refused(error, name) from error
+            raise _translate(error, name) from error
         for parent in path.parents:
             if parent == self._root:
                 return
@@ -160,20 +183,21 @@ class LocalStorage:
                     path.unlink()
 
 
-def _opened(path: Path) -> FileIO:
-    # Without waiting: to open a FIFO for reading lasts until another process writes to it, maybe
-    # for ever.
-    file = FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), closefd=True)
+def _open_file(path: Path) -> FileIO:
+    # Non-blocking: opening a FIFO would wait until another process writes to it, maybe forever.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    file = FileIO(os.open(path, flags), closefd=True)
     if S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
-    raise FileNotFoundError(errno.ENOENT, "no regular file")
+    raise FileNotFoundError(errno.ENOENT, "not a regular file")
 
 
 def _write_new(path: Path, data: memoryview) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
     try:
-        done = _write_past_the_cache(descriptor, data)
+        done = _write_direct(descriptor, data)
         while done < len(data):
             done += os.write(descriptor, data[done:])
         os.fsync(descriptor)
@@ -190,21 +214,21 @@ def _link(incoming: Path, target: Path) -> None:
         _write_new(target, memoryview(incoming.read_bytes()))
 
 
-def _write_past_the_cache(descriptor: int, data: memoryview) -> int:
-    """What of `data` went straight to the disk, which costs a tenth of the CPU time that training
-    wants.
+def _write_direct(descriptor: int, data: memoryview) -> int:
+    """Write `data` past the page cache and return the number of bytes written.
 
-    Memory and length must be aligned, and not every file system can: the caller writes the rest.
+    This takes a tenth of the CPU time, which training needs. Memory and length must be aligned, and
+    some file systems do not support it: the caller writes the rest.
     """
-    whole = len(data) // mmap.PAGESIZE * mmap.PAGESIZE
-    if whole < DIRECT_MIN_BYTES or not hasattr(os, "O_DIRECT"):
+    aligned = len(data) // mmap.PAGESIZE * mmap.PAGESIZE
+    if aligned < DIRECT_MIN_BYTES or not hasattr(os, "O_DIRECT"):
         return 0
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     done = 0
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
-        while done < whole:
-            done += os.write(descriptor, data[done:whole])
+        while done < aligned:
+            done += os.write(descriptor, data[done:aligned])
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -214,14 +238,13 @@ def _write_past_the_cache(descriptor: int, data: memoryview) -> int:
 
 
 def _make_parents(folder: Path, root: Path) -> list[Path]:
-    """Create `folder`; the folders whose entries changed, to be flushed as well."""
+    """Create `folder`, and return the folders with new entries, which must be flushed as well."""
     missing: list[Path] = []
     while folder != root and not folder.exists():
         missing.append(folder)
         folder = folder.parent
     for path in reversed(missing):
-        # mkdir(exist_ok=True) looks again whether it is there, and a delete may have removed it by
-        # then.
+        # Not mkdir(exist_ok=True), which checks the existing folder: a delete may have removed it.
         with suppress(FileExistsError):
             path.mkdir()
     return [path.parent for path in missing]

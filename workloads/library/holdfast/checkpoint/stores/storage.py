@@ -1,6 +1,6 @@
-"""What a checkpoint needs of an object store; opening.py has the one behind a URL.
+"""The interface of an object store, and helpers over it. factory.py opens the store of a URL.
 
-Objects are created once and never changed: every `put` is create-only, so no writer can spoil what
+Objects are created once and never changed: every `put` is create-only, so no writer can damage what
 another has finished.
 """
 
@@ -19,50 +19,66 @@ from holdfast.support.errors import InputError
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Stat:
+    """An object's entry in a listing."""
+
     name: str
     bytes: int
     modified: float
     """Unix seconds."""
     crc32c: str = ""
-    """8 hex digits where the store keeps a checksum of its own, else empty."""
+    """Checksum that the store itself keeps, in 8 hex digits; empty if it keeps none."""
 
 
 @runtime_checkable
 class Storage(Protocol):
-    """Names are relative to the URL that the storage was opened with. Every method raises
-    StorageError where the store refuses, Transient where another try may help.
+    """An object store. Names are relative to the URL that it was opened with.
+
+    Every method raises StorageError if the store refuses, Transient if another try may help.
     """
 
     @property
     def read_bytes(self) -> int:
-        """How much one read should ask for: little where a read is cheap, a whole shard where it is
-        a request.
+        """The size of one read: small if a read is cheap, a whole shard if it is a request."""
+        ...
+
+    def put(
+        self,
+        name: str,
+        data: memoryview,
+        crc32c: str,
+    ) -> None:
+        """Create `name`, durably and whole or not at all. Raises AlreadyExists.
+
+        The store itself must refuse a name that is taken, so that of two writers exactly one wins;
+        the fence and gangs rely on it.
         """
         ...
 
-    def put(self, name: str, data: memoryview, crc32c: str) -> None:
-        """Create `name`, durably and whole or not at all. Raises AlreadyExists: the store itself
-        refuses a name that is taken, so that of two writers exactly one wins; the fence and gangs
-        rely on it.
-        """
-        ...
-
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        """Fill `into` from byte `start`. Raises NotFound; EOFError where the object ends before."""
+    def read_into(
+        self,
+        name: str,
+        start: int,
+        into: memoryview,
+    ) -> None:
+        """Fill `into` from byte `start`. Raises NotFound; EOFError if the object ends before."""
         ...
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Every object below `prefix/`, in any order; all objects for an empty prefix."""
+        """Yield every object below `prefix/`, in any order; all objects for an empty prefix."""
         ...
 
     def stat(self, name: str) -> Stat:
-        """Raises NotFound."""
+        """Return the entry of an object. Raises NotFound."""
         ...
 
     def delete(self, name: str) -> None:
-        """Deleting what is not there is success."""
+        """Delete an object. An object that does not exist is no error."""
         ...
 
 
@@ -75,15 +91,18 @@ def exists(storage: Storage, name: str) -> bool:
 
 
 def numbers_below(storage: Storage, prefix: str) -> list[int]:
-    """Of the objects whose names below the prefix are `<number>.json`, in ascending order."""
-    names = (found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(prefix))
-    return sorted(int(name) for name in names if name.isdecimal())
+    """Return the numbers of the objects `<number>.json` below the prefix, in ascending order."""
+    numbers: list[int] = []
+    for stat in storage.list(prefix):
+        file_name = stat.name.rpartition("/")[2]
+        stem = file_name.removesuffix(".json")
+        if stem.isdecimal():
+            numbers.append(int(stem))
+    return sorted(numbers)
 
 
-def checked_name(name: str) -> str:
-    """`name` if it stays below the prefix in every store, whatever decodes or joins it. Raises
-    InputError.
-    """
+def check_name(name: str) -> str:
+    """Return `name` if it stays below its prefix in every store. Raises InputError otherwise."""
     # A run's name comes from users and from commits: '..' would leave a local store's folder.
     # GCS takes names of 1,024 bytes, the prefix of the URL included.
     if not _NAME.fullmatch(name) or ".." in name or len(name) > 900:
@@ -106,10 +125,12 @@ def read_object(
     limit: int,
     listed: Stat | None = None,
 ) -> bytes:
-    """A small object whole. `listed`: as a listing shows it; without it, a request is made. Raises
-    NotFound; EOFError for one over `limit`, which is not read.
+    """Read a small object whole.
+
+    `listed` is the object's entry in a listing, and spares a request. Raises NotFound; EOFError for
+    an object over `limit`, which is not read.
     """
-    # Before memory is allocated: anyone who can write to the bucket chooses the size.
+    # Checked before memory is allocated: anyone who can write to the bucket chooses the size.
     size = (listed or storage.stat(name)).bytes
     if size > limit:
         raise EOFError(f"{name} has {size} bytes, more than {limit}")
@@ -118,13 +139,15 @@ def read_object(
     return bytes(data)
 
 
-# The C function keeps the interpreter lock: a step of this size lets other threads run in between.
+# The C function holds the interpreter lock: a step of this size lets other threads run in between.
 _STEP = 8 << 20
 
 
 class Crc32c:
-    """A checksum that grows with its data. Memory must be writable: google_crc32c takes no
-    memoryview, but a ctypes array over the same memory.
+    """A running checksum.
+
+    The memory must be writable: google_crc32c takes no memoryview, but a ctypes array over the same
+    memory.
     """
 
     def __init__(self) -> None:
@@ -142,15 +165,20 @@ class Crc32c:
 
 
 def crc32c(data: memoryview) -> str:
-    """8 hex digits."""
-    running = Crc32c()
-    running.extend(data)
-    return running.hex()
+    """Return the checksum in 8 hex digits."""
+    checksum = Crc32c()
+    checksum.extend(data)
+    return checksum.hex()
 
 
-def fill(into: memoryview, name: str, read: Callable[[memoryview], int | None]) -> None:
-    """`read` fills the beginning of what it is given and returns how much. Raises EOFError where it
-    has no more.
+def fill(
+    into: memoryview,
+    name: str,
+    read: Callable[[memoryview], int | None],
+) -> None:
+    """Fill `into` by calls of `read`, which fills the start of a buffer and returns the count.
+
+    Raises EOFError if `read` has no more bytes.
     """
     done = 0
     while done < len(into):
@@ -161,31 +189,39 @@ def fill(into: memoryview, name: str, read: Callable[[memoryview], int | None]) 
 
 
 def random_hex(count: int) -> str:
-    """A name that no other writer will choose: `count` random bytes, as twice as many hex digits."""
+    """Return `count` random bytes in hex, as a name that no other writer will choose."""
     # Not secrets.token_hex: a file secrets.py next to the user's script is common, and would be
     # imported instead.
     return os.urandom(count).hex()
 
 
-def put_object(storage: Storage, name: str, data: memoryview, checksum: str) -> None:
-    """Create-only. Raises StorageError where the name is taken, unless by these very bytes: then by
-    an earlier try.
+def put_object(
+    storage: Storage,
+    name: str,
+    data: memoryview,
+    checksum: str,
+) -> None:
+    """Create an object, or accept the one that an earlier try with the same bytes has created.
+
+    Raises StorageError if the name is taken by other bytes.
     """
     try:
         storage.put(name, data, checksum)
     except AlreadyExists:
         # A request whose answer was lost is made again and meets its own object.
         if storage.stat(name).bytes == len(data):
-            found = memoryview(bytearray(len(data)))
-            storage.read_into(name, 0, found)
-            if crc32c(found) == checksum:
+            stored = memoryview(bytearray(len(data)))
+            storage.read_into(name, 0, stored)
+            if crc32c(stored) == checksum:
                 return
         raise StorageError(f"{name} exists with other content") from None
 
 
-def put_new(storage: Storage, name: str, data: bytes) -> None:
-    """A small object. Raises AlreadyExists, also where an earlier try of the caller has put it
-    there.
-    """
+def put_new(
+    storage: Storage,
+    name: str,
+    data: bytes,
+) -> None:
+    """Create a small object. Raises AlreadyExists, also after an earlier try of the caller."""
     view = memoryview(bytearray(data))  # a copy, since the checksum takes writable memory only
     storage.put(name, view, crc32c(view))

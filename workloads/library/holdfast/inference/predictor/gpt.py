@@ -19,7 +19,9 @@ from torch.nn import functional as F
 
 from holdfast.checkpoint import committed_steps, load_tensors
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.parts import decode, only_run, open_step, read_whole
+from holdfast.checkpoint.restore.reader import open_step
+from holdfast.checkpoint.restore.tensor_loading import only_run, read_whole
+from holdfast.checkpoint.state import decode
 from holdfast.checkpoint.stores import Storage, open_storage
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.values import Value

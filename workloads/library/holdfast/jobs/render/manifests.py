@@ -103,9 +103,10 @@ def judge(name: str, written: str, platform: Platform) -> None:
 
 
 def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
+    checkpoints = context.platform.checkpoints_of(own.name, own.home)
     env = {
         ENV_RUN: own.name,
-        ENV_CHECKPOINTS: own.checkpoints or context.checkpoints,
+        ENV_CHECKPOINTS: own.checkpoints or checkpoints,
         **HOMELESS,
     }
     state = {kubernetes.ANNOTATION_STATE: own.state} if own.state else {}
@@ -120,12 +121,13 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
         command=list(own.command),
         size=_size(own, placed),
         pool=None,
-        priority=kubernetes.PRIORITY_PLATFORM,
+        priority=kubernetes.PRIORITY_FLEX,
         grace_s=FLEX_GRACE_S,
         restart="Never",
         env=env | own.env,
         reads_run=own.name if _signs(own) else "",
         writes_run=own.name if own.role == SHARED_ACCOUNT else "",
+        namespace=own.home,
         annotations={ANNOTATION_RULE: placed.rule.value} | state | expendable,
     )
 

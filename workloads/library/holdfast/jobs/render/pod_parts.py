@@ -232,7 +232,7 @@ _HOLDFAST = ("python", "-m", "holdfast", "batch")
 
 def predicting(own: OwnJob, context: RenderContext, work: PodSettings) -> PodSettings:
     """Workers that take items from the results database's queue, and end when it is empty."""
-    results = database.access(context, "batch")
+    results = database.access(context, context.platform.role_in(own.home, "batch"))
     command = [
         *_HOLDFAST,
         "run",

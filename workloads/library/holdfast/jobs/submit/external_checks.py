@@ -61,10 +61,11 @@ def _buckets(job: OwnJob, platform: Platform) -> Iterator[str]:
 
 def _require_own_folder(job: OwnJob, platform: Platform) -> None:
     """InputError where its account may not write: only its first save would show it."""
-    root = RenderContext(platform).checkpoints
+    root = platform.checkpoints_of(job.name, job.home)
     got = job.checkpoints.rstrip("/")
-    if got != root and (platform.runs or not got.startswith(f"{root}/")):
-        allowed = root if platform.runs else f"{root}, or a folder below"
+    alone = platform.is_listed(job.name)
+    if got != root and (alone or not got.startswith(f"{root}/")):
+        allowed = root if alone else f"{root}, or a folder below"
         fix = f"leave it out: {job.name} saves to {root}/{job.name}"
         raise InputError(
             "checkpoints: a folder that the job may not write",
@@ -121,10 +122,10 @@ def _granted(field: str, name: str, platform: Platform, job: OwnJob) -> str:
 
 def _member(job: OwnJob, platform: Platform) -> str:
     """The identity of the job's pods, as policies name it."""
-    role = platform.account_of(job.name) if job.role == SHARED_ACCOUNT else job.role
-    if role in ROLES:
-        return f"serviceAccount:{platform.accounts[role]}"
-    return f"principal://{platform.pod_identities}/subject/ns/{job.home}/sa/{role}"
+    account = platform.account_of(job.name, job.home) if job.role == SHARED_ACCOUNT else job.role
+    if account in ROLES:
+        return f"serviceAccount:{platform.accounts[platform.role_in(job.home, account)]}"
+    return f"principal://{platform.pod_identities}/subject/ns/{job.home}/sa/{account}"
 
 
 _BY_DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]{0,254}@sha256:[0-9a-f]{64}")

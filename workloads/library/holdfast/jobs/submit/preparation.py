@@ -92,7 +92,7 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
             fix=fix,
         )
     home = platform.namespace_of(job.name)
-    if platform.runs and job.role == SHARED_ACCOUNT and job.home != home:
+    if platform.is_listed(job.name) and job.role == SHARED_ACCOUNT and job.home != home:
         raise InputError(
             "namespace: the run has its account in another one",
             got=job.home,

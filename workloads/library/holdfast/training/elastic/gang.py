@@ -36,7 +36,7 @@ from torch import Tensor
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.parts import checked_state
+from holdfast.checkpoint.state import checked_state
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.support.object_names import checked_run

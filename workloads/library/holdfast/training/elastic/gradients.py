@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from holdfast.checkpoint.parts import as_dtensor, local_of
+from holdfast.checkpoint.state.tensors import as_dtensor, local_of
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.node import ALONE, Node
 

@@ -15,19 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.checkpoint.errors import CheckpointExit
-from holdfast.checkpoint.parts import (
-    NO_KERNEL,
-    RNG_KEY,
-    Captured,
-    Skeleton,
-    as_dtensor,
-    capture,
-    decode,
-    dtype_of,
-    load_entry,
-    local_of,
-    targets,
-)
+from holdfast.checkpoint.gangs import load_entry
+from holdfast.checkpoint.state import RNG_KEY, Captured, Skeleton, capture, decode, targets
+from holdfast.checkpoint.state.tensors import NO_KERNEL, as_dtensor, dtype_of, local_of
 from holdfast.support.errors import InputError
 from holdfast.training.gang.node import Node
 from holdfast.training.gang.process_group import broadcast_json

@@ -15,7 +15,7 @@ whose dataset draws no random numbers itself.
 from collections.abc import Iterator
 from typing import Any, Self
 
-from holdfast.checkpoint.parts import Generators, packed_streams, set_streams
+from holdfast.checkpoint.state.random_streams import Generators, packed_streams, set_streams
 from holdfast.training.frameworks.loaders import Position
 from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer, refuse_deepspeed
 

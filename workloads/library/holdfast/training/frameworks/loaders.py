@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.parts import Shielded, obey_only
+from holdfast.checkpoint.state.tracking import Shielded, obey_only
 
 
 class Position:

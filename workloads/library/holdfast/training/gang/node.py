@@ -29,7 +29,8 @@ from holdfast.checkpoint.errors import (
     StorageError,
     Superseded,
 )
-from holdfast.checkpoint.parts import Json, Ranks, as_dtensor, error_of, failure_of
+from holdfast.checkpoint.ranks import Json, Ranks, error_of, failure_of
+from holdfast.checkpoint.state.tensors import as_dtensor
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.support.errors import InputError
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost, NodeLost

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, StorageError
-from holdfast.checkpoint.parts import (
+from holdfast.checkpoint.gangs import (
     CheckpointWriter,
     Hazard,
     Report,

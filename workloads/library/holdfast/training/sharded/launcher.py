@@ -22,7 +22,7 @@ from typing import Any
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
-from holdfast.checkpoint.parts import Keeper, PeerPlaces
+from holdfast.checkpoint.peers import Keeper, PeerPlaces
 from holdfast.checkpoint.stores import client_of
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown

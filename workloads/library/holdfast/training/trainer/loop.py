@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.parts import is_lost_peer
+from holdfast.checkpoint.ranks import is_lost_peer
 from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.support.errors import InputError

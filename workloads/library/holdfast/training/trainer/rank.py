@@ -6,7 +6,7 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 from holdfast.checkpoint import CheckpointExit
-from holdfast.checkpoint.parts import is_lost_peer
+from holdfast.checkpoint.ranks import is_lost_peer
 from holdfast.runtime import deadline, logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog

@@ -24,7 +24,7 @@ from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import PerRank
-from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.factory import open_storage
 from workloads.library.tests.bench.checkpoints.bare import copy_all, fresh
 from workloads.library.tests.bench.checkpoints.methods import (
     METHODS,

@@ -2,7 +2,7 @@
 memory is full.
 """
 
-import holdfast.checkpoint.peers.keeper as keeping
+import holdfast.checkpoint.peers.memory_keeper as keeping
 from holdfast.cli import main
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ keeper and hands a copy to the next node's. A node may be lost at any moment, fo
 whose uploader goes on in the old epoch. The others end their ranks one by one, a replacement
 without memory comes, and all restore what the keepers offer. Any copy may fail.
 
-What is decided is decided by the product: `Copies` by its own code on each rank, the memory by
-`Uploader`, what a keeper takes by `check_epoch` and `giving_way`, and what is restored by
-`whole_offers`.
+The product decides: `Copies` on each rank, `Uploader` on the memory, `check_epoch` and
+`choose_slot` on what a keeper takes, and `whole_offers` on what is restored.
 """
 
 import json
@@ -18,8 +17,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from holdfast.checkpoint.peers.keeper import Refused, Slot, check_epoch, giving_way
-from holdfast.checkpoint.peers.places import PeerPlaces, Version
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces, Version
+from holdfast.checkpoint.peers.memory_keeper import Refused, Slot, check_epoch, choose_slot
 from holdfast.checkpoint.peers.storage import Offer, whole_offers
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
@@ -32,19 +31,19 @@ from workloads.library.tests.checkpoint.saves.copies_state import (
     Job,
     Node,
     State,
-    best,
-    has,
-    held,
-    newest_of,
-    put,
-    slot_of,
+    best_version,
+    has_bytes,
+    list_shards,
+    make_slot,
+    read_newest,
+    replace_item,
 )
 
 TUNING = Tuning(peer_steps=1)
 
 
 class Posts(Exception):
-    """What a rank brings to an agreement."""
+    """A rank brings a value to an agreement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +55,9 @@ class Model:
     deaths: int = 1
     failures: int = 0
     zombies: bool = False
-    """Whether one of an earlier epoch is there, and a lost node may become one."""
+    """True if an uploader of an earlier epoch is running, and a lost node may leave another."""
     copies: type[Copies] = Copies
-    slot: Callable[[Sequence[Slot], Version, Version], Slot] = giving_way
+    slot: Callable[[Sequence[Slot], Version, Version], Slot] = choose_slot
     check_epoch: Callable[[int, int], None] = check_epoch
     memory: Callable[[Any, int], int] = Uploader.free_memory
     offers: Callable[..., list[Offer]] = whole_offers
@@ -77,10 +76,10 @@ class Model:
         memories = (version, NONE, NONE)
         node = Node(
             step=self.first,
-            kept=version,
-            kept_memory=0,
+            complete_version=version,
+            complete_memory=0,
             newest=(version, 0, "copied"),
-            stated=memories,
+            announced=memories,
             content=memories,
             copies=((version, NONE), (NONE, NONE)),
         )
@@ -88,7 +87,7 @@ class Model:
             version=(self.first, f"{0:012x}"),
             memory=0,
             keep=NONE,
-            phase="stated",
+            phase="announced",
         )
         zombies = frozenset({(0, 0, old)} if self.zombies else ())
         return State(
@@ -105,84 +104,104 @@ class Model:
                 yield state.with_node(place, phase="ended")  # the replacement, which has nothing
                 continue
             if state.deaths < self.deaths:
-                yield from self._dies(state, place, node)
-            yield from self._uploads(state, place, node)
-            if state.lost and node.phase != "ended":
+                yield from self._die(state, place, node)
+            yield from self._upload(state, place, node)
+            if state.lost_places and node.phase != "ended":
                 # Its keeper ends the uploader; what it sends ends with it.
-                memory = {
-                    "stated": node.stated,
-                    "content": node.content,
-                    "copies": node.copies,
-                }
-                yield state.with_node(place, **Node(phase="ended", **memory)._asdict())
+                ended = Node(
+                    phase="ended",
+                    announced=node.announced,
+                    content=node.content,
+                    copies=node.copies,
+                )
+                yield state.with_node(place, **ended._asdict())
             else:
-                yield from getattr(self, f"_{node.phase}")(state, place, node)
-            yield from self._cut_off(state, place, node)
+                yield from getattr(self, f"_when_{node.phase}")(state, place, node)
+            yield from self._drop_partial_copies(state, place, node)
         for zombie in state.zombies:
-            yield from self._sends_late(state, *zombie)
+            yield from self._send_late(state, *zombie)
         if all(node.phase == "ended" for node in state.nodes):
-            yield self._restored(state)
+            yield self._restore(state)
 
     def check_end(self, state: State) -> None:
         assert {node.phase for node in state.nodes} == {"done"}, f"stuck: {state}"
 
-    def _dies(self, state: State, place: int, node: Node) -> Iterator[State]:
-        lost = state.with_node(place, **Node(phase="dead")._asdict())._replace(
-            deaths=state.deaths + 1
+    def _die(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Iterator[State]:
+        state = state._replace(
+            deaths=state.deaths + 1,
+            lost_places=state.lost_places | {place},
         )
-        lost = lost._replace(lost=state.lost | {place})
-        yield lost
-        if self.zombies and node.job and node.job.phase in ("stated", "sending"):
-            yield lost._replace(zombies=state.zombies | {(place, state.epoch, node.job)})
+        dead = Node(phase="dead")
+        state = state.with_node(place, **dead._asdict())
+        yield state
+        if self.zombies and node.job and node.job.phase in ("announced", "sending"):
+            zombie = (place, state.epoch, node.job)
+            yield state._replace(zombies=state.zombies | {zombie})
 
     # A rank.
 
-    def _idle(self, state: State, place: int, node: Node) -> Iterator[State]:
+    def _when_idle(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Iterator[State]:
         if node.job and node.job.phase in ("copied", "uncopied"):
-            own = self._copies_of(state, place)
-            own.take(Report(save=1, done=node.job.phase))
-            yield state.with_node(place, job=None, newest=newest_of(own))
+            copies = self._rebuild_copies(state, place)
+            copies.record_outcome(Report(save=1, done=node.job.phase))
+            yield state.with_node(place, job=None, newest=read_newest(copies))
         if node.step == self.steps:
             if not node.job:
                 yield state.with_node(place, phase="done")
             return
-        own = self._copies_of(state, place)
+        copies = self._rebuild_copies(state, place)
         try:
-            own.agree(self._ranks(state, place, node), node.step + 1, 1.0)
-        except Posts as mine:
-            posted = state.posted | {(node.turn + 1, place, str(mine))}
-            yield state.with_node(place, phase="asked", turn=node.turn + 1)._replace(posted=posted)
+            copies.agree(self._ranks(state, place, node), node.step + 1, 1.0)
+        except Posts as value:
+            turn = node.turn + 1
+            state = state._replace(posted=state.posted | {(turn, place, str(value))})
+            yield state.with_node(place, phase="asked", turn=turn)
 
-    def _asked(self, state: State, place: int, node: Node) -> Iterator[State]:
-        own = self._copies_of(state, place)
+    def _when_asked(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Iterator[State]:
+        copies = self._rebuild_copies(state, place)
         try:
-            idle = own.agree(self._ranks(state, place, node), node.step + 1, 1.0)
+            idle = copies.agree(self._ranks(state, place, node), node.step + 1, 1.0)
         except Posts:
             return
         if place == 0:
-            whole = own.kept if own.kept != node.kept else state.whole
+            is_whole = copies.complete_version != node.complete_version
             state = state._replace(
-                verdicts=state.verdicts | {(node.turn, idle, own.kept != node.kept)}, whole=whole
+                verdicts=state.verdicts | {(node.turn, idle, is_whole)},
+                whole=copies.complete_version if is_whole else state.whole,
             )
         state = state.with_node(
             place,
             phase="idle",
-            kept=own.kept,
-            kept_memory=own.kept_memory,
+            complete_version=copies.complete_version,
+            complete_memory=copies.complete_memory,
         )
         if idle:
-            if node.job is None:
-                held = {}
-            else:
-                held = {1: InFlight(step=0, memory=node.job.memory, began=0.0)}
+            copying: dict[int, InFlight] = {}
+            if node.job:
+                copying[1] = InFlight(step=0, memory=node.job.memory, started_at=0.0)
             uploader = SimpleNamespace(
                 _in_flight={},
-                _copying=held,
+                _copying=copying,
                 _memories=EMPTY,
             )
-            memory = self.memory(cast(Uploader, uploader), own.kept_memory)
+            memory = self.memory(cast(Uploader, uploader), copies.complete_memory)
             assert memory >= 0, f"no memory is free: {state}"
-            content = put(node.content, memory, TORN)
+            content = replace_item(node.content, memory, TORN)
             state = state.with_node(
                 place,
                 phase="staging",
@@ -191,45 +210,66 @@ class Model:
             )
         yield state
 
-    def _staging(self, state: State, place: int, node: Node) -> Iterator[State]:
-        """Into the memory, and to the others, which wait for all."""
+    def _when_staging(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Iterator[State]:
+        """Stages into the memory, and tells the other ranks, which wait for all."""
         assert node.newest
         version = (node.step + 1, f"{state.epoch:012x}")
         turn = node.turn + 1
-        content = put(node.content, node.newest[1], version)
-        posted = state.posted | {(turn, place, "staged")}
+        content = replace_item(node.content, node.newest[1], version)
+        state = state._replace(posted=state.posted | {(turn, place, "staged")})
         yield state.with_node(
             place,
             phase="staged",
             content=content,
             turn=turn,
-        )._replace(posted=posted)
+        )
 
-    def _staged(self, state: State, place: int, node: Node) -> Iterator[State]:
+    def _when_staged(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Iterator[State]:
         assert node.newest
-        if sum(one[0] == node.turn for one in state.posted) == self.nodes:
+        arrivals = sum(turn == node.turn for turn, _, _ in state.posted)
+        if arrivals == self.nodes:
             version = (node.step + 1, f"{state.epoch:012x}")
             memory = node.newest[1]
-            own = self._copies_of(state, place)
-            own.staged(version, memory, 1, 0.0)
-            job = Job(version=version, memory=memory, keep=own.kept)
-            kept = {"kept": own.kept, "kept_memory": own.kept_memory}
+            copies = self._rebuild_copies(state, place)
+            copies.record_staged(
+                version,
+                memory,
+                1,
+                0.0,
+            )
+            job = Job(version=version, memory=memory, keep=copies.complete_version)
             yield state.with_node(
                 place,
                 phase="idle",
                 step=node.step + 1,
-                newest=newest_of(own),
+                newest=read_newest(copies),
                 job=job,
-                **kept,
+                complete_version=copies.complete_version,
+                complete_memory=copies.complete_memory,
             )
 
-    def _done(self, state: State, place: int, node: Node) -> Iterator[State]:
+    def _when_done(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Iterator[State]:
         yield from ()
 
-    _ended = _done
+    _when_ended = _when_done
 
-    def _copies_of(self, state: State, place: int) -> Copies:
-        """As it was."""
+    def _rebuild_copies(self, state: State, place: int) -> Copies:
+        """Returns the Copies of a rank in `state`."""
         node = state.nodes[place]
         places = PeerPlaces(
             run="",
@@ -239,7 +279,7 @@ class Model:
             ranks_per_node=1,
             memories=tuple(range(len(EMPTY))),
         )
-        own = self.copies(
+        copies = self.copies(
             places,
             TUNING,
             Restored(
@@ -249,149 +289,208 @@ class Model:
             ),
             place,
         )
-        own.kept = node.kept
-        own.kept_memory = node.kept_memory
+        copies.complete_version = node.complete_version
+        copies.complete_memory = node.complete_memory
         if node.newest and node.newest[0] != NONE:
-            own.staged(node.newest[0], node.newest[1], 1, 0.0)
-            if node.newest[2] != "copying":
-                own.take(Report(save=1, done=node.newest[2]))
-        return own
+            version, memory, outcome = node.newest
+            copies.record_staged(
+                version,
+                memory,
+                1,
+                0.0,
+            )
+            if outcome != "copying":
+                copies.record_outcome(Report(save=1, done=outcome))
+        return copies
 
-    def _ranks(self, state: State, place: int, node: Node) -> Ranks:
+    def _ranks(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Ranks:
         def agree(
-            mine: str, decide: Callable[[list[str]], dict[str, Any]], **_: Any
+            value: str, decide: Callable[[list[str]], dict[str, Any]], **_: Any
         ) -> dict[str, Any]:
-            brought = {one: found for turn, one, found in state.posted if turn == node.turn}
-            if node.phase == "asked" and place == 0 and len(brought) == self.nodes:
-                return decide([brought[one] for one in range(self.nodes)])
-            for turn, idle, whole in state.verdicts if node.phase == "asked" else ():
+            if node.phase != "asked":
+                raise Posts(value)
+            values = {other: posted for turn, other, posted in state.posted if turn == node.turn}
+            if place == 0 and len(values) == self.nodes:
+                return decide([values[other] for other in range(self.nodes)])
+            for turn, idle, whole in state.verdicts:
                 if turn == node.turn:
                     return {
                         "idle": idle,
                         "whole": whole,
                         "every": 1,
                     }
-            raise Posts(mine)
+            raise Posts(value)
 
         return cast(Ranks, SimpleNamespace(agree=agree))
 
     # Its uploader, and the keeper of the next node.
 
-    def _uploads(self, state: State, place: int, node: Node) -> Iterator[State]:
+    def _upload(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Iterator[State]:
         job = node.job
         if job and job.phase == "new":
-            stated = put(node.stated, job.memory, job.version)
-            yield state.with_node(place, stated=stated, job=job._replace(phase="stated"))
-        elif job and job.phase in ("stated", "sending"):
-            for after, outcome in self._sends(state, place, state.epoch, job):
+            announced = replace_item(node.announced, job.memory, job.version)
+            yield state.with_node(place, announced=announced, job=job._replace(phase="announced"))
+        elif job and job.phase in ("announced", "sending"):
+            for after, outcome in self._send(
+                state,
+                place,
+                state.epoch,
+                job,
+            ):
                 yield after.with_node(place, job=job._replace(phase=outcome))
 
-    def _sends_late(self, state: State, place: int, epoch: int, job: Job) -> Iterator[State]:
-        """Of a node that the others have lost."""
-        for after, outcome in self._sends(state, place, epoch, job):
-            left = after.zombies - {(place, epoch, job)}
+    def _send_late(
+        self,
+        state: State,
+        place: int,
+        epoch: int,
+        job: Job,
+    ) -> Iterator[State]:
+        """Sends a copy from a node that the others have lost."""
+        for after, outcome in self._send(
+            state,
+            place,
+            epoch,
+            job,
+        ):
+            zombies = after.zombies - {(place, epoch, job)}
             if outcome == "sending":
-                goes_on = {(place, epoch, job._replace(phase="sending"))}
-            else:
-                goes_on = set()
-            yield after._replace(zombies=left | goes_on)
+                zombies |= {(place, epoch, job._replace(phase="sending"))}
+            yield after._replace(zombies=zombies)
 
-    def _sends(self, state: State, place: int, epoch: int, job: Job) -> Iterator[tuple[State, str]]:
-        """What becomes of it: sending, copied or uncopied."""
+    def _send(
+        self,
+        state: State,
+        place: int,
+        epoch: int,
+        job: Job,
+    ) -> Iterator[tuple[State, str]]:
+        """Yields states after a message, and the phase of the job: sending, copied or uncopied."""
         neighbour = (place + 1) % self.nodes
         keeper = state.nodes[neighbour]
         if keeper.phase == "dead" or state.failures < self.failures:
             failed = state.failures + (keeper.phase != "dead")
-            yield self._without(state, neighbour, job)._replace(failures=failed), "uncopied"
+            after = self._empty_slot(state, neighbour, job)
+            yield after._replace(failures=failed), "uncopied"
         if keeper.phase == "dead":
             return
         try:
             self.check_epoch(epoch, state.epoch)
-            slots = [slot_of(*one) for one in keeper.copies]
-            if job.phase == "stated":
-                at = slots.index(self.slot(slots, job.version, job.keep))
-                yield (
-                    state.with_node(neighbour, copies=put(keeper.copies, at, (NONE, job.version))),
-                    "sending",
-                )
-            elif (NONE, job.version) in keeper.copies:
-                at = keeper.copies.index((NONE, job.version))
-                yield (
-                    state.with_node(neighbour, copies=put(keeper.copies, at, (job.version, NONE))),
-                    "copied",
-                )
+            arriving = (NONE, job.version)
+            if job.phase == "announced":
+                slots = [make_slot(*copy) for copy in keeper.copies]
+                index = slots.index(self.slot(slots, job.version, job.keep))
+                copies = replace_item(keeper.copies, index, arriving)
+                yield state.with_node(neighbour, copies=copies), "sending"
+            elif arriving in keeper.copies:
+                index = keeper.copies.index(arriving)
+                copies = replace_item(keeper.copies, index, (job.version, NONE))
+                yield state.with_node(neighbour, copies=copies), "copied"
             else:  # another process has that place by now
                 yield state, "uncopied"
         except Refused:
-            yield self._without(state, neighbour, job), "uncopied"
+            yield self._empty_slot(state, neighbour, job), "uncopied"
 
-    def _without(self, state: State, place: int, job: Job) -> State:
-        """A copy that is cut off leaves its slot empty."""
-        copies = state.nodes[place].copies
-        left = tuple((NONE, NONE) if one == (NONE, job.version) else one for one in copies)
-        return state.with_node(place, copies=left)
+    def _empty_slot(
+        self,
+        state: State,
+        place: int,
+        job: Job,
+    ) -> State:
+        """Empties the slot of a copy that was cut off."""
+        arriving = (NONE, job.version)
+        copies: list[tuple[Version, Version]] = []
+        for copy in state.nodes[place].copies:
+            copies.append((NONE, NONE) if copy == arriving else copy)
+        return state.with_node(place, copies=tuple(copies))
 
-    def _cut_off(self, state: State, place: int, node: Node) -> Iterator[State]:
-        """A keeper whose sender is gone."""
-        before = (place - 1) % self.nodes
-        jobs = [
-            state.nodes[before].job,
-            *(job for zombie, _, job in state.zombies if zombie == before),
-        ]
-        sent = {job.version for job in jobs if job and job.phase == "sending"}
+    def _drop_partial_copies(
+        self,
+        state: State,
+        place: int,
+        node: Node,
+    ) -> Iterator[State]:
+        """Empties the slots of copies whose sender has died."""
+        sender = (place - 1) % self.nodes
+        jobs = [state.nodes[sender].job]
+        for zombie, _, job in state.zombies:
+            if zombie == sender:
+                jobs.append(job)
+        sending = {job.version for job in jobs if job and job.phase == "sending"}
         for _, arriving in node.copies:
-            if arriving != NONE and arriving not in sent:
-                yield self._without(state, place, Job(version=arriving, memory=0, keep=NONE))
+            if arriving != NONE and arriving not in sending:
+                job = Job(version=arriving, memory=0, keep=NONE)
+                yield self._empty_slot(state, place, job)
 
     # The next epoch.
 
-    def _restored(self, state: State) -> State:
-        found = self._taken_up(state)
-        assert found >= best(state), f"{found} is restored, and {best(state)} is there: {state}"
-        together = any((place + 1) % self.nodes in state.lost for place in state.lost)
-        if not together:
-            assert found >= state.whole, (
-                f"{state.whole} was whole, and {found} is restored: {state}"
+    def _restore(self, state: State) -> State:
+        version = self._find_restored(state)
+        best = best_version(state)
+        assert version >= best, f"{version} is restored, and {best} is there: {state}"
+        neighbours = {(place + 1) % self.nodes for place in state.lost_places}
+        if not neighbours & state.lost_places:
+            assert version >= state.whole, (
+                f"{state.whole} was whole, and {version} is restored: {state}"
             )
         nodes: list[Node] = []
         for node in state.nodes:
-            memory = max(
-                (m for m, version in enumerate(node.stated) if version == found != NONE), default=-1
-            )
-            same = {
-                "stated": node.stated,
-                "content": node.content,
-                "copies": node.copies,
-            }
+            memory = -1
+            for number, announced in enumerate(node.announced):
+                if announced == version != NONE:
+                    memory = number
             nodes.append(
                 Node(
-                    step=max(found[0], 0),
-                    kept=found,
-                    kept_memory=memory,
-                    **same,
+                    step=max(version[0], 0),
+                    complete_version=version,
+                    complete_memory=memory,
+                    announced=node.announced,
+                    content=node.content,
+                    copies=node.copies,
                 )
             )
-        empty = dict.fromkeys(("lost", "posted", "verdicts"), frozenset())
         return state._replace(
             nodes=tuple(nodes),
             epoch=state.epoch + 1,
             whole=NONE,
-            **empty,
+            lost_places=frozenset(),
+            posted=frozenset(),
+            verdicts=frozenset(),
         )
 
-    def _taken_up(self, state: State) -> Version:
-        """The newest of those that are offered whose bytes verify; of a shard any holder's."""
-        places = SimpleNamespace(run="job", held=lambda: held(state))
-        for offer in self.offers(
+    def _find_restored(self, state: State) -> Version:
+        """Returns the newest offered version whose bytes verify, a shard's at any holder."""
+        places = SimpleNamespace(run="job", held=lambda: list_shards(state))
+        offers = self.offers(
             cast(PeerPlaces, places),
             self.nodes,
             above=0,
             start=0,
-        ):
+        )
+        for offer in offers:
             version = offer.step, json.loads(offer.commit)["body"]["attempt"]
-            if all(
-                any(has(state.nodes[place], rank == place, version) for place in holders)
-                for rank, holders in enumerate(offer.holders)
-            ):
+            if self._verifies(state, offer, version):
                 return version
         return NONE
+
+    def _verifies(
+        self,
+        state: State,
+        offer: Offer,
+        version: Version,
+    ) -> bool:
+        for rank, holders in enumerate(offer.holders):
+            nodes = [(place, state.nodes[place]) for place in holders]
+            if not any(has_bytes(node, rank == place, version) for place, node in nodes):
+                return False
+        return True

@@ -1,22 +1,22 @@
-"""States of the model of copies (copies_model.py): what nodes, ranks, uploaders and keepers hold."""
+"""States of nodes, ranks, uploaders and keepers in the model of copies (copies_model.py)."""
 
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.checkpoint.peers.keeper import Slot
-from holdfast.checkpoint.peers.places import Version
+from holdfast.checkpoint.peers.keeper_client import Version
+from holdfast.checkpoint.peers.memory_keeper import Slot
 from holdfast.checkpoint.save.copies import NONE, Copies
 
 T = TypeVar("T")
 TORN: Version = (-2, "")
-"""What a memory holds while it is being written."""
+"""Content of a memory while it is being written."""
 GONE = ("dead", "ended")
 EMPTY = (NONE, NONE, NONE)
 """A staging memory for what is kept, one for what is copied, one for what is uploaded."""
 
 
 class Job(NamedTuple):
-    """Of an uploader."""
+    """Job of an uploader."""
 
     version: Version
     memory: int
@@ -27,20 +27,20 @@ class Job(NamedTuple):
 
 class Node(NamedTuple):
     phase: str = "idle"
-    """Of its rank: idle, asked, staging, staged or done; ended: the launcher waits for the next
-    epoch; dead.
+    """State of its rank: idle, asked, staging, staged or done; ended: the launcher waits for the
+    next epoch; dead.
     """
     step: int = 0
     turn: int = 0
-    kept: Version = NONE
-    kept_memory: int = -1
+    complete_version: Version = NONE
+    complete_memory: int = -1
     newest: tuple[Version, int, str] | None = None
     job: Job | None = None
-    stated: tuple[Version, ...] = EMPTY
-    """What its keeper was told of each staging memory."""
+    announced: tuple[Version, ...] = EMPTY
+    """Version that its keeper was told to be in each staging memory."""
     content: tuple[Version, ...] = EMPTY
     copies: tuple[tuple[Version, Version], ...] = ((NONE, NONE), (NONE, NONE))
-    """Of the node before: the version that a slot holds, and the one that arrives there."""
+    """Copies of the node before: the version that a slot holds, and the one that arrives there."""
 
 
 class State(NamedTuple):
@@ -54,13 +54,13 @@ class State(NamedTuple):
     """(place, epoch, job)."""
     deaths: int = 0
     failures: int = 0
-    lost: frozenset[int] = frozenset()
-    """Places, in this epoch."""
+    lost_places: frozenset[int] = frozenset()
+    """Places of nodes that were lost in this epoch."""
     whole: Version = NONE
-    """What all ranks have agreed on in this epoch."""
+    """Version on which all ranks have agreed in this epoch."""
 
     def pruned(self) -> "State":
-        """And with agreements counted from the oldest that a rank is in."""
+        """Counts agreements from the oldest that a rank takes part in."""
         turns = []
         for node in self.nodes:
             if node.phase not in GONE:
@@ -68,14 +68,23 @@ class State(NamedTuple):
         past = min(turns, default=0)
         if not past:
             return self
+        nodes: list[Node] = []
+        for node in self.nodes:
+            if node.phase not in GONE:
+                node = node._replace(turn=node.turn - past)
+            nodes.append(node)
+        posted: set[tuple[int, int, str]] = set()
+        for turn, place, value in self.posted:
+            if turn > past:
+                posted.add((turn - past, place, value))
+        verdicts: set[tuple[int, bool, bool]] = set()
+        for turn, idle, whole in self.verdicts:
+            if turn > past:
+                verdicts.add((turn - past, idle, whole))
         return self._replace(
-            nodes=tuple(
-                n if n.phase in GONE else n._replace(turn=n.turn - past) for n in self.nodes
-            ),
-            posted=frozenset((turn - past, *rest) for turn, *rest in self.posted if turn > past),
-            verdicts=frozenset(
-                (turn - past, *rest) for turn, *rest in self.verdicts if turn > past
-            ),
+            nodes=tuple(nodes),
+            posted=frozenset(posted),
+            verdicts=frozenset(verdicts),
         )
 
     def with_node(self, place: int, **changes: Any) -> "State":
@@ -83,63 +92,93 @@ class State(NamedTuple):
         return self._replace(nodes=(*self.nodes[:place], node, *self.nodes[place + 1 :]))
 
 
-def held(state: State) -> dict[int, list[dict[str, Any]]]:
-    """What each keeper answers."""
+Description = dict[str, Any]
+"""A keeper's description of a shard."""
+
+
+def list_shards(state: State) -> dict[int, list[Description]]:
+    """Returns the answer of each keeper, by place."""
     count = len(state.nodes)
+    shards: dict[int, list[Description]] = {}
+    for place, node in enumerate(state.nodes):
+        shards[place] = []
+        for version in node.announced:
+            if version != NONE:
+                shards[place].append(_describe(place, version, count))
+        neighbour = (place - 1) % count
+        for version, _ in node.copies:
+            if version != NONE:
+                shards[place].append(_describe(neighbour, version, count))
+    return shards
 
-    def head(rank: int, version: Version) -> dict[str, Any]:
-        about = {
-            "length": 1,
-            "sha256": "0" * 64,
-            "bytes": 1,
-            "start": 0,
-            "world_size": count,
-        }
-        return about | {
-            "rank": rank,
-            "step": version[0],
-            "attempt": version[1],
-        }
 
+def _describe(
+    rank: int,
+    version: Version,
+    world_size: int,
+) -> Description:
     return {
-        place: [
-            *(head(place, version) for version in node.stated if version != NONE),
-            *(head((place - 1) % count, version) for version, _ in node.copies if version != NONE),
-        ]
-        for place, node in enumerate(state.nodes)
+        "length": 1,
+        "sha256": "0" * 64,
+        "bytes": 1,
+        "start": 0,
+        "world_size": world_size,
+        "rank": rank,
+        "step": version[0],
+        "attempt": version[1],
     }
 
 
-def has(node: Node, own: bool, version: Version) -> bool:
-    """Its bytes, and not its name alone."""
-    if own:
-        return any(s == c == version for s, c in zip(node.stated, node.content, strict=True))
-    return any(found == version for found, _ in node.copies)
+def has_bytes(
+    node: Node,
+    is_home: bool,
+    version: Version,
+) -> bool:
+    """Tells whether a node holds the bytes of a version, and not its name alone.
+
+    `is_home`: in its staging memory; otherwise as a copy of the node before.
+    """
+    if is_home:
+        memories = zip(node.announced, node.content, strict=True)
+        return any(announced == content == version for announced, content in memories)
+    return any(copy == version for copy, _ in node.copies)
 
 
-def best(state: State) -> Version:
+def best_version(state: State) -> Version:
+    """Returns the newest version of which some node holds every shard."""
+    versions: set[Version] = {NONE}
+    for shards in list_shards(state).values():
+        for shard in shards:
+            versions.add((shard["step"], shard["attempt"]))
+    return max(version for version in versions if _is_whole(state, version))
+
+
+def _is_whole(state: State, version: Version) -> bool:
+    if version == NONE:
+        return True
     count = len(state.nodes)
-    there = []
-    for version in {
-        (one["step"], one["attempt"]) for found in held(state).values() for one in found
-    }:
-        if all(
-            has(node, True, version) or has(state.nodes[(place + 1) % count], False, version)
-            for place, node in enumerate(state.nodes)
-        ):
-            there.append(version)
-    return max(there, default=NONE)
+    for place, node in enumerate(state.nodes):
+        neighbour = state.nodes[(place + 1) % count]
+        if not has_bytes(node, True, version) and not has_bytes(neighbour, False, version):
+            return False
+    return True
 
 
-def newest_of(copies: Copies) -> tuple[Version, int, str] | None:
+def read_newest(copies: Copies) -> tuple[Version, int, str] | None:
     newest = copies._newest  # pyright: ignore[reportPrivateUsage]
     return (newest.version, newest.memory, newest.state) if newest else None
 
 
-def slot_of(version: Version, arriving: Version) -> Slot:
-    found: Any = SimpleNamespace(version=version) if version != NONE else None
-    return Slot(held=found, arriving=arriving != NONE)
+def make_slot(version: Version, arriving: Version) -> Slot:
+    shard: Any = None
+    if version != NONE:
+        shard = SimpleNamespace(version=version)
+    return Slot(shard=shard, arriving=arriving != NONE)
 
 
-def put(old: tuple[T, ...], at: int, new: T) -> tuple[T, ...]:
-    return (*old[:at], new, *old[at + 1 :])
+def replace_item(
+    items: tuple[T, ...],
+    index: int,
+    item: T,
+) -> tuple[T, ...]:
+    return (*items[:index], item, *items[index + 1 :])

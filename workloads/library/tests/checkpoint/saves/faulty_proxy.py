@@ -1,4 +1,4 @@
-"""An HTTP proxy before the storage emulator that fails as networks and stores fail, by a rule of
+"""An HTTP proxy in front of the storage emulator that fails like networks and stores, by a rule of
 the test.
 """
 
@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any
@@ -38,7 +38,7 @@ Rule = Callable[[str, str], str]
 
 
 def storm(seed: int, share: float, *kinds: str) -> Rule:
-    """That share of requests, each with one of these faults."""
+    """Returns a rule that lets a share of the requests fail, each with one of these faults."""
     rng = random.Random(seed)
     lock = threading.Lock()
 
@@ -61,7 +61,7 @@ class FaultyProxy:
         # Small, so that a slow intake is felt by the sender and not hidden by the kernel's buffers.
         self._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
         self.env = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{self._server.server_address[1]}"}
-        """Of a process that asks it."""
+        """Environment of a process that uses the proxy."""
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
@@ -98,26 +98,37 @@ class _Handler(BaseHTTPRequestHandler):
         if kind in (SILENT, BREAK_BEFORE):
             self.close_connection = True
             return
-        status, answer, headers = forward(proxy.target, self.command, self.path, body, self.headers)
+        status, answer, headers = forward(
+            proxy.target,
+            self.command,
+            self.path,
+            body,
+            self.headers,
+        )
         if kind == SPOILT:
             answer = bytes([answer[0] ^ 1]) + answer[1:]
         if kind == BREAK_AFTER:
             self.close_connection = True
         else:
-            self.reply(status, answer, headers, half=kind == BREAK_MIDWAY)
+            self.reply(
+                status,
+                answer,
+                headers,
+                half=kind == BREAK_MIDWAY,
+            )
 
     do_GET = do_POST = do_DELETE = handle_any
 
     def body(self, pause_s: float) -> bytes:
         length = int(self.headers.get("content-length") or 0)
-        found = bytearray()
-        while len(found) < length:
+        data = bytearray()
+        while len(data) < length:
             time.sleep(pause_s)
-            part = self.rfile.read(min(1 << 20, length - len(found)))
+            part = self.rfile.read(min(1 << 20, length - len(data)))
             if not part:
                 raise ConnectionResetError
-            found += part
-        return bytes(found)
+            data += part
+        return bytes(data)
 
     def reply(
         self,
@@ -138,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection |= half
 
 
-_OF_A_HOP = ("host", "connection", "content-length", "expect", "transfer-encoding", "keep-alive")
+_HOP_HEADERS = ("host", "connection", "content-length", "expect", "transfer-encoding", "keep-alive")
 
 
 def forward(
@@ -149,13 +160,17 @@ def forward(
     headers: Any,
 ) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection(target, timeout=60)
-    passed = {k: v for k, v in headers.items() if k.lower() not in _OF_A_HOP}
-    connection.request(method, path, body=body, headers=passed)
+    connection.request(
+        method,
+        path,
+        body=body,
+        headers=_end_to_end(headers.items()),
+    )
     response = connection.getresponse()
     answer = response.read()
     connection.close()
-    return (
-        response.status,
-        answer,
-        {k: v for k, v in response.getheaders() if k.lower() not in _OF_A_HOP},
-    )
+    return response.status, answer, _end_to_end(response.getheaders())
+
+
+def _end_to_end(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {name: value for name, value in headers if name.lower() not in _HOP_HEADERS}

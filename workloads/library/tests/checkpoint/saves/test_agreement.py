@@ -1,6 +1,4 @@
-"""What one rank finds is what all ranks act on: a damaged shard on one of them, or an error that a
-user mends.
-"""
+"""All ranks act on the outcome of one: a damaged shard, or an error that a user can fix."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,17 +14,25 @@ from workloads.library.tests.checkpoint.made import failing
 
 
 def together(*calls: Callable[[], Any]) -> list[dict[str, Any] | InputError]:
-    """Each rank in a thread over one store: what it goes on with, or the error it raised."""
+    """Runs each rank in a thread over one store, and returns their decisions or errors."""
     store = OneProcessStore()
 
-    def rank(number: int) -> dict[str, Any] | InputError:
+    def run_rank(number: int) -> dict[str, Any] | InputError:
         try:
-            return agreed(Ranks(store, number, len(calls), timeout_s=30), outcome(calls[number]))
+            return agreed(
+                Ranks(
+                    store,
+                    number,
+                    len(calls),
+                    timeout_s=30,
+                ),
+                outcome(calls[number]),
+            )
         except InputError as error:
             return error
 
     with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(rank, range(len(calls))))
+        return list(pool.map(run_rank, range(len(calls))))
 
 
 sound = lambda: 7  # noqa: E731
@@ -35,21 +41,21 @@ damaged = failing(Damaged("shard 1 has other bytes"))
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_damage_on_one_rank_is_damage_on_every_rank(victim: int) -> None:
-    found = together(*(damaged if rank == victim else sound for rank in range(3)))
-    assert found == [{"damaged": f"rank {victim}: shard 1 has other bytes"}] * 3
+    decisions = together(*(damaged if rank == victim else sound for rank in range(3)))
+    assert decisions == [{"damaged": f"rank {victim}: shard 1 has other bytes"}] * 3
 
 
 @pytest.mark.parametrize(
     ("error", "kind"), [(Transient("503"), Later), (Denied("403"), InputError)]
 )
-def test_a_store_that_does_not_answer_is_an_error_on_every_rank_and_no_damage(
+def test_an_unreachable_store_is_an_error_on_every_rank_and_no_damage(
     error: Exception, kind: type[InputError]
 ) -> None:
     for calls in ((failing(error), damaged, sound), (sound, damaged, failing(error))):
-        found = together(*calls)
-        assert [type(one) for one in found] == [kind] * 3
-        assert "checkpoint storage cannot be read" in str(found[0])
+        errors = together(*calls)
+        assert [type(error) for error in errors] == [kind] * 3
+        assert "checkpoint storage cannot be read" in str(errors[0])
 
 
-def test_what_rank_0_read_is_what_every_rank_goes_on_with() -> None:
+def test_every_rank_continues_with_what_rank_0_read() -> None:
     assert together(lambda: [30, 20], lambda: [20], lambda: []) == [{"value": [30, 20]}] * 3

@@ -16,12 +16,11 @@ pytestmark = pytest.mark.process
 
 
 class Overridden(nn.Linear):
-    """As frameworks do that clean names or move to the CPU, by this or by a hook."""
+    """Returns copies, like frameworks that clean names or move tensors to the CPU."""
 
-    def state_dict(self, *args: Any, **more: Any) -> Any:
-        return {
-            name: tensor.cpu().clone() for name, tensor in super().state_dict(*args, **more).items()
-        }
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        tensors = super().state_dict(*args, **options)
+        return {name: tensor.cpu().clone() for name, tensor in tensors.items()}
 
 
 class Extra(nn.Linear):
@@ -39,11 +38,11 @@ class Extra(nn.Linear):
 
 
 class Forgetful(Overridden):
-    def load_state_dict(self, *args: Any, **more: Any) -> Any: ...
+    def load_state_dict(self, *args: Any, **options: Any) -> Any: ...
 
 
 class Average:
-    """Of the loop's own: its state is a copy, and so are numbers in it."""
+    """An object of the loop: its state is a copy, and so are numbers in it."""
 
     def __init__(self, *_: int) -> None:
         self.value = torch.zeros(3)
@@ -70,7 +69,7 @@ class UnloadedNumbers(Unloaded):
 
 
 class Shifted(Average):
-    """What it keeps is right in its own way, which a comparison cannot know."""
+    """Converts its state, so that a comparison cannot know whether it was restored."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.value = state["value"] + 1
@@ -78,7 +77,7 @@ class Shifted(Average):
 
 
 class Lazy(Average):
-    """As loaders: what is loaded shows at the next iteration."""
+    """Loads its state at the next iteration, like loaders."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.pending = state
@@ -88,9 +87,14 @@ class Lazy(Average):
         return iter([self.count])
 
 
-def saved(url: Path, entry: Any) -> Any:
-    """What was saved, after a change of the entry."""
-    with Checkpointer(url, {"entry": entry}, run="r", every=1) as ckpt:
+def change_and_save(url: Path, entry: Any) -> Any:
+    """Changes the entry, saves it, and returns a copy of it."""
+    with Checkpointer(
+        url,
+        {"entry": entry},
+        run="r",
+        every=1,
+    ) as ckpt:
         if isinstance(entry, nn.Module):
             nn.init.constant_(entry.weight, 7.0)
             entry.scale = torch.full((3,), 7.0)
@@ -103,15 +107,16 @@ def saved(url: Path, entry: Any) -> Any:
 
 @pytest.mark.parametrize("make", [Overridden, Extra])
 def test_a_module_whose_state_is_a_copy_comes_back(tmp_path: Path, make: type[Any]) -> None:
-    truth = saved(tmp_path, make(4, 4))
-    with Checkpointer(tmp_path, {"entry": (again := make(4, 4))}, run="r"):
-        assert torch.equal(again.weight, truth.weight)
-        assert make is not Extra or torch.equal(again.scale, truth.scale)
+    saved = change_and_save(tmp_path, make(4, 4))
+    entry = make(4, 4)
+    with Checkpointer(tmp_path, {"entry": entry}, run="r"):
+        assert torch.equal(entry.weight, saved.weight)
+        assert make is not Extra or torch.equal(entry.scale, saved.scale)
 
 
 @pytest.mark.parametrize("make", [Forgetful, Unloaded, UnloadedNumbers])
 def test_what_loads_nothing_is_refused_by_its_name(tmp_path: Path, make: type[Any]) -> None:
-    saved(tmp_path, make(4, 4))
+    change_and_save(tmp_path, make(4, 4))
     refused = pytest.raises(InputError, match=r"was not restored.*entry")
     with refused, Checkpointer(tmp_path, {"entry": make(4, 4)}, run="r"):
         pytest.fail("training began with fresh weights")
@@ -124,8 +129,9 @@ def test_an_object_that_cannot_be_compared_is_restored_and_named(
     make: type[Average],
     named: bool,
 ) -> None:
-    saved(tmp_path, make(4, 4))
-    with Checkpointer(tmp_path, {"entry": (again := make(4, 4))}, run="r"):
-        assert not isinstance(again, Lazy) or list(again) == [5]
-        assert again.count == 5
+    change_and_save(tmp_path, make(4, 4))
+    entry = make(4, 4)
+    with Checkpointer(tmp_path, {"entry": entry}, run="r"):
+        assert not isinstance(entry, Lazy) or list(entry) == [5]
+        assert entry.count == 5
     assert ("entry: could not be checked" in capsys.readouterr().out) is named

@@ -1,12 +1,12 @@
-"""Every interleaving of copies in neighbours' memory, as copies_model.py describes it."""
+"""Explores every interleaving of copies in neighbours' memory, as copies_model.py describes it."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.peers.keeper import Slot, giving_way
-from holdfast.checkpoint.peers.places import Version
+from holdfast.checkpoint.peers.keeper_client import Version
+from holdfast.checkpoint.peers.memory_keeper import Slot, choose_slot
 from holdfast.checkpoint.peers.storage import Offer, whole_offers
 from holdfast.checkpoint.save.copies import Copies
 from holdfast.checkpoint.save.uploader import Uploader
@@ -33,7 +33,7 @@ def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_every_interleaving_goes_on_from_the_newest_version_that_is_whole(model: Model) -> None:
+def test_every_interleaving_restores_the_newest_whole_version(model: Model) -> None:
     assert explore(model) > 1000
 
 
@@ -42,12 +42,16 @@ class WholeIfOneIs(Copies):
         return super()._decide(states, step_s) | {"whole": "copied" in states}
 
 
-def oldest_slot(slots: Sequence[Slot], version: Version, keep: Version) -> Slot:
-    """The sender's word on what it needs does not count."""
-    return giving_way(slots, version, (-1, ""))
+def oldest_slot(
+    slots: Sequence[Slot],
+    version: Version,
+    keep: Version,
+) -> Slot:
+    """Ignores the version that the sender needs."""
+    return choose_slot(slots, version, (-1, ""))
 
 
-def any_memory(uploader: Uploader, kept: int) -> int:
+def any_memory(uploader: Uploader, reserved: int) -> int:
     return Uploader.free_memory(uploader)
 
 
@@ -56,16 +60,43 @@ def newest_alone(*arguments: Any, **options: Any) -> list[Offer]:
 
 
 @pytest.mark.parametrize(
-    ("broken", "found"),
+    ("broken", "message"),
     [
-        (Model(first=1, copies=WholeIfOneIs, steps=3, failures=1), "was whole|is there"),
-        (Model(first=1, slot=oldest_slot, steps=3, failures=1), "was whole"),
+        (
+            Model(
+                first=1,
+                copies=WholeIfOneIs,
+                steps=3,
+                failures=1,
+            ),
+            "was whole|is there",
+        ),
+        (
+            Model(
+                first=1,
+                slot=oldest_slot,
+                steps=3,
+                failures=1,
+            ),
+            "was whole",
+        ),
         (Model(first=1, memory=any_memory), "was whole"),
-        (Model(first=1, check_epoch=lambda asked, own: None, zombies=True), "was whole"),
-        (Model(first=1, offers=newest_alone, steps=3, failures=1), "is there"),
+        (
+            Model(first=1, check_epoch=lambda message_epoch, node_epoch: None, zombies=True),
+            "was whole",
+        ),
+        (
+            Model(
+                first=1,
+                offers=newest_alone,
+                steps=3,
+                failures=1,
+            ),
+            "is there",
+        ),
     ],
     ids=["one-for-all", "slot", "memory", "zombie", "one-offer"],
 )
-def test_the_model_finds_a_broken_protocol(broken: Model, found: str) -> None:
-    with pytest.raises(AssertionError, match=found):
+def test_the_model_finds_a_broken_protocol(broken: Model, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         explore(broken)

@@ -1,4 +1,4 @@
-"""How a run begins and ends: what is taken up, who may commit, and which exit code says what."""
+"""Starts and ends of a run: what is restored, which trainer may commit, and the exit codes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import torch
 
 from holdfast.checkpoint import Checkpointer, Superseded, load_tensors
 from holdfast.checkpoint.format import fence
-from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.factory import open_storage
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.environment import ENV_EVENTS, ENV_JOB
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
@@ -37,16 +37,21 @@ pytestmark = pytest.mark.process
 
 
 def trainer(url: Path, tensor: torch.Tensor, **options: Any) -> Checkpointer:
-    return Checkpointer(str(url), {"w": tensor}, run="r", **{"every": 10**9, **options})
+    return Checkpointer(
+        str(url),
+        {"w": tensor},
+        run="r",
+        **{"every": 10**9, **options},
+    )
 
 
-def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(
+def test_a_newer_trainer_fences_the_older_one(
     tmp_path: Path,
 ) -> None:
-    """One process each in reality; here the frozen one and the one that replaced it."""
+    """Both run in this process: a frozen trainer and the one that replaced it."""
     older = torch.zeros(4)
     newer = torch.zeros(4)
-    with pytest.raises(Superseded) as ended, trainer(tmp_path, older) as first:
+    with pytest.raises(Superseded) as superseded, trainer(tmp_path, older) as first:
         older += 1
         first.save(1)
         assert first.wait()
@@ -57,14 +62,13 @@ def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(
         assert committed(tmp_path, "r") == [2, 1]
         older.fill_(99)
         first.tick(3)
-    assert ended.value.code == EXIT_BAD_INPUT and f"process {os.getpid()}" in ended.value.reason
+    assert superseded.value.code == EXIT_BAD_INPUT
+    assert f"process {os.getpid()}" in superseded.value.reason
     assert committed(tmp_path, "r") == [2, 1]
     assert torch.equal(load_tensors(str(tmp_path), "r")[1]["w"], torch.full((4,), 2.0))
 
 
-def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(
-    jobs: Jobs, tmp_path: Path
-) -> None:
+def test_an_older_job_is_superseded_on_all_ranks(jobs: Jobs, tmp_path: Path) -> None:
     url = tmp_path / "url"
     log = tmp_path / "log"
     older = jobs.start(
@@ -95,18 +99,19 @@ def test_starts_leave_few_objects_behind(tmp_path: Path) -> None:
     assert len(list((tmp_path / "r" / "epochs").iterdir())) <= 5
 
 
-def test_a_number_that_does_not_grow_is_refused(
+def test_a_step_that_does_not_grow_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with trainer(tmp_path, torch.zeros(4)) as ckpt:
         ckpt.tick(5)
         ckpt.save(5)
-        for call in (
-            lambda: ckpt.tick(5),
-            lambda: ckpt.tick(4),
-            lambda: ckpt.save(5),
-            lambda: ckpt.save(3),
-        ):
+        calls = (
+            partial(ckpt.tick, 5),
+            partial(ckpt.tick, 4),
+            partial(ckpt.save, 5),
+            partial(ckpt.save, 3),
+        )
+        for call in calls:
             with pytest.raises(InputError, match=r"ckpt\.step"):
                 call()
         with pytest.raises(InputError, match="another model"), trainer(tmp_path, torch.zeros(5)):
@@ -119,17 +124,25 @@ def test_a_number_that_does_not_grow_is_refused(
         assert "it holds other runs: r): beginning at step 0" in capsys.readouterr().out
 
 
-def test_a_save_that_one_rank_cannot_store_is_known_on_both_and_a_last_one_is_not_complete(
-    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
+def test_a_save_that_fails_on_one_rank_fails_on_both(
+    jobs: Jobs,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    bucket: str,
 ) -> None:
-    """The saves between are committed, and the next start does the work that is missing."""
+    """A job whose last save fails is not complete. Saves between are committed, and the next start
+    does the missing work.
+    """
     url = f"gs://{bucket}/runs"
     log = tmp_path / "log"
     steps = (f"step-{step:010d}" for step in (3, STEPS))
-    refused = re.compile(f"({'|'.join(steps)}).*rank-00001")
-    proxy.rule = lambda method, path: (
-        faults.REFUSE_403 if method == "POST" and refused.search(path) else faults.PASS
-    )
+    shards = re.compile(f"({'|'.join(steps)}).*rank-00001")
+
+    def refuse_shards(method: str, path: str) -> str:
+        is_refused = method == "POST" and shards.search(path)
+        return faults.REFUSE_403 if is_refused else faults.PASS
+
+    proxy.rule = refuse_shards
     run = partial(
         jobs.run,
         url,
@@ -140,9 +153,10 @@ def test_a_save_that_one_rank_cannot_store_is_known_on_both_and_a_last_one_is_no
         log=str(log),
     )
     assert run() == [EXIT_RETRY, EXIT_RETRY], log.read_text()
-    logged = log.read_text()
-    assert all(part in logged for part in ("step 3 failed", "rank 0 knows: ", "rank 1 knows: "))
-    assert "the last state is not stored" in logged
+    output = log.read_text()
+    for text in ("step 3 failed", "rank 0 knows: ", "rank 1 knows: "):
+        assert text in output
+    assert "the last state is not stored" in output
     assert committed(url) == [9, 6]
     proxy.rule = lambda method, path: faults.PASS
     assert run() == [0, 0]
@@ -163,8 +177,10 @@ def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("every", [1000, 20], ids=["between saves", "in a save"])
-def test_a_trainer_whose_uploader_has_stopped_leaves_in_its_window_and_says_what_it_loses(
-    jobs: Jobs, tmp_path: Path, every: int
+def test_a_trainer_with_a_stuck_uploader_exits_in_its_window(
+    jobs: Jobs,
+    tmp_path: Path,
+    every: int,
 ) -> None:
     url = tmp_path / "url"
     log = tmp_path / "log"
@@ -180,21 +196,23 @@ def test_a_trainer_whose_uploader_has_stopped_leaves_in_its_window_and_says_what
     (uploader,) = children(job.pid or 0)
     os.kill(uploader, signal.SIGSTOP)
     try:
-        steps_on(job)  # that the stopped uploader cannot store
-        began = time.monotonic()
+        steps_on(job)  # steps that the stopped uploader cannot store
+        started_at = time.monotonic()
         os.kill(job.pid or 0, signal.SIGTERM)
         assert finish([job]) == [EXIT_PREEMPTED]
-        assert time.monotonic() - began < 3.5 + 1.0
+        assert time.monotonic() - started_at < 3.5 + 1.0
     finally:
         os.kill(uploader, signal.SIGKILL)
     assert "steps (" in log.read_text() and "are lost" in log.read_text()
 
 
 @pytest.mark.parametrize("sums", [True, False])
-def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(
-    jobs: Jobs, tmp_path: Path, sums: bool
+def test_a_survivor_exits_cleanly_and_logs_its_loss(
+    jobs: Jobs,
+    tmp_path: Path,
+    sums: bool,
 ) -> None:
-    """The first rank has the store of the process group. Its death is seen in a sum, or while they
+    """The first rank, which has the store of the process group, dies in a sum or while the ranks
     agree on a stop.
     """
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -221,7 +239,7 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(
     assert "are lost" in log.read_text() and "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_a_last_save_is_tried_when_no_upload_time_is_known_yet(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_last_save_is_tried_before_an_upload_was_measured(jobs: Jobs, tmp_path: Path) -> None:
     url = tmp_path / "url"
     events = tmp_path / "events"
     env = {
@@ -240,9 +258,6 @@ def test_a_last_save_is_tried_when_no_upload_time_is_known_yet(jobs: Jobs, tmp_p
     steps_on(job)
     os.kill(job.pid or 0, signal.SIGTERM)
     assert finish([job]) == [EXIT_PREEMPTED]
-    (stop,) = (
-        event
-        for event in map(json.loads, events.read_text().splitlines())
-        if event["event"] == "stop"
-    )
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    (stop,) = [line for line in lines if line["event"] == "stop"]
     assert committed(url) == [stop["step"]]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.stores.opening import Retrying, open_storage
+from holdfast.checkpoint.stores.factory import Retrying, open_storage
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.vocabulary.exit_codes import EXIT_RETRY
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, committed, newest
@@ -25,8 +25,11 @@ from workloads.library.tests.processes import until
 pytestmark = pytest.mark.process
 
 
-def test_a_storm_of_faults_delays_checkpoints_and_spoils_none(
-    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
+def test_frequent_faults_delay_checkpoints_and_damage_none(
+    jobs: Jobs,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    bucket: str,
 ) -> None:
     url = f"gs://{bucket}/runs"
     log = tmp_path / "log"
@@ -53,25 +56,28 @@ def test_a_storm_of_faults_delays_checkpoints_and_spoils_none(
     assert newest(url) == STEPS, log.read_text()
 
 
-def test_connections_that_fall_silent_are_given_up_and_their_requests_made_again(
-    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
+def test_silent_connections_are_dropped_and_their_requests_retried(
+    jobs: Jobs,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    bucket: str,
 ) -> None:
-    """The first request of every kind: upload, list, stat, download, delete."""
-    seen: set[tuple[str, ...]] = set()
+    """The first request of every kind is silent: upload, list, stat, download, delete."""
+    kinds: set[tuple[str, ...]] = set()
     lock = threading.Lock()
 
     def rule(method: str, path: str) -> str:
         address = urlsplit(path).path
         kind = (method, address.split("/")[1], str(address.endswith("/o")))
         with lock:
-            first = kind not in seen
-            seen.add(kind)
-        return faults.SILENT if first else faults.PASS
+            is_first = kind not in kinds
+            kinds.add(kind)
+        return faults.SILENT if is_first else faults.PASS
 
     url = f"gs://{bucket}/runs"
     log = tmp_path / "log"
     proxy.rule = rule
-    more: dict[str, Any] = {
+    options: dict[str, Any] = {
         "tuning": replace(TUNING, request_s=1.0, retry_s=60.0),
         "keep": 1,
         "log": str(log),
@@ -83,17 +89,19 @@ def test_connections_that_fall_silent_are_given_up_and_their_requests_made_again
             world=2,
             env=proxy.env,
             steps=steps,
-            **more,
+            **options,
         ) == [0, 0], log.read_text()
-    until(lambda: proxy.counts[faults.SILENT] == len(seen) == 5)
+    until(lambda: proxy.counts[faults.SILENT] == len(kinds) == 5)
     assert "failed" not in log.read_text() and "restored step 3" in log.read_text()
     assert newest(url) == 6
 
 
 def test_a_slow_upload_is_not_taken_for_a_silent_one(
-    proxy: FaultyProxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+    proxy: FaultyProxy,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some 5 s for the whole, of which a time-out of 2 s must see the parts only."""
+    """The whole takes some 5 s; a time-out of 2 s applies to its parts."""
     data = memoryview(bytearray(os.urandom(10 << 20)))
     proxy.rule = lambda method, path: faults.SLOW_INTAKE if method == "POST" else faults.PASS
     monkeypatch.setenv(*proxy.env.popitem())
@@ -103,8 +111,11 @@ def test_a_slow_upload_is_not_taken_for_a_silent_one(
     assert proxy.taken == len(data)
 
 
-def test_a_store_that_spoils_what_it_takes_is_found_by_the_first_save_and_costs_no_checkpoint(
-    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
+def test_a_store_that_corrupts_data_is_noticed_before_retention(
+    jobs: Jobs,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    bucket: str,
 ) -> None:
     url = f"gs://{bucket}/runs"
     log = tmp_path / "log"
@@ -115,14 +126,19 @@ def test_a_store_that_spoils_what_it_takes_is_found_by_the_first_save_and_costs_
 
     proxy.rule = rule
     for steps, code in ((3, 0), (9, EXIT_RETRY)):
-        more: dict[str, Any] = {
+        options: dict[str, Any] = {
             "steps": steps,
             "keep": 1,
             "wait": True,
             "log": str(log),
         }
-        assert jobs.run(url, tmp_path, env=proxy.env, **more) == [code], log.read_text()
-    assert "gives back other bytes than it was sent" in log.read_text()
+        assert jobs.run(
+            url,
+            tmp_path,
+            env=proxy.env,
+            **options,
+        ) == [code], log.read_text()
+    assert "returns other bytes than it was sent" in log.read_text()
     assert committed(url) == [3], "retention would have replaced it, at step 6 or 9"
 
 
@@ -146,19 +162,17 @@ def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterat
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(
+def test_a_full_disk_recovers_once_there_is_room_for_one_save(
     tmp_path: Path, small_disk: Path
 ) -> None:
-    """Neither the shards of failed saves nor those of a start that was killed may keep the room
-    that they took.
-    """
+    """The shards of failed saves and of a killed start must not keep their room."""
     state = {"w": torch.ones(3 * 2**18)}  # 3 of 4 MiB, in three shards
     tuning = replace(TUNING, shard_bytes=2**20)
     filler = small_disk / "filler"
     url = small_disk / "url"
-    left = url / RUN / "step-0000000001" / f"{1:012x}" / "rank-00000-00000.bin"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(bytes(2**18))  # of a trainer that was killed in its save
+    orphan = url / RUN / "step-0000000001" / f"{1:012x}" / "rank-00000-00000.bin"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(bytes(2**18))  # of a trainer that was killed in its save
     filler.write_bytes(bytes(2**20 + 2**19))
     with Checkpointer(
         str(url),
@@ -175,5 +189,5 @@ def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(
         ckpt.save(4)
         assert ckpt.wait(), ckpt.failure
         ckpt.step = 4
-    assert not left.exists()
+    assert not orphan.exists()
     assert load_tensors(str(url), RUN)[0] == 4

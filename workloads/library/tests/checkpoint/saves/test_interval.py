@@ -7,7 +7,7 @@ import pytest
 from holdfast.checkpoint.cadence import HOUR_S, Hazard, SaveCostModel
 
 
-def test_the_estimate_finds_the_rate_of_censored_lifetimes() -> None:
+def test_the_estimate_finds_the_rate_from_censored_lifetimes() -> None:
     rng = random.Random(3)
     hazard = Hazard()
     for _ in range(3000):
@@ -18,20 +18,23 @@ def test_the_estimate_finds_the_rate_of_censored_lifetimes() -> None:
     assert 1 / hazard.rate == pytest.approx(2 * HOUR_S, rel=0.08)
 
 
-def test_a_hazard_survives_its_journey_through_a_checkpoint() -> None:
-    of_an_older_release = {
+def test_a_hazard_is_restored_from_checkpoint_notes() -> None:
+    notes_of_an_older_release = {
         "hazard": {
             "events": [1.0, 0.0],
             "exposure_s": [HOUR_S, 3 * HOUR_S],
         },
         "ended": True,
     }
-    for notes in (Hazard(events=1, exposure_s=4 * HOUR_S).notes(ended=True), of_an_older_release):
-        found = Hazard.resumed(notes)
-        assert (found.events, found.exposure_s) == (1, pytest.approx(4 * HOUR_S, abs=1))
+    for notes in (
+        Hazard(events=1, exposure_s=4 * HOUR_S).notes(is_complete=True),
+        notes_of_an_older_release,
+    ):
+        hazard = Hazard.from_notes(notes)
+        assert (hazard.events, hazard.exposure_s) == (1, pytest.approx(4 * HOUR_S, abs=1))
 
 
-def test_slower_steps_beside_an_upload_are_part_of_the_cost() -> None:
+def test_steps_slowed_by_an_upload_are_included_in_the_cost() -> None:
     model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
     model.blocking_s = 0.1
     model.persist_s = 10.0
@@ -53,7 +56,9 @@ def test_slower_steps_beside_an_upload_are_part_of_the_cost() -> None:
     ids=["floor", "an upload's time", "ceiling", "when the last is durable", "2 % of the time"],
 )
 def test_the_interval_before_an_eviction_is_seen(
-    blocking_s: float, persist_s: float, interval_s: float
+    blocking_s: float,
+    persist_s: float,
+    interval_s: float,
 ) -> None:
     model = SaveCostModel(Hazard(), floor_s=30, ceiling_s=1800)
     model.blocking_s = blocking_s
@@ -63,10 +68,10 @@ def test_the_interval_before_an_eviction_is_seen(
     assert blocking_s != 2.0 or model.interval_s() > 200, "a quiet run saves less often"
 
 
-@pytest.mark.parametrize(("ended", "evictions"), [(False, 1), (True, 0)])
-def test_a_resume_is_an_eviction_unless_the_loop_had_ended_in_order(
-    ended: bool, evictions: int
+@pytest.mark.parametrize(("is_complete", "evictions"), [(False, 1), (True, 0)])
+def test_a_resume_counts_as_an_eviction_unless_the_run_was_complete(
+    is_complete: bool, evictions: int
 ) -> None:
-    first = Hazard.resumed({})
+    first = Hazard.from_notes({})
     assert first.events == 0
-    assert Hazard.resumed(first.notes(ended=ended)).events == evictions
+    assert Hazard.from_notes(first.notes(is_complete=is_complete)).events == evictions

@@ -1,5 +1,5 @@
-"""Killed at any moment, the newest commit restores bit-exact and the job ends with the bits of a
-quiet run.
+"""Jobs that are killed at any moment: the newest commit restores bit-exact, and the job ends with
+the bits of a quiet run.
 """
 
 import os
@@ -23,43 +23,58 @@ TRAINER_POINTS = [p for p in POINTS if p not in UPLOADER_POINTS]
 REACHED_WHEN_DURABLE = ("upload.end", "retention.begin", "retention.uncommitted", "retention.end")
 
 
-def sound(url: Path) -> int:
-    """Step of the newest checkpoint; 0 where nothing is committed yet, which is right before the
-    first commit only.
-    """
+def newest_sound_step(url: Path) -> int:
+    """Returns the step of the newest checkpoint, which must verify; 0: nothing is committed yet."""
     return newest(url) if commits(url) else 0
 
 
-def completes(jobs: Jobs, url: Path, folder: Path, *, world: int = 1) -> None:
-    before = sound(url)
+def check_completes(
+    jobs: Jobs,
+    url: Path,
+    folder: Path,
+    *,
+    world: int = 1,
+) -> None:
+    before = newest_sound_step(url)
     assert jobs.run(url, folder, world=world) == [0] * world
     assert newest(url) == STEPS >= before
 
 
 # A start reaches each point of its restore once.
-TIMES = [
-    (point, nth)
-    for point in TRAINER_POINTS
-    for nth in ((1,) if point.startswith("restore") else (1, 3))
-]
+TIMES: list[tuple[str, int]] = []
+for _point in TRAINER_POINTS:
+    TIMES.append((_point, 1))
+    if not _point.startswith("restore"):
+        TIMES.append((_point, 3))
 
 
 @pytest.mark.parametrize(("point", "nth"), TIMES)
 def test_a_trainer_killed_at_a_named_point_loses_nothing_committed(
-    jobs: Jobs, tmp_path: Path, point: str, nth: int
+    jobs: Jobs,
+    tmp_path: Path,
+    point: str,
+    nth: int,
 ) -> None:
     url = tmp_path / "url"
     if point.startswith("restore"):
         jobs.run(url, tmp_path, steps=7)
-    codes = jobs.run(url, tmp_path, kill_at=f"{point}:{nth}", wait=True)
+    codes = jobs.run(
+        url,
+        tmp_path,
+        kill_at=f"{point}:{nth}",
+        wait=True,
+    )
     assert codes == [-signal.SIGKILL], f"{point} was not reached"
-    completes(jobs, url, tmp_path)
+    check_completes(jobs, url, tmp_path)
 
 
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("point", UPLOADER_POINTS)
-def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
-    jobs: Jobs, tmp_path: Path, point: str, nth: int
+def test_an_uploader_killed_at_a_named_point_is_replaced(
+    jobs: Jobs,
+    tmp_path: Path,
+    point: str,
+    nth: int,
 ) -> None:
     url = tmp_path / "url"
     log = tmp_path / "log"
@@ -72,19 +87,17 @@ def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
     )
     # Complete only if its last state is known to be there: it died at that very point in the last
     # save as well.
-    known = sound(url) == STEPS and point != "commit.written"
-    assert codes == ([0] if known else [EXIT_RETRY]), log.read_text()
+    is_complete = newest_sound_step(url) == STEPS and point != "commit.written"
+    assert codes == [0 if is_complete else EXIT_RETRY], log.read_text()
     if nth == 1 and point not in REACHED_WHEN_DURABLE:
-        assert "the uploader process is gone" in log.read_text(), f"{point} was not reached"
+        assert "the uploader process has died" in log.read_text(), f"{point} was not reached"
     if nth == 2 and point != "upload.shard":  # a save has several
         assert committed(url)[0] > 2 * EVERY, "the second uploader has committed"
     # A new uploader has the same orders in its environment, so it dies at the same point again.
-    completes(jobs, url, tmp_path)
+    check_completes(jobs, url, tmp_path)
 
 
-def test_all_processes_killed_at_seeded_random_moments_never_lose_a_commit(
-    jobs: Jobs, tmp_path: Path
-) -> None:
+def test_processes_killed_at_random_moments_never_lose_a_commit(jobs: Jobs, tmp_path: Path) -> None:
     rng = random.Random(20261121)
     url = tmp_path / "url"
     kills = 0
@@ -100,20 +113,23 @@ def test_all_processes_killed_at_seeded_random_moments_never_lose_a_commit(
         ranks[0].join(rng.uniform(0.0, 0.5))
         kills += ranks[0].is_alive()
         victims = rng.choice(("trainer", "uploader", "all"))
-        for uploader in children(ranks[0].pid or 0) if victims != "trainer" else []:
-            with suppress(ProcessLookupError):
-                os.kill(uploader, signal.SIGKILL)
+        if victims != "trainer":
+            for uploader in children(ranks[0].pid or 0):
+                with suppress(ProcessLookupError):
+                    os.kill(uploader, signal.SIGKILL)
         if victims == "uploader":
             ranks[0].join(rng.uniform(0.0, 0.3))
         ranks[0].kill()
         finish(ranks)
-        sound(url / str(rounds // 8))
-    completes(jobs, url / "0", tmp_path)
+        newest_sound_step(url / str(rounds // 8))
+    check_completes(jobs, url / "0", tmp_path)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(
-    jobs: Jobs, tmp_path: Path, victim: int
+def test_a_rank_killed_while_staging_leaves_the_last_commit(
+    jobs: Jobs,
+    tmp_path: Path,
+    victim: int,
 ) -> None:
     url = tmp_path / "url"
     ranks = jobs.start(
@@ -128,8 +144,13 @@ def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(
     assert ranks[victim].exitcode == -signal.SIGKILL
     ranks[1 - victim].kill()
     finish(ranks)
-    assert sound(url) in (3, 6)
-    completes(jobs, url, tmp_path, world=2)
+    assert newest_sound_step(url) in (3, 6)
+    check_completes(
+        jobs,
+        url,
+        tmp_path,
+        world=2,
+    )
 
 
 def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(

@@ -1,15 +1,16 @@
-"""Retention keeps verified checkpoints, never counts what nobody committed, and may be killed
+"""Retention keeps verified checkpoints, never counts attempts without a commit, and may be killed
 anywhere.
 """
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.checkpoint.format import Commit, Manifest, digest_of
 from holdfast.checkpoint.format.commit import committed_steps
-from holdfast.checkpoint.save.retention import Known, Policy, retain
+from holdfast.checkpoint.save.retention import CommitCache, Policy, retain
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import put_new
 from holdfast.support import object_names
@@ -18,9 +19,25 @@ RUN = "r"
 
 
 class Stored(LocalStorage):
-    def attempt(self, step: int, letter: str = "a", *, committed: bool = True) -> None:
+    def attempt(
+        self,
+        step: int,
+        letter: str = "a",
+        *,
+        committed: bool = True,
+    ) -> None:
         token = letter * 12
-        put_new(self, object_names.shard_object(RUN, step, token, 0, 0), b"shard")
+        put_new(
+            self,
+            object_names.shard_object(
+                RUN,
+                step,
+                token,
+                0,
+                0,
+            ),
+            b"shard",
+        )
         head = {
             "run": RUN,
             "step": step,
@@ -34,7 +51,16 @@ class Stored(LocalStorage):
             tensors=(),
             values={},
         ).encode()
-        put_new(self, object_names.manifest_object(RUN, step, token, 0), manifest)
+        put_new(
+            self,
+            object_names.manifest_object(
+                RUN,
+                step,
+                token,
+                0,
+            ),
+            manifest,
+        )
         if committed:
             commit = Commit(
                 **head,
@@ -49,8 +75,8 @@ class Stored(LocalStorage):
             os.utime(path, (0, 0))
 
     def steps(self) -> set[int]:
-        """Of which anything is left."""
-        return {int(found.name.split("/")[1].removeprefix("step-")) for found in self.list(RUN)}
+        """Returns the steps that still have objects."""
+        return {int(stat.name.split("/")[1].removeprefix("step-")) for stat in self.list(RUN)}
 
 
 @pytest.fixture
@@ -66,7 +92,7 @@ def test_the_newest_are_kept_and_every_nth(storage: Stored) -> None:
     assert storage.steps() == {40, 80, 90}
 
 
-def test_attempts_without_a_commit_push_out_no_checkpoint_and_go_when_they_are_old(
+def test_attempts_without_a_commit_replace_no_checkpoint_and_expire(
     storage: Stored,
 ) -> None:
     storage.attempt(10)
@@ -80,7 +106,7 @@ def test_attempts_without_a_commit_push_out_no_checkpoint_and_go_when_they_are_o
     storage.age("b" * 12 + "/*")
     retain(storage, RUN, Policy(keep=3))
     assert storage.steps() == {10, *range(30, 100, 10)}
-    assert {found.name.split("/")[2] for found in storage.list(RUN)} == {
+    assert {stat.name.split("/")[2] for stat in storage.list(RUN)} == {
         "a" * 12,
         "c" * 12,
         "COMMIT.json",
@@ -98,7 +124,7 @@ def test_a_commit_that_cannot_be_read_is_no_reason_to_delete(
     assert len(list(storage.list(RUN))) == 6
 
 
-def test_what_restore_found_damaged_pushes_out_no_checkpoint_and_goes_when_it_is_old(
+def test_damaged_checkpoints_replace_no_sound_one_and_expire(
     storage: Stored,
 ) -> None:
     for step, letter in ((10, "a"), (20, "b"), (30, "c")):
@@ -112,20 +138,28 @@ def test_what_restore_found_damaged_pushes_out_no_checkpoint_and_goes_when_it_is
 
 
 def test_no_commit_is_read_twice(storage: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many checkpoints are kept, a save does not read them again."""
-    read = list[str]()
+    """A save does not read commits again, however many checkpoints are kept."""
+    names: list[str] = []
     read_into = storage.read_into
-    known = Known()
-    monkeypatch.setattr(
-        storage, "read_into", lambda name, *into: read.append(name) or read_into(name, *into)
-    )
+    cache = CommitCache()
+
+    def record(name: str, *arguments: Any) -> None:
+        names.append(name)
+        read_into(name, *arguments)
+
+    monkeypatch.setattr(storage, "read_into", record)
     for step in (10, 20, 30):
         storage.attempt(step)
-        retain(storage, RUN, Policy(keep=9), known=known)
-    assert read == [object_names.commit_object(RUN, step) for step in (10, 20, 30)]
+        retain(
+            storage,
+            RUN,
+            Policy(keep=9),
+            cache=cache,
+        )
+    assert names == [object_names.commit_object(RUN, step) for step in (10, 20, 30)]
 
 
-def test_of_a_step_that_goes_the_commit_goes_first(storage: Stored) -> None:
+def test_an_expired_commit_is_deleted_before_its_shards(storage: Stored) -> None:
     for step in (10, 20):
         storage.attempt(step)
     assert retain(storage, RUN, Policy(keep=1))[0] == object_names.commit_object(RUN, 10)

@@ -1,4 +1,4 @@
-"""A save in flight: it is staged without waiting, and the next one waits for it."""
+"""Saves in flight: one is staged without waiting, and the next one waits for it."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
-from holdfast.checkpoint.peers.keeper import SLOTS
+from holdfast.checkpoint.peers.memory_keeper import SLOTS
 from holdfast.checkpoint.save import writer as saving
 from holdfast.lint.rules.elastic import ALONE, MEMORIES
 from holdfast.runtime.pidfiles import running
@@ -29,7 +29,7 @@ STATE_BYTES = 1 << 20
 
 @contextmanager
 def training(url: Path, **tuned: Any) -> Iterator[tuple[Checkpointer, torch.Tensor, int]]:
-    """A checkpointer, its state, and the process id of its uploader."""
+    """Yields a checkpointer, its state, and the process id of its uploader."""
     before = set(children(os.getpid()))
     tensor = torch.zeros(STATE_BYTES // 4)
     with Checkpointer(
@@ -44,7 +44,11 @@ def training(url: Path, **tuned: Any) -> Iterator[tuple[Checkpointer, torch.Tens
         yield ckpt, tensor, uploader
 
 
-def save(ckpt: Checkpointer, tensor: torch.Tensor, step: int) -> None:
+def save(
+    ckpt: Checkpointer,
+    tensor: torch.Tensor,
+    step: int,
+) -> None:
     tensor.fill_(step)
     ckpt.save(step)
 
@@ -53,37 +57,37 @@ def staged_bytes() -> int:
     sizes = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         if "holdfast-staging" in os.path.realpath(descriptor) and descriptor.exists():
-            found = descriptor.stat()
-            sizes[found.st_ino] = found.st_size
+            status = descriptor.stat()
+            sizes[status.st_ino] = status.st_size
     return sum(sizes.values())
 
 
-def test_a_save_does_not_wait_and_the_next_one_does_in_the_same_memory(tmp_path: Path) -> None:
+def test_a_save_returns_at_once_and_the_next_one_waits(tmp_path: Path) -> None:
     with training(tmp_path) as (ckpt, tensor, uploader):
         os.kill(uploader, signal.SIGSTOP)
         save(ckpt, tensor, 1)
         assert ckpt.busy and not committed(tmp_path, "r")
 
-        def let_it_go_on() -> None:
+        def resume_uploader() -> None:
             released.set()
             os.kill(uploader, signal.SIGCONT)
 
         released = threading.Event()
-        threading.Timer(0.5, let_it_go_on).start()
+        threading.Timer(0.5, resume_uploader).start()
         save(ckpt, tensor, 2)
         assert released.is_set() and 1 in committed(tmp_path, "r")
         assert ckpt.wait() and not ckpt.busy
         assert STATE_BYTES <= staged_bytes() <= 1.1 * STATE_BYTES
     assert committed(tmp_path, "r") == [2, 1]
     for step in (1, 2):
-        found = load_tensors(tmp_path, "r", step=step)[1]["w"]
-        assert torch.equal(found, torch.full_like(found, step))
+        _, tensors = load_tensors(tmp_path, "r", step=step)
+        assert torch.equal(tensors["w"], torch.full_like(tensors["w"], step))
 
 
 @pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores"
 )
-def test_an_uploader_keeps_to_the_cores_that_training_leaves(tmp_path: Path) -> None:
+def test_an_uploader_uses_cores_without_training_threads(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     before = torch.get_num_threads()
     try:
@@ -97,24 +101,26 @@ def test_an_uploader_keeps_to_the_cores_that_training_leaves(tmp_path: Path) -> 
         torch.set_num_threads(before)
 
 
-def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_stuck_upload_is_announced_and_blocks_for_a_bounded_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(saving, "ANNOUNCE_WAIT_AFTER_S", 0.2)
     with training(tmp_path, wait_s=1.0) as (ckpt, tensor, uploader):
         os.kill(uploader, signal.SIGSTOP)
         try:
             save(ckpt, tensor, 1)
-            began = time.monotonic()
+            started_at = time.monotonic()
             save(ckpt, tensor, 2)
-            assert time.monotonic() - began > 1.0
+            assert time.monotonic() - started_at > 1.0
             assert "training waits for room: the upload of step 1 has not finished" in caplog.text
             assert "checkpoint of step 2 failed: rank 0: the upload of step 1" in caplog.text
             assert "step 1 has not finished" in ckpt.failure
-            began = time.monotonic()
+            started_at = time.monotonic()
             for step in range(3, 23):
                 save(ckpt, tensor, step)
-            assert time.monotonic() - began < 10, "each save waited anew for the same upload"
+            assert time.monotonic() - started_at < 10, "each save waited again for the same upload"
         finally:
             os.kill(uploader, signal.SIGCONT)
         assert ckpt.wait()
@@ -124,7 +130,7 @@ def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
     assert committed(tmp_path, "r") == [23, 1]
 
 
-def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_path: Path) -> None:
+def test_a_child_that_outlives_its_trainer_does_not_block_the_uploader(tmp_path: Path) -> None:
     url = tmp_path / "url"
     trainer = subprocess.Popen(
         [
@@ -141,7 +147,7 @@ def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_p
         trainer.kill()
         trainer.wait()
         until(lambda: not running(uploader), within_s=30)
-        assert running(child), "the child was to live on"
+        assert running(child), "the child must outlive the trainer"
     finally:
         for pid in filter(running, (child, uploader)):
             os.kill(pid, signal.SIGKILL)
@@ -164,6 +170,6 @@ with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
 """
 
 
-def test_the_memory_of_a_sharded_gang_is_counted_as_the_library_takes_it() -> None:
-    # A complete and an arriving copy of a neighbour's come to its own.
+def test_the_linter_counts_all_memories_for_a_sharded_gang() -> None:
+    # Its own, and a complete and an arriving copy of a neighbour's.
     assert (1, OWN_MEMORIES + SLOTS) == (ALONE, MEMORIES)

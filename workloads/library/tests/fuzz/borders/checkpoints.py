@@ -1,4 +1,4 @@
-"""What lies in a bucket of checkpoints."""
+"""Objects in a bucket of checkpoints."""
 
 import contextlib
 import io
@@ -11,16 +11,16 @@ from holdfast.checkpoint.cli import show
 from holdfast.checkpoint.errors import Damaged, Fenced
 from holdfast.checkpoint.format import digest_of, fence
 from holdfast.checkpoint.format.decoding import decode_commit, parse_manifest
-from holdfast.checkpoint.format.soundness import check_manifests
+from holdfast.checkpoint.format.validation import check_manifests
 from holdfast.checkpoint.inspection import rows
-from holdfast.checkpoint.restore.loading import read_whole
-from holdfast.checkpoint.restore.reading import open_step
+from holdfast.checkpoint.restore.reader import open_step
+from holdfast.checkpoint.restore.tensor_loading import read_whole
 from holdfast.support import object_names
 from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.forgeries import encoded, envelope
 from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import hostile, seeded
+from workloads.library.tests.fuzz.mutations import draw_hostile, hostile_inputs
 
 RUN = "r"
 STEP = 3
@@ -29,16 +29,16 @@ MANIFEST = object_names.manifest_object(RUN, STEP, f"{STEP:012x}", 0)
 
 
 @cache
-def _saved() -> dict[str, bytes]:
-    """Objects of a checkpoint of a small state, as the library makes them."""
+def _save() -> dict[str, bytes]:
+    """Save a small state, and return the objects of its checkpoint."""
     import torch
 
     from holdfast.checkpoint.format.commit import CommitState, commit
     from holdfast.checkpoint.save.uploader_process import upload
     from workloads.library.tests.checkpoint.made import job
 
-    stored = Memory({})
-    one, stream = job(
+    storage = Memory({})
+    upload_job, stream = job(
         {
             "model": torch.nn.Linear(8, 8),
             "at": 3,
@@ -46,31 +46,32 @@ def _saved() -> dict[str, bytes]:
         },
         STEP,
     )
-    own = upload(stored, stream, one, parallel=1)
+    manifest = upload(storage, stream, upload_job, parallel=1)
     commit(
-        stored,
-        own,
+        storage,
+        manifest,
         state=CommitState(),
         timeout_s=10,
         abandoned=lambda _: False,
     )
-    return stored.objects
+    return storage.objects
 
 
 def _commit_body() -> dict[str, Any]:
-    return json.loads(_saved()[COMMIT])["body"]
+    return json.loads(_save()[COMMIT])["body"]
 
 
 def _make_commit(draw: random.Random) -> bytes:
     body = _commit_body()
-    # Half of them with a digest that matches, or nothing behind the digest would ever be reached.
+    # Most have a digest that matches, or no input would reach the code behind the digest.
     if draw.random() < 0.7:
-        return envelope(hostile((body,), draw))
-    return hostile((envelope(encoded(body)),), draw)
+        return envelope(draw_hostile((body,), draw))
+    return draw_hostile((envelope(encoded(body)),), draw)
 
 
 def _make_manifest(draw: random.Random) -> bytes:
-    return hostile((json.loads(_saved()[MANIFEST]),), draw)
+    manifest = json.loads(_save()[MANIFEST])
+    return draw_hostile((manifest,), draw)
 
 
 def _enter_manifest(data: bytes) -> None:
@@ -78,37 +79,33 @@ def _enter_manifest(data: bytes) -> None:
 
 
 def _enter_checkpoint(data: bytes) -> None:
-    """A manifest that a commit names rightly: all that stands between it and memory is its own
-    soundness.
-    """
-    stored = _stored(data)
-    read_whole(stored, open_step(stored, RUN, STEP), None)
+    """Read a manifest with a matching commit, so that only its validation protects memory."""
+    storage = _store_manifest(data)
+    read_whole(storage, open_step(storage, RUN, STEP), None)
 
 
 def _enter_listing(data: bytes) -> None:
-    """The same as the table that people get: it shows what is odd, and refuses nothing."""
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        show(list(rows(_stored(data), RUN, read=True)))
-    assert "\x1b" not in shown.getvalue()
+    """List the checkpoints as a table, which shows odd ones and refuses none."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        show(list(rows(_store_manifest(data), RUN, read=True)))
+    assert "\x1b" not in output.getvalue()
 
 
-def _stored(data: bytes) -> Memory:
+def _store_manifest(data: bytes) -> Memory:
+    """Return a store with this manifest, and a commit that names it."""
     digest = digest_of(data)
-    body = _commit_body() | {"manifests": [{"length": digest.length, "sha256": digest.sha256}]}
-    return Memory(
-        _saved()
-        | {
-            MANIFEST: data,
-            COMMIT: envelope(encoded(body)),
-        }
-    )
+    body = _commit_body()
+    body["manifests"] = [{"length": digest.length, "sha256": digest.sha256}]
+    objects = dict(_save())
+    objects[MANIFEST] = data
+    objects[COMMIT] = envelope(encoded(body))
+    return Memory(objects)
 
 
 def _enter_epoch(data: bytes) -> None:
-    """Of another trainer that began after this one: what it is called in the message comes from the
-    object.
-    """
-    fence.check(Memory({object_names.epoch_object(RUN, 2): data}), RUN, 1)
+    """Check the fence of a later trainer, whose object describes it in the message."""
+    name = object_names.epoch_object(RUN, 2)
+    fence.check(Memory({name: data}), RUN, 1)
 
 
 REFUSALS = (Damaged, InputError)
@@ -130,7 +127,7 @@ BORDERS = {
     ),
     "lists of checkpoints": Border(make=_make_manifest, enter=_enter_listing),
     "epochs": Border(
-        make=seeded({"pid": 7, "host": "a-host"}),
+        make=hostile_inputs({"pid": 7, "host": "a-host"}),
         enter=_enter_epoch,
         refusals=(Fenced,),
     ),

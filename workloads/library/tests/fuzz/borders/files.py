@@ -1,4 +1,4 @@
-"""Manifests, job files, environments and plans of a stranger."""
+"""Manifests, job files, environments and plans that others wrote."""
 
 import random
 import tempfile
@@ -19,25 +19,26 @@ from holdfast.support.errors import InputError, Unjudged
 from infra import environments
 from tests import platforms
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import ODD, hostile, seeded
+from workloads.library.tests.fuzz.mutations import ODD, draw_hostile, hostile_inputs
 from workloads.manifests import rendering
 
 
 @cache
-def _rendered() -> tuple[bytes, ...]:
-    return tuple(
-        text.encode()
-        for name, text in rendering.texts(platforms.load("example")).items()
-        if name.startswith("samples")
-    )
+def _list_samples() -> tuple[bytes, ...]:
+    """Return the rendered samples of the example platform."""
+    samples: list[bytes] = []
+    for name, text in rendering.texts(platforms.load("example")).items():
+        if name.startswith("samples"):
+            samples.append(text.encode())
+    return tuple(samples)
 
 
 def _make_yaml(draw: random.Random) -> bytes:
     if draw.random() < 0.5:
-        documents = draw.choice(_rendered()).split(b"\n---\n")
-        return hostile((draw.choice(documents),), draw)
-    document = next(yaml.safe_load_all(draw.choice(_rendered())))
-    return hostile((document,), draw)
+        documents = draw.choice(_list_samples()).split(b"\n---\n")
+        return draw_hostile((draw.choice(documents),), draw)
+    document = next(yaml.safe_load_all(draw.choice(_list_samples())))
+    return draw_hostile((document,), draw)
 
 
 AFFINITY = {
@@ -60,40 +61,33 @@ AFFINITY = {
 
 
 @cache
-def _examples() -> list[Any]:
-    """What each rule of the linter finds, and a pod with a required affinity, which no rule shows."""
-    found = []
+def _list_examples() -> list[Any]:
+    """Return the bad examples of all rules, and a pod with a required affinity, which none has."""
+    bodies: list[Any] = []
     for rule in all_rules().values():
         if rule.check:
-            for body in examples.whole(rule.base, rule.bad):
-                found.append(body)
+            bodies += examples.whole(rule.base, rule.bad)
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "a"},
-    }
-    return [
-        *found,
-        pod
-        | {
-            "spec": {
-                "affinity": AFFINITY,
-                "containers": [{"name": "m", "image": "a"}],
-            }
+        "spec": {
+            "affinity": AFFINITY,
+            "containers": [{"name": "m", "image": "a"}],
         },
-    ]
+    }
+    return [*bodies, pod]
 
 
 def _make_lint(draw: random.Random) -> bytes:
     if draw.random() < 0.5:
-        return hostile((draw.choice(_examples()),), draw)
+        return draw_hostile((draw.choice(_list_examples()),), draw)
     return _make_yaml(draw)
 
 
 def _enter_lint(data: bytes) -> None:
-    report = lint_texts(
-        {"a.yaml": data.decode("utf-8", "replace")}, Options(platforms=[platforms.load("example")])
-    )
+    texts = {"a.yaml": data.decode("utf-8", "replace")}
+    report = lint_texts(texts, Options(platforms=[platforms.load("example")]))
     for render in (formats.text, formats.as_json, formats.github):
         render(report).encode()
 
@@ -111,7 +105,7 @@ def _enter_submit(data: bytes) -> None:
 
 
 def _make_field(draw: random.Random) -> bytes:
-    """A path of field names, and the odd value to put there."""
+    """Return a path of field names, and the index of the odd value to put there."""
     path = []
     node = environments.load(draw.choice(environments.names()))
     while is_dataclass(node):
@@ -124,13 +118,13 @@ def _make_field(draw: random.Random) -> bytes:
 
 
 def _enter_environment(data: bytes) -> None:
-    path, odd = eval(data, {"__builtins__": {}})  # noqa: S307  made above, one line of literals
-    environments.built("prod", lambda: _put(environments.load("prod"), path, ODD[odd]))
+    path, index = eval(data, {"__builtins__": {}})  # noqa: S307  made above, one line of literals
+    environments.built("prod", lambda: _set_field(environments.load("prod"), path, ODD[index]))
 
 
-def _put(node: Any, path: list[str], value: Any) -> Any:
+def _set_field(node: Any, path: list[str], value: Any) -> Any:
     if path[1:] and is_dataclass(getattr(node, path[0])):
-        inner = _put(getattr(node, path[0]), path[1:], value)
+        inner = _set_field(getattr(node, path[0]), path[1:], value)
     else:
         inner = value
     return replace(node, **{path[0]: inner})
@@ -149,10 +143,10 @@ PLAN = {
 
 
 def _enter_plan(data: bytes) -> None:
-    """Of a job's annotation, as the exporter reads and uses it."""
-    found = placement.read(data.decode("utf-8", "replace"))
+    """Read a plan from a job's annotation and use it, as the exporter does."""
+    plan = placement.read(data.decode("utf-8", "replace"))
     for standing in placement.Standing:
-        found.move(
+        plan.move(
             standing,
             now_h=3.0,
             done_h=1.0,
@@ -163,7 +157,7 @@ def _enter_plan(data: bytes) -> None:
 
 BORDERS = {
     "placement plans": Border(
-        make=seeded(PLAN),
+        make=hostile_inputs(PLAN),
         enter=_enter_plan,
         refusals=(InputError,),
     ),

@@ -1,4 +1,4 @@
-"""What members of an elastic gang read of each other: epochs in the bucket, answers over HTTP."""
+"""Data that members of an elastic gang read: epochs in the bucket, answers over HTTP."""
 
 import json
 
@@ -7,7 +7,7 @@ from holdfast.support.errors import InputError
 from holdfast.training.gang import membership, peer_client
 from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import seeded
+from workloads.library.tests.fuzz.mutations import hostile_inputs
 
 RUN = "run"
 MEMBERS = (membership.Member(index=0, incarnation="a"), membership.Member(index=2, incarnation="b"))
@@ -30,9 +30,9 @@ def _enter_answer(data: bytes) -> None:
 
 BORDERS = {
     "gang epochs": Border(
-        make=seeded(EPOCH),
+        make=hostile_inputs(EPOCH),
         enter=_enter_epoch,
         refusals=(InputError,),
     ),
-    "gang answers": Border(make=seeded(ANSWER), enter=_enter_answer),
+    "gang answers": Border(make=hostile_inputs(ANSWER), enter=_enter_answer),
 }

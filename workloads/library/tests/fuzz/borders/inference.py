@@ -15,7 +15,7 @@ from holdfast.inference.server import tensors
 from holdfast.inference.values import encode_value
 from holdfast.support.errors import InputError
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import hostile, seeded
+from workloads.library.tests.fuzz.mutations import draw_hostile, hostile_inputs
 
 ITEM = items.encode(items.Item(job="job", id="an-id", body=b"some text"))
 ROWS = b'{"id": 1, "text": "one"}\n{"id": "b", "text": "two", "more": [1, {"a": null}]}\n'
@@ -47,17 +47,13 @@ def _parquet() -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    written = io.BytesIO()
-    pq.write_table(
-        pa.table(
-            {
-                "id": ["1", "2"],
-                "text": ["one", "two"],
-            }
-        ),
-        written,
-    )
-    return written.getvalue()
+    file = io.BytesIO()
+    columns = {
+        "id": ["1", "2"],
+        "text": ["one", "two"],
+    }
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
 
 
 def _enter_reply(data: bytes) -> None:
@@ -90,28 +86,28 @@ INFER = {
 
 BORDERS = {
     "batch messages": Border(
-        make=seeded(json.loads(ITEM), ITEM),
+        make=hostile_inputs(json.loads(ITEM), ITEM),
         enter=items.decode,
         refusals=(MalformedMessage,),
     ),
     "rows of JSON": Border(
-        make=seeded(ROWS),
+        make=hostile_inputs(ROWS),
         enter=_enter_rows(".jsonl"),
         refusals=(InputError,),
     ),
     "rows of Parquet": Border(
-        make=lambda draw: hostile((_parquet(),), draw),
+        make=lambda draw: draw_hostile((_parquet(),), draw),
         enter=_enter_rows(".parquet"),
         refusals=(InputError,),
     ),
     "predictor's replies": Border(
-        make=seeded(REPLY),
+        make=hostile_inputs(REPLY),
         enter=_enter_reply,
-        # Of pop_message and encode_value, as they document.
+        # The documented errors of pop_message and encode_value.
         refusals=(PredictorError, InputError, ValueError, RecursionError, EOFError),
     ),
     "HTTP requests": Border(
-        make=seeded(INFER),
+        make=hostile_inputs(INFER),
         enter=lambda data: tensors.parse(data, 64),
         refusals=(Refused,),
     ),

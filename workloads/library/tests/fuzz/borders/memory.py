@@ -7,11 +7,13 @@ from holdfast.checkpoint.stores import Stat
 
 
 class Memory:
+    """A store whose objects may be replaced and deleted."""
+
     read_bytes = 1 << 20
 
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects
-        """By name."""
+        """Contents of the objects, by name."""
 
     def stat(self, name: str) -> Stat:
         if name not in self.objects:
@@ -26,10 +28,10 @@ class Memory:
         return (self.stat(name) for name in self.objects if name.startswith(prefix))
 
     def read_into(self, name: str, start: int, into: memoryview) -> None:
-        found = self.objects[name][start : start + len(into)]
-        if len(found) < len(into):
+        data = self.objects[name][start : start + len(into)]
+        if len(data) < len(into):
             raise EOFError(name)
-        into[:] = found
+        into[:] = data
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         self.objects[name] = bytes(data)

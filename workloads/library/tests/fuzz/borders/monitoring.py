@@ -1,4 +1,4 @@
-"""What pods print."""
+"""Event lines that pods print."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from holdfast.report.page import render
 from holdfast.support.errors import InputError
 from workloads.library.tests import sample
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import hostile
+from workloads.library.tests.fuzz.mutations import draw_hostile
 
 NOW_S = sample.EPOCH + 3_600
 
@@ -35,7 +35,7 @@ def _enter_report(data: bytes) -> None:
 
 
 def _make_line(draw: random.Random) -> bytes:
-    return hostile(tuple(json.loads(line) for line in _lines()), draw)
+    return draw_hostile(tuple(json.loads(line) for line in _lines()), draw)
 
 
 BORDERS = {

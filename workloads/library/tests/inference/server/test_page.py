@@ -1,4 +1,4 @@
-"""SERVING.md: its predictor and its proxy run as they stand there, and its deadlines are the
+"""The page of serving: its predictor and its proxy run as they stand there, and its deadlines are the
 contract's.
 """
 
@@ -13,7 +13,7 @@ from holdfast.vocabulary.serving import TRIES, drain_budget
 from workloads.library.tests.inference.server.serving import INFER, ROOT, Client, envoy, served
 from workloads.library.tests.processes import until
 
-PAGE = (ROOT / "workloads/library/SERVING.md").read_text()
+PAGE = (ROOT / "workloads/library/docs/how-to/serve-a-model.md").read_text()
 PROGRAMS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
 
 

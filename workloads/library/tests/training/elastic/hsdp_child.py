@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint.errors import CheckpointExit
-from holdfast.checkpoint.parts import RNG_KEY, capture
+from holdfast.checkpoint.state import RNG_KEY, capture
 from holdfast.runtime.events import EventLog
 from holdfast.support.errors import run_cli
 from holdfast.training.gang import process_group

@@ -23,7 +23,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer, Tuning
-from holdfast.checkpoint.parts import local_of
+from holdfast.checkpoint.state.tensors import local_of
 from holdfast.runtime.events import EventLog
 from holdfast.support.errors import run_cli
 from holdfast.vocabulary.telemetry import KIND_TRAINING

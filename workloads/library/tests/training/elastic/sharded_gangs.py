@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.format import Manifest, Shard
-from holdfast.checkpoint.parts import PeerPlaces
+from holdfast.checkpoint.peers import PeerPlaces
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.training.gang.member_addresses import Address
 from holdfast.vocabulary.environment import (

@@ -16,7 +16,8 @@ from torch import nn
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit, Fenced, NotDurable, StorageError, Superseded
-from holdfast.checkpoint.parts import fence, survey
+from holdfast.checkpoint.format.commit import survey
+from holdfast.checkpoint.gangs import fence
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.gang_member import GangMember

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from holdfast.checkpoint.parts import capture
+from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.support.errors import InputError
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum

@@ -1,0 +1,179 @@
+"""The keepers of a gang, as a rank and its uploader see them. The launcher that runs the keepers
+states their addresses in the environment.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from holdfast.checkpoint.errors import NotFound
+from holdfast.checkpoint.format import Manifest, hex_digest
+from holdfast.checkpoint.peers.protocol import Address, Head, ask, peer_key
+from holdfast.vocabulary.environment import ENV_PEERS
+
+Version = tuple[int, str]
+"""Step and attempt, which name one state of the whole gang."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerPlaces:
+    """Addresses of the keepers, and this rank's place among them."""
+
+    run: str
+    epoch: int
+    """Epoch of the gang's membership; a keeper refuses messages of another epoch."""
+    place: int
+    keepers: Sequence[Address]
+    """Addresses, by place."""
+    ranks_per_node: int
+    memories: Sequence[int]
+    """Descriptors of this rank's staging memories, which outlive the rank."""
+    domains: Sequence[str] = ()
+    """Failure domain of each place, such as `zone/rack`; empty: unknown."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_environment(cls, variables: Mapping[str, str] = os.environ) -> Self | None:
+        """Reads the launcher's statement. None: no launcher keeps copies for this process."""
+        text = variables.get(ENV_PEERS, "")
+        if not text:
+            return None
+        return cls(**json.loads(text))
+
+    @property
+    def key(self) -> bytes:
+        return peer_key(self.run)
+
+    @property
+    def neighbour(self) -> int:
+        """The place that keeps the copies of this one."""
+        domains = self.domains or [""] * len(self.keepers)
+        return find_neighbour(self.place, domains)
+
+    def register_uploader(self, pid: int) -> None:
+        """Registers an uploader at this node's keeper. Raises NotFound."""
+        question = {
+            "op": "hello",
+            "pid": pid,
+            "epoch": self.epoch,
+        }
+        ask(self.keepers[self.place], self.key, question)
+
+    def announce_shard(
+        self,
+        manifest: Manifest,
+        memory: int,
+        start: int,
+    ) -> None:
+        """Tells this node's keeper what a staging memory holds. Raises NotFound."""
+        head = {
+            "op": "own",
+            "memory": memory,
+            "local": manifest.rank % self.ranks_per_node,
+            "start": start,
+        }
+        self._send_shard(self.place, head, manifest)
+
+    def copy(
+        self,
+        manifest: Manifest,
+        data: memoryview,
+        keep: Version,
+        start: int,
+    ) -> float:
+        """Copies a shard to the neighbour, which keeps version `keep` meanwhile.
+
+        Returns the CPU time that it took there, once the copy is complete and verified. Raises
+        NotFound.
+        """
+        head = {
+            "op": "copy",
+            "keep": list(keep),
+            "start": start,
+        }
+        answer = self._send_shard(
+            self.neighbour,
+            head,
+            manifest,
+            data,
+        )
+        # A neighbour with an older library does not answer it.
+        return float(answer.get("processor_s", 0.0))
+
+    def _send_shard(self, place: int, head: Head, manifest: Manifest, *raw: memoryview) -> Head:
+        payload = manifest.encode()
+        question = head | {
+            "rank": manifest.rank,
+            "length": len(payload),
+            "sha256": hex_digest(payload),
+            "bytes": manifest.length,
+            "step": manifest.step,
+            "attempt": manifest.attempt,
+            "epoch": self.epoch,
+        }
+        return ask(
+            self.keepers[place],
+            self.key,
+            question,
+            payload,
+            *raw,
+        )
+
+    def find_memory(self, rank: int, version: Version) -> int:
+        """Returns the number of the staging memory that holds this rank's `version`; -1: none."""
+        memory = -1
+        for shard in self._ask_for_shards(self.place):
+            shard_version = (shard["step"], shard["attempt"])
+            if shard["rank"] == rank and shard_version == version:
+                memory = max(memory, shard["memory"])
+        return memory
+
+    def held(self) -> dict[int, list[Head]]:
+        """Returns what each keeper holds, by place; nothing for a keeper that does not answer.
+
+        A shard is described by rank, step, attempt, world_size, start, bytes, length and sha256 of
+        its manifest, and the number of its staging memory.
+        """
+        count = len(self.keepers)
+        with ThreadPoolExecutor(min(16, count), thread_name_prefix="peers") as pool:
+            return dict(enumerate(pool.map(self._ask_for_shards, range(count))))
+
+    def _ask_for_shards(self, place: int) -> list[Head]:
+        try:
+            answer = ask(self.keepers[place], self.key, {"op": "have"})
+        except NotFound:
+            return []
+        return answer["held"]
+
+
+def find_neighbour(place: int, domains: Sequence[str]) -> int:
+    """Returns the place that keeps the copies of `place`.
+
+    Pairs each place with one in another failure domain, at the widest level where domains differ,
+    for as many places as possible. If all domains are the same it is the next place.
+    """
+    groups = _group_by_domain(domains)
+    # Stable: places of one group stay in order.
+    order = sorted(range(len(groups)), key=lambda number: groups[number])
+    # The size of the largest group: no smaller stride leads out of each group.
+    stride = max(Counter(groups).values())
+    if stride == len(order):
+        stride = 1
+    position = order.index(place) + stride
+    return order[position % len(order)]
+
+
+def _group_by_domain(domains: Sequence[str]) -> list[tuple[str, ...]]:
+    """Returns the domain of each place, cut to the widest level at which domains differ."""
+    paths = [tuple(domain.split("/")) for domain in domains]
+    for depth in range(1, max(map(len, paths))):
+        groups = [path[:depth] for path in paths]
+        if len(set(groups)) > 1:
+            return groups
+    return paths

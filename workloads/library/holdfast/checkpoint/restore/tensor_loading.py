@@ -1,0 +1,211 @@
+"""Load a checkpoint as tensors by name, for fine-tuning and serving, and export it as safetensors.
+
+This only reads checkpoints: it takes no fence and starts no process.
+"""
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.format.commit import committed_steps, runs, select_steps
+from holdfast.checkpoint.restore.reader import Opened, Transfer, empty_like_saved, open_step, plan
+from holdfast.checkpoint.settings import Tuning, checked_url
+from holdfast.checkpoint.state.tensors import Tensors, dtype_name, memory_of
+from holdfast.checkpoint.stores.factory import reliable_storage
+from holdfast.checkpoint.stores.storage import Storage
+from holdfast.support.errors import InputError
+
+# A person waits for the answer, so retries end sooner than the five minutes of a trainer.
+FOR_PEOPLE = Tuning(retry_s=60.0)
+
+# Names in safetensors of the dtypes that it has.
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def load_tensors(
+    url: str | os.PathLike[str],
+    run: str | None = None,
+    keys: Collection[str] | None = None,
+    *,
+    step: int | None = None,
+) -> tuple[int, Tensors]:
+    """Return the step and tensors of the newest checkpoint that verifies, without a process group.
+
+    `run` may be None if the store holds only one. `keys` selects tensors; a key that ends in '/'
+    selects all below it. Raises InputError if nothing verifies, StorageError if the store refuses.
+    """
+    url = checked_url(url)
+    storage = reliable_storage(url, FOR_PEOPLE)
+    run = run or only_run(storage)
+    reasons: list[str] = []
+    # One process may skip a damaged step alone: there is no other rank that could use another step.
+    for candidate in select_steps(
+        step,
+        committed_steps(storage, run),
+        run,
+    ):
+        try:
+            return candidate, read_whole(
+                storage,
+                open_step(
+                    storage,
+                    run,
+                    candidate,
+                ),
+                keys,
+            )
+        except Damaged as error:
+            reasons.append(f"step {candidate}: {error}")
+    raise InputError(
+        f"run {run} has no checkpoint that verifies",
+        got="; ".join(reasons)[:400] or "no commit",
+        allowed="a run with a committed checkpoint",
+        fix=f"look with: python -m holdfast checkpoints list {url}",
+    )
+
+
+def read_whole(
+    storage: Storage,
+    opened: Opened,
+    keys: Collection[str] | None,
+) -> Tensors:
+    """Return the tensors of a checkpoint by key; `keys` selects some as in `load_tensors`."""
+    tensors: Tensors = {}
+    for key, sources in opened.sources.items():
+        if keys is None or _is_selected(key, keys):
+            tensors[key] = empty_like_saved(sources[0].part)
+    copies = plan(opened, tensors, rank=0)
+    Transfer(storage, opened, parallel=4).run(copies)
+    return tensors
+
+
+def _is_selected(key: str, keys: Collection[str]) -> bool:
+    if key in keys:
+        return True
+    prefixes = [prefix for prefix in keys if prefix.endswith("/")]
+    return key.startswith(tuple(prefixes))
+
+
+def only_run(storage: Storage) -> str:
+    """Return the only run with a commit. Raises InputError if there are none or several."""
+    names = [run for run in runs(storage) if committed_steps(storage, run)]
+    if len(names) == 1:
+        return names[0]
+    raise InputError(
+        "it is unclear which run's checkpoint to read",
+        got=", ".join(names) or "no run with a committed checkpoint",
+        allowed="one run, or its name",
+        fix="name the run",
+    )
+
+
+def no_such_keys(
+    keys: str,
+    storage: Storage,
+    run: str | None,
+    step: int,
+) -> InputError:
+    opened = open_step(storage, run or only_run(storage), step)
+    names: set[str] = set()
+    for key in opened.sources:
+        # Random streams are no weights. A tensor that is itself an entry has no tensors below it.
+        entry, slash, _ = key.partition("/")
+        if not key.startswith("__"):
+            names.add(entry + slash)
+    entries = sorted(names)
+    return InputError(
+        "no tensor has such a key",
+        got=f"--keys {keys}",
+        allowed=", ".join(entries) or "none: it has no tensors",
+        fix=f"--keys {next(iter(entries), 'KEY')}",
+    )
+
+
+def refuse_existing(out: Path) -> None:
+    """Raise InputError if `out` exists."""
+    if out.exists():
+        raise InputError(
+            "output exists",
+            got=str(out),
+            allowed="a new name",
+            fix="choose another --out",
+        )
+
+
+def in_one_entry(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return the tensors by their keys without the entry, which from_pretrained() expects.
+
+    Raises InputError if two entries have a tensor of the same name.
+    """
+    renamed: Tensors = {}
+    for key, tensor in tensors.items():
+        _, _, name = key.partition("/")
+        renamed[name or key] = tensor
+    if len(renamed) < len(tensors):
+        raise InputError(
+            "two entries hold tensors of one name",
+            got=f"{len(tensors)} tensors, {len(renamed)} names",
+            allowed="one entry",
+            fix="choose it by --keys model/",
+        )
+    return renamed
+
+
+def write_safetensors(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    notes: Mapping[str, str],
+) -> int:
+    """Write a new safetensors file, and return the bytes of its tensors.
+
+    Create-only, because an export must not overwrite what a server reads. Raises InputError for a
+    dtype that the format does not have.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(notes)}
+    offset = 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _translate_dtype(name, tensor),
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    # The format asks for tensors that begin at multiples of eight, and readers map them.
+    encoded += b" " * (-len(encoded) % 8)
+    with path.open("xb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for tensor in tensors.values():
+            file.write(memory_of(tensor.contiguous()))
+    return offset
+
+
+def _translate_dtype(name: str, tensor: torch.Tensor) -> str:
+    dtype = DTYPES.get(dtype_name(tensor.dtype))
+    if dtype is None:
+        raise InputError(
+            f"tensor {name} has a dtype that safetensors does not have",
+            got=dtype_name(tensor.dtype),
+            allowed=", ".join(DTYPES),
+            fix="export other tensors with --keys",
+        )
+    return dtype

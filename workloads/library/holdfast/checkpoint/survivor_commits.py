@@ -1,0 +1,285 @@
+"""Commits of the last step by ranks that each hold the whole state, without ranks that were lost.
+
+If a rank dies before all have agreed on a stop, no joint save is possible: its part would be
+missing. With replicated state (DDP) every other rank has all of it, so one of them writes the step
+as a checkpoint of one rank, and the others wait for it. The store's counter picks that rank; a
+second one could do no harm, since a commit is created once.
+
+No survivor has the whole of a state that is sharded over ranks (FSDP, HSDP, tensor parallel) or
+marked PerRank; such a state is not committed. Random streams are not written: those of the lost
+rank are lost, so a resume treats the checkpoint as one of another number of ranks.
+"""
+
+# Why it is so: infra/decisions/0030.
+
+import json
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from holdfast.checkpoint.errors import Damaged, Fenced, StorageError
+from holdfast.checkpoint.format.commit import CommitState, commit
+from holdfast.checkpoint.ranks import Ranks, describe_lost_store
+from holdfast.checkpoint.save.agreement import (
+    Notes,
+    State,
+    is_flat,
+    make_manifest,
+    optimizer_parameters,
+)
+from holdfast.checkpoint.save.staging import upload_now
+from holdfast.checkpoint.save.writer import CheckpointWriter
+from holdfast.checkpoint.state import (
+    Captured,
+    PerRank,
+    Stateful,
+    capture,
+    encode_value,
+    targets,
+    without_streams,
+)
+from holdfast.checkpoint.state.tensors import as_dtensor, pieces_of
+from holdfast.checkpoint.stores.factory import reliable_storage
+from holdfast.checkpoint.stores.storage import random_hex
+from holdfast.runtime import logs
+from holdfast.support.errors import InputError
+
+_POLL_S = 0.05
+_ANSWER_S = 3.0
+_LARGE = 10_000
+"""Number of elements from which comparing a tensor takes longer than a tick may."""
+T = TypeVar("T")
+_SHARDED = "the state is sharded, and no rank has all of it"
+
+
+class SurvivorCommits:
+    """Knows whether the state is that of the last step, and commits it alone if a rank is lost."""
+
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        state: State,
+        ranks: Ranks,
+        writer: CheckpointWriter,
+        epoch: int,
+    ) -> None:
+        """`epoch`: number of this start, which fences its commits."""
+        self._url = url
+        self._run = run
+        self._state = state
+        self._ranks = ranks
+        self._writer = writer
+        self._epoch = epoch
+        self._is_computing = False
+        self._is_used = False
+        self._fingerprint: list[object] | None = None
+        """Fingerprint of the state at the last tick; None: unknown."""
+
+    @contextmanager
+    def computing(self) -> Generator[None]:
+        """Wraps forward and backward, before the optimizer's step.
+
+        A rank that loses a peer inside still holds the state of the step before, unless a buffer or
+        a position in the data has changed since the tick, which is compared.
+        """
+        self._is_computing = True
+        self._is_used = True
+        yield
+        self._is_computing = False  # an error skips this line: the state is as it was
+
+    @property
+    def at_last_step(self) -> bool:
+        """True if the state is that of the last tick, after an error of the loop."""
+        if not self._is_computing or self._fingerprint is None:
+            return False
+        return self._fingerprint == self._take_fingerprint()
+
+    def tick(self) -> None:
+        """Records that the state is that of a step. Costs nothing if the loop does not use
+        `computing`.
+        """
+        if self._is_used:
+            self._fingerprint = self._take_fingerprint()
+
+    def commit(
+        self,
+        step: int,
+        notes: Notes,
+        peer: str,
+        timeout_s: float,
+    ) -> str:
+        """Commits `step`, of which this rank holds the state, unless another survivor does.
+
+        Returns an empty text once it is committed; else `peer`, the reason why a rank was lost, and
+        the reason why it is not.
+        """
+        if step <= max(self._writer.last_step, self._writer.durable_step):
+            return peer  # handed over by all
+        obstacle = self._find_missing_state() or self._find_missing_time(timeout_s)
+        if not obstacle:
+            obstacle = self._try_commit(step, notes, timeout_s)
+        if obstacle:
+            return f"{peer}; {obstacle}"
+        self._writer.durable_step = step
+        self._writer.durable_since = time.monotonic()
+        return ""
+
+    def _try_commit(
+        self,
+        step: int,
+        notes: Notes,
+        timeout_s: float,
+    ) -> str:
+        deadline = time.monotonic() + timeout_s
+        store = self._ranks.store
+        try:
+            captured = without_streams(capture(self._state))
+            if any(as_dtensor(tensor) is not None for tensor in captured.tensors.values()):
+                return _SHARDED
+            turn = _ask_store(lambda: store.add(f"survivor/{step}", 1))
+            if turn > 1:
+                return self._wait_for_other(step, deadline)
+            self._write(
+                step,
+                captured,
+                notes,
+                timeout_s,
+            )
+            _ask_store(lambda: store.set(f"survivor/{step}/done", "1"))
+        except TimeoutError:
+            return "the rank that keeps the store does not answer"
+        except dist.DistError as error:
+            return describe_lost_store(error)
+        except (StorageError, Damaged, Fenced, InputError) as error:
+            return f"this rank alone could not store it: {str(error)[:160]}"
+        logs.warning(
+            "save", f"step {step} committed by rank {self._ranks.rank} alone: another rank was lost"
+        )
+        return ""
+
+    def _write(
+        self,
+        step: int,
+        captured: Captured,
+        notes: Notes,
+        timeout_s: float,
+    ) -> None:
+        storage = reliable_storage(self._url, self._writer.tuning)
+        pieces = pieces_of(captured, 0, 1)
+        single_rank = Ranks(self._ranks.store, 0, 1)
+        attempt = random_hex(6)
+        manifest = make_manifest(
+            self._run,
+            single_rank,
+            step,
+            attempt,
+            captured,
+            pieces,
+            notes,
+        )
+        manifest = upload_now(
+            storage,
+            pieces,
+            manifest,
+            self._writer.tuning,
+        )
+        # A checkpoint of one rank: there is no other manifest to wait for.
+        commit(
+            storage,
+            manifest,
+            state=CommitState(epoch=self._epoch),
+            timeout_s=timeout_s,
+            abandoned=lambda _: False,
+        )
+
+    def _wait_for_other(self, step: int, deadline: float) -> str:
+        """Waits for the rank that writes: a launcher ends it with the first rank that exits."""
+        key = f"survivor/{step}/done"
+        while not _ask_store(lambda: self._ranks.store.check([key])):
+            if time.monotonic() > deadline:
+                return "the rank that stores it has not finished"
+            time.sleep(_POLL_S)
+        return ""
+
+    def _find_missing_state(self) -> str:
+        """Returns the reason why this rank does not have the whole state; empty: it has.
+
+        Called before the state is captured, which is a collective if a module gathers its shards.
+        """
+        if self._ranks.world_size == 1:
+            return "no other rank"
+        if any(isinstance(entry, PerRank) for entry in self._state.values()):
+            return "each rank has its own state"
+        for parameter in _parameters(self._state):
+            if as_dtensor(parameter.data) is not None or is_flat(parameter):
+                return _SHARDED
+        return ""
+
+    def _find_missing_time(self, timeout_s: float) -> str:
+        # One rank uploads what all of them did; 0 before the first upload has ended: to try costs
+        # nothing.
+        needs_s = self._writer.save_cost.persist_s * self._ranks.world_size
+        if needs_s < timeout_s:
+            return ""
+        remaining_s = max(0.0, timeout_s)
+        return f"one rank needs {needs_s:.0f} s to store it, and {remaining_s:.0f} s are left"
+
+    def _take_fingerprint(self) -> list[object] | None:
+        """Returns versions of buffers, and all values of entries that are neither module nor
+        optimizer: between the optimizer's steps those two keep everything else. None: comparing
+        would take too long.
+        """
+        values: list[object] = []
+        is_large = False
+
+        def put(key: str, tensor: torch.Tensor) -> None:
+            nonlocal is_large
+            if tensor.numel() > _LARGE:
+                is_large = True
+            else:
+                values.append((key, tensor.tolist()))
+
+        for name, entry in targets(self._state):
+            if isinstance(entry, torch.nn.Module):
+                values += [buffer._version for buffer in entry.buffers()]
+            elif not isinstance(entry, torch.optim.Optimizer):
+                value = entry.state_dict() if isinstance(entry, Stateful) else entry
+                values.append(json.dumps(encode_value(value, name, put)))
+        return None if is_large else values
+
+
+def _ask_store(ask: Callable[[], T]) -> T:
+    """Calls `ask`, which waits for torch's store. A client of it waits without limit if the store's
+    machine is frozen. Raises TimeoutError.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:  # noqa: BLE001  # raised in the thread that waits
+            answer.set_exception(error)
+
+    threading.Thread(
+        target=run,
+        name="ask-store",
+        daemon=True,
+    ).start()
+    return answer.result(_ANSWER_S)
+
+
+def _parameters(state: State) -> Iterator[torch.Tensor]:
+    for _, entry in targets(state):
+        if isinstance(entry, torch.nn.Module):
+            yield from entry.parameters()
+        elif isinstance(entry, torch.optim.Optimizer):
+            yield from optimizer_parameters(entry)
+        elif isinstance(entry, torch.Tensor):
+            yield entry

@@ -1,0 +1,173 @@
+"""Commits of a survivor: only whole state, as of the last step, and of one rank only."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
+
+from holdfast.checkpoint import Checkpointer, PerRank, Tuning
+from holdfast.checkpoint import survivor_commits as survivor_module
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.survivor_commits import SurvivorCommits
+from tests.support import commits
+
+STEP = 7
+PEER = "rank 0 was lost"
+
+
+def survivor(
+    folder: Path,
+    state: dict[str, Any],
+    rank: int = 1,
+    store: Any = None,
+    *,
+    last_step: int = -1,
+    save_s: float = 0.0,
+) -> SurvivorCommits:
+    cost = SimpleNamespace(persist_s=save_s)
+    writer: Any = SimpleNamespace(
+        last_step=last_step,
+        durable_step=0,
+        tuning=Tuning(),
+        save_cost=cost,
+    )
+    return SurvivorCommits(
+        folder.as_uri(),
+        "run",
+        state,
+        Ranks(store or HashStore(), rank, 3),
+        writer,
+        0,
+    )
+
+
+def test_one_survivor_commits_and_the_others_wait_for_it(tmp_path: Path) -> None:
+    store = HashStore()
+    model = nn.Linear(2, 2)
+    for rank in (1, 2):
+        commits_of_rank = survivor(
+            tmp_path,
+            {"model": model},
+            rank,
+            store,
+        )
+        assert (
+            commits_of_rank.commit(
+                STEP,
+                {},
+                PEER,
+                5.0,
+            )
+            == ""
+        )
+    assert len(commits(tmp_path)) == 1
+    other = nn.Linear(2, 2)
+    with Checkpointer(tmp_path, {"model": other}, run="run") as ckpt:
+        assert ckpt.step == STEP
+        assert torch.equal(other.weight, model.weight)
+
+
+def make_sharded_model() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.weight._is_flat_param = True  # pyright: ignore[reportAttributeAccessIssue]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("state", "writer", "reason"),
+    [
+        ({"model": make_sharded_model()}, {}, "sharded"),
+        (
+            {
+                "model": nn.Linear(2, 2),
+                "mine": PerRank({"a": 1}),
+            },
+            {},
+            "its own state",
+        ),
+        ({"model": nn.Linear(2, 2)}, {"save_s": 2.0}, "needs 6 s"),
+        ({"model": nn.Linear(2, 2)}, {"last_step": STEP}, PEER),
+    ],
+    ids=["FSDP", "each its own", "no time", "handed over before"],
+)
+def test_a_state_that_is_not_whole_or_does_not_fit_is_not_committed(
+    tmp_path: Path,
+    state: dict[str, Any],
+    writer: dict[str, Any],
+    reason: str,
+) -> None:
+    assert reason in survivor(tmp_path, state, **writer).commit(
+        STEP,
+        {},
+        PEER,
+        5.0,
+    )
+    assert commits(tmp_path) == []
+
+
+def test_a_survivor_that_waits_in_vain_returns_the_reason(tmp_path: Path) -> None:
+    store = HashStore()
+    store.add(f"survivor/{STEP}", 1)
+    waiting = survivor(
+        tmp_path,
+        {"model": nn.Linear(2, 2)},
+        2,
+        store,
+    )
+    assert "has not finished" in waiting.commit(
+        STEP,
+        {},
+        PEER,
+        0.2,
+    )
+
+
+def test_a_store_on_a_frozen_machine_blocks_no_survivor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survivor_module, "_ANSWER_S", 0.05)
+    released = threading.Event()
+    store = SimpleNamespace(add=lambda *_: released.wait(60))
+    waiting = survivor(tmp_path, {"model": nn.Linear(2, 2)}, store=store)
+    reason = waiting.commit(
+        STEP,
+        {},
+        PEER,
+        5.0,
+    )
+    released.set()
+    assert "does not answer" in reason and commits(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "is_last_step"), [("nothing", True), ("buffers", False), ("data", False)]
+)
+def test_a_state_that_has_changed_since_the_tick_is_not_the_last_step(
+    tmp_path: Path,
+    change: str,
+    is_last_step: bool,
+) -> None:
+    normalization = nn.BatchNorm1d(2) if change == "buffers" else nn.Identity()
+    model = nn.Sequential(nn.Linear(2, 2), normalization)
+    position = {"batch": 7}
+    survivor_commits = survivor(tmp_path, {"model": model, "position": position})
+
+    def lose_peer() -> None:
+        with pytest.raises(RuntimeError), survivor_commits.computing():
+            model(torch.ones(3, 2))
+            raise RuntimeError("Connection closed by peer")
+
+    lose_peer()
+    assert not survivor_commits.at_last_step, "no tick before"
+    survivor_commits.tick()
+    position["batch"] += change == "data"
+    lose_peer()
+    assert survivor_commits.at_last_step is is_last_step
+    with survivor_commits.computing():
+        pass
+    assert not survivor_commits.at_last_step, "the optimizer may have stepped since"
