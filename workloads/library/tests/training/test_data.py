@@ -56,10 +56,13 @@ def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
 
 def test_each_epoch_is_a_new_stateless_permutation() -> None:
     order = samples()
-    n = len(samples())
-    first, second = ([order.index(p) for p in range(begin, begin + n)] for begin in (0, n))
-    assert sorted(first) == sorted(second) == list(range(n)) and first != second
-    assert [samples().index(p) for p in range(0, 2 * n, 37)] == (first + second)[::37]
+    count = len(order)
+    first = [order.index(position) for position in range(count)]
+    second = [order.index(position) for position in range(count, 2 * count)]
+    assert sorted(first) == sorted(second) == list(range(count))
+    assert first != second
+    stateless = [samples().index(position) for position in range(0, 2 * count, 37)]
+    assert stateless == (first + second)[::37]
 
 
 @settings(max_examples=30)

@@ -101,9 +101,11 @@ class Launched:
         return time.time() - max(path.stat().st_mtime for path in files)
 
     def logs(self) -> str:
-        return "\n".join(
-            f"{path.name}: {path.read_text()[-2500:]}" for path in sorted(self.folder.glob("log-*"))
-        )
+        tails = list[str]()
+        for path in sorted(self.folder.glob("log-*")):
+            tail = path.read_text()[-2500:]
+            tails.append(f"{path.name}: {tail}")
+        return "\n".join(tails)
 
     def read_log(self, place: int) -> str:
         return (self.folder / f"log-{place}").read_text()
@@ -255,12 +257,15 @@ class Commits:
         """Returns commits of a fenced process: its number is lower than that of a commit
         before it.
         """
-        commits = sorted((written, epoch, step) for (step, written), epoch in self._found.items())
-        return [
-            f"{step} was committed by start {epoch} after a commit of start {before}"
-            for (_, before, _), (_, epoch, step) in pairwise(commits)
-            if epoch < before
-        ]
+        commits = sorted((written, start, step) for (step, written), start in self._found.items())
+        messages = list[str]()
+        for (_, previous_start, _), (_, start, step) in pairwise(commits):
+            if start < previous_start:
+                messages.append(
+                    f"{step} was committed by start {start} after a commit of start"
+                    f" {previous_start}"
+                )
+        return messages
 
 
 def free_ports(count: int) -> list[int]:
@@ -269,21 +274,23 @@ def free_ports(count: int) -> list[int]:
 
 
 def ranks(count: int) -> list[dict[str, str]]:
-    """Returns the variables that torchrun sets for each of `size` ranks of one machine."""
+    """Returns the variables that torchrun sets for each of `count` ranks of one machine."""
     common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_run(2)),
         "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        **LOOPBACK,
     }
-    common |= {"LOCAL_WORLD_SIZE": str(count)} | LOOPBACK
-    return [
-        common
-        | {
+    environments = list[dict[str, str]]()
+    for rank in range(count):
+        variables = {
+            **common,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
         }
-        for rank in range(count)
-    ]
+        environments.append(variables)
+    return environments
 
 
 def free_run(count: int) -> int:

@@ -91,9 +91,9 @@ class Played:
         self._opens_gate = opens_gate
         self._gang = gang
         self._watch = watch
-        self._waiting = {
-            node: [s for s in strikes if s.place == node] for node in range(gang.nodes)
-        }
+        self._waiting: dict[int, list[Strike]] = {}
+        for node in range(gang.nodes):
+            self._waiting[node] = [strike for strike in strikes if strike.place == node]
         self._armed: dict[int, Strike | None] = {}
         self._left = {*range(gang.nodes)}
         for node in range(gang.nodes):
@@ -135,14 +135,13 @@ class Played:
 
 
 def judged(gang: LedgerGang, reference: str) -> list[str]:
-    if gang.digests() == {reference}:
-        wrong = []
-    else:
-        wrong = [f"digests {gang.digests()}, wanted {reference}"]
-    return [*wrong, *_samples(gang), *gang.commits.of_zombies()]
+    errors = list[str]()
+    if gang.digests() != {reference}:
+        errors.append(f"digests {gang.digests()}, wanted {reference}")
+    return [*errors, *_check_samples(gang), *gang.commits.of_zombies()]
 
 
-def _samples(gang: LedgerGang) -> list[str]:
+def _check_samples(gang: LedgerGang) -> list[str]:
     """Checks that each applied step has the sum of every shard once, and no process applied one
     twice.
     """
@@ -153,23 +152,29 @@ def _samples(gang: LedgerGang) -> list[str]:
         key = (line["epoch"], line["step"])
         if line["what"] == "applied":
             applied[line["process"]].append(key)
-        # a step whose gradients did not fit is added up again
-        elif (*key, line["process"]) not in written:
-            written.add((*key, line["process"]))
+            continue
+        # A step whose gradients did not fit is summed again.
+        entry = (*key, line["process"])
+        if entry not in written:
+            written.add(entry)
             added[key] += line["shards"]
-    shards = list(range(gang.settings["shards"]))
-    keys = {key for steps in applied.values() for key in steps}
-    wrong = [
-        f"step {key[1]} of epoch {key[0]} had shards {sorted(added[key])}"
-        for key in keys
-        if sorted(added[key]) != shards
-    ]
-    missing = set(range(gang.settings["steps"])) - {step for _, step in keys}
-    wrong += [f"steps never applied: {sorted(missing)[:5]}"] if missing else []
-    for process, steps in applied.items():
-        repeats = []
-        for s, following in pairwise(steps):
-            if following[0] == s[0] and following[1] <= s[1]:
-                repeats.append(s)
-        wrong += [f"process {process} applied again after {repeats[:3]}"] if repeats else []
-    return wrong[:5]
+    all_shards = list(range(gang.settings["shards"]))
+    missing = set(range(gang.settings["steps"]))
+    errors = list[str]()
+    for key in set[tuple[int, int]]().union(*applied.values()):
+        epoch, step = key
+        missing.discard(step)
+        shards = sorted(added[key])
+        if shards != all_shards:
+            errors.append(f"step {step} of epoch {epoch} had shards {shards}")
+    if missing:
+        errors.append(f"steps never applied: {sorted(missing)[:5]}")
+    for process, keys in applied.items():
+        repeats = list[tuple[int, int]]()
+        for key, next_key in pairwise(keys):
+            is_same_epoch = next_key[0] == key[0]
+            if is_same_epoch and next_key[1] <= key[1]:
+                repeats.append(key)
+        if repeats:
+            errors.append(f"process {process} applied again after {repeats[:3]}")
+    return errors[:5]

@@ -132,10 +132,10 @@ class ShardedGang(Launched):
     def places(self) -> PeerPlaces:
         """Returns the addresses of the keepers, as for a client outside the gang."""
         statuses = self.peers.look([*range(self.nodes)])
-        keepers = tuple(
-            ("127.0.0.1", int(statuses.get(place, {}).get("keeper", 1)))
-            for place in range(self.nodes)
-        )
+        keepers = list[Address]()
+        for place in range(self.nodes):
+            status = statuses.get(place, {})
+            keepers.append(("127.0.0.1", int(status.get("keeper", 1))))
         asks: dict[str, Any] = {
             "run": self.run,
             "epoch": 0,
@@ -143,20 +143,23 @@ class ShardedGang(Launched):
             "memories": (),
             "domains": self._domains,
         }
-        return PeerPlaces(keepers=keepers, ranks_per_node=self.processes_of_node, **asks)
+        return PeerPlaces(
+            keepers=tuple(keepers),
+            ranks_per_node=self.processes_of_node,
+            **asks,
+        )
 
     def copied(self, step: int) -> bool:
         """Returns whether each rank's shard of that step is on its neighbour too."""
         places = self.places()
         size = self.processes_of_node
-        versions_by_place = {
-            place: {(version["rank"], version["step"]) for version in versions}
-            for place, versions in places.held().items()
-        }
-        copies = [
-            replace(places, place=rank // size).neighbour for rank in range(self.nodes * size)
-        ]
-        return all((rank, step) in versions_by_place[place] for rank, place in enumerate(copies))
+        held = places.held()
+        for rank in range(self.nodes * size):
+            neighbour = replace(places, place=rank // size).neighbour
+            copies = {(version["rank"], version["step"]) for version in held[neighbour]}
+            if (rank, step) not in copies:
+                return False
+        return True
 
     @property
     def digest(self) -> str:
@@ -233,9 +236,10 @@ def lie(gang: ShardedGang, step: int, rank: int, *, to: int) -> None:
     """
     places = gang.places()
     status = gang.peers.look([to]).get(to, {})
-    versions = [
-        entry for entry in places.held()[rank] if (entry["rank"], entry["step"]) == (rank, step)
-    ]
+    versions = list[dict[str, Any]]()
+    for entry in places.held()[rank]:
+        if (entry["rank"], entry["step"]) == (rank, step):
+            versions.append(entry)
     if not versions or not status.get("epoch"):
         return
     version = max(versions, key=lambda entry: entry["start"])

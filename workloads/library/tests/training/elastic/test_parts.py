@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -39,8 +40,9 @@ from workloads.library.tests.training.elastic.gangs import free_ports
 @settings(max_examples=50)
 def test_every_shard_belongs_to_one_rank_and_shares_differ_by_one(shards: int, world: int) -> None:
     shares = [share(shards, rank, world) for rank in range(world)]
-    assert [shard for part in shares for shard in part] == list(range(shards))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert list(chain.from_iterable(shares)) == list(range(shards))
+    sizes = [len(part) for part in shares]
+    assert max(sizes) - min(sizes) <= 1
 
 
 PLACES = (("127.0.0.1", 29_500),) * 4
@@ -302,9 +304,9 @@ def test_stranger_without_the_key_is_rejected_and_a_wrong_key_is_reported(
 
 def test_members_may_report_and_each_question_is_answered_once() -> None:
     (port,) = free_ports(1)
-    me, other, before = (
-        Member(index=place, incarnation=name) for place, name in ((0, "me"), (1, "b"), (1, "a"))
-    )
+    me = Member(index=0, incarnation="me")
+    other = Member(index=1, incarnation="b")
+    before = Member(index=1, incarnation="a")
     peers = Peers((("127.0.0.1", port),), b"run")
     with closing(Control(me, port, b"run")) as control:
         for number in range(1, 2 * EPOCHS):
