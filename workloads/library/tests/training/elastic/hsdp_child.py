@@ -27,7 +27,7 @@ from holdfast.training.gang.node import join_node
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import ENV_LOCAL_RANK
 from holdfast.vocabulary.telemetry import KIND_TRAINING
-from workloads.library.tests.training.elastic.child import gated
+from workloads.library.tests.training.elastic.child import make_gated
 
 SAMPLES = 2
 WIDTH = 5
@@ -44,7 +44,7 @@ def train(settings: dict[str, Any]) -> None:
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     events = EventLog.open(Path(settings["events"]), job="elastic", kind=KIND_TRAINING)
-    kind = gated(
+    kind = make_gated(
         Path(settings["gate"]),
         settings["gate_step"],
         pace_s=settings.get("pace_s", 0.0),
