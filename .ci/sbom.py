@@ -12,7 +12,7 @@ _ENTRY = re.compile(
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
-def bill_of(lock: str, version: str) -> dict[str, Any]:
+def make_bill(lock: str, version: str) -> dict[str, Any]:
     """What an environment with the library of this version and this lock contains."""
     library = _component(LIBRARY, version)
     components = list(_components(lock))

@@ -1,5 +1,5 @@
-"""`make system-packages`: what the tests need from Debian. Elsewhere it says what to install and
-goes on.
+"""`make system-packages` installs the Debian packages that the tests need. On other systems it
+prints their names and succeeds.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-# package -> the command that shows it is there
+# package -> a command that it installs
 PACKAGES = {
     "chromium": "chromium",
     "prometheus": "promtool",
@@ -22,27 +22,19 @@ def main() -> int:
     argparse.ArgumentParser(description=__doc__).parse_args()
     missing = [package for package, command in PACKAGES.items() if not shutil.which(command)]
     if not importlib.util.find_spec("ensurepip"):
-        missing.append("python3-venv")  # Debian's python3 comes without
+        missing.append("python3-venv")  # Debian's python3 does not include it
     if not missing:
         return 0
     if not shutil.which("apt-get") or os.geteuid() != 0:
         print(
-            f"system-packages: install by hand (Debian names): {' '.join(missing)}", file=sys.stderr
+            f"system-packages: install by hand (Debian names): {' '.join(missing)}",
+            file=sys.stderr,
         )
         return 0
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-qq"], check=True, env=env)
-    return subprocess.run(
-        [
-            "apt-get",
-            "install",
-            "-y",
-            "-qq",
-            "--no-install-recommends",
-            *missing,
-        ],
-        env=env,
-    ).returncode
+    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+    return subprocess.run(command, env=env, check=False).returncode
 
 
 if __name__ == "__main__":

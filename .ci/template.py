@@ -1,4 +1,4 @@
-"""`make template OUT=DIR [ENV=NAME]`: the repository that a team keeps, with the library as a
+"""`make template OUT=DIR [ENV=NAME]` writes the repository that a team keeps, with the library as a
 pinned wheel.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bootstrap import ROOT, refuse
 
-# Not of the platform: the library and its tests, its figures and pages, and how releases of this
-# repository are made.
+# A team does not keep the library and its tests, figures and pages, and what releases this
+# repository.
 LEFT_OUT = (
     "workloads/library/*",
     ".ci/lock.py",
@@ -41,7 +41,7 @@ LEFT_OUT = (
     "workloads/rendered/prod/*",
     "tests/snapshots/plan/dev/*",
     "tests/snapshots/plan/prod/*",
-    "infra/decisions/*",  # but those that a kept file cites
+    "infra/decisions/*",  # except those that a kept file cites
     "requirements/checkpoint-rivals.txt",
     "requirements/docs.*",
     "requirements/frameworks.txt",
@@ -68,7 +68,7 @@ LEFT_OUT = (
     "tests/plan/test_fork.py",
     "tests/plan/test_upgrade.py",
     "tests/plan/test_first_week.py",
-    # About environments that this repository ships to show a strict and a small one.
+    # Tests of the environments dev and prod, which a team does not keep.
     "tests/infra/ops/test_check.py",
     "tests/infra/ops/test_prove*",
     "tests/infra/test_runs_apart.py",
@@ -89,24 +89,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument(
-        "--env", default="", help="an environment of your own, in addition to the example"
+        "--env",
+        default="",
+        help="an environment of your own, in addition to the example",
     )
-    given = parser.parse_args()
-    out: Path = given.out.resolve()
+    arguments = parser.parse_args()
+    out: Path = arguments.out.resolve()
     if out.exists():
         refuse("OUT", out, "a folder that does not exist", "name another, or remove it")
     scratch = out.with_name(f".{out.name}.new")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
-        for name in kept():
+        for name in list_files():
             target = scratch / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target)
         pin(scratch)
         (scratch / "README.md").write_text((ROOT / ".ci/template/README.md").read_text())
         rewrite(scratch)
-        if given.env and given.env != "example":
-            add_environment(scratch, given.env)
+        if arguments.env and arguments.env != "example":
+            add_environment(scratch, arguments.env)
         scratch.rename(out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -114,41 +116,47 @@ def main() -> None:
     print(f"Next: cd {out} && git init && make demo", file=sys.stderr)
 
 
-def kept() -> list[str]:
-    """Tracked files that belong to the platform."""
-    listed = subprocess.run(
+def list_files() -> list[str]:
+    """Return the tracked files that belong to the platform, and the decisions that they cite."""
+    process = subprocess.run(
         ["git", "ls-files"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
-    ).stdout.split("\n")
-    there = [name for name in listed if name and (ROOT / name).is_file()]
-    names = [
-        name for name in there if not any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
-    ]
-    return names + cited(names, [name for name in there if name.startswith("infra/decisions/")])
+    )
+    names = []
+    decisions = []
+    for name in process.stdout.splitlines():
+        if not (ROOT / name).is_file():
+            continue
+        if name.startswith("infra/decisions/"):
+            decisions.append(name)
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT):
+            names.append(name)
+    return names + find_cited(names, decisions)
 
 
-def cited(names: list[str], decisions: list[str]) -> list[str]:
-    """Decisions that these files cite, and those that the decisions cite."""
-    found: list[str] = []
+def find_cited(names: list[str], decisions: list[str]) -> list[str]:
+    """Return the decisions that these files cite, and those that the decisions cite."""
+    cited: list[str] = []
     while names:
-        numbers = {
-            each
-            for name in names
-            for each in CITATION.findall((ROOT / name).read_text(errors="ignore"))
-        }
-        names = [name for name in decisions if Path(name).name[:4] in numbers and name not in found]
-        found += names
-    return found
+        numbers: set[str] = set()
+        for name in names:
+            numbers.update(CITATION.findall((ROOT / name).read_text(errors="ignore")))
+        names = []
+        for decision in decisions:
+            if Path(decision).name[:4] in numbers and decision not in cited:
+                names.append(decision)
+        cited += names
+    return cited
 
 
 def pin(folder: Path) -> None:
-    """The wheel in vendor/, and its hash in every lock that an environment or an image installs."""
+    """Add the wheel to vendor/, and its hash to the lock."""
     vendor = folder / "vendor"
-    words = [sys.executable, ROOT / ".ci/wheel.py", "--out-dir", vendor]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, ROOT / ".ci/wheel.py", "--out-dir", vendor]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for path in vendor.iterdir():
         if path.suffix != ".whl":
             path.unlink()
@@ -158,8 +166,7 @@ def pin(folder: Path) -> None:
     lock.write_text(f"{lock.read_text().rstrip()}\n./vendor/{wheel.name} --hash=sha256:{digest}\n")
 
 
-# What names the library's sources, or how this repository words its pages, in files that both
-# repositories have.
+# These lines name the library's sources or tests, in files that both repositories have.
 REWRITTEN = {
     "pyproject.toml": {
         'src = [".", "workloads/library"]': 'src = ["."]',
@@ -179,9 +186,8 @@ REWRITTEN = {
     "monitoring/README.md": {"[library](../workloads/library/README.md)": "library"},
     "tests/README.md": {
         "; those of the library are in `workloads/library/tests`": "",
-        "[SLOWEST.md](SLOWEST.md) lists the slowest tests, [NOT_PROVEN.md](NOT_PROVEN.md) what no test shows. ": (
-            ""
-        ),
+        "[SLOWEST.md](SLOWEST.md) lists the slowest tests, "
+        "[NOT_PROVEN.md](NOT_PROVEN.md) what no test shows. ": "",
     },
 }
 
@@ -203,18 +209,20 @@ def rewrite(folder: Path) -> None:
 
 
 def add_environment(folder: Path, name: str) -> None:
-    """By the commands that a team would use itself, with the packages of this repository."""
-    for words in (["-m", "infra", "new", name], ["-m", "workloads", "render", name]):
-        done = subprocess.run(
-            [sys.executable, *words],
+    """Add an environment by the commands that a team would use, with the packages of this
+    repository.
+    """
+    for command in (["-m", "infra", "new", name], ["-m", "workloads", "render", name]):
+        process = subprocess.run(
+            [sys.executable, *command],
             cwd=folder,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
-            print(done.stderr, file=sys.stderr, end="")
-            sys.exit(done.returncode)
+        if process.returncode:
+            print(process.stderr, file=sys.stderr, end="")
+            sys.exit(process.returncode)
 
 
 if __name__ == "__main__":

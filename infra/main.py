@@ -1,9 +1,9 @@
-"""Composition root: names every stack. The `app` of cdktf.json.
+"""Composition root: builds every stack. It is the `app` of cdktf.json.
 
 HOLDFAST_ENV names the environment, or several with commas. HOLDFAST_STATE=local keeps state in
 out/state whatever the environment says, for plans without a project. HOLDFAST_UNPROTECTED names the
-environment that is about to be destroyed, on purpose. HOLDFAST_RUN labels everything with the run
-of a proof. CDKTF_OUTDIR is the CDK's own variable.
+environment whose protections are left out before a destroy. HOLDFAST_RUN labels everything with the
+run of a proof. CDKTF_OUTDIR is the CDK's own variable.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.support.errors import InputError, run_cli
 from infra import cdk
-from infra.environments import Environment, imports_of, load
+from infra.environments import Environment, imports_path, load
 from infra.environments import names as environment_names
 from infra.rules import require_clean
 from infra.specs import AREAS
@@ -22,30 +22,31 @@ from infra.specs.outputs import outputs
 from infra.stacks import stack
 from monitoring.stack import resources as monitoring
 
-# Checksums of the provider on every platform, written by `python -m infra.ops.provider_lock`.
+# `python -m infra.ops.provider_lock` writes the checksums of the provider on every platform.
 LOCK = Path(__file__).with_name("provider.lock.hcl")
 
 
 def build(app: cdk.App, environment: Environment, *, local_state: bool) -> None:
-    """The stacks of one environment, in the order in which they are deployed."""
+    """Build the stacks of one environment, in the order in which they are deployed."""
     require_clean(environment)
-    shown = outputs(environment)
-    before = None
+    values = outputs(environment)
+    imports = imports_path(environment.name)
+    previous = None
     for area, specs in {**AREAS, "monitoring": monitoring}.items():
-        made = stack(app, area, environment, specs(environment), local_state=local_state)
-        if before is not None:
-            made.add_dependency(before)
-        if area == "cluster" and (adopted := imports_of(environment.name)).exists():
-            made.add_override("import", json.loads(adopted.read_text()))
-        for name, value in shown[area].items():
-            made.output(name, value)
-        before = made
+        current = stack(app, area, environment, specs(environment), local_state=local_state)
+        if previous is not None:
+            current.add_dependency(previous)
+        if area == "cluster" and imports.exists():
+            current.add_override("import", json.loads(imports.read_text()))
+        for name, value in values[area].items():
+            current.output(name, value)
+        previous = current
 
 
 def main() -> None:
-    chosen = [name for name in os.environ.get("HOLDFAST_ENV", "").split(",") if name]
-    if not chosen:
-        # Of all, `cdktf deploy '*'` would deploy the example too.
+    selected = [name for name in os.environ.get("HOLDFAST_ENV", "").split(",") if name]
+    if not selected:
+        # With all of them, `cdktf deploy '*'` would deploy the example too.
         raise InputError(
             "no environment is chosen",
             got="no HOLDFAST_ENV",
@@ -56,13 +57,13 @@ def main() -> None:
     outdir = os.environ.get("CDKTF_OUTDIR", "cdktf.out")
     Path(outdir).mkdir(parents=True, exist_ok=True)
     app = cdk.App(outdir=outdir)
-    for name in chosen:
+    for name in selected:
         environment = load(name)
         if name == os.environ.get("HOLDFAST_UNPROTECTED"):
             environment = environment.unprotected()
         run = os.environ.get("HOLDFAST_RUN")
         if run:
-            environment = environment.of_run(run)
+            environment = environment.with_run_label(run)
         build(app, environment, local_state=local_state)
     app.synth()
     if LOCK.exists() and not local_state:

@@ -1,1 +1,1 @@
-"""What watches: alerts, dashboard, ledger, exporter, report."""
+"""Alerts with their runbook, dashboards, and the stack that deploys them."""

@@ -1,8 +1,8 @@
-"""The command line of monitoring: `python -m monitoring alerts`. Bodies import; this module stays
-light.
+"""The command line of monitoring: `python -m monitoring alerts`. Bodies import what they need, so
+that --help is quick.
 """
 
-# first: all below needs what `make setup` installs
+# Imported first, since everything below needs the packages that `make setup` installs.
 from infra.contract import interpreter as interpreter
 
 # isort: split
@@ -18,7 +18,7 @@ app = new_app("Alerts and their runbook.")
 
 @app.callback()
 def _commands() -> None:  # pyright: ignore[reportUnusedFunction]
-    """Keeps the command's name: Typer drops it where an app has one command."""
+    """Keep the command's name: Typer drops it if an app has one command."""
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -38,14 +38,14 @@ def alerts(
     from monitoring.alerting import alert, runbook
     from monitoring.alerting import alerts as data
 
-    known = data.alerts(alert.EXAMPLE)
+    items = data.alerts(alert.EXAMPLE)
     if write:
-        runbook.PATH.write_text(runbook.with_table(runbook.PATH.read_text(), known))
+        runbook.PATH.write_text(runbook.replace_table(runbook.PATH.read_text(), items))
         typer.echo(f"wrote {runbook.PATH}", err=True)
     if as_json:
-        print_json("alerts", alerts=[asdict(each) | {"slug": each.slug} for each in known])
+        print_json("alerts", alerts=[asdict(item) | {"slug": item.slug} for item in items])
     elif not write:
-        print(runbook.table(known))
+        print(runbook.table(items))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The stack `monitoring-<env>`: notifications, and what the dashboards show. Deployable alone.
+"""The stack `monitoring-<env>`: alert policies, dashboards and budgets. It can be deployed alone.
 
-Every policy is one alert of alerts.py; nothing here decides a threshold.
+Every policy is one alert of alerts.py; this module decides no threshold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ from monitoring.alerting.alerts import alerts
 
 CLOSE_AFTER = "604800s"
 EVALUATE_EVERY = "60s"
-# A log alert would otherwise notify for every line.
+# Without a limit, a log alert notifies for every line.
 AT_MOST_EVERY = "3600s"
 MAX_CONDITION_NAME = 200
 NAMESPACE_COSTS = "k8s-namespace"
 BUDGET_WARNS_AT = (0.5, 0.9, 1.0)
-# Where no Spot pool has a price.
+# The threshold if no Spot pool has a price.
 GOODPUT_MIN = 0.8
 
 
 def limits_of(environment: Environment) -> Values:
-    """What the placeholders of queries mean for an environment."""
+    """Return the values of the placeholders of queries for an environment."""
     computed = money.break_even_share(environment.pools(), environment.region) or GOODPUT_MIN
     return asdict(environment.alerts) | {
         "cluster": environment.cluster_name,
@@ -36,44 +36,42 @@ def limits_of(environment: Environment) -> Values:
 
 
 def resources(environment: Environment) -> list[Resource]:
-    emails = {f"email-{number}": email for number, email in enumerate(environment.alerts.emails)}
-    # Google gives the names
-    channels = [f"${{google_monitoring_notification_channel.{id}.name}}" for id in emails]
+    """Return the resources of the stack, in the order of their kinds."""
+    limits = limits_of(environment)
+    resources: list[Resource] = []
+    channels: list[str] = []
+
+    def add(kind: str, id: str, arguments: Mapping[str, object]) -> None:
+        resources.append(Resource(kind=kind, id=id, arguments=arguments))
+
+    for number, email in enumerate(environment.alerts.emails):
+        id = f"email-{number}"
+        add("google_monitoring_notification_channel", id, _channel(environment, email))
+        # Google chooses the name of a channel, so policies refer to it.
+        channels.append(f"${{google_monitoring_notification_channel.{id}.name}}")
     channels += environment.alerts.channels
     base_url = environment.alerts.runbook_base_url or runbook.remote_url()
-    limits = limits_of(environment)
-    policies = {}
     for alert in alerts(limits, environment.alerts.modules):
         if alert.source is not AlertSource.BUDGET:
-            policies[alert.slug] = policy(alert, environment, channels, base_url)
-    # A dashboard's own variables look like Terraform's.
-    screens = {
-        id: {"dashboard_json": text.replace("${", "$${")}
-        for id, text in _dashboards(environment, limits).items()
-    }
-    budgets = {"month": budget(environment, channels)} if environment.budget else {}
-    budgets |= {
-        f"month-{t.name}": budget(environment, channels, t)
-        for t in environment.teams
-        if t.budget_usd
-    }
-    made: dict[str, Mapping[str, Mapping[str, object]]] = {
-        "google_monitoring_notification_channel": {
-            id: _channel(environment, email) for id, email in emails.items()
-        },
-        "google_monitoring_alert_policy": policies,
-        "google_monitoring_dashboard": screens,
-        "google_billing_budget": budgets,
-    }
-    return [
-        Resource(kind=kind, id=id, arguments=given)
-        for kind, of in made.items()
-        for id, given in of.items()
-    ]
+            arguments = policy(alert, environment, channels, base_url)
+            add("google_monitoring_alert_policy", alert.slug, arguments)
+    for id, text in _dashboards(environment, limits).items():
+        # A dashboard's variables look like Terraform's.
+        escaped = text.replace("${", "$${")
+        add("google_monitoring_dashboard", id, {"dashboard_json": escaped})
+    if environment.budget:
+        add("google_billing_budget", "month", budget(environment, channels))
+    for team in environment.teams:
+        if team.budget_usd:
+            id = f"month-{team.name}"
+            add("google_billing_budget", id, budget(environment, channels, team))
+    return resources
 
 
 def _channel(environment: Environment, email: str) -> dict[str, object]:
-    """Chat and pager need a secret or a consent: create them by hand, and name them in `channels`."""
+    """Return a channel for email. Chat and pager need a secret or a consent: create them by hand,
+    and name them in `channels`.
+    """
     return {
         "display_name": f"{environment.cluster_name}: {email}",
         "type": "email",
@@ -85,23 +83,21 @@ def _channel(environment: Environment, email: str) -> dict[str, object]:
 def _dashboards(environment: Environment, limits: Values) -> dict[str, str]:
     labels = {"environment": environment.name}
     usd = money.usd_by_pool(environment.pools(), environment.region)
+    on_call = dashboard.on_call(usd)
+    job = dashboard.charts("job")
     screens = {
-        "on-call": dashboard.render("$cluster: on call", dashboard.on_call(usd), labels, limits),
-        "job": dashboard.render(
-            "$cluster: job", dashboard.charts("job"), labels, limits, choose="job"
-        ),
+        "on-call": dashboard.render("$cluster: on call", on_call, labels, limits),
+        "job": dashboard.render("$cluster: job", job, labels, limits, choose="job"),
     }
-    served = environment.serving
-    if served:
+    if environment.serving:
         charts = dashboard.charts("serving")
-        shown = {"failed_share": BURN * ERROR_BUDGET}
-        shown |= {
-            "inflight_target": served.inflight_target,
-            "promised_per_s": served.promised_per_s,
+        values = {
+            **limits,
+            "failed_share": BURN * ERROR_BUDGET,
+            "inflight_target": environment.serving.inflight_target,
+            "promised_per_s": environment.serving.promised_per_s,
         }
-        screens["serving"] = dashboard.render(
-            "$cluster: serving", charts, labels, {**limits, **shown}
-        )
+        screens["serving"] = dashboard.render("$cluster: serving", charts, labels, values)
     return screens
 
 
@@ -111,8 +107,18 @@ def policy(
     channels: Sequence[str],
     base_url: str,
 ) -> dict[str, object]:
+    """Return the arguments of an alert's policy; its documentation is the section of the
+    runbook.
+    """
     text = runbook.documentation(alert, base_url)
-    links = [{"display_name": "Runbook", "url": text.url}] if text.url else []
+    documentation: dict[str, object] = {
+        # The shell's variables look like Terraform's.
+        "content": text.content.replace("${", "$${"),
+        "mime_type": "text/markdown",
+        "subject": text.subject,
+    }
+    if text.url:
+        documentation["links"] = [{"display_name": "Runbook", "url": text.url}]
     strategy: dict[str, object] = {"auto_close": CLOSE_AFTER}
     if alert.source is AlertSource.LOG:
         strategy["notification_rate_limit"] = {"period": AT_MOST_EVERY}
@@ -122,13 +128,7 @@ def policy(
         "enabled": True,
         "severity": alert.severity.level,
         "conditions": [{"display_name": alert.why[:MAX_CONDITION_NAME], **condition(alert)}],
-        "documentation": {
-            # the shell's variables look like Terraform's
-            "content": text.content.replace("${", "$${"),
-            "mime_type": "text/markdown",
-            "subject": text.subject,
-            **({"links": links} if links else {}),
-        },
+        "documentation": documentation,
         "alert_strategy": strategy,
         "notification_channels": list(channels),
         "user_labels": environment.all_labels() | {"severity": alert.severity.value},
@@ -145,39 +145,47 @@ def condition(alert: Alert) -> dict[str, object]:
             "evaluation_interval": EVALUATE_EVERY,
             "alert_rule": alert.name,
             "rule_group": "holdfast",
-            # The first preemption makes the metric; the policy must exist before it.
+            # The first preemption creates the metric; the policy must exist before.
             "disable_metric_validation": True,
         }
     }
 
 
 def budget(
-    environment: Environment, channels: Sequence[str], team: Team | None = None
+    environment: Environment,
+    channels: Sequence[str],
+    team: Team | None = None,
 ) -> dict[str, object]:
-    """Of the project, or of what a team's namespace costs in it: GKE's cost allocation gives costs
-    the label.
+    """Return the arguments of the project's budget, or of a team's: GKE's cost allocation labels
+    the costs of its namespace.
     """
     plan = environment.budget
     assert plan
+    name = environment.cluster_name
+    units = plan.monthly_usd
+    filter_: dict[str, object] = {
+        "projects": [f"projects/{environment.project_number}"],
+        "calendar_period": "MONTH",
+        "credit_types_treatment": "INCLUDE_ALL_CREDITS",
+    }
+    if team:
+        name = f"{name} {team.name}"
+        units = team.budget_usd
+        filter_["labels"] = {NAMESPACE_COSTS: team.spaces[0]}
+    thresholds = []
+    for share in BUDGET_WARNS_AT:
+        thresholds.append({"threshold_percent": share, "spend_basis": "CURRENT_SPEND"})
     return {
         "billing_account": plan.billing_account,
-        "display_name": f"{environment.cluster_name}{f' {team.name}' if team else ''} a month",
-        "budget_filter": {
-            "projects": [f"projects/{environment.project_number}"],
-            "calendar_period": "MONTH",
-            "credit_types_treatment": "INCLUDE_ALL_CREDITS",
-            **({"labels": {NAMESPACE_COSTS: team.spaces[0]}} if team else {}),
-        },
+        "display_name": f"{name} a month",
+        "budget_filter": filter_,
         "amount": {
             "specified_amount": {
                 "currency_code": plan.currency,
-                "units": str(team.budget_usd if team else plan.monthly_usd),
+                "units": str(units),
             }
         },
-        "threshold_rules": [
-            {"threshold_percent": share, "spend_basis": "CURRENT_SPEND"}
-            for share in BUDGET_WARNS_AT
-        ],
+        "threshold_rules": thresholds,
         "all_updates_rule": {
             "monitoring_notification_channels": list(channels)[:5],
             "disable_default_iam_recipients": False,

@@ -1,5 +1,5 @@
-"""`python -m tests.check_words`: plain words in what users and maintainers read; part of `make
-check`.
+"""`python -m tests.check_words` finds unusual words in texts that users and maintainers read. It is
+part of `make check`.
 
 Covers Markdown pages, `## ...` comments of the Makefile, comments and docstrings of product Python,
 the arguments of options, alerts, charts, rules and errors, and the product's TOML.
@@ -16,17 +16,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CALLS = {
-    *("Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer", "Unjudged"),
-    *(
-        "DrillError",
-        "Finding",
-        "Form",
-        "GcloudFailed",
-        "finding",
-        "matches",
-        "of_environment",
-        "rule",
-    ),
+    "Alert",
+    "Argument",
+    "Chart",
+    "DrillError",
+    "Finding",
+    "Form",
+    "GcloudFailed",
+    "InputError",
+    "Option",
+    "Refused",
+    "Typer",
+    "Unjudged",
+    "environment_finding",
+    "finding",
+    "matches",
+    "rule",
 }
 PROMQL = {"query", "queries"}
 BAD = re.compile(
@@ -38,28 +43,31 @@ NO_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)|\bstands?\sfor\b|\bstand-in\b", re.I
 
 
 def check(root: Path = ROOT) -> list[str]:
-    """`file:line: word` of each bad word in the tracked files."""
-    listed = subprocess.run(
+    """Return `file:line: word` of each bad word in the tracked files."""
+    process = subprocess.run(
         ["git", "-C", root, "ls-files"],
         capture_output=True,
         text=True,
         check=True,
-    ).stdout
-    names = [name for name in listed.splitlines() if (root / name).is_file()]
-    texts = [(name, *each) for name in names for each in _texts(name, root / name)]
-    return [f"{name}:{found}" for name, first, text in texts for found in _bad(first, text)]
-
-
-def _bad(first: int, text: str) -> Iterator[str]:
-    prose = NO_PROSE.sub(lambda found: "_" * len(found[0]), text)
-    yield from (
-        f"{first + prose.count(chr(10), 0, each.start())}: {each[0]}"
-        for each in BAD.finditer(prose)
     )
+    findings = []
+    for name in process.stdout.splitlines():
+        if (root / name).is_file():
+            for first_line, text in _iter_texts(name, root / name):
+                for finding in _find_words(first_line, text):
+                    findings.append(f"{name}:{finding}")
+    return findings
 
 
-def _texts(name: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of all that is checked."""
+def _find_words(first_line: int, text: str) -> Iterator[str]:
+    prose = NO_PROSE.sub(lambda match: "_" * len(match[0]), text)
+    for match in BAD.finditer(prose):
+        line = first_line + prose.count("\n", 0, match.start())
+        yield f"{line}: {match[0]}"
+
+
+def _iter_texts(name: str, path: Path) -> Iterator[tuple[int, str]]:
+    """Yield first line and text of all that is checked in a file."""
     if name.endswith(".md"):
         text = re.sub(
             r"```.*?```",
@@ -71,29 +79,28 @@ def _texts(name: str, path: Path) -> Iterator[tuple[int, str]]:
     elif name.endswith(".toml") and "tests" not in Path(name).parts:
         yield 1, path.read_text()
     elif name == "Makefile":
-        yield from (
-            (at, line.partition("## ")[2])
-            for at, line in enumerate(path.read_text().splitlines(), 1)
-        )
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            yield number, line.partition("## ")[2]
     elif name.endswith(".py") and "tests" not in Path(name).parts:
         source = path.read_text()
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
                 yield token.start[0], token.string
         for node in ast.walk(ast.parse(source)):
-            yield from _of_node(node)
+            yield from _iter_constants(node)
 
 
-def _of_node(node: ast.AST) -> Iterator[tuple[int, str]]:
+def _iter_constants(node: ast.AST) -> Iterator[tuple[int, str]]:
     parts: list[ast.AST] = []
     if isinstance(node, ast.Call) and _name(node) in CALLS:
-        parts = [*node.args, *(each.value for each in node.keywords if each.arg not in PROMQL)]
+        parts += node.args
+        parts += [keyword.value for keyword in node.keywords if keyword.arg not in PROMQL]
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         parts = [node]
-    constants = (
-        each for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant)
-    )
-    yield from ((each.lineno, each.value) for each in constants if isinstance(each.value, str))
+    for part in parts:
+        for descendant in ast.walk(part):
+            if isinstance(descendant, ast.Constant) and isinstance(descendant.value, str):
+                yield descendant.lineno, descendant.value
 
 
 def _name(call: ast.expr) -> str:

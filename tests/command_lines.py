@@ -1,4 +1,4 @@
-"""Each command of the four programs, as Click has it."""
+"""The commands of the four programs, as Click's objects."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -24,18 +24,18 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     if not hasattr(command, "commands"):
         yield " ".join(path), command
         return
-    for name, below in command.commands.items():
-        yield from _walk(below, (*path, name))
+    for name, subcommand in command.commands.items():
+        yield from _walk(subcommand, (*path, name))
 
 
-COMMANDS: dict[str, Any] = {
-    name: command for app in APPS for name, command in _walk(build(APPS[app]), (app,))
-}
+COMMANDS: dict[str, Any] = {}
+for program, app in APPS.items():
+    COMMANDS.update(_walk(build(app), (program,)))
 
 
 def named(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """The command that the words begin with, and the words after its name. Raises LookupError where
-    none is so called.
+    """Return the command that the words begin with, and the words after its name. Raises
+    LookupError if there is none.
     """
     for depth in range(1, 4):
         command = COMMANDS.get(" ".join(words[:depth]))
@@ -45,6 +45,6 @@ def named(words: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:
-    """Parameter -> value. Raises what Click refuses."""
+    """Return parameter -> value. Raises Click's errors."""
     command, rest = named(words)
     return command.make_context(command.name, rest).params

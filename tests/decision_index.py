@@ -1,4 +1,4 @@
-"""`python -m tests.decision_index`: write the lists of infra/decisions/README.md from the
+"""`python -m tests.decision_index` writes the lists of infra/decisions/README.md from the
 decisions.
 """
 
@@ -15,8 +15,8 @@ def title(path: Path) -> str:
 
 
 def room(path: Path) -> str:
-    found = re.search(r" Status: .* Room: (\S+)\.$", path.read_text(), re.MULTILINE)
-    return found[1] if found else ""
+    status = re.search(r" Status: .* Room: (\S+)\.$", path.read_text(), re.MULTILINE)
+    return status[1] if status else ""
 
 
 def top(folder: str) -> str:
@@ -33,11 +33,9 @@ def index() -> str:
     blocks = [introduction.rstrip() + "\n"]
     for name in TOPS:
         blocks.append(f"## {name}\n")
-        blocks += [
-            f"### `{each}/`\n\n{''.join(lines[each])}"
-            for each in sorted(lines)
-            if top(each) == name
-        ]
+        for folder in sorted(lines):
+            if top(folder) == name:
+                blocks.append(f"### `{folder}/`\n\n{''.join(lines[folder])}")
     return "\n".join(blocks)
 
 

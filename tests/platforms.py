@@ -28,15 +28,15 @@ def names() -> list[str]:
 
 
 def with_images(name: str, *roles: str) -> Platform:
-    """After `make images` and `make operators-pin`; `roles`: those that were pushed, by default
-    all.
+    """Return the platform after `make images` and `make operators-pin`; `roles`: the pushed images,
+    by default all.
     """
     pushed = roles or (*ROLES, *OF_OTHERS)
     return replace(load(name), images=dict.fromkeys(pushed, "a" * 64))
 
 
 def written(platform: Platform, folder: Path) -> Path:
-    """Its document as a file."""
+    """Write the platform's document to a file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / reading.FILE
     path.write_text(reading.text(platform))
@@ -44,7 +44,7 @@ def written(platform: Platform, folder: Path) -> Path:
 
 
 def published(platform: Platform) -> dict[str, Any]:
-    """The ConfigMap that `make apply` leaves in the cluster."""
+    """Return the ConfigMap that `make apply` creates in the cluster."""
     metadata = {"name": NAME, "namespace": NAMESPACE_MONITORING}
     return {
         "apiVersion": "v1",
@@ -55,14 +55,11 @@ def published(platform: Platform) -> dict[str, Any]:
 
 
 def publish(api: Api, platform: Platform) -> None:
-    """Into a cluster of its own for a test."""
-    metadata = {"name": NAMESPACE_MONITORING}
-    api.apply(
-        f"/api/v1/namespaces/{NAMESPACE_MONITORING}",
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": metadata,
-        },
-    )
+    """Create the ConfigMap with its namespace in a test's cluster."""
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": NAMESPACE_MONITORING},
+    }
+    api.apply(f"/api/v1/namespaces/{NAMESPACE_MONITORING}", namespace)
     api.apply(PATH, published(platform))

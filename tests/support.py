@@ -1,4 +1,4 @@
-"""What several tiers of tests share."""
+"""Helpers that several tiers of tests share."""
 
 import fcntl
 import importlib.util
@@ -21,7 +21,7 @@ def ran(
     variables: Mapping[str, str] = os.environ,
     timeout_s: float = 600,
 ) -> subprocess.CompletedProcess[str]:
-    """A command with what it printed, whatever it ended with."""
+    """Run a command and return its output and exit code."""
     return subprocess.run(
         words,
         cwd=folder,
@@ -34,7 +34,7 @@ def ran(
 
 
 def program(path: Path, text: str) -> Path:
-    """A script that can be run."""
+    """Write an executable script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o700)
@@ -42,9 +42,7 @@ def program(path: Path, text: str) -> Path:
 
 
 def require(condition: object, reason: str) -> None:
-    """Skip on a laptop that lacks something; fail where CI is set, so that no tier disappears
-    unseen.
-    """
+    """Skip the test unless `condition`; fail if CI is set, so that no tier disappears unnoticed."""
     if not condition:
         unavailable(reason)
 
@@ -56,14 +54,14 @@ def unavailable(reason: str) -> NoReturn:
 
 
 def needs(environment: str) -> pytest.MarkDecorator:
-    """Of a test of one shipped environment, which a template may not have."""
-    there = (ROOT / "infra" / "environments" / f"{environment}.py").is_file()
-    return pytest.mark.skipif(not there, reason=f"no environment {environment} here")
+    """Mark a test of one shipped environment, which a template may not have."""
+    exists = (ROOT / "infra" / "environments" / f"{environment}.py").is_file()
+    return pytest.mark.skipif(not exists, reason=f"no environment {environment} here")
 
 
 @contextmanager
 def locked(file: Path) -> Generator[None]:
-    """One process at a time, for what several workers or runs share."""
+    """Let one process at a time pass: several workers or runs share the resource."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -71,7 +69,7 @@ def locked(file: Path) -> Generator[None]:
 
 
 def bootstrap() -> ModuleType:
-    """The set-up script, which knows where uv and the cache are."""
+    """Import the set-up script, which finds uv and the cache."""
     spec = importlib.util.spec_from_file_location("bootstrap", ROOT / ".ci" / "bootstrap.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -80,7 +78,12 @@ def bootstrap() -> ModuleType:
 
 
 def commits(folder: Path) -> list[Path]:
-    """Of a storage that others write and clean meanwhile: Path.rglob ends where a folder goes while
-    it is read.
+    """List the commits in a storage that other processes write and clean at the same time.
+
+    Path.rglob would stop when a folder is removed while it is read.
     """
-    return [Path(at, "COMMIT.json") for at, _, files in os.walk(folder) if "COMMIT.json" in files]
+    paths = []
+    for parent, _, files in os.walk(folder):
+        if "COMMIT.json" in files:
+            paths.append(Path(parent, "COMMIT.json"))
+    return paths

@@ -16,7 +16,7 @@ from holdfast.vocabulary.environment import ENV_JOB, ENV_TRACEBACK
 from holdfast.vocabulary.exit_codes import EXIT_BUG
 from tests.command_lines import COMMANDS
 from tests.support import ROOT, ran
-from tests.test_options import ended
+from tests.test_options import run_command
 
 PROGRAMS = ("holdfast", "infra", "workloads", "monitoring")
 HEAVY = ("torch", "cdktf", "jsii", "altair", "google", "kubernetes", "numpy", "psycopg")
@@ -96,7 +96,7 @@ def test_help_is_shown_and_nothing_is_done(file: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_unknown_command_is_a_usage_error(name: str) -> None:
-    assert ended(name, ["no-such-verb"])[0] == 2
+    assert run_command(name, ["no-such-verb"])[0] == 2
 
 
 def start(name: str) -> None:
@@ -108,7 +108,9 @@ def start(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_bug_is_no_finding(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Python's own exit code of a traceback is 1, and 1 means findings."""
 
@@ -122,8 +124,8 @@ def test_a_bug_is_no_finding(
     with pytest.raises(SystemExit) as end:
         start(name)
     assert end.value.code == EXIT_BUG
-    head, where = capsys.readouterr().err.splitlines()
-    assert head.startswith("internal error: KeyError: 'step'") and "report it" in where
+    head, location = capsys.readouterr().err.splitlines()
+    assert head.startswith("internal error: KeyError: 'step'") and "report it" in location
 
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -143,17 +145,16 @@ WITHOUT_ENVIRONMENT = {"demo", "drill", "lint", "render", "rules"}
 CLOUD = re.findall(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*NAMED_ENV", MAKEFILE, re.M)
 
 
-def test_a_target_runs_one_command_no_two_the_same_and_reads_files_alone_unless_it_has_a_name() -> (
-    None
-):
-    found = {target: commands[0] for target, commands in RUNS.items() if commands}
-    assert len(found) > 20 and all(len(commands) <= 1 for commands in RUNS.values())
+def test_each_make_target_runs_one_unique_command() -> None:
+    first_commands = {target: commands[0] for target, commands in RUNS.items() if commands}
+    assert len(first_commands) > 20 and all(len(commands) <= 1 for commands in RUNS.values())
     assert all(
-        any(f"{command} ".startswith(f"{name} ") for name in COMMANDS) for command in found.values()
-    ), found
-    assert len(found) == len(set(found.values())), found
+        any(f"{command} ".startswith(f"{name} ") for name in COMMANDS)
+        for command in first_commands.values()
+    ), first_commands
+    assert len(first_commands) == len(set(first_commands.values())), first_commands
     assert {"deploy", "destroy", "apply", "images", "prove", "bootstrap"} <= {*CLOUD}
-    unnamed = {*found} - {*CLOUD} - WITHOUT_ENVIRONMENT
+    unnamed = {*first_commands} - {*CLOUD} - WITHOUT_ENVIRONMENT
     assert unnamed == {
         "synth",
         "plan",
@@ -198,7 +199,7 @@ def test_only_what_reads_this_checkout_has_an_environment_by_default() -> None:
     ) == {"infra new"}
 
 
-def test_there_are_few_commands_and_few_options() -> None:
+def test_commands_and_options_are_few() -> None:
     tops = {" ".join(name.split()[:2]) for name in COMMANDS}
     assert len(COMMANDS) <= 50 and len(tops) <= 36
     assert {

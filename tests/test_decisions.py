@@ -26,21 +26,21 @@ def number(path: Path) -> str:
 
 
 @cache
-def tracked() -> list[str]:
+def list_tracked() -> list[str]:
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     return [name for name in ran(words).stdout.splitlines() if (ROOT / name).is_file()]
 
 
 @cache
-def cited() -> set[str]:
+def list_cited() -> set[str]:
     """Numbers named by code, manifests and pages."""
     kinds = (".py", ".md", ".sql", ".yaml", ".toml", "Dockerfile")
     names = [
         name
-        for name in tracked()
+        for name in list_tracked()
         if name.endswith(kinds) and not name.startswith("infra/decisions")
     ]
-    return {found for name in names for found in CITATION.findall((ROOT / name).read_text())}
+    return {number for name in names for number in CITATION.findall((ROOT / name).read_text())}
 
 
 @pytest.mark.parametrize("path", DECISIONS, ids=number)
@@ -50,7 +50,7 @@ def test_a_decision_has_the_one_form(path: Path) -> None:
     assert head and head[1] == number(path), "see infra/decisions/README.md for the form"
     assert re.findall(r"^## (\w+)", text, re.M) == ["Context", "Decision", "Consequences"]
     assert len(text.splitlines()) <= MAX_LINES
-    assert number(path) in cited(), (
+    assert number(path) in list_cited(), (
         "cite it at the hazard it explains, as infra/decisions/NNNN, or delete it"
     )
 
@@ -62,10 +62,12 @@ def test_a_decision_names_only_files_that_exist(path: Path) -> None:
         n.rstrip("/") for n in re.findall(r"`([^`\s]+)`", path.read_text()) if n.startswith(rooms)
     ]
     names.append(decision_index.room(path))
-    gone = [
-        n for n in names if not any(file == n or file.startswith(f"{n}/") for file in tracked())
+    missing = [
+        n
+        for n in names
+        if not any(file == n or file.startswith(f"{n}/") for file in list_tracked())
     ]
-    assert not gone, "the module moved: name it as it is called now"
+    assert not missing, "the module moved: name it as it is called now"
 
 
 def test_the_index_is_up_to_date() -> None:
@@ -74,6 +76,6 @@ def test_the_index_is_up_to_date() -> None:
     )
 
 
-def test_what_is_cited_exists() -> None:
-    by_decisions = {found for path in DECISIONS for found in CITATION.findall(path.read_text())}
-    assert cited() | by_decisions <= {number(path) for path in DECISIONS}
+def test_cited_decisions_exist() -> None:
+    by_decisions = {number for path in DECISIONS for number in CITATION.findall(path.read_text())}
+    assert list_cited() | by_decisions <= {number(path) for path in DECISIONS}

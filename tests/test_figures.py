@@ -22,7 +22,7 @@ def test_the_page_is_what_was_recorded() -> None:
     )
 
 
-def test_the_readme_has_a_line_of_each_bench() -> None:
+def test_readme_has_a_line_for_each_bench() -> None:
     readme = figures.README.read_text()
     assert readme.count(figures.BEGIN) == 1
     assert readme == figures.with_summary(readme, figures.summary(figures.RECORDED)), (
@@ -41,7 +41,7 @@ def test_a_recorded_bench_can_be_run_again(file: Path) -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", recorded["day"])
     goals = recorded["result"]["goals"]
     assert goals
-    assert all(kept in (True, False, "not run") for kept in goals.values())
+    assert all(goal in (True, False, "not run") for goal in goals.values())
 
 
 def test_a_missed_goal_is_shown(tmp_path: Path) -> None:
@@ -66,7 +66,9 @@ def test_a_missed_goal_is_shown(tmp_path: Path) -> None:
 
 @pytest.fixture
 def printing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """`printing(text)`: a bench-x that prints this and fails, with records in a folder of the test."""
+    """`printing(text)`: a bench-x that prints this and fails, with records in a folder of the
+    test.
+    """
     monkeypatch.setattr(figures, "ROOT", tmp_path)
     monkeypatch.setattr(figures, "RECORDED", tmp_path)
 
@@ -78,7 +80,9 @@ def printing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 @pytest.mark.parametrize("text", ['{"n": 1}', "no figures", "{half"])
 def test_a_bench_without_goals_is_not_recorded(
-    tmp_path: Path, printing: Callable[[str], None], text: str
+    tmp_path: Path,
+    printing: Callable[[str], None],
+    text: str,
 ) -> None:
     printing(text)
     with pytest.raises(SystemExit, match="nothing was recorded"):

@@ -30,17 +30,19 @@ LIBRARY = ROOT / "workloads" / "library"
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """What a file imports, at any depth; `from infra import cdk` imports the module infra.cdk."""
-    found: set[str] = set()
+    """Return the modules that a file imports, at any depth; `from infra import cdk` is
+    infra.cdk.
+    """
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             full = (f"{node.module}.{alias.name}" for alias in node.names)
-            found |= {name if is_module(name) else node.module for name in full}
+            names |= {name if is_module(name) else node.module for name in full}
         elif isinstance(node, ast.Call) and (name := dynamic_import(node)):
-            found.add(name)
-    return frozenset(found)
+            names.add(name)
+    return frozenset(names)
 
 
 def dynamic_import(call: ast.Call) -> str:
@@ -55,8 +57,8 @@ def dynamic_import(call: ast.Call) -> str:
 
 
 @cache
-def folder_of(package: str) -> Path:
-    """Also of the library where it is installed, and not part of the checkout."""
+def find_folder(package: str) -> Path:
+    """Return a package's folder, also of a library that is installed and not in the checkout."""
     spec = find_spec(package)
     assert spec and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0])
@@ -67,7 +69,7 @@ def is_module(name: str) -> bool:
     package, _, rest = name.partition(".")
     if package not in PACKAGES:
         return False
-    path = folder_of(package) / rest.replace(".", "/")
+    path = find_folder(package) / rest.replace(".", "/")
     return path.is_dir() or path.with_name(f"{path.name}.py").is_file()
 
 
@@ -85,19 +87,19 @@ def modules() -> list[tuple[str, Path]]:
     ]
 
 
-def not_allowed(module: str, imported: frozenset[str]) -> str | None:
-    """What is wrong with what `module` imports."""
-    ours = {name for name in imported if name.split(".")[0] in PACKAGES}
+def find_violations(module: str, imported: frozenset[str]) -> str | None:
+    """Return the imports that `module` must not have, as text."""
+    internal = {name for name in imported if name.split(".")[0] in PACKAGES}
     parts = module.split(".")
     room = next(
         (r for n in range(len(parts), 0, -1) if (r := ".".join(parts[:n])) in MAY_IMPORT), None
     )
     if room is None:
-        if module in PACKAGES and not ours:
+        if module in PACKAGES and not internal:
             return None
         return f"{module} is in no room of the table"
     allowed = MAY_IMPORT[room] | {room}
-    wrong = {m for m in ours if not any(m == a or m.startswith(a + ".") for a in allowed)}
+    wrong = {m for m in internal if not any(m == a or m.startswith(a + ".") for a in allowed)}
     if wrong:
         return f"{module} (room {room}) must not import {sorted(wrong)}; allowed: {sorted(allowed)}"
     return None
@@ -118,8 +120,10 @@ def behind_a_face(path: Path, imported: frozenset[str]) -> list[str]:
 
 
 def test_modules_import_only_what_their_rooms_may() -> None:
-    found = [wrong for module, path in modules() if (wrong := not_allowed(module, imports(path)))]
-    assert not found, "\n".join(found)
+    violations = [
+        wrong for module, path in modules() if (wrong := find_violations(module, imports(path)))
+    ]
+    assert not violations, "\n".join(violations)
 
 
 def test_others_import_public_modules_only() -> None:
@@ -128,9 +132,9 @@ def test_others_import_public_modules_only() -> None:
         *(LIBRARY / "tests").rglob("*.py"),
     }
     # Most files name no such room, and need no parser.
-    near = [path for path in sorted(paths) if any(room in path.read_text() for room in FACES)]
-    found = [wrong for path in near for wrong in behind_a_face(path, imports(path))]
-    assert not found, "\n".join(found)
+    candidates = [path for path in sorted(paths) if any(room in path.read_text() for room in FACES)]
+    violations = [wrong for path in candidates for wrong in behind_a_face(path, imports(path))]
+    assert not violations, "\n".join(violations)
 
 
 def test_a_wrong_import_is_found_at_any_depth(tmp_path: Path) -> None:
@@ -145,9 +149,9 @@ def test_a_wrong_import_is_found_at_any_depth(tmp_path: Path) -> None:
     called = {"monitoring.alerting", "infra.ops"}
     assert imported == {"infra.main", "infra.cdk", "monitoring.stack", inner} | called
     assert f"must not import ['{inner}', 'infra.cdk', " in (
-        not_allowed("infra.specs.pools", imported) or ""
+        find_violations("infra.specs.pools", imported) or ""
     )
-    assert not_allowed("infra", imported) and not not_allowed("infra", frozenset())
+    assert find_violations("infra", imported) and not find_violations("infra", frozenset())
     outside = (
         LIBRARY / "holdfast/training/trainer/rank.py",
         LIBRARY / "tests/training/test_cli.py",
@@ -156,7 +160,7 @@ def test_a_wrong_import_is_found_at_any_depth(tmp_path: Path) -> None:
     assert not behind_a_face(LIBRARY / "tests/checkpoint/test_cli.py", imported)
 
 
-def test_no_folder_of_a_room_with_a_face_holds_many_modules() -> None:
+def test_no_folder_with_a_face_has_many_modules() -> None:
     for room in FACES:
         top = LIBRARY / room.replace(".", "/")
         for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
@@ -166,8 +170,8 @@ def test_no_folder_of_a_room_with_a_face_holds_many_modules() -> None:
 @pytest.mark.skipif(
     not LIBRARY.is_dir(), reason="the library is installed, not part of this checkout"
 )
-def test_every_exception_of_the_library_has_one_root() -> None:
-    """What is no Exception, as SystemExit, has no part in it."""
+def test_library_exceptions_have_one_root() -> None:
+    """Classes that are no Exception, as SystemExit, are left out."""
     classes: dict[str, set[str]] = {}  # a name that is used twice has the bases of both
     for path in (LIBRARY / "holdfast").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -177,8 +181,8 @@ def test_every_exception_of_the_library_has_one_root() -> None:
                 )
     assert {"InputError", "Unjudged", "StorageError", "BatchError", "GroupLost"} <= classes.keys()
     rooted = {"HoldfastError"}
-    while more := {name for name, bases in classes.items() if bases & rooted} - rooted:
-        rooted |= more
+    while children := {name for name, bases in classes.items() if bases & rooted} - rooted:
+        rooted |= children
     python = {
         name
         for name, kind in vars(builtins).items()

@@ -110,7 +110,7 @@ def refuse(*_: object, **__: object) -> NoReturn:
 
 
 def start_nothing(_: object, command: list[str], *__: object, **___: object) -> NoReturn:
-    """As on a machine without git, gcloud, kubectl and all else."""
+    """Let no program start, as on a machine without git, gcloud and kubectl."""
     if command[0] == sys.executable:
         refuse()
     raise FileNotFoundError(2, "No such file or directory", command[0])
@@ -170,7 +170,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(synth, "ROOT", tmp_path)
 
 
-def ended(program: str, words: list[str]) -> tuple[int, str, str]:
+def run_command(program: str, words: list[str]) -> tuple[int, str, str]:
     """Exit code, standard output and standard error, as a command of its own process has them."""
     out = io.StringIO()
     err = io.StringIO()
@@ -183,12 +183,12 @@ def ended(program: str, words: list[str]) -> tuple[int, str, str]:
     return 0, out.getvalue(), err.getvalue()
 
 
-def words_of(name: str, odd: Any, value: str) -> list[str]:
+def make_words(name: str, odd: Any, value: str) -> list[str]:
     """The odd value for one parameter; beside it what is required."""
     # an environment that is there takes a second each time
     if name == "workloads render" and odd.name != "env":
         return ["render", f"{odd.opts[0]}={value}" if not odd.is_flag else odd.opts[0], NOWHERE]
-    found = list(BESIDE.get(name, []))
+    options = list(BESIDE.get(name, []))
     positional = list[str]()
     for parameter in COMMANDS[name].params:
         is_argument = parameter.param_type_name == "argument"
@@ -198,15 +198,15 @@ def words_of(name: str, odd: Any, value: str) -> list[str]:
         if is_argument:
             positional.append(text)
         elif parameter.is_flag:
-            found.append(parameter.opts[0])
+            options.append(parameter.opts[0])
         else:
-            found.append(f"{parameter.opts[0]}={text}")
-    return [*name.split()[1:], *found, *(["--", *positional] if positional else [])]
+            options.append(f"{parameter.opts[0]}={text}")
+    return [*name.split()[1:], *options, *(["--", *positional] if positional else [])]
 
 
 def judge(name: str, odd: Any, value: str) -> None:
-    words = words_of(name, odd, value)
-    code, out, err = ended(name.split()[0], words)
+    words = make_words(name, odd, value)
+    code, out, err = run_command(name.split()[0], words)
     assert code in DOCUMENTED, (words, code, err)
     assert "Traceback" not in err and not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out + err), (
         words,
@@ -236,20 +236,20 @@ def test_an_odd_value_is_refused_in_our_style(name: str, value: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_help_text_ends_with_examples_that_the_command_line_takes(name: str) -> None:
-    shown = help_of(name).rstrip().splitlines()
-    at = next(n for n, line in enumerate(shown) if line.strip() in ("Example:", "Examples:"))
-    for line in shown[at + 1 :]:
+    shown = read_help(name).rstrip().splitlines()
+    heading = next(n for n, line in enumerate(shown) if line.strip() in ("Example:", "Examples:"))
+    for line in shown[heading + 1 :]:
         words = shlex.split(line.removeprefix("    python -m ").strip())
         assert words[: len(name.split())] == name.split(), line
-        given = parsed(words)
+        values = parsed(words)
         environments = [
-            given[key] for key in ("env", "environment") if isinstance(given.get(key), str)
+            values[key] for key in ("env", "environment") if isinstance(values.get(key), str)
         ]
         if environments:
             assert set(environments) <= {"", *names()}, line
 
 
-def help_of(name: str) -> str:
+def read_help(name: str) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         run_app(APPS[name.split()[0]], [*name.split()[1:], "--help"])

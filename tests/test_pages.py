@@ -1,6 +1,4 @@
-"""What pages of the tree tell people to type exists: targets, commands, options; and the site of
-them builds.
-"""
+"""Targets, commands and options on pages of the tree exist, and the site of the pages builds."""
 
 import importlib
 import os
@@ -38,17 +36,17 @@ TARGETS = {
 }
 
 
-def typed(page: str) -> list[str]:
+def read_typed_lines(page: str) -> list[str]:
     """Lines of code that somebody may type, continuation lines joined."""
-    found: list[str] = []
+    lines_typed: list[str] = []
     for block, inline in CODE.findall((ROOT / page).read_text()):
         lines = (
             line.removeprefix("$ ").strip()
             for line in (block or inline).replace("\\\n", " ").splitlines()
         )
         # `kubectl exec ... -- python -m holdfast ...` is a command of ours, too.
-        found += [part for line in lines for part in (line, line.partition(" -- ")[2])]
-    return found
+        lines_typed += [part for line in lines for part in (line, line.partition(" -- ")[2])]
+    return lines_typed
 
 
 def unknown(line: str) -> str:
@@ -58,37 +56,41 @@ def unknown(line: str) -> str:
     if len(words) < 2 or words[1].startswith("-"):
         return ""  # of a program as a whole
     command, rest = named(words)
-    known = {name for given in command.params for name in (*given.opts, *given.secondary_opts)} | {
-        "--help"
-    }
+    names = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    } | {"--help"}
     rest = rest[: rest.index("--")] if "--" in rest else rest
-    asked = [word.partition("=")[0] for word in rest if word.startswith("--")]
-    return next((word for word in asked if word not in known), "")
+    options = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    return next((word for word in options if word not in names), "")
 
 
 AGENTS = (ROOT / "AGENTS.md").read_text()
 QUICK = re.findall(
-    r"^(?:python|holdfast) .*?(?=  +#)", AGENTS.partition("## Before you commit")[0], re.M
+    r"^(?:python|holdfast) .*?(?=  +#)",
+    AGENTS.partition("## Before you commit")[0],
+    re.M,
 )
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("line", QUICK)
-def test_a_quick_command_of_agents_runs(line: str) -> None:
+def test_quick_command_in_agents_page_runs(line: str) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = ran(line.split(), ROOT, os.environ | {"PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_rooms_of_agents_exist() -> None:
+def test_rooms_in_agents_page_exist() -> None:
     folders = re.findall(r"`([a-z/]+/)`", AGENTS.partition("## Rooms\n")[2].partition("\n## ")[0])
     assert len(QUICK) >= 5 and len(folders) > 10
     assert [name for name in folders if not (ROOT / name).is_dir()] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_names_exists(page: str) -> None:
-    for line in typed(page):
+def test_names_on_pages_exist(page: str) -> None:
+    for line in read_typed_lines(page):
         if line.startswith("make ") and re.fullmatch(r"[a-z-]+", line.split()[1]):
             assert line.split()[1] in TARGETS, f"{page}: {line}"
         # Alternatives in a sentence are no command line.
@@ -110,14 +112,14 @@ def test_a_link_to_what_is_no_page_becomes_its_text() -> None:
         " [f](UPGRADING.md)"
     )
     tracked = {"infra/README.md", "infra/UPGRADING.md", "infra/dev.py", "infra/p.png"}
-    kept = (
+    expected = (
         "[a](../infra/README.md) b [c](UPGRADING.md#x) [d](https://e.org) ![e](p.png)"
         " [f](UPGRADING.md)"
     )
-    assert pages.linked(text, "infra/UPGRADING.md", tracked) == kept
+    assert pages.fix_links(text, "infra/UPGRADING.md", tracked) == expected
 
 
-def test_a_pin_on_the_page_of_pins_is_the_one_in_the_file() -> None:
+def test_pins_page_has_the_pins_in_use() -> None:
     rows = re.findall(
         r"^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \|",
         (ROOT / "infra/docs/reference/pins.md").read_text(),
@@ -144,7 +146,9 @@ def test_the_site_builds_without_a_broken_link(site: Path) -> None:
 
 @pytest.mark.browser
 def test_its_search_finds_a_page(
-    site: Path, tmp_path: Path, require: Callable[[object, str], None]
+    site: Path,
+    tmp_path: Path,
+    require: Callable[[object, str], None],
 ) -> None:
     require(binary(), "chromium is not installed (make system-packages)")
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))

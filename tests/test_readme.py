@@ -22,13 +22,15 @@ def test_the_six_main_paths_are_named() -> None:
 
 
 @pytest.mark.parametrize(("path", "file", "function"), PATHS, ids=[row[0] for row in PATHS])
-def test_a_main_path_is_one_function_of_readable_length(
-    path: str, file: str, function: str
+def test_main_path_is_one_readable_function(
+    path: str,
+    file: str,
+    function: str,
 ) -> None:
     tree = ast.parse((ROOT / file).read_text())
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
-    assert len(found) == 1, f"README names {function} of {file}"
-    assert (found[0].end_lineno or 0) - found[0].lineno < MAX_LINES
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
+    assert len(functions) == 1, f"README names {function} of {file}"
+    assert (functions[0].end_lineno or 0) - functions[0].lineno < MAX_LINES
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -55,8 +57,8 @@ def test_the_map_names_only_folders_that_exist() -> None:
         assert (ROOT / path).is_dir(), path
 
 
-def test_what_sets_a_cluster_up_is_what_the_page_of_the_first_job_runs() -> None:
-    """Whose commands are run by workloads/library/tests/cluster/test_first_job_page.py."""
+def test_cluster_set_up_matches_the_first_job_page() -> None:
+    """workloads/library/tests/cluster/test_first_job_page.py runs that page's commands."""
     page = (ROOT / "workloads/library/docs/start/first-job.md").read_text().partition("## 2.")[0]
     shown = re.search(r"^make (operators-pin .*) ENV=eu && holdfast try$", README, re.M)
     assert shown and shown[1].split() == re.findall(r"^make ([a-z-]+)", page, re.M)
@@ -76,10 +78,12 @@ def test_each_gap_that_is_named_has_its_paragraph() -> None:
 def test_each_gap_says_what_would_prove_it() -> None:
     gaps = re.split(r"^- ", (ROOT / "tests/NOT_PROVEN.md").read_text(), flags=re.M)[1:]
     proofs = [re.findall(r"^  What would prove it: (.+)$", gap, re.M) for gap in gaps]
-    assert all(len(found) == 1 and len(found[0].split()) <= 25 for found in proofs), proofs
+    assert all(len(sentences) == 1 and len(sentences[0].split()) <= 25 for sentences in proofs), (
+        proofs
+    )
 
 
-def test_the_picture_shows_the_pools_of_the_example() -> None:
+def test_picture_shows_the_example_pools() -> None:
     for mode in ("light", "dark"):
         shown = (ROOT / f".github/pictures/cluster-{mode}.svg").read_text()
         for group in ENVIRONMENT.groups:
@@ -90,5 +94,5 @@ def test_the_picture_shows_the_pools_of_the_example() -> None:
             )
 
 
-def test_it_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len(README.split()) <= 1600

@@ -1,4 +1,4 @@
-"""What a release holds, what it is refused for, and what of it is uploaded to the package index."""
+"""A release has its notes and files, is refused if tag, version and notes differ, and is uploaded."""
 
 import importlib
 import json
@@ -17,8 +17,8 @@ release, publish, sbom = map(importlib.import_module, ("release", "publish", "sb
 DATED = "# Changelog\n\n## 0.2.0, 2026-12-01\n\n- New.\n\n## 0.1.0, 2026-11-01\n\n- First.\n"
 
 
-def test_notes_are_those_of_the_version_alone() -> None:
-    assert release.notes_of("0.2.0", DATED) == "- New.\n"
+def test_release_notes_are_for_one_version() -> None:
+    assert release.find_notes("0.2.0", DATED) == "- New.\n"
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.1"])
@@ -26,7 +26,7 @@ def test_a_version_without_notes_is_refused(
     version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
-        release.notes_of(version, DATED)
+        release.find_notes(version, DATED)
     assert refused.value.code == 2 and "fix:     date it in" in capsys.readouterr().err
 
 
@@ -37,13 +37,13 @@ def test_another_tag_than_the_version_is_refused(capsys: pytest.CaptureFixture[s
 
 
 def test_an_archive_holds_the_tree_and_the_same_bytes_each_time(tmp_path: Path) -> None:
-    (tmp_path / "r.tar.gz").write_bytes(first := release.archived(ROOT / "workloads/rendered"))
-    assert release.archived(ROOT / "workloads/rendered") == first
+    (tmp_path / "r.tar.gz").write_bytes(first := release.archive(ROOT / "workloads/rendered"))
+    assert release.archive(ROOT / "workloads/rendered") == first
     with tarfile.open(tmp_path / "r.tar.gz") as archive:
         assert "example/platform/kustomization.yaml" in archive.getnames()
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/run").touch(mode=0o755)
-    (tmp_path / "t.tar.gz").write_bytes(release.archived(tmp_path / "tree"))
+    (tmp_path / "t.tar.gz").write_bytes(release.archive(tmp_path / "tree"))
     with tarfile.open(tmp_path / "t.tar.gz") as archive:
         assert archive.getmember("run").mode & 0o100
 
@@ -52,11 +52,11 @@ def test_an_archive_holds_the_tree_and_the_same_bytes_each_time(tmp_path: Path) 
 def test_a_release_has_every_file_that_its_workflow_promises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = release.library_version()
+    version = release.read_library_version()
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version}, 2026-11-01\n\n- First.\n")
     monkeypatch.setattr(release, "CHANGELOG", tmp_path / "CHANGELOG.md")
     monkeypatch.setattr(release, "OUT", tmp_path / "out")
-    monkeypatch.setattr(release, "template", lambda: b"made by another test")
+    monkeypatch.setattr(release, "archive_template", lambda: b"made by another test")
     release.main(f"v{version}")
     files = {path.name for path in (tmp_path / "out").iterdir()}
     archives = {
@@ -76,7 +76,7 @@ def test_a_release_has_every_file_that_its_workflow_promises(
 @pytest.mark.parametrize("group", release.LOCKS)
 def test_a_bill_of_materials_has_every_package_of_the_lock(group: str) -> None:
     lock = (ROOT / "requirements" / f"{group}.txt").read_text()
-    bill = sbom.bill_of(lock, "1.2.3")
+    bill = sbom.make_bill(lock, "1.2.3")
     assert json.loads(json.dumps(bill)) == bill
     listed = [f"{each['name']}=={each['version']}" for each in bill["components"]]
     assert listed == re.findall(r"^([\w.-]+==[\w.+!-]+)", lock, re.MULTILINE)
@@ -89,7 +89,7 @@ def test_a_bill_of_materials_has_every_package_of_the_lock(group: str) -> None:
 
 def test_a_package_with_a_marker_says_where_it_is_installed() -> None:
     lock = f"jax==0.12.0.1 ; python_full_version >= '3.12' \\\n    --hash=sha256:{'a' * 64}\n"
-    (component,) = sbom.bill_of(lock, "1.2.3")["components"]
+    (component,) = sbom.make_bill(lock, "1.2.3")["components"]
     assert component["properties"] == [
         {"name": "python:marker", "value": "python_full_version >= '3.12'"}
     ]
@@ -99,7 +99,7 @@ def test_a_package_with_a_marker_says_where_it_is_installed() -> None:
 def test_the_wheel_and_sdist_alone_are_uploaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = release.library_version()
+    version = release.read_library_version()
     names = [f"holdfast_gke-{version}-py3-none-any.whl", f"holdfast_gke-{version}.tar.gz"]
     folder = tmp_path / "files"
     folder.mkdir()
@@ -121,5 +121,5 @@ def test_files_of_another_release_or_name_are_not_uploaded(
     for name in files:
         (tmp_path / name).touch()
     with pytest.raises(SystemExit) as refused:
-        publish.main(f"v{release.library_version()}", tmp_path)
+        publish.main(f"v{release.read_library_version()}", tmp_path)
     assert refused.value.code == 2 and "error:   files of the release" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Locks hold names, versions and hashes, never addresses; nothing of ours can run code from data."""
+"""Locks hold names, versions and hashes, never addresses; nothing of ours can run code from
+data.
+"""
 
 import importlib
 import json
@@ -107,17 +109,17 @@ def test_a_second_set_up_waits_for_the_first(tmp_path: Path) -> None:
     assert (tmp_path / ".venv" / ".ready").exists()
 
 
-def test_the_cdktf_command_is_the_version_of_the_contract() -> None:
+def test_cdktf_command_has_the_contract_version() -> None:
     package = json.loads((ROOT / "requirements/node/package.json").read_text())
     assert package["devDependencies"]["cdktf-cli"] == CDKTF_CLI_VERSION
 
 
-def test_what_is_installed_is_compared_with_its_hash() -> None:
+def test_installed_packages_are_compared_with_their_hashes() -> None:
     sync = re.findall(r'"pip",\s+"sync",[^)]*', (ROOT / ".ci/bootstrap.py").read_text())
     assert len(sync) == 1 and '"--require-hashes"' in sync[0]
 
 
-def test_no_source_of_ours_can_run_code_from_data() -> None:
+def test_no_source_runs_code_from_data() -> None:
     """Ruff refuses pickles and shell strings."""
     danger = re.compile(r"weights_only=(?!True)|trust_remote_code|use_safetensors=(?!True)")
     assert [

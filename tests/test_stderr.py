@@ -14,7 +14,8 @@ pytestmark = pytest.mark.process
 # test_pages.py runs others.
 COMMANDS = {
     "holdfast prices": (0, "prices of "),
-    "holdfast submit {rendered}/samples/training.yaml --platform {rendered}/platform.json --dry-run": (
+    "holdfast submit {rendered}/samples/training.yaml "
+    "--platform {rendered}/platform.json --dry-run": (
         0,
         "",
     ),
@@ -31,16 +32,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from holdfast.checkpoint import Checkpointer
 
-    made = tmp_path_factory.mktemp("stderr")
-    sample.watched(made / "events")
+    path = tmp_path_factory.mktemp("stderr")
+    sample.watched(path / "events")
     with Checkpointer(
-        made / "store",
+        path / "store",
         {"model": {"a": torch.zeros(4)}},
         run="run",
         every=1,
     ) as ckpt:
         ckpt.tick(1)
-    return made
+    return path
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -58,6 +59,6 @@ def test_no_library_warns(words: str, folder: Path) -> None:
     done = ran(command, ROOT, variables)
     assert done.returncode == code, done.stderr
     assert not any(
-        found in done.stderr.lower() for found in ("warn", "deprecat", "traceback", "jsii")
+        word in done.stderr.lower() for word in ("warn", "deprecat", "traceback", "jsii")
     ), done.stderr
     assert line in done.stderr and bool(line) == bool(done.stderr), done.stderr

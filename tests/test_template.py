@@ -37,7 +37,7 @@ def make(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def run(template: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """With the packages of this environment, but the library of the wheel."""
+    """Run with the packages of this environment, but with the wheel's library."""
     environment = os.environ | {"PYTHONPATH": str(template.parent / "site")}
     environment.pop("PYTEST_XDIST_WORKER", None)
     return ran([sys.executable, *words], template, environment, 900)
@@ -47,7 +47,7 @@ def count_nodes(paths: list[Path]) -> int:
     return sum(1 for path in paths for _ in ast.walk(ast.parse(path.read_text())))
 
 
-def test_it_is_small(template: Path) -> None:
+def test_template_is_small(template: Path) -> None:
     files = [
         path for path in template.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
@@ -59,7 +59,7 @@ def test_it_is_small(template: Path) -> None:
     assert not (template / "workloads/library").exists()
 
 
-def test_it_has_the_decisions_that_it_cites(template: Path) -> None:
+def test_template_has_the_decisions_that_it_cites(template: Path) -> None:
     texts = [
         path.read_text()
         for path in template.rglob("*")
@@ -84,7 +84,7 @@ def test_its_links_lead_to_files(template: Path) -> None:
     ]
 
 
-def test_it_imports_the_library_of_the_pinned_wheel_and_nothing_of_this_checkout(
+def test_template_imports_the_pinned_wheel_and_nothing_else(
     template: Path,
 ) -> None:
     (pin,) = [

@@ -1,4 +1,4 @@
-"""What a tier does not read holds none of its tests."""
+"""Files that a tier does not read have none of its tests."""
 
 import os
 import re
@@ -36,18 +36,18 @@ WHOLE = "import pytest\n\npytestmark = {}\n\n\ndef test_a() -> None:\n    pass\n
         ),
     ],
 )
-def test_the_fast_tier_skips_files_of_slow_tests(tmp_path: Path, marks: str, skipped: bool) -> None:
+def test_fast_tier_skips_slow_files(tmp_path: Path, marks: str, skipped: bool) -> None:
     file = tmp_path / "test_a.py"
     file.write_text(WHOLE.format(marks))
     assert tiers.may_hold(file, FAST.marks) is not skipped
     assert tiers.may_hold(file, "process"), "an expression that is no tier's reads every file"
 
 
-def test_every_mark_that_the_fast_tier_leaves_out_is_one_that_it_may_skip_a_file_for() -> None:
+def test_fast_tier_may_skip_files_for_every_excluded_mark() -> None:
     assert set(FAST.none_of) == set(re.findall(r"\w+", FAST.marks)) - {"not", "or"}
 
 
-def test_the_conftest_of_a_marked_folder_marks_all_of_it() -> None:
+def test_conftest_marks_its_whole_folder() -> None:
     assert len(MARKED) == 3
     for folder in MARKED:
         text = (folder / "conftest.py").read_text()
@@ -65,11 +65,11 @@ def test_every_tier_can_judge_a_folder(tier: tiers.Tier) -> None:
         assert tiers.may_hold(folder, tier.marks) == (folder.name not in tier.none_of)
 
 
-def test_each_worker_begins_with_files_that_may_take_long_and_every_test_is_run_once() -> None:
+def test_workers_start_with_slow_files_and_run_every_test_once() -> None:
     tests = []
     for place in range(100):
         tests.append((Path(f"{'abcde'[place // 20]}/test_{place // 5}.py"), place % 20 == 19))
-    order = tiers.dealt(tests, 4)
+    order = tiers.deal(tests, 4)
     assert sorted(order) == [*range(100)]
     assert {order[share] // 20 for share in (0, 25, 50, 75)} == {0, 1, 2, 3}
     assert order[:10] == [
@@ -82,11 +82,11 @@ def test_a_worker_whose_long_files_fill_its_share_gets_no_other() -> None:
     tests = [(Path("a/test_a.py"), place == 3) for place in range(6)] + [
         (Path("a/test_b.py"), False)
     ] * 2
-    assert tiers.dealt(tests, 2) == [*range(8)]
+    assert tiers.deal(tests, 2) == [*range(8)]
 
 
 @pytest.mark.parametrize(
-    ("code", "suite", "known", "text"),
+    ("code", "suite", "expected", "text"),
     [
         (
             0,
@@ -113,17 +113,17 @@ def test_a_tier_ends_with_its_counts(
     tmp_path: Path,
     code: int,
     suite: str,
-    known: int,
+    expected: int,
     text: str,
 ) -> None:
     report = tmp_path / "report.xml"
     if suite:
         report.write_text(f"<testsuites><testsuite {suite} /></testsuites>")
-    outcome = tiers.judged(code, report, 90.0)
-    assert (outcome.code, str(outcome)) == (known, text)
+    outcome = tiers.read_outcome(code, report, 90.0)
+    assert (outcome.code, str(outcome)) == (expected, text)
 
 
-def test_a_tier_ends_with_the_names_of_what_failed_and_why(tmp_path: Path) -> None:
+def test_tier_ends_with_failed_tests_and_reasons(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(
         '<testsuites><testsuite tests="3" failures="1" errors="1"><testcase classname="a.b"'
@@ -131,26 +131,26 @@ def test_a_tier_ends_with_the_names_of_what_failed_and_why(tmp_path: Path) -> No
         ' 2&#10;more"/></testcase><testcase classname="" name="a.e"><error message="collection'
         ' failure"/></testcase></testsuite></testsuites>'
     )
-    assert tiers.judged(1, report, 1.0).failures == (
+    assert tiers.read_outcome(1, report, 1.0).failures == (
         "a.b::test_d: assert 1 == 2",
         "::a.e: collection failure",
     )
 
 
-def test_the_slowest_tests_are_shown_with_the_reasons_of_the_page() -> None:
+def test_slowest_tests_are_shown_with_documented_reasons() -> None:
     tests = [
         "tests/plan/test_apply.py::test_a",
         "tests/plan/test_apply.py::test_b",
         "tests/test_new.py::test_c",
     ]
     page = "| s | test | why |\n|---|---|---|\n| 9, 8 | `plan/test_apply.py`, set-up | it waits |\n"
-    assert plugin.why_slow(tests, page) == [
+    assert plugin.explain_slow(tests, page) == [
         "tests/plan/test_apply.py: it waits",
         "tests/test_new.py: not known",
     ]
 
 
-def test_the_page_of_the_slowest_names_tests_that_exist() -> None:
+def test_slowest_page_names_existing_tests() -> None:
     named = re.findall(r"^\| [\d, ]+ \| `([^`]+)`", (tiers.TESTS / "SLOWEST.md").read_text(), re.M)
     files = []
     for tree in tiers.TREES:

@@ -42,6 +42,6 @@ def test_a_bad_word_is_found_with_its_line_and_other_text_is_left_alone(tmp_path
             ],
             check=True,
         )
-    found = check(tmp_path)
-    assert sorted(line.partition(":")[0] for line in found) == sorted(SEEN)
-    assert "PAGE.md:3: Whoever" in found
+    findings = check(tmp_path)
+    assert sorted(line.partition(":")[0] for line in findings) == sorted(SEEN)
+    assert "PAGE.md:3: Whoever" in findings

@@ -32,7 +32,7 @@ def test_actions_are_pinned_by_commit_and_nothing_is_granted_to_all_jobs(file: P
     assert set((YAML(typ="safe").load(text)["permissions"] or {}).values()) <= {"read"}
 
 
-def test_what_holds_credentials_never_runs_code_of_another_repository() -> None:
+def test_jobs_with_credentials_never_run_foreign_code() -> None:
     for file in FILES:
         workflow = YAML(typ="safe").load(file.read_text())
         for job in workflow["jobs"].values():
@@ -46,34 +46,36 @@ def test_what_holds_credentials_never_runs_code_of_another_repository() -> None:
 PROMOTION = ("plan", "deploy", "drift")
 
 
-def job_of(name: str) -> dict[str, Any]:
+def find_job(name: str) -> dict[str, Any]:
     (job,) = YAML(typ="safe").load((WORKFLOWS / f"{name}.yml").read_text())["jobs"].values()
     return job
 
 
-def gated(name: str, gate: str) -> Environment:
+def has_gate(name: str, gate: str) -> Environment:
     return replace(
-        hardened(), name=name, delivery=Delivery(repository="acme/platform", environment=gate)
+        hardened(),
+        name=name,
+        delivery=Delivery(repository="acme/platform", environment=gate),
     )
 
 
 @pytest.mark.parametrize("name", PROMOTION)
-def test_what_a_workflow_needs_of_an_environment_is_what_outputs_print(name: str) -> None:
-    entry = json.loads(outputs(gated("dev", "dev"))["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
+def test_outputs_print_what_workflows_need(name: str) -> None:
+    entry = json.loads(outputs(has_gate("dev", "dev"))["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
     used = set(re.findall(r"matrix\.(\w+)", (WORKFLOWS / f"{name}.yml").read_text()))
     assert used <= {*entry, "runner"} and {"env", "provider"} <= used
     assert (
-        job_of(name)["strategy"]["matrix"]["include"]
+        find_job(name)["strategy"]["matrix"]["include"]
         == "${{ fromJSON(vars.HOLDFAST_ENVIRONMENTS || '[]') }}"
     )
 
 
-def test_each_environment_is_deployed_after_the_one_before_and_behind_a_gate_of_its_own() -> None:
-    deploy = job_of("deploy")
-    plan = job_of("plan")
+def test_environments_deploy_in_order_each_behind_its_gate() -> None:
+    deploy = find_job("deploy")
+    plan = find_job("plan")
     assert (deploy["strategy"]["max-parallel"], deploy["strategy"]["fail-fast"]) == (1, True)
     assert deploy["environment"] == "${{ matrix.gate }}" and "environment" not in plan
-    for environment in (gated("dev", "dev"), gated("prod", "production")):
+    for environment in (has_gate("dev", "dev"), has_gate("prod", "production")):
         entry = json.loads(outputs(environment)["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
         grants = {}
         for r in resources(environment):
@@ -101,7 +103,7 @@ def test_the_cluster_half_is_applied_once_its_images_are_known(
     for name in ("make", "gcloud"):
         program(calls / name, f'#!/bin/sh\necho "{name} $*" >> {log}\n')
     program(tmp_path / ".venv/bin/python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    step = next(step for step in job_of("deploy")["steps"] if "cluster" in step.get("name", ""))
+    step = next(step for step in find_job("deploy")["steps"] if "cluster" in step.get("name", ""))
     variables = {
         "PATH": f"{calls}:{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT}:{ROOT}/workloads/library",
@@ -126,7 +128,7 @@ def test_the_cluster_half_is_applied_once_its_images_are_known(
 @pytest.mark.process
 @pytest.mark.timeout(600)
 def test_the_linters_find_a_bad_file(tmp_path: Path) -> None:
-    """Over the files of this checkout `make check` runs them."""
+    """`make check` runs them over the files of this checkout."""
     (tmp_path / "bad.yml").write_text(
         "on: pull_request_target\njobs:\n  a:\n    runs-on: nowhere\n    steps:\n      - run: echo"
         " ${{ github.head_ref }}\n"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from xml.etree import ElementTree
 from holdfast.vocabulary.exit_codes import EXIT_NOT_JUDGED
 
 SLOW = "process or plan or browser or cluster"
-ELSEWHERE = "node or kind or gpu"  # need root, Docker, a GPU: their own make targets
-# Whose conftest gives every test its mark.
+ELSEWHERE = "node or kind or gpu"  # these need root, Docker or a GPU, and have make targets
+# The conftest of these folders gives every test its mark.
 MARKED_FOLDERS = ("cluster", "node")
 
 
@@ -32,14 +33,13 @@ class Tier:
     """0: one process, for tests that share one machine's kubelets, GPU or kind cluster."""
     options: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
-    """Marks of which each of its tests has one; none: it reads every file that has not one of
-    `none_of` as a whole.
+    """Each test has one of these marks. Empty: the tier reads every file, except those whose tests
+    all have a mark of `none_of`.
     """
     none_of: tuple[str, ...] = ()
 
 
-# Files are handed out in the order in which they were collected, and not by how many tests they
-# have.
+# Workers get files in the order of collection, and not by their number of tests.
 FILE_BY_FILE = ("--dist=loadfile", "--no-loadscope-reorder")
 TIERS = {
     "fast": Tier(
@@ -47,23 +47,22 @@ TIERS = {
         workers=2,
         none_of=tuple(f"{SLOW} or {ELSEWHERE}".split(" or ")),
     ),
-    # Some of it waits: for signals, leases, processes that start. Each worker more imports all of
-    # its files once more.
+    # Tests wait for signals, leases, starting processes. Another worker would import all files once
+    # more.
     "process": Tier(
         marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})",
         workers=3,
         options=("--dist=worksteal",),
         any_of=("process", "browser"),
     ),
-    # One worker waits for the provider, which waits for Google's habits; a file's plans are made
-    # once, for all its tests.
+    # Workers wait for the provider. A file's plans are made once, for all its tests.
     "plan": Tier(
         marks=f"plan and not ({ELSEWHERE})",
         workers=3,
         options=FILE_BY_FILE,
         any_of=("plan",),
     ),
-    # Each worker has a control plane of its own, in which a file's tests follow each other.
+    # Each worker has its own control plane, in which a file's tests run one after the other.
     "cluster": Tier(
         marks=f"cluster and not ({ELSEWHERE})",
         workers=2,
@@ -79,10 +78,10 @@ TIERS = {
     "gpu": Tier(marks="gpu", any_of=("gpu",)),
 }
 READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.any_of)
-# Lanes run side by side, the tiers of a lane one after the other; both take about as long.
+# Lanes run in parallel, the tiers of a lane one after the other; both lanes take about as long.
 ALL = (("process",), ("fast", "cluster", "plan"))
-# The collector of Go's programs, here the provider and the control plane, takes an eighth of their
-# time, and memory is there.
+# The garbage collector of Go's programs, here the provider and the control plane, takes an eighth
+# of their time, and there is enough memory.
 ENVIRONMENT = {"GOGC": "400"}
 SLOWEST = ("--durations=10", "--durations-min=5")
 TESTS = Path(__file__).parent
@@ -93,16 +92,16 @@ ALL_SKIPPED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one tier."""
+    """The result of one tier."""
 
     code: int
-    """pytest's exit code; ALL_SKIPPED where it passed for that only."""
+    """pytest's exit code; ALL_SKIPPED if it passed because no test ran."""
     tests: int
     skipped: int
     failed: int
     seconds: float
     failures: tuple[str, ...] = ()
-    """A line for each failed test: its name, and the first line of why."""
+    """A line for each failed test: its name, and the first line of the reason."""
 
     def __str__(self) -> str:
         counts = (
@@ -113,22 +112,15 @@ class Outcome:
 
 
 def run(name: str, extra: list[str], *, alone: bool = True) -> Outcome:
-    """Not `alone`: its output comes in one piece."""
+    """Run a tier. Unless it is `alone`, its output is printed at the end."""
     tier = TIERS[name]
-    opening = f"\n== tier {name}"
-    header = f"{opening}: pytest -m {tier.marks!r}"
-    print(f"{header if alone else opening} ({time.strftime('%X')})", flush=True)
+    title = f"\n== tier {name}"
+    header = f"{title}: pytest -m {tier.marks!r}"
+    print(f"{header if alone else title} ({time.strftime('%X')})", flush=True)
     parallel = ["-n", str(tier.workers)] if tier.workers else ["-p", "no:xdist"]
-    started = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = [
-            *parallel,
-            *tier.options,
-            *SLOWEST,
-            f"--junitxml={report}",
-            *extra,
-        ]
         command = [
             sys.executable,
             "-m",
@@ -136,109 +128,120 @@ def run(name: str, extra: list[str], *, alone: bool = True) -> Outcome:
             "-q",
             "-m",
             tier.marks,
-            *options,
+            *parallel,
+            *tier.options,
+            *SLOWEST,
+            f"--junitxml={report}",
+            *extra,
         ]
-        ended = subprocess.run(
+        process = subprocess.run(
             command,
             env=ENVIRONMENT | os.environ,
             text=True,
-            **({} if alone else {"stdout": PIPE, "stderr": STDOUT}),
+            stdout=None if alone else PIPE,
+            stderr=None if alone else STDOUT,
+            check=False,
         )
-        outcome = judged(ended.returncode, report, time.monotonic() - started)
-    shown = "" if alone else f"{header}\n{ended.stdout}\n"
-    print(f"{shown}== tier {name}: exit {ended.returncode}, {outcome}", flush=True)
+        outcome = read_outcome(process.returncode, report, time.monotonic() - start)
+    output = "" if alone else f"{header}\n{process.stdout}\n"
+    print(f"{output}== tier {name}: exit {process.returncode}, {outcome}", flush=True)
     return outcome
 
 
 def run_lanes(lanes: Sequence[Sequence[str]], extra: list[str]) -> dict[str, Outcome]:
-    """By tier. The first lane is shown as it goes."""
+    """Run all lanes and return tier -> outcome. The first lane prints while it runs."""
 
-    def outcomes(lane: Sequence[str]) -> dict[str, Outcome]:
+    def run_lane(lane: Sequence[str]) -> dict[str, Outcome]:
         return {name: run(name, extra, alone=lane is lanes[0]) for name in lane}
 
+    outcomes: dict[str, Outcome] = {}
     with ThreadPoolExecutor() as pool:
-        return {
-            name: outcome for lane in pool.map(outcomes, lanes) for name, outcome in lane.items()
-        }
+        for outcomes_of_lane in pool.map(run_lane, lanes):
+            outcomes |= outcomes_of_lane
+    return outcomes
 
 
 def has_mark(file: Path, marks: Collection[str]) -> bool:
-    """Whether one of `marks` is given in the file, or to all of its folder."""
-    return not set(marks).isdisjoint(file.parts) or any(
-        f"mark.{mark}" in file.read_text() for mark in marks
-    )
+    """Tell whether the file names one of `marks`, or is in a folder of that name."""
+    if not set(marks).isdisjoint(file.parts):
+        return True
+    text = file.read_text()
+    return any(f"mark.{mark}" in text for mark in marks)
 
 
 def may_hold(file: Path, expression: str) -> bool:
-    """Whether `file` may have tests of the tier that `-m expression` stands for; true for any other
+    """Tell whether `file` may have tests of the tier with `-m expression`; true for any other
     expression.
     """
     for tier in TIERS.values():
         if tier.marks == expression:
-            named = file.is_dir() or not tier.any_of or has_mark(file, tier.any_of)
-            return named and not is_wholly(file, tier.none_of)
+            may_have_mark = file.is_dir() or not tier.any_of or has_mark(file, tier.any_of)
+            return may_have_mark and not is_wholly(file, tier.none_of)
     return True
 
 
 def is_wholly(file: Path, marks: Collection[str]) -> bool:
-    """Whether all tests of the file, or of the folder, have one of `marks`: by its `pytestmark`, or
-    by its folder.
+    """Tell whether all tests of the file, or of the folder, have one of `marks`: by `pytestmark`,
+    or by its folder.
     """
-    if any(
-        folder in marks and tree / folder in (file, *file.parents)
-        for folder in MARKED_FOLDERS
-        for tree in TREES
-    ):
-        return True
+    for folder in MARKED_FOLDERS:
+        for tree in TREES:
+            if folder in marks and tree / folder in (file, *file.parents):
+                return True
     if file.is_dir():
         return False
-    given = re.search(r"^pytestmark = (.*)$", file.read_text(), re.M)
-    return bool(given and set(re.findall(r"\bmark\.(\w+)", given[1])) & set(marks))
+    assignment = re.search(r"^pytestmark = (.*)$", file.read_text(), re.M)
+    if assignment is None:
+        return False
+    return not set(marks).isdisjoint(re.findall(r"\bmark\.(\w+)", assignment[1]))
 
 
-def dealt(tests: Sequence[tuple[Path, bool]], workers: int) -> list[int]:
-    """The order to run `tests` in, each given by its file and whether it may take long: shares as
-    --dist=worksteal cuts them.
+def deal(tests: Sequence[tuple[Path, bool]], workers: int) -> list[int]:
+    """Return the order in which to run `tests`, for shares as --dist=worksteal cuts them. A test is
+    its file, and whether it may take long.
 
-    A file with a long test stands at the begin of a share, for met late it would leave the other
-    workers idle. Those of a folder stand together, for what they set up once a worker.
+    A file with a long test starts a share: if it came late, it would leave the other workers idle.
+    Those of a folder are together, since a worker prepares for them once.
     """
-    long = {file for file, may_take_long in tests if may_take_long}
-    folders = sorted({file.parent for file in long})
-    rest = [place for place, (file, _) in enumerate(tests) if file not in long]
+    slow_files = {file for file, is_slow in tests if is_slow}
+    folders = sorted({file.parent for file in slow_files})
+    rest = [index for index, (file, _) in enumerate(tests) if file not in slow_files]
     order: list[int] = []
     for worker in range(workers):
         end = len(order) + (len(tests) - len(order)) // (workers - worker)
-        own = {file for file in long if file.parent in folders[worker::workers]}
-        order += [place for place, (file, _) in enumerate(tests) if file in own]
+        worker_folders = folders[worker::workers]
+        for index, (file, _) in enumerate(tests):
+            if file in slow_files and file.parent in worker_folders:
+                order.append(index)
         fill = max(0, end - len(order))
         order = order + rest[:fill]
         rest = rest[fill:]
     return order
 
 
-def judged(code: int, report: Path, seconds: float) -> Outcome:
-    """By pytest's exit code and its report, which is not there if it ended before its first test."""
-    suites = [*ElementTree.parse(report).getroot().iter("testsuite")] if report.exists() else []
-    tests, skipped, failures, errors = (
-        sum(int(suite.get(count, "0")) for suite in suites)
-        for count in ("tests", "skipped", "failures", "errors")
-    )
-    known = ALL_SKIPPED if code == 0 and tests == skipped else code
-    why = tuple(
-        f"{test.get('classname')}::{test.get('name')}:"
-        f" {' '.join((found.get('message') or '').splitlines()[:1])}"
-        for suite in suites
-        for test in suite.iter("testcase")
-        for found in (*test.iter("failure"), *test.iter("error"))
-    )
+def read_outcome(code: int, report: Path, seconds: float) -> Outcome:
+    """Combine pytest's exit code with its report, which is missing if pytest ended before its first
+    test.
+    """
+    suites = list(ElementTree.parse(report).getroot().iter("testsuite")) if report.exists() else []
+    counts: Counter[str] = Counter()
+    failures = []
+    for suite in suites:
+        for count in ("tests", "skipped", "failures", "errors"):
+            counts[count] += int(suite.get(count, "0"))
+        for test in suite.iter("testcase"):
+            for failure in (*test.iter("failure"), *test.iter("error")):
+                reason = (failure.get("message") or "").partition("\n")[0]
+                failures.append(f"{test.get('classname')}::{test.get('name')}: {reason}")
+    if code == 0 and counts["tests"] == counts["skipped"]:
+        code = ALL_SKIPPED
     return Outcome(
-        code=known,
-        tests=tests,
-        skipped=skipped,
-        failed=failures + errors,
+        code=code,
+        tests=counts["tests"],
+        skipped=counts["skipped"],
+        failed=counts["failures"] + counts["errors"],
         seconds=seconds,
-        failures=why,
+        failures=tuple(failures),
     )
 
 
@@ -251,30 +254,32 @@ def main(arguments: list[str]) -> int:
             " fix:     name one"
         )
     outcomes = run_lanes(ALL if names == ["all"] else [names], extra)
-    codes = {name: outcome.code for name, outcome in outcomes.items()}
-    print(
-        *("", *(f"{name:9}{outcome}" for name, outcome in outcomes.items())), sep="\n", flush=True
-    )
-    # Last, where a log that was cut still has it.
+    return summarise(outcomes)
+
+
+def summarise(outcomes: dict[str, Outcome]) -> int:
+    """Print the outcomes, and return the exit code."""
+    print(flush=True)
+    idle = []
+    failed = []
+    for name, outcome in outcomes.items():
+        print(f"{name:9}{outcome}", flush=True)
+        if outcome.code == ALL_SKIPPED:
+            idle.append(name)
+        elif outcome.code:
+            failed.append(f"{name} (no tests)" if outcome.code == NO_TESTS else name)
+    # Failures come last, since a log may be cut at its beginning.
     for outcome in outcomes.values():
         for line in outcome.failures:
             print(f"failed: {line}", flush=True)
-    idle = [name for name, code in codes.items() if code == ALL_SKIPPED]
     if idle:
         print(
             f"tiers that could not run here, for the reasons above: {', '.join(idle)}", flush=True
         )
-    if idle == [*codes]:
+    if len(idle) == len(outcomes):
         return EXIT_NOT_JUDGED
-    failed = [
-        f"{name} (no tests)" if code == NO_TESTS else name
-        for name, code in codes.items()
-        if code and name not in idle
-    ]
-    print(
-        f"tiers failed: {', '.join(failed) or 'none'}{' (CI)' if os.environ.get('CI') else ''}",
-        flush=True,
-    )
+    suffix = " (CI)" if os.environ.get("CI") else ""
+    print(f"tiers failed: {', '.join(failed) or 'none'}{suffix}", flush=True)
     return 1 if failed else 0
 
 

@@ -1,7 +1,7 @@
-"""`make docs`, with the root on PYTHONPATH: the site as a folder of HTML, to be opened without a
+"""`make docs`, with the root on PYTHONPATH, writes the site as a folder of HTML, which needs no
 server.
 
-A broken link or anchor ends it with 1.
+Exits with 1 if a link or an anchor is broken.
 """
 
 import argparse
@@ -24,10 +24,10 @@ def build(out: Path) -> int:
         "HOLDFAST_PAGES": str(out / "pages"),
         "HOLDFAST_SITE": str(out / "site"),
     }
-    # Material for MkDocs asks the terminal about another project's plans otherwise.
+    # Without it, Material for MkDocs prints a notice about another project.
     env |= {"NO_MKDOCS_2_WARNING": "1"}
     python = environment("docs") / "bin" / "python"
-    words = [
+    command = [
         str(python),
         "-m",
         "mkdocs",
@@ -37,7 +37,7 @@ def build(out: Path) -> int:
         "--config-file",
         str(HERE / "mkdocs.yml"),
     ]
-    return subprocess.run(words, env=env, check=False).returncode
+    return subprocess.run(command, env=env, check=False).returncode
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
-"""Pages of the site: every Markdown file of the tree, and what the program knows of itself.
+"""Pages of the site: every Markdown file of the tree, and references generated from the program.
 
-A link to a file that is no page becomes its text, so that the site is complete.
+A link to a file that is no page becomes its text, so that no link is broken.
 """
 
 import re
@@ -17,7 +17,7 @@ from typer.main import get_command
 ROOT = Path(__file__).parents[2]
 IMAGES = {".png", ".svg"}
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
-# What a user's own code imports.
+# Modules that a user's own code imports.
 PUBLIC = (
     "holdfast.checkpoint",
     "holdfast.training.elastic",
@@ -27,54 +27,56 @@ PUBLIC = (
     "holdfast.vocabulary.exit_codes",
     "holdfast.vocabulary.environment",
 )
-PROGRAMS = {"holdfast": "holdfast.commands"}
-PROGRAMS |= {
-    f"python -m {name}": f"{name}.__main__" for name in ("infra", "workloads", "monitoring")
+PROGRAMS = {
+    "holdfast": "holdfast.commands",
+    "python -m infra": "infra.__main__",
+    "python -m workloads": "workloads.__main__",
+    "python -m monitoring": "monitoring.__main__",
 }
 
 
 def gather(folder: Path) -> None:
     """Write all pages into `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
-    tracked = _tracked()
-    for path in (path for path in tracked if path.endswith(".md")):
-        _write(folder / path, linked((ROOT / path).read_text(encoding="utf-8"), path, set(tracked)))
-    for path in (path for path in tracked if PurePosixPath(path).suffix in IMAGES):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / path, folder / path)
+    tracked = set(_list_tracked())
+    for path in sorted(tracked):
+        suffix = PurePosixPath(path).suffix
+        if suffix == ".md":
+            text = (ROOT / path).read_text(encoding="utf-8")
+            _write(folder / path, fix_links(text, path, tracked))
+        elif suffix in IMAGES:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, folder / path)
     shutil.copyfile(Path(__file__).with_name("site.css"), folder / "site.css")
-    made = {
-        "reference/library.md": library(),
-        "reference/rules.md": rules(),
-        "reference/commands.md": commands(),
-    }
-    for path, text in made.items():
-        _write(folder / path, text)
+    _write(folder / "reference/library.md", library())
+    _write(folder / "reference/rules.md", rules())
+    _write(folder / "reference/commands.md", commands())
 
 
-def linked(text: str, page: str, tracked: set[str]) -> str:
-    """`text` of `page` with links to pages, pictures and the network only."""
+def fix_links(text: str, page: str, tracked: set[str]) -> str:
+    """Return the text of `page` with links to pages, pictures and the network only."""
 
-    def one(found: re.Match[str]) -> str:
-        target, hash_, anchor = found["target"].partition("#")
+    def fix(link: re.Match[str]) -> str:
+        target, hash_, anchor = link["target"].partition("#")
         if not target or "://" in target or target.startswith("mailto:"):
-            return found[0]
+            return link[0]
         path = normpath(PurePosixPath(page).parent / target)
         if f"{path}/README.md" in tracked:
-            return (
-                f"{found['image']}[{found['text']}]({target.rstrip('/')}/README.md{hash_}{anchor})"
-            )
+            readme = f"{target.rstrip('/')}/README.md{hash_}{anchor}"
+            return f"{link['image']}[{link['text']}]({readme})"
         suffix = PurePosixPath(path).suffix
         if path in tracked and (suffix == ".md" or suffix in IMAGES):
-            return found[0]
-        return found["text"]
+            return link[0]
+        return link["text"]
 
-    return LINK.sub(one, text)
+    return LINK.sub(fix, text)
 
 
 def library() -> str:
-    parts = ["# Reference of the library", "What your own program imports."]
-    return "\n\n".join([*parts, *(f"::: {name}" for name in PUBLIC)]) + "\n"
+    """Return the reference of the library, whose content mkdocstrings fills in."""
+    parts = ["# Reference of the library", "Modules that your own program imports."]
+    parts += [f"::: {name}" for name in PUBLIC]
+    return "\n\n".join(parts) + "\n"
 
 
 def rules() -> str:
@@ -91,26 +93,22 @@ def commands() -> str:
     import click
 
     context: Any = click.Context(click.Command("site"))
-    return "# Commands\n\n" + "\n".join(
-        get_docs_for_click(
-            obj=get_command(import_module(module).app),
-            ctx=context,
-            name=name,
-            indent=1,
-        )
-        for name, module in PROGRAMS.items()
-    )
+    references = []
+    for name, module in PROGRAMS.items():
+        command = get_command(import_module(module).app)
+        references.append(get_docs_for_click(obj=command, ctx=context, name=name, indent=1))
+    return "# Commands\n\n" + "\n".join(references)
 
 
-def _tracked() -> list[str]:
-    listed = subprocess.run(
+def _list_tracked() -> list[str]:
+    process = subprocess.run(
         ["git", "ls-files", "-z"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    return [path for path in listed.stdout.split("\0") if path]
+    return [path for path in process.stdout.split("\0") if path]
 
 
 def _write(path: Path, text: str) -> None:

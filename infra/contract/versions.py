@@ -19,13 +19,13 @@ GPU_DRIVER = "LATEST"
 MIN_TERRAFORM = (1, 9)  # `terraform show -json` and preconditions as the plan runner reads them
 MIN_OPENTOFU = (1, 8)
 CDKTF_CLI_VERSION = "0.21.0"
-# Of the operators: `python -m workloads.operators.vendor` renders their manifests again, `make
-# operators` applies them.
+# Versions of the operators: `python -m workloads.operators.vendor` renders their manifests again,
+# `make operators` applies them.
 JOBSET_VERSION = "0.12.0"
 KUEUE_VERSION = "0.19.2"
-# Of the proxy before online servers: the minor release whose configuration the tests play.
+# The proxy before online servers: the minor release whose configuration the tests run.
 ENVOY_VERSION = "1.40.0"
-# Of DCGM and its exporter. 4.8.3 and newer rename the label Hostname, which the runbook reads.
+# DCGM and its exporter. 4.8.3 and newer rename the label Hostname, which the runbook reads.
 DCGM_EXPORTER_VERSION = "4.5.3-4.8.2"
-# Of the first line with --shutdown-timeout or later: without it every request is cut at SIGTERM.
+# Any release with --shutdown-timeout: without it every request is cut at SIGTERM.
 VLLM_VERSION = "0.33.0"

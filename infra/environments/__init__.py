@@ -11,7 +11,7 @@ from pathlib import Path
 from holdfast.support.errors import InputError
 from infra.environments.schema import Environment, placeholders
 
-__all__ = ["Environment", "imports_of", "load", "names", "placeholders", "source_of"]
+__all__ = ["Environment", "imports_path", "load", "names", "placeholders", "source_path"]
 
 _FOLDER = Path(__file__).parent
 _SCHEMA = {
@@ -20,7 +20,6 @@ _SCHEMA = {
     "capacity",
     "cluster",
     "services",
-    "serving",
     "checks",
     "runs",
     "teams",
@@ -31,21 +30,19 @@ def names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _SCHEMA)
 
 
-def source_of(name: str) -> str:
-    """The file to edit, as messages print it."""
+def source_path(name: str) -> str:
+    """Return the path of the file to edit, as messages print it."""
     return f"infra/environments/{name}.py"
 
 
-def imports_of(name: str) -> Path:
-    """Terraform's import blocks of what an environment adopted, as `infra plan --adopt` writes
-    them.
-    """
+def imports_path(name: str) -> Path:
+    """Return the file of Terraform's import blocks, which `infra plan --adopt` writes."""
     return _FOLDER / f"{name}.imports.json"
 
 
 def load(name: str) -> Environment:
-    """The environment `name`, or an InputError that names file, line and field."""
-    if not name:  # there is no default: what follows may reach a cloud
+    """Load the environment `name`. Raises InputError with file, line and field."""
+    if not name:  # there is no default: the command may reach a cloud
         raise InputError(
             "no environment",
             got="none named",
@@ -53,8 +50,10 @@ def load(name: str) -> Environment:
             fix="--env NAME",
         )
     if name not in names():
-        near = get_close_matches(name, names(), n=1)
-        fix = f"did you mean {near[0]}?" if near else f"`python -m infra new {name}` makes one"
+        matches = get_close_matches(name, names(), n=1)
+        fix = f"`python -m infra new {name}` makes one"
+        if matches:
+            fix = f"did you mean {matches[0]}?"
         raise InputError(
             "unknown environment",
             got=name,
@@ -63,9 +62,8 @@ def load(name: str) -> Environment:
         )
     environment = built(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
     if environment.name != name:
-        what = f"{source_of(name)}: name"
         raise InputError(
-            what,
+            f"{source_path(name)}: name",
             got=environment.name,
             allowed=name,
             fix="set name to the module's name",
@@ -74,19 +72,19 @@ def load(name: str) -> Environment:
 
 
 def built(name: str, make: Callable[[], Environment]) -> Environment:
-    """What `make` gives, or an InputError that names the file of the environment."""
+    """Return the result of `make`. Raises InputError with the file and the line of the environment
+    instead of whatever its literal raises.
+    """
     try:
         return make()
     except InputError as error:
-        raise _placed(error, name) from error
+        raise _add_line(error, name) from error
     except SyntaxError as error:
-        what = f"{source_of(name)}:{error.lineno}: not Python"
-        fix = "correct this line, or the one above"
         raise InputError(
-            what,
+            f"{source_path(name)}:{error.lineno}: not Python",
             got=error.msg,
             allowed="a Python module",
-            fix=fix,
+            fix="correct this line, or the one above",
         ) from error
     except NameError as error:
         allowed = "names of infra.environments.schema, imported at the top of the file"
@@ -97,23 +95,24 @@ def built(name: str, make: Callable[[], Environment]) -> Environment:
             allowed=allowed,
             fix=fix,
         )
-        raise _placed(unknown.with_traceback(error.__traceback__), name) from error
-    # A name or a field that the schema lost or gained, or a value of a type that no check of a
-    # field expects.
+        raise _add_line(unknown.with_traceback(error.__traceback__), name) from error
+    # The schema has no such name or field, or no check of a field expects a value of this type.
     except (ArithmeticError, AttributeError, ImportError, TypeError, ValueError) as error:
         fields = "the fields of infra/environments/schema.py, with values of their types"
         fix = "add missing fields, remove unknown fields, correct wrong types"
         unfit = InputError("fields", got=error, allowed=fields, fix=fix)
-        raise _placed(unfit.with_traceback(error.__traceback__), name) from error
+        raise _add_line(unfit.with_traceback(error.__traceback__), name) from error
 
 
-def _placed(error: InputError, name: str) -> InputError:
-    """The same error with the line of the environment's file before the field."""
+def _add_line(error: InputError, name: str) -> InputError:
+    """Return the same error with the line of the environment's file before the field."""
     path = str(_FOLDER / f"{name}.py")
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-    where = f"{source_of(name)}:{lines[-1]}" if lines else source_of(name)
+    location = source_path(name)
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == path:
+            location = f"{source_path(name)}:{frame.lineno}"
     return InputError(
-        f"{where}: {error.what}",
+        f"{location}: {error.what}",
         got=error.got,
         allowed=error.allowed,
         fix=error.fix,

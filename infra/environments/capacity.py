@@ -42,19 +42,17 @@ MIN_DISK_GIB = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
-    """Machines of Compute Engine that are reserved already, by name. Jobs take them before any
-    other capacity.
-    """
+    """An existing reservation of Compute Engine. Jobs take its machines before other capacity."""
 
     name: str
     project: str = ""
-    """Of a shared reservation: its owner. Empty: this project."""
+    """The project that owns a shared reservation. Empty: this project."""
     usd_per_hour: float
-    """Of one machine, by your contract: prices, forecasts and receipts use it."""
+    """The price of one machine by your contract: prices, forecasts and receipts use it."""
     starts: str = ""
-    """Calendar mode: first day, as 2026-12-01. Empty: it is there now."""
+    """Calendar mode: first day, as 2026-12-01. Empty: it is available now."""
     ends: str = ""
-    """Calendar mode: last day. No job is placed that would not be done by then."""
+    """Calendar mode: last day. Jobs that would run longer are not placed there."""
 
     def __post_init__(self) -> None:
         dns_name("groups[].reservation.name", self.name, 63)
@@ -62,9 +60,9 @@ class Reservation:
         day("groups[].reservation.starts", self.starts)
         day("groups[].reservation.ends", self.ends)
         numbers("groups[].reservation.", self, usd_per_hour=(0.0001, 100_000))
-        in_order = not (self.starts and self.ends) or self.starts <= self.ends
+        is_ordered = not (self.starts and self.ends) or self.starts <= self.ends
         require(
-            in_order,
+            is_ordered,
             "groups[].reservation.ends",
             self.ends,
             f"a day from {self.starts} on",
@@ -72,13 +70,13 @@ class Reservation:
         )
 
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """Of its nodes."""
-        found = {
+        """Return the labels of its nodes."""
+        labels = {
             LABEL_OWN_PRICE: f"{self.usd_per_hour:.4f}",
             LABEL_RESERVED_FROM: self.starts,
             LABEL_RESERVED_UNTIL: self.ends,
         }
-        return tuple((key, value) for key, value in found.items() if value)
+        return tuple((key, value) for key, value in labels.items() if value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,91 +99,100 @@ class NodeGroup:
     disk_gib: int = 100
     disk_type: str = "pd-balanced"
     reservation: Reservation | None = None
-    """Of a group with capacity reserved. Reservations are zonal: state its zone."""
+    """The reservation of a group with capacity reserved. It is zonal: state its zone."""
     evict_untolerating: bool = False
     """Spot only: taint with NoExecute instead of NoSchedule, which also removes pods already there.
     """
 
     def __post_init__(self) -> None:
         self._check_words()
-        at = f"groups[{self.name}]"
-        require(
-            bool(self.machine_types),
-            f"{at}.machine_types",
-            "()",
-            "at least one machine type",
-            "add one",
-        )
-        unique(f"{at}.machine_types", self.machine_types)
+        field = f"groups[{self.name}]"
+        types = f"{field}.machine_types"
+        require(bool(self.machine_types), types, "()", "at least one machine type", "add one")
+        unique(types, self.machine_types)
         for machine_type in self.machine_types:
-            self._check_machine(f"{at}.machine_types", machine_type)
+            self._check_machine(types, machine_type)
         numbers(
-            f"{at}.",
+            f"{field}.",
             self,
             max_nodes=(1, MAX_NODES_PER_POOL),
             disk_gib=(MIN_DISK_GIB, 65_536),
         )
-        between(f"{at}.min_nodes", self.min_nodes, 0, self.max_nodes)
-        one_of(f"{at}.disk_type", self.disk_type, DISK_TYPES)
-        unique(f"{at}.zones", self.zones)
-        self._check_capacity(at)
+        between(f"{field}.min_nodes", self.min_nodes, 0, self.max_nodes)
+        one_of(f"{field}.disk_type", self.disk_type, DISK_TYPES)
+        unique(f"{field}.zones", self.zones)
+        self._check_capacity(field)
 
     def _check_words(self) -> None:
         dns_name("groups[].name", self.name, 30)
-        at = f"groups[{self.name}]"
-        one_of(f"{at}.role", self.role, tuple(Role))
-        one_of(f"{at}.capacity", self.capacity, tuple(Capacity))
+        field = f"groups[{self.name}]"
+        one_of(f"{field}.role", self.role, tuple(Role))
+        one_of(f"{field}.capacity", self.capacity, tuple(Capacity))
         if self.accelerator:
-            one_of(f"{at}.accelerator", self.accelerator, ACCELERATORS)
+            one_of(f"{field}.accelerator", self.accelerator, ACCELERATORS)
 
     def _check_machine(self, field: str, machine_type: str) -> None:
         one_of(field, machine_type, MACHINE_TYPES)
         machine = MACHINE_TYPES[machine_type]
-        has = f"{machine.gpus} x {machine.accelerator}" if machine.gpus else "no GPU"
-        wanted = (self.accelerator, self.gpus_per_node)
-        fitting = [m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == wanted]
+        gpus = f"{machine.gpus} x {machine.accelerator}" if machine.gpus else "no GPU"
+        fitting = []
+        for candidate in MACHINE_TYPES.values():
+            if candidate.accelerator == self.accelerator and candidate.gpus == self.gpus_per_node:
+                fitting.append(candidate.name)
         if fitting:
             fix = f"use {' or '.join(fitting)}"
         else:
             fix = "no machine type has this number of GPUs"
-        got = f"{machine_type} with {self.gpus_per_node} x {self.accelerator or 'no accelerator'}"
-        where = f"{field} against accelerator and gpus_per_node"
-        require(machine_type in fitting, where, got, f"{machine_type} has {has}", fix)
-
-    def _check_capacity(self, at: str) -> None:
-        stays = self.role in (Role.SYSTEM, Role.SERVING)
-        got = f"{self.capacity} for role {self.role}"
-        allowed = f"{Capacity.ON_DEMAND} for the roles system and serving"
-        fix = "system pods and base replicas must not be preempted: use on-demand"
         require(
-            not stays or self.capacity is Capacity.ON_DEMAND, f"{at}.capacity", got, allowed, fix
+            machine_type in fitting,
+            f"{field} against accelerator and gpus_per_node",
+            f"{machine_type} with {self.gpus_per_node} x {self.accelerator or 'no accelerator'}",
+            f"{machine_type} has {gpus}",
+            fix,
         )
-        field = f"{at}.evict_untolerating"
-        got = f"True with capacity {self.capacity}"
-        ok = not self.evict_untolerating or self.capacity is Capacity.SPOT
-        require(ok, field, got, "True on Spot groups only", "remove evict_untolerating")
-        reserved = self.capacity is Capacity.RESERVED
-        fix = "state both, or neither"
+
+    def _check_capacity(self, field: str) -> None:
+        is_spot = self.capacity is Capacity.SPOT
+        is_reserved = self.capacity is Capacity.RESERVED
+        is_permanent = self.role in (Role.SYSTEM, Role.SERVING)
         require(
-            reserved == bool(self.reservation),
-            f"{at}.reservation",
+            not is_permanent or self.capacity is Capacity.ON_DEMAND,
+            f"{field}.capacity",
+            f"{self.capacity} for role {self.role}",
+            f"{Capacity.ON_DEMAND} for the roles system and serving",
+            "system pods and base replicas must not be preempted: use on-demand",
+        )
+        require(
+            is_spot or not self.evict_untolerating,
+            f"{field}.evict_untolerating",
+            f"True with capacity {self.capacity}",
+            "True on Spot groups only",
+            "remove evict_untolerating",
+        )
+        require(
+            is_reserved == bool(self.reservation),
+            f"{field}.reservation",
             self.reservation,
             "one for capacity reserved",
-            fix,
+            "state both, or neither",
         )
-        fix = "set zones to that of the reservation"
         require(
-            not reserved or len(self.zones) == 1,
-            f"{at}.zones",
+            not is_reserved or len(self.zones) == 1,
+            f"{field}.zones",
             self.zones,
             "one zone for a reservation",
-            fix,
+            "set zones to that of the reservation",
         )
-        if self.capacity in FLEX_CAPACITIES:
-            fix = "an on-demand group only"
-            require(self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", fix)
+        require(
+            self.capacity not in FLEX_CAPACITIES or self.min_nodes == 0,
+            f"{field}.min_nodes",
+            self.min_nodes,
+            "0 for flex-start",
+            "an on-demand group only",
+        )
 
     def taints(self) -> tuple[Taint, ...]:
+        """Return the taints that follow from role and capacity."""
         taints: list[Taint] = []
         if self.role is Role.SYSTEM:
             taints.append(SYSTEM_TAINT)
@@ -205,23 +212,32 @@ class NodeGroup:
         return tuple(taints)
 
     def pools(self, spot_window: ShutdownWindow) -> tuple[Pool, ...]:
-        several = len(self.machine_types) > 1
-        machines = ("role", "capacity", "accelerator", "gpus_per_node", "disk_gib", "disk_type")
-        same = {}
-        for field in (*machines, "min_nodes", "max_nodes", "zones"):
-            same[field] = getattr(self, field)
-        return tuple(
-            Pool(
-                **same,
-                name=f"{self.name}-{machine_type}" if several else self.name,
-                pool_class=self.name,
-                machine_type=machine_type,
-                taints=self.taints(),
-                extra_labels=self.reservation.labels() if self.reservation else (),
-                window=spot_window if self.capacity is Capacity.SPOT else DEFAULT_WINDOW,
-                max_run_s=FLEX_MAX_RUN_S if self.capacity is Capacity.FLEX_START else 0,
-            )
-            for machine_type in self.machine_types
+        """Return one pool for each machine type; `spot_window` holds if the group is Spot."""
+        if len(self.machine_types) == 1:
+            return (self._pool(self.name, self.machine_types[0], spot_window),)
+        pools = []
+        for machine_type in self.machine_types:
+            pools.append(self._pool(f"{self.name}-{machine_type}", machine_type, spot_window))
+        return tuple(pools)
+
+    def _pool(self, name: str, machine_type: str, spot_window: ShutdownWindow) -> Pool:
+        return Pool(
+            name=name,
+            pool_class=self.name,
+            role=self.role,
+            capacity=self.capacity,
+            machine_type=machine_type,
+            accelerator=self.accelerator,
+            gpus_per_node=self.gpus_per_node,
+            disk_gib=self.disk_gib,
+            disk_type=self.disk_type,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            zones=self.zones,
+            taints=self.taints(),
+            extra_labels=self.reservation.labels() if self.reservation else (),
+            window=spot_window if self.capacity is Capacity.SPOT else DEFAULT_WINDOW,
+            max_run_s=FLEX_MAX_RUN_S if self.capacity is Capacity.FLEX_START else 0,
         )
 
 
@@ -235,7 +251,10 @@ class AcceleratorCap:
     def __post_init__(self) -> None:
         one_of("auto_provisioning.accelerators[].accelerator", self.accelerator, ACCELERATORS)
         between(
-            f"auto_provisioning.accelerators[{self.accelerator}].max_gpus", self.max_gpus, 1, 4096
+            f"auto_provisioning.accelerators[{self.accelerator}].max_gpus",
+            self.max_gpus,
+            1,
+            4096,
         )
 
 
@@ -246,13 +265,13 @@ class AutoProvisioning:
     """
 
     max_vcpus: int
-    """Over the whole cluster, manual pools included: GKE counts both."""
+    """The limit of the whole cluster, manual pools included: GKE counts both."""
     max_memory_gib: int
     accelerators: tuple[AcceleratorCap, ...]
     disk_gib: int = 100
     disk_type: str = "pd-balanced"
     max_nodes: int = 64
-    """Not sent to GKE, which has no such limit; the size of the IP ranges is checked against it."""
+    """The size of the IP ranges is checked against it. GKE has no such limit."""
 
     def __post_init__(self) -> None:
         numbers(
@@ -267,13 +286,16 @@ class AutoProvisioning:
         unique("auto_provisioning.accelerators", [cap.accelerator for cap in self.accelerators])
 
     def cap(self, accelerator: str) -> int:
-        """0 when flex-start for this accelerator is off."""
-        return next((c.max_gpus for c in self.accelerators if c.accelerator == accelerator), 0)
+        """Return the maximum number of GPUs; 0 if flex-start for this accelerator is off."""
+        for cap in self.accelerators:
+            if cap.accelerator == accelerator:
+                return cap.max_gpus
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quota:
-    """How many GPUs of one source Kueue lends to jobs at once."""
+    """The number of GPUs of one source that Kueue lends to jobs at the same time."""
 
     source: str
     """Name of a node group, or of an accelerator that auto-provisioning may buy."""

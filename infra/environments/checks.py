@@ -9,7 +9,7 @@ from datetime import date
 from difflib import get_close_matches
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.support.errors import InputError
 from holdfast.support.values import between as between
@@ -23,21 +23,24 @@ class Form(NamedTuple):
     fix: str
 
 
-FORMS = {
-    field: Form(**form)
-    for field, form in tomllib.loads(
-        Path(__file__).with_name("forms.toml").read_text(encoding="utf-8")
-    ).items()
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("forms.toml").read_text(encoding="utf-8"))
+FORMS = {field: Form(**table) for field, table in _TABLES.items()}
 
 
-def require(ok: bool, field: str, got: object, allowed: str, fix: str) -> None:
+def require(
+    ok: bool,
+    field: str,
+    got: object,
+    allowed: str,
+    fix: str,
+) -> None:
+    """Raise InputError unless `ok`."""
     if not ok:
         raise InputError(field, got=got, allowed=allowed, fix=fix)
 
 
 def one_of(field: str, got: str, allowed: Collection[str]) -> None:
-    """`got` is one of `allowed`; the fix names the nearest."""
+    """Require that `got` is one of `allowed`; the fix names the nearest."""
     if got in allowed:
         return
     near = get_close_matches(str(got), list(allowed), n=1, cutoff=0.4)
@@ -50,32 +53,36 @@ def one_of(field: str, got: str, allowed: Collection[str]) -> None:
     )
 
 
-def numbers(at: str, of: Any, **ranges: tuple[float, float]) -> None:
-    """Each named field of a section is in its range, and each field of type bool is True or False."""
-    for field in fields(of):
-        got = getattr(of, field.name)
-        ok = field.type is not bool or isinstance(getattr(of, field.name), bool)
+def numbers(prefix: str, section: Any, **ranges: tuple[float, float]) -> None:
+    """Require that each named field of a section is in its range, and that each field of type bool
+    is True or False.
+    """
+    for field in fields(section):
+        value = getattr(section, field.name)
         require(
-            ok,
-            f"{at}{field.name}",
-            repr(got),
+            field.type is not bool or isinstance(value, bool),
+            f"{prefix}{field.name}",
+            repr(value),
             "True or False",
             "write True or False without quotes",
         )
     for name, (low, high) in ranges.items():
-        between(f"{at}{name}", getattr(of, name), low, high)
+        between(f"{prefix}{name}", getattr(section, name), low, high)
 
 
-def forms(at: str, of: Any, *names: str) -> None:
-    """Each named field has its form in FORMS, each item where it is a tuple; a field whose default
-    is empty may be.
+def forms(prefix: str, section: Any, *names: str) -> None:
+    """Require that each named field has its form in FORMS; of a tuple, each item. A field whose
+    default is empty may be empty.
     """
+    defaults = {field.name: field.default for field in fields(section)}
     for name in names:
-        got = getattr(of, name)
-        default = next(field.default for field in fields(of) if field.name == name)
-        if got or default:
-            for item in got if isinstance(default, tuple) else (got,):
-                matches(f"{at}{name}", item, *FORMS[f"{at}{name}"])
+        value = getattr(section, name)
+        if not value and not defaults[name]:
+            continue
+        items = value if isinstance(defaults[name], tuple) else (value,)
+        field = f"{prefix}{name}"
+        for item in items:
+            matches(field, item, *FORMS[field])
 
 
 def matches(
@@ -85,12 +92,17 @@ def matches(
     allowed: str,
     fix: str,
 ) -> None:
-    """`got` has the form `pattern`, or is still the placeholder, which only a deployment refuses."""
-    ok = isinstance(got, str) and (got == PLACEHOLDER or re.fullmatch(pattern, got) is not None)
+    """Require that `got` has the form `pattern`, or is the placeholder, which a deployment
+    refuses.
+    """
+    if got == PLACEHOLDER:
+        return
+    ok = isinstance(got, str) and re.fullmatch(pattern, got) is not None
     require(ok, field, repr(got), allowed, fix)
 
 
 def dns_name(field: str, got: object, limit: int) -> None:
+    """Require a DNS label of at most `limit` characters."""
     matches(
         field,
         got,
@@ -100,8 +112,13 @@ def dns_name(field: str, got: object, limit: int) -> None:
     )
 
 
-def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network:
-    """A CIDR without host bits, with a prefix from /widest to /narrowest."""
+def ipv4_range(
+    field: str,
+    got: str,
+    widest: int,
+    narrowest: int,
+) -> IPv4Network:
+    """Parse a CIDR without host bits, with a prefix from /widest to /narrowest."""
     try:
         network = IPv4Network(got if type(got) is str else "")  # a number is an address to Python
     except ValueError as error:
@@ -123,7 +140,7 @@ def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network
 
 
 def day(field: str, got: str) -> None:
-    """`got` is a day of the calendar, as 2026-12-01, or empty."""
+    """Require a day of the calendar, as 2026-12-01, or nothing."""
     try:
         ok = not got or date.fromisoformat(got).isoformat() == got
     except (TypeError, ValueError):
@@ -132,21 +149,29 @@ def day(field: str, got: str) -> None:
 
 
 def unique(field: str, got: Collection[str]) -> None:
-    twice = sorted(value for value, count in Counter(got).items() if count > 1)
-    require(not twice, field, ", ".join(twice), "each once", "remove or rename the duplicate")
+    """Require that no item occurs more than once."""
+    duplicates = [value for value, count in Counter(got).items() if count > 1]
+    require(
+        not duplicates,
+        field,
+        ", ".join(sorted(duplicates)),
+        "each once",
+        "remove or rename the duplicate",
+    )
 
 
 def placeholders(value: object, path: str = "") -> list[str]:
-    """Fields that still say CHANGE-ME, as `budget.billing_account`. A deployment refuses them."""
+    """Return the paths of fields that still contain CHANGE-ME, as `budget.billing_account`. A
+    deployment refuses them.
+    """
     if isinstance(value, str):
         return [path] if PLACEHOLDER in value else []
+    paths: list[str] = []
     if isinstance(value, tuple):
-        return [hit for i, item in enumerate(value) for hit in placeholders(item, f"{path}[{i}]")]
-    if is_dataclass(value):
+        for index, item in enumerate(cast("tuple[object, ...]", value)):
+            paths += placeholders(item, f"{path}[{index}]")
+    elif is_dataclass(value):
         prefix = f"{path}." if path else ""
-        return [
-            hit
-            for f in fields(value)
-            for hit in placeholders(getattr(value, f.name), prefix + f.name)
-        ]
-    return []
+        for field in fields(value):
+            paths += placeholders(getattr(value, field.name), prefix + field.name)
+    return paths

@@ -3,6 +3,7 @@
 Read through `Environment`. Each check raises an InputError that names the field.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,21 +16,21 @@ WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
 def _moment(field: str, got: str) -> datetime:
-    at = moment(str(got)) if str(got).endswith("Z") else None
-    if at is None:
+    parsed = moment(str(got)) if str(got).endswith("Z") else None
+    if parsed is None:
         raise InputError(
             field,
             got=repr(got),
             allowed="2026-12-24T00:00:00Z",
             fix="write the moment in UTC",
         )
-    return at
+    return parsed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     name: str = ""
-    """Of a cluster that was there before (`infra plan --adopt`); empty: NAME_PREFIX-NAME."""
+    """The name of an adopted cluster (`infra plan --adopt`); empty: NAME_PREFIX-NAME."""
     release_channel: str = "REGULAR"
     min_version: str = ""
     """Oldest control plane accepted, for example 1.35 or 1.35.0-gke.1171000; empty: the channel
@@ -39,8 +40,7 @@ class Cluster:
     maintenance_end: str = "2026-01-01T08:00:00Z"
     maintenance_days: str = "FREQ=WEEKLY;BYDAY=SA,SU"
     dns_endpoint_public: bool = False
-    """True: every user with IAM access can reach the control plane's DNS endpoint from outside the
-    VPC.
+    """True: users with IAM access can reach the control plane's DNS endpoint from outside the VPC.
     """
     deletion_protection: bool = True
 
@@ -60,16 +60,21 @@ class Cluster:
         numbers("cluster.", self)
 
     def least_maintenance_h(self) -> float:
-        """Hours of its windows in the worst 32 days: four weeks, and four days of a fifth."""
-        begins, ends = (
-            _moment("maintenance", text) for text in (self.maintenance_start, self.maintenance_end)
-        )
+        """Return the hours of its windows in the worst 32 days: four weeks and four more days."""
+        start = _moment("maintenance", self.maintenance_start)
+        end = _moment("maintenance", self.maintenance_end)
         rule = self.maintenance_days
         days = rule.partition("BYDAY=")[2].split(",") if "BYDAY" in rule else WEEKDAYS
-        more = min(sum(WEEKDAYS[(first + n) % 7] in days for n in range(4)) for first in range(7))
-        return (4 * len(days) + more) * (ends - begins).total_seconds() / 3600
+        fewest = min(_count_days(days, first) for first in range(len(WEEKDAYS)))
+        return (4 * len(days) + fewest) * (end - start).total_seconds() / 3600
 
     def may_extend_grace(self) -> bool:
-        """Whether every control plane this environment accepts knows the 120 s window."""
-        parts = [int(p) for p in self.min_version.split(".")[:2]]
+        """Tell whether every accepted version of the control plane supports the 120 s window."""
+        parts = [int(part) for part in self.min_version.split(".")[:2]]
         return tuple(parts) >= MIN_EXTENDED_GRACE_VERSION
+
+
+def _count_days(days: Sequence[str], first: int) -> int:
+    """Count those of `days` that are in four days from the weekday number `first`."""
+    two_weeks = [*WEEKDAYS, *WEEKDAYS]
+    return len(set(days) & set(two_weeks[first : first + 4]))

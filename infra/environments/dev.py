@@ -88,7 +88,7 @@ ENVIRONMENT = Environment(
     serving=Serving(
         promised_per_s=40,
         peak_per_s=80,
-        # Of one L4, assumed: measure it with your model.
+        # This is assumed for one L4: measure it with your model.
         replica_per_s=50,
         base_replicas=2,
         base_most=2,

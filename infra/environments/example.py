@@ -1,4 +1,6 @@
-"""The environment that tests, README and snapshots show. Copy it with `python -m infra new NAME`."""
+"""The environment that tests, README and snapshots show. Copy it with `python -m infra new
+NAME`.
+"""
 
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import Role
@@ -94,7 +96,7 @@ ENVIRONMENT = Environment(
     serving=Serving(
         promised_per_s=80,
         peak_per_s=240,
-        # Of one L4, assumed: measure it with your model.
+        # This is assumed for one L4: measure it with your model.
         replica_per_s=50,
         base_replicas=2,
         base_most=3,

@@ -117,8 +117,8 @@ ENVIRONMENT = Environment(
         secret_manager=True,
     ),
     storage=Storage(
-        # The samples; add each run of yours. What is not here does not train in this environment,
-        # and no other role loads the checkpoints of a run that does not name it.
+        # The samples; add each run of yours. Only listed runs can train in this environment, and
+        # only roles in read_by load their checkpoints.
         runs=(
             Run(name="train-gang", read_by=("batch", "server")),
             Run(name="train-elastic"),
@@ -134,7 +134,7 @@ ENVIRONMENT = Environment(
     serving=Serving(
         promised_per_s=160,
         peak_per_s=800,
-        # Of one L4, assumed: measure it with your model.
+        # This is assumed for one L4: measure it with your model.
         replica_per_s=50,
         base_replicas=4,
         base_most=8,

@@ -1,16 +1,15 @@
-"""Runs that are kept apart: each writes below its own prefix of the checkpoints, under an identity
-of its own.
-"""
+"""Isolated runs: each writes checkpoints below its own prefix only, under its own identity."""
 
-# Why it is so: infra/decisions/0069.
+# Decision: infra/decisions/0069.
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.vocabulary.roles import TEAMS_FOLDER
 from infra.environments.checks import between, dns_name, one_of, require, unique
 
 DEFAULT_RUN = "default"
-"""Folder of the checkpoints below which all training writes where no runs are listed, as the
+"""The folder of the checkpoints below which all training writes if no runs are listed, as the
 account `trainer`.
 """
 READERS = ("batch", "server")
@@ -25,11 +24,11 @@ MAX_INDICES = 12
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     name: str
-    """Of the job, and of its checkpoints unless `indices`."""
+    """The name of the job, and of its checkpoints unless `indices` is set."""
     indices: int = 0
-    """Pods that train apart, each as a run of its own: NAME-0, NAME-1, ..."""
+    """The number of pods that train separately, as the runs NAME-0, NAME-1, ..."""
     read_by: tuple[str, ...] = ()
-    """Who else may load its checkpoints: batch, server."""
+    """Other roles that may load its checkpoints: batch, server."""
 
     def __post_init__(self) -> None:
         dns_name("storage.runs[].name", self.name, 50)
@@ -48,18 +47,20 @@ class Run:
 
     @property
     def account(self) -> str:
-        """Kubernetes service account of its pods."""
+        """The Kubernetes service account of its pods."""
         return f"run-{self.name}"
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Of its objects. Each ends with a slash: `train/` holds nothing of `train-2`."""
+        """The prefixes of its objects. They end with a slash, so that `train/` excludes
+        `train-2`.
+        """
         numbered = tuple(f"{self.name}-{index}/" for index in range(self.indices))
         return numbered or (f"{self.name}/",)
 
 
 def check_apart(runs: tuple[Run, ...]) -> None:
-    """InputError unless no two runs share a name or a prefix."""
+    """Raise InputError if two runs share a name or a prefix, or if there are too many."""
     require(
         len(runs) <= MAX_RUNS,
         "storage.runs",
@@ -68,8 +69,8 @@ def check_apart(runs: tuple[Run, ...]) -> None:
         "remove those that have ended",
     )
     unique("storage.runs[].name", [run.name for run in runs])
-    unique("storage.runs: prefixes", [prefix for run in runs for prefix in run.prefixes])
-    bindings = conditional_bindings(runs)
+    unique("storage.runs: prefixes", list_prefixes(runs))
+    bindings = count_conditional_bindings(runs)
     fix = "let fewer runs be read, or remove those that have ended"
     require(
         bindings <= MAX_CONDITIONS,
@@ -80,18 +81,24 @@ def check_apart(runs: tuple[Run, ...]) -> None:
     )
 
 
-def conditional_bindings(runs: tuple[Run, ...]) -> int:
-    """Bindings with a condition that runs take of the bucket's policy."""
+def count_conditional_bindings(runs: tuple[Run, ...]) -> int:
+    """Return how many conditional bindings of the bucket's policy these runs need."""
     return len(runs) + sum(len(readable(runs, role)) for role in READERS)
 
 
 def readable(runs: tuple[Run, ...], role: str) -> list[tuple[str, ...]]:
-    """Prefixes that a role may read, as many together as one condition holds."""
-    return of_condition(
-        tuple(prefix for run in runs if role in run.read_by for prefix in run.prefixes)
-    )
+    """Return the prefixes that a role may read, in groups that fit into one condition."""
+    return group_by_condition(list_prefixes([run for run in runs if role in run.read_by]))
 
 
-def of_condition(prefixes: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """As many together as one condition holds."""
-    return [prefixes[at : at + MAX_INDICES] for at in range(0, len(prefixes), MAX_INDICES)]
+def group_by_condition(prefixes: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the prefixes in groups that fit into one condition."""
+    starts = range(0, len(prefixes), MAX_INDICES)
+    return [tuple(prefixes[start : start + MAX_INDICES]) for start in starts]
+
+
+def list_prefixes(runs: Iterable[Run]) -> list[str]:
+    prefixes: list[str] = []
+    for run in runs:
+        prefixes += run.prefixes
+    return prefixes

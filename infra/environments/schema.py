@@ -40,9 +40,9 @@ from infra.environments.services import (
     Network,
     Queue,
     Security,
+    Serving,
     Storage,
 )
-from infra.environments.serving import Serving
 from infra.environments.teams import Team
 from infra.environments.teams import check as check_teams
 
@@ -91,8 +91,7 @@ class Environment:
     trial.
     """
     spot_grace_s: int = 30
-    """30, or 120 where cluster.min_version is 1.35 or newer: then a pod has 105 s instead of 15 s.
-    """
+    """30, or 120 if cluster.min_version is 1.35 or newer: then a pod has 105 s instead of 15 s."""
     network: Network
     cluster: Cluster
     groups: tuple[NodeGroup, ...]
@@ -109,13 +108,13 @@ class Environment:
     alerts: Alerts
     budget: Budget | None = None
     teams: tuple[Team, ...] = ()
-    """Those that share the cluster with the default team."""
+    """Teams that share the cluster with the default team."""
     delivery: Delivery | None = None
     """None: only people deploy. See infra/docs/how-to/upgrading.md."""
     labels: tuple[tuple[str, str], ...] = ()
     """Set on every resource that supports labels, for billing."""
     enable_apis: bool = True
-    """False where the organisation enables APIs centrally."""
+    """False if the organisation enables APIs centrally."""
     production: bool = False
     """True: the rules require every protection, including those that cost money or limit access."""
     allow_drills: bool = False
@@ -137,26 +136,16 @@ class Environment:
             "write 30",
         )
         for key, value in self.labels:
-            matches(
-                f"labels[{key}]",
-                key,
-                r"[a-z][-_a-z0-9]{0,62}",
-                "a-z, 0-9, '_', '-'",
-                "correct the key",
-            )
-            matches(
-                f"labels[{key}]",
-                value,
-                r"[-_a-z0-9]{0,63}",
-                "a-z, 0-9, '_', '-'",
-                "correct the value",
-            )
+            field = f"labels[{key}]"
+            allowed = "a-z, 0-9, '_', '-'"
+            matches(field, key, r"[a-z][-_a-z0-9]{0,62}", allowed, "correct the key")
+            matches(field, value, r"[-_a-z0-9]{0,63}", allowed, "correct the value")
         self._check_groups()
         self._check_names()
         check_teams(
             self.teams,
             runs=self.storage.runs,
-            gpus=self._lent(),
+            gpus=self._largest_quotas(),
             groups=bool(self.security.rbac_security_group),
             budget=self.budget is not None,
         )
@@ -165,56 +154,60 @@ class Environment:
         require(bool(self.zones), "zones", "()", f"zones of {self.region}", "add at least one")
         unique("zones", self.zones)
         for zone in self.zones:
-            ok = zone.rpartition("-")[0] == self.region
-            require(
-                ok, "zones", zone, f"zones of {self.region}", "take zones of the cluster's region"
-            )
+            region = zone.rpartition("-")[0]
+            allowed = f"zones of {self.region}"
+            fix = "take zones of the cluster's region"
+            require(region == self.region, "zones", zone, allowed, fix)
 
     def _check_groups(self) -> None:
-        unique("groups[].name", [g.name for g in self.groups])
-        unique("groups: pool names", [p.name for p in self.pools()])
+        unique("groups[].name", [group.name for group in self.groups])
+        unique("groups: pool names", [pool.name for pool in self.pools()])
         for pool in self.pools():
             dns_name(f"groups[{pool.pool_class}]: pool name", pool.name, 40)
-        roles = {g.role for g in self.groups}
+        roles = {group.role for group in self.groups}
         allowed = "one group of role system"
         fix = "add the on-demand system group"
         require(Role.SYSTEM in roles, "groups", sorted(roles), allowed, fix)
-        sources = {g.name for g in self.groups} | {
-            c.accelerator for c in self.auto_provisioning.accelerators
-        }
+        sources = {group.name for group in self.groups}
+        sources |= {cap.accelerator for cap in self.auto_provisioning.accelerators}
         for quota in self.quotas:
             field = f"quotas[{quota.source}].source"
             fix = "name a group, or an accelerator with a cap"
-            require(quota.source in sources, field, quota.source, ", ".join(sorted(sources)), fix)
-        unique("quotas[].source", [q.source for q in self.quotas])
+            allowed = ", ".join(sorted(sources))
+            require(quota.source in sources, field, quota.source, allowed, fix)
+        unique("quotas[].source", [quota.source for quota in self.quotas])
 
-    def _lent(self) -> dict[str, int]:
-        """Accelerator -> GPUs of the largest of its sources."""
-        sources = [(group.accelerator, group.name) for group in self.groups if group.accelerator]
-        sources += [
-            (cap.accelerator, cap.accelerator) for cap in self.auto_provisioning.accelerators
-        ]
-        gpus = [(accelerator, self.quota_gpus(source)) for accelerator, source in sources]
-        return {key: max(most for each, most in gpus if each == key) for key, _ in gpus}
+    def _largest_quotas(self) -> dict[str, int]:
+        """Return accelerator -> GPUs of the largest of its sources."""
+        gpus: dict[str, int] = {}
+        for group in self.groups:
+            if group.accelerator:
+                quota = self.quota_gpus(group.name)
+                gpus[group.accelerator] = max(quota, gpus.get(group.accelerator, quota))
+        for cap in self.auto_provisioning.accelerators:
+            quota = self.quota_gpus(cap.accelerator)
+            gpus[cap.accelerator] = max(quota, gpus.get(cap.accelerator, quota))
+        return gpus
 
     def _check_names(self) -> None:
-        """Too long after prefixing fails here, not in the middle of an apply."""
+        """Compute all names that have a limit: one that is too long must not fail in the middle of
+        an apply.
+        """
         for role in roles.ROLES:
             self.account_id(role)
         for purpose in names.BUCKETS:
             self.bucket(purpose)
 
-    # -- What others ask. A name is in use in deployed projects: what is computed otherwise is
-    # replaced. --
+    # Computed values. Deployed projects use these names: Terraform replaces what gets another.
 
     @property
     def stem(self) -> str:
-        """Of most names in the cloud."""
+        """The beginning of most names in the cloud."""
         return f"{self.name_prefix}-{self.name}"
 
     @property
     def project(self) -> str:
-        """The project id in names and plans; a placeholder in a spelling that the API would accept."""
+        """The project id in names and plans. A placeholder is in lower case, as the API demands."""
         return self.project_id.lower()
 
     @property
@@ -232,8 +225,9 @@ class Environment:
     @property
     def subnet_path(self) -> str:
         """projects/P/regions/R/subnetworks/NAME"""
-        own = f"projects/{self.project}/regions/{self.region}/subnetworks/{self.subnet_name}"
-        return self.network.existing.subnet if self.network.existing else own
+        if self.network.existing:
+            return self.network.existing.subnet
+        return f"projects/{self.project}/regions/{self.region}/subnetworks/{self.subnet_name}"
 
     @property
     def database_name(self) -> str:
@@ -242,7 +236,7 @@ class Environment:
 
     @property
     def database_connection(self) -> str:
-        """What the Cloud SQL Auth Proxy connects to."""
+        """The instance connection name, for the Cloud SQL Auth Proxy."""
         return f"{self.project}:{self.region}:{self.database_name}"
 
     @property
@@ -251,22 +245,21 @@ class Environment:
         return *roles.DATABASE_ROLES, *(team.role for team in self.teams)
 
     def database_user(self, role: str) -> str:
-        """PostgreSQL's name for the service account of a role."""
+        """Return PostgreSQL's name for the service account of a role."""
         return self.service_account_email(role).removesuffix(".gserviceaccount.com")
 
     @property
     def image_registry(self) -> str:
-        """Prefix of image names."""
+        """The prefix of image names."""
         return f"{self.region}-docker.pkg.dev/{self.project}/{self.stem}"
 
     @property
     def image_patterns(self) -> tuple[str, ...] | None:
-        """Which images the policy admits; None where no policy is written here."""
+        """The images that the policy admits; None if this environment has no policy."""
         security = self.security
-        written = security.binary_authorization and not security.image_policy_elsewhere
-        if written:
-            return (f"{self.image_registry}/**", *security.image_patterns)
-        return None
+        if not security.binary_authorization or security.image_policy_elsewhere:
+            return None
+        return (f"{self.image_registry}/**", *security.image_patterns)
 
     @property
     def workload_pool(self) -> str:
@@ -274,8 +267,10 @@ class Environment:
 
     @property
     def identity_pool(self) -> str:
-        """Of the workflows that deploy. A deleted one keeps its name for 30 days."""
-        return names.checked(f"{self.stem}-ci", limit=32, what="workload identity pool id")
+        """The pool of the workflows that deploy. Google reserves the name of a deleted pool for 30
+        days.
+        """
+        return names.check_name(f"{self.stem}-ci", limit=32, kind="workload identity pool id")
 
     @property
     def identity_pools(self) -> str:
@@ -283,7 +278,7 @@ class Environment:
 
     @property
     def workload_identities(self) -> str:
-        """Of Kubernetes accounts, as the policies of Google Cloud name them."""
+        """The prefix of Kubernetes accounts in the policies of Google Cloud."""
         return f"iam.googleapis.com/{self.identity_pools}/{self.workload_pool}"
 
     @property
@@ -297,7 +292,7 @@ class Environment:
         return DEFAULT_WINDOW
 
     def unprotected(self) -> "Environment":
-        """The same without what stops a destroy."""
+        """Return the same environment without its protections against a destroy."""
         return replace(
             self,
             production=False,
@@ -306,36 +301,49 @@ class Environment:
             storage=replace(self.storage, allow_destroy=True),
         )
 
-    def of_run(self, run: str) -> "Environment":
-        """The same, labelled as made by one run of a proof."""
+    def with_run_label(self, run: str) -> "Environment":
+        """Return the same environment, its resources labelled with the run of a proof."""
         return replace(self, labels=(*self.labels, (names.LABEL_RUN, run)))
 
     def pools(self) -> tuple[Pool, ...]:
-        return tuple(pool for group in self.groups for pool in group.pools(self.spot_window))
+        """Return the node pools of all groups."""
+        pools: list[Pool] = []
+        for group in self.groups:
+            pools += group.pools(self.spot_window)
+        return tuple(pools)
 
     def pool(self, name: str) -> Pool:
-        return next(pool for pool in self.pools() if pool.name == name)
+        return {pool.name: pool for pool in self.pools()}[name]
 
     def bucket(self, purpose: str) -> str:
-        """`purpose`: checkpoints, data. Names of buckets are global, so the project is part of
-        them.
+        """Return the bucket of a purpose: checkpoints, data. Bucket names are global, so the
+        project is part of them.
         """
-        return names.checked(f"{self.project}-{self.stem}-{purpose}", limit=63, what="bucket name")
+        return names.check_name(
+            f"{self.project}-{self.stem}-{purpose}",
+            limit=63,
+            kind="bucket name",
+        )
 
     def topic(self, purpose: str) -> str:
-        """`purpose`: work, work-2, ..., dead. The subscription has the same name."""
+        """Return the topic of a purpose: work, work-2, ..., dead. Its subscription has the same
+        name.
+        """
         return f"{self.stem}-{purpose}"
 
     @property
     def lanes(self) -> list[str]:
-        """Purposes of the work topics: one for each batch job that queues on Pub/Sub at the same
-        time.
+        """The purposes of the work topics: one for each batch job that queues on Pub/Sub at the
+        same time.
         """
-        return ["work", *(f"work-{n}" for n in range(2, self.queue.lanes + 1))][: self.queue.lanes]
+        lanes: list[str] = []
+        for number in range(1, self.queue.lanes + 1):
+            lanes.append("work" if number == 1 else f"work-{number}")
+        return lanes
 
     @property
     def topic_purposes(self) -> list[str]:
-        """Of all topics: the lanes', and that of dead letters. None where jobs queue in the
+        """The purposes of all topics: lanes and dead letters. None if jobs queue in the
         database.
         """
         return [*self.lanes, "dead"] if self.lanes else []
@@ -347,24 +355,36 @@ class Environment:
         return f"{self.account_id(role)}@{self.project}.iam.gserviceaccount.com"
 
     def member(self, role: str) -> str:
-        """The service account of a role in a policy."""
+        """Return the service account of a role as a member of a policy."""
         return f"serviceAccount:{self.service_account_email(role)}"
 
     def all_labels(self) -> dict[str, str]:
         return {"platform": self.name_prefix, "environment": self.name} | dict(self.labels)
 
     def quota_gpus(self, source: str) -> int:
-        """GPUs that Kueue may lend from a group or from auto-provisioning of an accelerator."""
-        stated = next((q.gpus for q in self.quotas if q.source == source), None)
-        return self.capacity_gpus(source) if stated is None else stated
+        """Return the GPUs that Kueue may lend from a group or from auto-provisioning of an
+        accelerator.
+        """
+        for quota in self.quotas:
+            if quota.source == source:
+                return quota.gpus
+        return self.capacity_gpus(source)
 
     def capacity_gpus(self, source: str) -> int:
-        """GPUs that a group, or auto-provisioning of an accelerator, can give at most.
+        """Return the maximum of GPUs of a group, or of auto-provisioning of an accelerator.
 
-        The cap counts the GPUs of the groups too, so auto-provisioning has what they leave.
+        The cap counts the GPUs of the groups too; auto-provisioning has the rest.
         """
-        pools = [p for p in self.pools() if p.pool_class == source]
-        if pools:
-            return sum(p.max_nodes * p.gpus_per_node for p in pools)
-        taken = sum(p.max_nodes * p.gpus_per_node for p in self.pools() if p.accelerator == source)
-        return max(0, self.auto_provisioning.cap(source) - taken)
+        group_gpus = 0
+        accelerator_gpus = 0
+        is_group = False
+        for pool in self.pools():
+            gpus = pool.max_nodes * pool.gpus_per_node
+            if pool.pool_class == source:
+                is_group = True
+                group_gpus += gpus
+            if pool.accelerator == source:
+                accelerator_gpus += gpus
+        if is_group:
+            return group_gpus
+        return max(0, self.auto_provisioning.cap(source) - accelerator_gpus)

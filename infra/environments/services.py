@@ -1,12 +1,14 @@
-"""Settings other than machines: network, security, storage, queue, alerts, who may deploy from
-GitHub, money.
+"""Settings other than machines: network, security, storage, queue, database, online inference,
+alerts, delivery, budget.
 
 Read through `Environment`. Each check raises an InputError that names the field.
 """
 
 from dataclasses import dataclass
 from itertools import combinations
+from math import ceil
 
+from holdfast.vocabulary.serving import USABLE_SHARE
 from infra.environments.checks import (
     between,
     dns_name,
@@ -42,11 +44,11 @@ class AuthorizedRange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExistingNetwork:
-    """A VPC and a subnet that another team keeps, in this project or in a Shared VPC host project;
-    neither is changed.
+    """A VPC and a subnet of another team, in this project or in a Shared VPC host project; neither
+    is changed.
 
-    Its owner provides Private Google Access on the subnet, a way out of private nodes, and what
-    `creates` does not name.
+    Its owner provides Private Google Access on the subnet, internet access for private nodes, and
+    the parts that `creates` does not name.
     """
 
     network: str
@@ -57,8 +59,8 @@ class ExistingNetwork:
     """Name of the secondary range for pods."""
     services_range: str = "services"
     creates: tuple[str, ...] = ()
-    """What this platform creates in the network: nat, google-apis, managed-services. In its own
-    project only.
+    """Parts that this platform creates in the network, if it is in its own project: nat,
+    google-apis, managed-services.
     """
     grants: bool = False
     """Write the three grants that GKE needs in a host project. False: the host's team has written
@@ -87,23 +89,31 @@ class ExistingNetwork:
         return self.network.split("/")[1]
 
     def check(self, project: str, region: str) -> None:
-        """InputError where it does not fit an environment of this project and region."""
-        at = "network.existing."
-        fix = "take a subnet of the environment's region"
+        """Raise InputError if the network does not fit an environment of this project and
+        region.
+        """
         require(
-            self.subnet.split("/")[3] == region, f"{at}subnet", self.subnet, f"one in {region}", fix
+            self.subnet.split("/")[3] == region,
+            "network.existing.subnet",
+            self.subnet,
+            f"one in {region}",
+            "take a subnet of the environment's region",
         )
-        own = self.project == project
-        fix = "leave it out: the team of the host project makes it"
+        is_local = self.project == project
         require(
-            own or not self.creates,
-            f"{at}creates",
+            is_local or not self.creates,
+            "network.existing.creates",
             ", ".join(self.creates),
             f"nothing in {self.project}",
-            fix,
+            "leave it out: the team of the host project makes it",
         )
-        fix = "set it to False: the network is of this project"
-        require(not (own and self.grants), f"{at}grants", True, "True for a host project", fix)
+        require(
+            not (is_local and self.grants),
+            "network.existing.grants",
+            True,
+            "True for a host project",
+            "set it to False: the network is of this project",
+        )
 
 
 NETWORK_PARTS = ("nat", "google-apis", "managed-services")
@@ -111,11 +121,10 @@ NETWORK_PARTS = ("nat", "google-apis", "managed-services")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """Ranges of one VPC. Size them from the node caps: rule `ip-space` does the sum."""
+    """Ranges of one VPC. The rule `ip-space` checks their sizes against the caps of nodes."""
 
     existing: ExistingNetwork | None = None
-    """None: a VPC of this platform. Else the ranges below are those that the existing network has.
-    """
+    """None: a VPC of this platform. Otherwise, state the ranges of the existing network below."""
 
     nodes_cidr: str
     pods_cidr: str
@@ -139,13 +148,21 @@ class Network:
         for name, size in sizes.items():
             ranges[name] = ipv4_range(f"network.{name}", getattr(self, name), *size)
         for first, second in combinations(ranges, 2):
-            got = f"{ranges[second]}, which overlaps {first} {ranges[first]}"
-            apart = not ranges[first].overlaps(ranges[second])
-            require(apart, f"network.{second}", got, "ranges that do not overlap", f"move {second}")
-        got = self.max_pods_per_node
-        ok = self.max_pods_per_node in (8, 16, 32, 64, 110)
-        require(ok, "network.max_pods_per_node", got, "8, 16, 32, 64 or 110", "GPU nodes need 32")
-        unique("network.authorized_ranges", [r.cidr for r in self.authorized_ranges])
+            require(
+                not ranges[first].overlaps(ranges[second]),
+                f"network.{second}",
+                f"{ranges[second]}, which overlaps {first} {ranges[first]}",
+                "ranges that do not overlap",
+                f"move {second}",
+            )
+        require(
+            self.max_pods_per_node in (8, 16, 32, 64, 110),
+            "network.max_pods_per_node",
+            self.max_pods_per_node,
+            "8, 16, 32, 64 or 110",
+            "GPU nodes need 32",
+        )
+        unique("network.authorized_ranges", [range_.cidr for range_ in self.authorized_ranges])
         numbers("network.", self)
 
 
@@ -160,25 +177,26 @@ class Security:
     Google's keys.
     """
     binary_authorization: bool = False
-    """Only images that the project's policy admits run. The policy is written too: this
+    """Admit only images of the project's policy. The policy is created too: it admits this
     environment's own repository, `image_patterns`, and GKE's system images.
     """
     image_patterns: tuple[str, ...] = ()
     """Other images that may run, for example us-docker.pkg.dev/acme/tools/**."""
     image_policy_elsewhere: bool = False
-    """True: the project's only image policy is managed elsewhere, so none is written here."""
+    """True: the project's image policy is managed elsewhere, so this environment creates none."""
     rbac_security_group: str = ""
     """gke-security-groups@your-domain, for role bindings by Google group."""
     signed_kernel_modules: bool = False
-    """GPU pools load only modules that Google signed. Needs GKE 1.34.1-gke.2364000 or newer."""
+    """GPU pools load only kernel modules that Google signed. Needs GKE 1.34.1-gke.2364000 or newer.
+    """
     signed_checkpoints: bool = False
     """Training signs commits and joins its gang with a key; batch takes no other commit. Make the
     Secrets first: infra/decisions/0069.
     """
     gpu_exporter: bool = True
-    """NVIDIA's DCGM exporter on each GPU node, without which the alerts on GPU faults have no
-    series. It is privileged: False where a policy forbids that; if it was applied before, delete
-    the namespace gpu-metrics.
+    """NVIDIA's DCGM exporter on each GPU node, which gives the alerts on GPU faults their series.
+    It is privileged: False if a policy forbids that; if it was applied before, delete the namespace
+    gpu-metrics.
     """
     faulty_nodes_per_hour: int = 0
     """Spot nodes with a broken GPU that the mover may replace in an hour, up to 60; it then may
@@ -186,29 +204,27 @@ class Security:
     infra/decisions/0111.
     """
     secret_manager: bool = False
-    """GKE's Secret Manager add-on, by which jobs mount secrets that no manifest holds. Secrets are
-    billed by version.
+    """GKE's Secret Manager add-on: jobs mount secrets that no manifest contains. Secrets are billed
+    by version.
     """
 
     def __post_init__(self) -> None:
         forms("security.", self, "kms_key", "rbac_security_group", "image_patterns")
         numbers("security.", self, faulty_nodes_per_hour=(0, 60))
-        got = self.faulty_nodes_per_hour
-        fix = "set gpu_exporter=True: faults are read from it"
         require(
-            self.gpu_exporter or not got,
+            self.gpu_exporter or not self.faulty_nodes_per_hour,
             "security.faulty_nodes_per_hour",
-            got,
+            self.faulty_nodes_per_hour,
             "0 without gpu_exporter",
-            fix,
+            "set gpu_exporter=True: faults are read from it",
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Storage:
     runs: tuple[Run, ...] = ()
-    """Each writes below its own prefix only, as an identity of its own. Empty: a job may have any
-    name, and all training shares one account and the folder `default`.
+    """Isolated runs: each writes below its own prefix only, as its own identity. Empty: a job may
+    have any name, and all training shares one account and the folder `default`.
     """
     allow_destroy: bool = False
     """True: `destroy` may delete buckets with objects, images, and the queue with its backlog."""
@@ -219,7 +235,7 @@ class Storage:
 
     @property
     def default_run(self) -> str:
-        """Folder below which all training writes; empty: each run has a prefix."""
+        """The folder below which all training writes; empty: each run has a prefix."""
         return "" if self.runs else DEFAULT_RUN
 
 
@@ -244,7 +260,7 @@ class Database:
     backup_days: int = 14
     deletion_protection: bool = True
     generation: int = 1
-    """Raise it to deploy again within a week of a destroy: Google holds the name of a deleted
+    """Raise it to deploy again within a week of a destroy: Google reserves the name of a deleted
     instance that long.
     """
 
@@ -261,29 +277,29 @@ class Database:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alerts:
-    """Recipients and thresholds of alerts. In seconds unless the name has another unit."""
+    """Recipients and thresholds of alerts. Thresholds are in seconds unless the name has a unit."""
 
     emails: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
     """Existing channels: projects/P/notificationChannels/N."""
     readers: tuple[str, ...] = ()
-    """Who runs `holdfast churn --project`: group:G, user:U or serviceAccount:S. Each may read
-    metrics.
+    """Members that run `holdfast churn --project` and may read metrics: group:G, user:U or
+    serviceAccount:S.
     """
     modules: tuple[str, ...] = ()
     """Your own alerts: importable modules with `def alerts()`; see monitoring/README.md."""
     runbook_base_url: str = ""
-    """Where monitoring/alerting/runbook.md can be read; empty: the address of this checkout's git
+    """The address of monitoring/alerting/runbook.md; empty: the address of this checkout's git
     remote.
     """
     on_demand_pending_s: int = 600
     spot_pending_s: int = 1_800
     flex_pending_s: int = 14_400
     queue_wait_s: int = 14_400
-    """How long Kueue may hold a job that is not stopped."""
+    """The longest time that Kueue may hold a job that is not stopped."""
     checkpoint_age_s: int = 3_600
     preemptions_per_hour: int = 6
-    """Of one pool."""
+    """Preemptions in one pool."""
     goodput_min: float = 0.0
     """Useful share of machine time; 0: the share at which the most expensive Spot pool costs as
     much as on-demand.
@@ -308,22 +324,22 @@ class Alerts:
             heartbeat_s=(120, 3_600),
         )
         if self.goodput_min:
-            # Spot at a third of the price costs as much for work that is done; nothing that
-            # restarts does better.
+            # At a share of 0.3, useful work costs as much on Spot, at a third of the price, as
+            # on demand. No job that restarts exceeds 0.95.
             between("alerts.goodput_min", self.goodput_min, 0.3, 0.95)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
     """Keyless access for the workflows of one GitHub repository: a planner that reads, a deployer
-    behind approval.
+    that needs approval.
     """
 
     repository: str
     """owner/name, as GitHub spells it."""
     environment: str = "production"
-    """The repository's environment in which a job must run to deploy: the gate. Name one for each
-    environment, and protect it with reviewers where a person decides.
+    """The gate: the repository's environment in which a job must run to deploy. Name one for each
+    environment, and protect it with reviewers if a person decides.
     """
 
     def __post_init__(self) -> None:
@@ -336,7 +352,7 @@ class Budget:
 
     billing_account: str
     monthly_usd: int
-    """In `currency`, despite the field's name."""
+    """An amount in `currency`, despite the field's name."""
     currency: str = "USD"
     """The billing account's currency; the API rejects others. `gcloud billing accounts describe`.
     """
@@ -344,3 +360,66 @@ class Budget:
     def __post_init__(self) -> None:
         forms("budget.", self, "billing_account", "currency")
         numbers("budget.", self, monthly_usd=(1, 100_000_000))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """Online inference: the load that is promised without Spot, and the peak with Spot."""
+
+    promised_per_s: float
+    """Requests per second that on-demand base replicas answer, without any Spot machine."""
+    peak_per_s: float
+    """Requests per second that are answered while Spot machines are available."""
+    replica_per_s: float
+    """Requests per second of one replica with full batches; `make bench-server` measures it for
+    your model.
+    """
+    base_replicas: int
+    """The minimum number of on-demand replicas; infra.rules checks that they can keep the promise.
+    """
+    base_most: int
+    """The maximum number of on-demand replicas."""
+    overflow_most: int
+    """The maximum number of replicas on Spot."""
+    inflight_target: int = 24
+    """Running and waiting requests per replica above which a replica is added."""
+
+    def __post_init__(self) -> None:
+        rates = dict.fromkeys(
+            ("promised_per_s", "peak_per_s", "replica_per_s"),
+            (0.001, 10_000_000),
+        )
+        replicas = dict.fromkeys(("base_replicas", "overflow_most"), (1, 1_000))
+        numbers("serving.", self, inflight_target=(1, 100_000), **rates, **replicas)
+        between("serving.base_most", self.base_most, self.base_replicas, 1_000)
+        require(
+            self.promised_per_s <= self.peak_per_s,
+            "serving.promised_per_s",
+            self.promised_per_s,
+            "at most peak_per_s",
+            "promise less, or raise the peak",
+        )
+
+    @property
+    def base_needed(self) -> int:
+        """Replicas for the promised load without Spot, each below the load at which queues grow."""
+        return ceil(self.promised_per_s / (USABLE_SHARE * self.replica_per_s))
+
+    @property
+    def peak_needed(self) -> int:
+        return ceil(self.peak_per_s / (USABLE_SHARE * self.replica_per_s))
+
+    @property
+    def shed_per_s(self) -> float:
+        """Requests per second of the peak that are rejected without Spot machines, until others
+        start.
+        """
+        return max(0.0, self.peak_per_s - USABLE_SHARE * self.base_replicas * self.replica_per_s)
+
+    def __str__(self) -> str:
+        """Return the rule with its three numbers: B >= promise / (0.8 mu)."""
+        return (
+            f"base {self.base_replicas} >= {self.promised_per_s:g} / ({USABLE_SHARE:g} x"
+            f" {self.replica_per_s:g}) = {self.base_needed}; promised {self.promised_per_s:g}/s,"
+            f" peak {self.peak_per_s:g}/s, refused when all Spot goes at once {self.shed_per_s:g}/s"
+        )

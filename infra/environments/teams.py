@@ -1,15 +1,21 @@
-"""Teams of people that share a cluster: namespaces of their own, guaranteed GPUs, a budget, and who
-may submit there.
+"""Teams that share a cluster: their namespaces, guaranteed GPUs, budgets, and members who may
+submit there.
 """
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 
 from holdfast.vocabulary.kubernetes import NAMESPACE_KUEUE, SYSTEM_NAMESPACES
 from holdfast.vocabulary.roles import KSA_NAMESPACES, team_folder, team_role
 from infra.environments.capacity import Quota
 from infra.environments.checks import between, dns_name, forms, require, unique
-from infra.environments.runs import MAX_CONDITIONS, Run, conditional_bindings, of_condition
+from infra.environments.runs import (
+    MAX_CONDITIONS,
+    Run,
+    count_conditional_bindings,
+    group_by_condition,
+    list_prefixes,
+)
 
 TAKEN = {
     *KSA_NAMESPACES.values(),
@@ -23,7 +29,7 @@ TAKEN = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Team:
-    """Apart from the default team, which has the namespaces training, batch, serving and
+    """A team besides the default team, which has the namespaces training, batch, serving and
     monitoring. Its jobs share a Google service account, which can use the team's folder of the
     checkpoints and no other.
     """
@@ -48,37 +54,36 @@ class Team:
     0: none.
     """
     runs: tuple[str, ...] = ()
-    """Of storage.runs, those that train in the team's first namespace. Jobs of other names save in
+    """Names of storage.runs that train in the team's first namespace. Jobs of other names save in
     the team's folder.
     """
 
     def __post_init__(self) -> None:
         dns_name("teams[].name", self.name, 20)
-        at = f"teams[{self.name}]."
+        prefix = f"teams[{self.name}]."
         forms("teams.", self, "members")
-        between(f"{at}budget_usd", self.budget_usd, 0, 100_000_000)
+        between(f"{prefix}budget_usd", self.budget_usd, 0, 100_000_000)
         for namespace in self.namespaces:
-            dns_name(f"{at}namespaces", namespace, 40)
-        unique(f"{at}quotas[].source", [quota.source for quota in self.quotas])
-        unique(f"{at}limits[].source", [limit.source for limit in self.limits])
-        least = {quota.source: quota.gpus for quota in self.quotas}
+            dns_name(f"{prefix}namespaces", namespace, 40)
+        unique(f"{prefix}quotas[].source", [quota.source for quota in self.quotas])
+        unique(f"{prefix}limits[].source", [limit.source for limit in self.limits])
+        quotas = {quota.source: quota.gpus for quota in self.quotas}
         for limit in self.limits:
-            given = least.get(limit.source, 0)
-            fix = "raise the limit, or lower the quota"
+            quota_gpus = quotas.get(limit.source, 0)
             require(
-                limit.gpus >= given,
-                f"{at}limits[{limit.source}].gpus",
+                limit.gpus >= quota_gpus,
+                f"{prefix}limits[{limit.source}].gpus",
                 limit.gpus,
-                f"at least {given}, the quota",
-                fix,
+                f"at least {quota_gpus}, the quota",
+                "raise the limit, or lower the quota",
             )
-        fix = "one namespace, or no budget"  # a budget takes one label with one value
+        # A budget takes one label with one value.
         require(
             not self.budget_usd or len(self.spaces) == 1,
-            f"{at}budget_usd",
+            f"{prefix}budget_usd",
             self.budget_usd,
             "0 with several namespaces",
-            fix,
+            "one namespace, or no budget",
         )
 
     @property
@@ -104,82 +109,86 @@ def check(
     groups: bool,
     budget: bool,
 ) -> None:
-    """InputError unless teams fit each other and the environment. `gpus`: accelerator -> the most
-    that one capacity lends; `groups`: role bindings by Google group are on; `budget`: the
+    """Raise InputError unless teams fit each other and the environment. `gpus`: accelerator -> the
+    most that one capacity lends; `groups`: role bindings by Google group are on; `budget`: the
     environment has one.
     """
-    unique("teams[].name", [*(team.name for team in teams), "default"])
-    unique("teams[].namespaces", [*TAKEN, *(space for team in teams for space in team.spaces)])
-    unique("teams[].runs", [run for team in teams for run in team.runs])
-    known = [run.name for run in runs]
+    spaces = list(TAKEN)
+    team_runs: list[str] = []
+    totals: Counter[str] = Counter()
     for team in teams:
-        at = f"teams[{team.name}]."
-        lost = sorted({*team.runs} - {*known})
-        fix = "add it to storage.runs"
+        spaces += team.spaces
+        team_runs += team.runs
+        for quota in team.quotas:
+            totals[quota.source] += quota.gpus
+    unique("teams[].name", [*(team.name for team in teams), "default"])
+    unique("teams[].namespaces", spaces)
+    unique("teams[].runs", team_runs)
+    for team in teams:
+        _check_team(team, [run.name for run in runs], groups=groups, budget=budget)
+    for accelerator, total in totals.items():
+        limit = gpus.get(accelerator, 0)
         require(
-            not lost,
-            f"{at}runs",
-            ", ".join(lost),
-            ", ".join(known) or "none: storage.runs is empty",
-            fix,
+            total <= limit,
+            f"teams[].quotas[{accelerator}].gpus",
+            total,
+            f"at most {limit} over all teams",
+            f"accelerators are {', '.join(gpus)}; lower the quotas of teams",
         )
-        fix = (
-            'set security.rbac_security_group="gke-security-groups@your-domain", and put the group'
-            " into it"
-        )
-        require(
-            groups or not team.members,
-            f"{at}members",
-            team.members,
-            "a group where GKE reads groups",
-            fix,
-        )
-        fix = "set budget, whose billing account it takes"
-        require(
-            budget or not team.budget_usd,
-            f"{at}budget_usd",
-            team.budget_usd,
-            "0 without budget",
-            fix,
-        )
+    for team in teams:
         for limit in team.limits:
-            fix = "correct the accelerator"
             require(
                 limit.source in gpus,
-                f"{at}limits[].source",
+                f"teams[{team.name}].limits[].source",
                 limit.source,
                 ", ".join(gpus) or "none",
-                fix,
+                "correct the accelerator",
             )
-    bindings = conditional_bindings(runs) + sum(
-        1 + len(of_condition(prefixes_of(team, runs))) for team in teams
-    )
-    fix = "let fewer runs be read, or remove those that have ended"
+    bindings = count_conditional_bindings(runs)
+    for team in teams:
+        bindings += 1 + len(group_by_condition(list_team_prefixes(team, runs)))
     require(
         bindings <= MAX_CONDITIONS,
         "teams and storage.runs: bindings",
         bindings,
         f"at most {MAX_CONDITIONS}",
-        fix,
+        "let fewer runs be read, or remove those that have ended",
     )
-    for source in {quota.source: None for team in teams for quota in team.quotas}:
-        wanted = sum(guaranteed(teams, source).values())
-        most = gpus.get(source, 0)
-        allowed = f"at most {most} over all teams"
-        fix = f"accelerators are {', '.join(gpus)}; lower the quotas of teams"
-        require(wanted <= most, f"teams[].quotas[{source}].gpus", wanted, allowed, fix)
 
 
-def prefixes_of(team: Team, runs: tuple[Run, ...]) -> tuple[str, ...]:
-    """Of the checkpoints of the team's listed runs."""
-    return tuple(prefix for run in runs if run.name in team.runs for prefix in run.prefixes)
+def list_team_prefixes(team: Team, runs: tuple[Run, ...]) -> list[str]:
+    """Return the prefixes of checkpoints of the team's listed runs."""
+    return list_prefixes(run for run in runs if run.name in team.runs)
 
 
-def guaranteed(teams: Iterable[Team], accelerator: str) -> dict[str, int]:
-    """Team -> GPUs."""
-    return {
-        team.name: quota.gpus
-        for team in teams
-        for quota in team.quotas
-        if quota.source == accelerator
-    }
+def _check_team(
+    team: Team,
+    runs: list[str],
+    *,
+    groups: bool,
+    budget: bool,
+) -> None:
+    prefix = f"teams[{team.name}]."
+    missing = sorted(set(team.runs) - set(runs))
+    require(
+        not missing,
+        f"{prefix}runs",
+        ", ".join(missing),
+        ", ".join(runs) or "none: storage.runs is empty",
+        "add it to storage.runs",
+    )
+    require(
+        groups or not team.members,
+        f"{prefix}members",
+        team.members,
+        "a group where GKE reads groups",
+        'set security.rbac_security_group="gke-security-groups@your-domain", and put the group'
+        " into it",
+    )
+    require(
+        budget or not team.budget_usd,
+        f"{prefix}budget_usd",
+        team.budget_usd,
+        "0 without budget",
+        "set budget, whose billing account it takes",
+    )

@@ -1,1 +1,1 @@
-"""What the commands do: run the engine, compare, ask Google, write files."""
+"""The work of the commands: run the engine, compare plans, ask Google, write files."""

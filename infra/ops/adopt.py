@@ -1,15 +1,13 @@
-"""Import blocks for a cluster and node pools that are there already, from a recorded description of
-them.
+"""Import blocks for an existing cluster and its node pools, from a recorded description of them.
 
 The real provider reads the record from a server on this machine and plans the cluster's stack
-against it, without any project. Guarantee: nothing is written where an apply would replace the
-cluster or a pool.
+against it, without any project. Nothing is written if an apply would replace the cluster or a pool.
 """
 
 import json
 import sys
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +17,7 @@ from typing import Any
 from holdfast.support.errors import InputError, Stopped
 from holdfast.support.progress import working
 from infra.contract import names
-from infra.environments import Environment, imports_of, source_of
+from infra.environments import Environment, imports_path, source_path
 from infra.ops import replay
 from infra.ops.synth import ROOT, synthesise
 from infra.rules import require_clean
@@ -32,22 +30,21 @@ Record = dict[str, Any]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adoption:
     blocks: list[dict[str, str]]
-    """As Terraform's `import`."""
+    """Terraform's `import` blocks."""
     changes: dict[str, list[str]]
     """Address -> attributes that the next apply changes in place."""
     created: list[str]
-    """Addresses of what the cluster's stack adds."""
-    left: list[str]
-    """Node pools of the record that the environment does not have: they stay, and Terraform does
-    not manage them.
-    """
+    """Addresses of resources that the cluster's stack adds."""
+    unmanaged: list[str]
+    """Node pools of the record that the environment does not have. They stay, without Terraform."""
 
 
 def read(path: Path) -> Record:
-    """The description of one cluster. Raises InputError."""
+    """Read the description of one cluster. Raises InputError."""
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found["nodePools"], list) or not all((found["name"], found["location"])):
+        cluster: Any = json.loads(path.read_text(encoding="utf-8"))
+        has_pools = isinstance(cluster["nodePools"], list)
+        if not has_pools or not cluster["name"] or not cluster["location"]:
             raise ValueError("no name, location or nodePools")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
@@ -56,26 +53,25 @@ def read(path: Path) -> Record:
             allowed="the description of a cluster",
             fix=f"{DESCRIBE} > FILE",
         ) from error
-    return found
+    return cluster
 
 
-def run(environment: Environment, record: Path) -> None:
+def run(environment: Environment, file: Path) -> None:
     """Write the blocks and print what the next apply does. Raises InputError and Stopped, as `read`
-    and `adopt`.
+    and `adopt` do.
     """
-    found = read(record)
+    record = read(file)
     require_clean(environment)
     folder = ROOT / "out" / "adopt" / environment.name
-    with working(f"adopt {found['name']}") as step:
+    with working(f"adopt {record['name']}") as step:
         step("synthesise")
         stacks = synthesise(environment.name, folder / "synth", local_state=True)
         step("plan")
-        made = adopt(
-            environment, found, stacks[names.stack("cluster", environment.name)], folder / "plan"
-        )
-    for line in report(made):
+        stack = stacks[names.stack("cluster", environment.name)]
+        adoption = adopt(environment, record, stack, folder / "plan")
+    for line in report(adoption):
         print(line)
-    print(f"wrote {write(environment, made).relative_to(ROOT)}")
+    print(f"wrote {write(environment, adoption).relative_to(ROOT)}")
     print(f"Next: make diff ENV={environment.name}, which reads the project", file=sys.stderr)
 
 
@@ -85,63 +81,79 @@ def adopt(
     stack: Path,
     folder: Path,
 ) -> Adoption:
-    """`stack`: the synthesised stack of the cluster. Raises InputError for another cluster, and
-    Stopped where the plan would replace something.
+    """Plan `stack`, the synthesised stack of the cluster, against the record. Raises InputError if
+    the record describes another cluster, and Stopped if the plan would replace something.
     """
-    _require_same(environment, record)
-    pools = {pool["name"] for pool in record["nodePools"]}
-    ours = {pool.name for pool in environment.pools()}
-    path = f"projects/{environment.project}/locations/{environment.region}/clusters/{environment.cluster_name}"
-    parts = path.split("/")[1::2]
+    _require_same_cluster(environment, record)
+    recorded_pools = {pool["name"] for pool in record["nodePools"]}
+    pools = {pool.name for pool in environment.pools()}
+    project = environment.project
+    region = environment.region
+    cluster = environment.cluster_name
+    path = f"projects/{project}/locations/{region}/clusters/{cluster}"
     blocks = [{"to": CLUSTER, "id": path}]
-    blocks += [
-        {
-            "to": f"google_container_node_pool.pool-{name}",
-            "id": "/".join((*parts, name)),
-        }
-        for name in sorted(pools & ours)
-    ]
-    configuration = replay.unprotected(stack)  # what is protected and must go shows as such
+    for name in sorted(recorded_pools & pools):
+        address = f"google_container_node_pool.pool-{name}"
+        blocks.append({"to": address, "id": f"{project}/{region}/{cluster}/{name}"})
+    # Without protections, the plan shows what would be replaced instead of failing.
+    configuration = replay.remove_protections(stack)
     folder.mkdir(parents=True, exist_ok=True)
-    with _serving(path, record) as address:
-        configuration["provider"]["google"][0]["container_custom_endpoint"] = f"{address}/v1/"
-        plan = replay.plan_against(
-            configuration | {"import": blocks}, _NOTHING, folder, "-refresh=true"
+    with _serve_record(path, record) as url:
+        configuration["provider"]["google"][0]["container_custom_endpoint"] = f"{url}/v1/"
+        configuration["import"] = blocks
+        plan = replay.plan_against(configuration, _EMPTY_STATE, folder, "-refresh=true")
+    changes: dict[str, list[str]] = {}
+    created: list[str] = []
+    replacements: list[str] = []
+    for resource in plan["resource_changes"]:
+        address = resource["address"]
+        change = resource["change"]
+        if "delete" in change["actions"]:
+            forcing = sorted(replay.list_forcing(change))
+            replacements.append(f"{address}: {', '.join(forcing)}")
+        elif change["actions"] == ["update"]:
+            changes[address] = replay.list_differences(change["before"], change["after"])
+        elif change["actions"] == ["create"]:
+            created.append(address)
+    if replacements:
+        raise Stopped(
+            "the next apply would replace adopted resources; nothing was written",
+            got="; ".join(replacements),
+            allowed="changes in place",
+            fix=(
+                f"state in {source_path(environment.name)} what the cluster has, or give the group"
+                " another name"
+            ),
         )
-    found = {change["address"]: change["change"] for change in plan["resource_changes"]}
-    _refuse_replacements(environment, found)
     return Adoption(
         blocks=blocks,
-        changes={
-            at: replay.differing(c["before"], c["after"])
-            for at, c in found.items()
-            if c["actions"] == ["update"]
-        },
-        created=sorted(at for at, c in found.items() if c["actions"] == ["create"]),
-        left=sorted(pools - ours),
+        changes=changes,
+        created=sorted(created),
+        unmanaged=sorted(recorded_pools - pools),
     )
 
 
-def write(environment: Environment, found: Adoption) -> Path:
-    """Next to the environment, for every later synthesis. An import of what is in the state changes
-    nothing.
+def write(environment: Environment, adoption: Adoption) -> Path:
+    """Write the blocks next to the environment, for every later synthesis. Terraform ignores blocks
+    of resources that are in the state.
     """
-    path = imports_of(environment.name)
-    path.write_text(json.dumps(found.blocks, indent=1) + "\n", encoding="utf-8")
+    path = imports_path(environment.name)
+    path.write_text(json.dumps(adoption.blocks, indent=1) + "\n", encoding="utf-8")
     return path
 
 
-def report(found: Adoption) -> Iterator[str]:
-    yield f"imported: {', '.join(block['to'] for block in found.blocks)}"
-    for address, attributes in found.changes.items():
+def report(adoption: Adoption) -> Iterator[str]:
+    """Yield the lines that the command prints."""
+    addresses = [block["to"] for block in adoption.blocks]
+    yield f"imported: {', '.join(addresses)}"
+    for address, attributes in adoption.changes.items():
         yield f"changed in place: {address}: {', '.join(attributes)}"
-    yield f"created: {', '.join(found.created) or 'nothing'}"
-    if found.left:
-        yield f"left alone, since no group has their name: {', '.join(found.left)}"
+    yield f"created: {', '.join(adoption.created) or 'nothing'}"
+    if adoption.unmanaged:
+        yield f"left alone, since no group has their name: {', '.join(adoption.unmanaged)}"
 
 
-# A state in which nothing exists.
-_NOTHING: dict[str, Any] = {
+_EMPTY_STATE: dict[str, Any] = {
     "version": 4,
     "terraform_version": "1.5.0",
     "serial": 1,
@@ -151,66 +163,50 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def _require_same(environment: Environment, record: Record) -> None:
-    got = (record["name"], record["location"])
-    wanted = (environment.cluster_name, environment.region)
-    if got != wanted:
+def _require_same_cluster(environment: Environment, record: Record) -> None:
+    got = f"{record['name']} in {record['location']}"
+    allowed = f"{environment.cluster_name} in {environment.region}"
+    if got != allowed:
         raise InputError(
             "--adopt: the file describes another cluster",
-            got=" in ".join(got),
-            allowed=" in ".join(wanted),
+            got=got,
+            allowed=allowed,
             fix=(
-                f"set cluster.name and region in {source_of(environment.name)}; a zonal cluster"
+                f"set cluster.name and region in {source_path(environment.name)}; a zonal cluster"
                 " cannot become regional"
             ),
         )
 
 
-def _refuse_replacements(environment: Environment, found: Mapping[str, Any]) -> None:
-    forced = []
-    for at, change in found.items():
-        if "delete" in change["actions"]:
-            forced.append(f"{at}: {', '.join(sorted(replay.forcing(change)))}")
-    if forced:
-        raise Stopped(
-            "the next apply would destroy and create again what is adopted; nothing was written",
-            got="; ".join(forced),
-            allowed="changes in place",
-            fix=(
-                f"state in {source_of(environment.name)} what the cluster has, or give the group"
-                " another name"
-            ),
-        )
-
-
 @contextmanager
-def _serving(path: str, record: Record) -> Generator[str]:
-    """A server that knows the cluster and its pools, and nothing else."""
-    # The provider would ask Compute Engine for each.
-    pools = [
-        {key: value for key, value in pool.items() if key != "instanceGroupUrls"}
-        for pool in record["nodePools"]
-    ]
-    known = {
+def _serve_record(path: str, record: Record) -> Generator[str]:
+    """Serve the cluster and its pools, and nothing else, as GKE's API. Yields the server's URL."""
+    pools = []
+    for recorded in record["nodePools"]:
+        pool = dict(recorded)
+        # The provider would ask Compute Engine for each instance group.
+        pool.pop("instanceGroupUrls", None)
+        pools.append(pool)
+    objects = {
         f"/v1/{path}": record | {"nodePools": pools},
         f"/v1/{path}/nodePools": {"nodePools": pools},
     }
-    known |= {f"/v1/{path}/nodePools/{pool['name']}": pool for pool in pools}
+    for pool in pools:
+        objects[f"/v1/{path}/nodePools/{pool['name']}"] = pool
+    missing = {"error": {"code": 404, "message": "not in the record"}}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = known.get(self.path.partition("?")[0])
-            body = json.dumps(
-                found or {"error": {"code": 404, "message": "not in the record"}}
-            ).encode()
-            self.send_response(200 if found else 404)
+            content = objects.get(self.path.partition("?")[0])
+            body = json.dumps(content or missing).encode()
+            self.send_response(200 if content else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: standard error is the command's."""
+            """Keep requests out of the command's standard error."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

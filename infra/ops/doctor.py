@@ -1,7 +1,8 @@
-"""Is everything there that a deployment needs, on this machine and in the project? Read-only;
-gcloud reads the project.
+"""Checks of what a deployment needs, on this machine and in the project. Read-only; gcloud reads
+the project.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import STAYING
 from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM
 from infra.environments import Environment
-from infra.environments.capacity import NodeGroup
+from infra.environments.capacity import NodeGroup, Reservation
 from infra.ops import engine
 from infra.ops.deploy import CDKTF
 from infra.ops.provider_lock import LOCK, misfits
@@ -20,10 +21,9 @@ from infra.specs.encryption import agent
 from infra.specs.network import apis
 
 ALL_REGIONS = "GPUS_ALL_REGIONS"
-# Accelerator -> its word in NVIDIA_*_GPUS and PREEMPTIBLE_NVIDIA_*_GPUS, which is not that of its
-# label. Source: Compute Engine documentation, allocation quotas. H100 and newer on demand have no
-# such figure in the list of a region, but GPUS_PER_GPU_FAMILY, which only the Cloud Quotas API
-# shows.
+# Accelerator -> its word in NVIDIA_*_GPUS and PREEMPTIBLE_NVIDIA_*_GPUS, which differs from its
+# label. Source: Compute Engine documentation, allocation quotas. A region lists no such quota for
+# H100 and newer on demand, but GPUS_PER_GPU_FAMILY, which only the Cloud Quotas API shows.
 QUOTA_WORDS = {
     "nvidia-l4": "L4",
     "nvidia-tesla-a100": "A100",
@@ -32,48 +32,41 @@ QUOTA_WORDS = {
     "nvidia-h200-141gb": "H200",
     "nvidia-b200": "B200",
 }
-# Agents that get a role on the project when they are made, so that its policy shows them. Storage's
-# never does.
+# The project's policy shows these agents, since they get a role on the project when they are
+# created. Storage's agent gets none.
 LISTED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
 
 
-def _command_line(_: Environment) -> Answer:
-    return (
-        CDKTF.exists(),
-        "cdktf in .node" if CDKTF.exists() else "no cdktf command",
-        "make cdktf-cli",
-    )
+def _check_command_line(_: Environment) -> Answer:
+    is_installed = CDKTF.exists()
+    result = "cdktf in .node" if is_installed else "no cdktf command"
+    return is_installed, result, "make cdktf-cli"
 
 
-def _engine(_: Environment) -> Answer:
+def _check_engine(_: Environment) -> Answer:
     name, version = engine.connected().version()
-    # The two count apart since the fork: OpenTofu 1.8 is not Terraform 1.8.
-    least = MIN_OPENTOFU if name == "tofu" else MIN_TERRAFORM
-    wanted = ".".join(map(str, least))
-    return (
-        version >= least,
-        f"{name} {'.'.join(map(str, version))}",
-        f"install {name} {wanted} or newer",
-    )
+    # The versions differ since the fork: OpenTofu 1.8 is not Terraform 1.8.
+    minimum = MIN_OPENTOFU if name == "tofu" else MIN_TERRAFORM
+    release = ".".join(map(str, version))
+    fix = f"install {name} {'.'.join(map(str, minimum))} or newer"
+    return version >= minimum, f"{name} {release}", fix
 
 
-def _provider(_: Environment) -> Answer:
+def _check_provider(_: Environment) -> Answer:
     folder = engine.mirror()
-    if folder is None and LOCK.exists() and (wrong := misfits(LOCK.read_text())):
-        return False, f"{LOCK.name}: {', '.join(wrong)}", "python -m infra.ops.provider_lock"
-    if folder is None:
-        return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
-    # With a mirror in force Google's provider never comes from the registry, so an old mirror fails
-    # in `init`.
-    held = any(folder.glob(f"*/hashicorp/google/{GOOGLE_PROVIDER_VERSION}/*"))
-    return (
-        held,
-        f"mirror {folder}",
-        f"the mirror has no google {GOOGLE_PROVIDER_VERSION}: make provider",
-    )
+    if folder:
+        # With a mirror, Google's provider never comes from the registry: an old mirror fails in
+        # `init`.
+        has_version = any(folder.glob(f"*/hashicorp/google/{GOOGLE_PROVIDER_VERSION}/*"))
+        fix = f"the mirror has no google {GOOGLE_PROVIDER_VERSION}: make provider"
+        return has_version, f"mirror {folder}", fix
+    defects = misfits(LOCK.read_text()) if LOCK.exists() else []
+    if defects:
+        return False, f"{LOCK.name}: {', '.join(defects)}", "python -m infra.ops.provider_lock"
+    return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
 
 
-def _login(_: Environment) -> Answer:
+def _check_login(_: Environment) -> Answer:
     accounts = gcloud.run(
         ("auth", "list", "--filter=status:ACTIVE", "--format=value(account)")
     ).split()
@@ -81,174 +74,194 @@ def _login(_: Environment) -> Answer:
     return bool(accounts), accounts[0] if accounts else "no account", fix
 
 
-def _project(environment: Environment) -> Answer:
-    found = gcloud.ask("projects", "describe", environment.project, project=environment.project)
+def _check_project(environment: Environment) -> Answer:
+    project = gcloud.ask("projects", "describe", environment.project, project=environment.project)
     # Agents and identity pools are named by number: a wrong one grants roles to the agents of
     # another project.
-    number = str(found.get("projectNumber", ""))
+    number = str(project.get("projectNumber", ""))
     fix = f'project_number="{number}" in the environment'
     return number == environment.project_number, f"{environment.project} is {number}", fix
 
 
-def _apis(environment: Environment) -> Answer:
+def _check_apis(environment: Environment) -> Answer:
     services = gcloud.ask("services", "list", "--enabled", project=environment.project)
-    missing = sorted(
-        set(apis(environment))
-        - {s["config"]["name"].removesuffix(".googleapis.com") for s in services}
-    )
+    missing = set(apis(environment))
+    for service in services:
+        missing.discard(service["config"]["name"].removesuffix(".googleapis.com"))
     if environment.enable_apis:
         # The foundation stack enables the rest, if it may use the API that enables APIs.
-        missing = [name for name in missing if name == "cloudresourcemanager"]
+        missing &= {"cloudresourcemanager"}
     return lacking(
-        [f"{name} is off" for name in missing],
+        [f"{name} is off" for name in sorted(missing)],
         "enabled",
-        f"gcloud services enable {' '.join(missing)}",
+        f"gcloud services enable {' '.join(sorted(missing))}",
     )
 
 
-def _quota(environment: Environment) -> Answer:
-    """Each accelerator's quota in the region against what the pools and the caps of
-    auto-provisioning may ask for.
+def _check_quota(environment: Environment) -> Answer:
+    """Compare each accelerator's quota in the region with the maximum of pools and
+    auto-provisioning.
 
-    Unjudged where the region lists no figure for one, and no other is too low.
+    Raises Unjudged if the region lists no quota for one, and no other is too low.
     """
     region = gcloud.ask(
-        "compute", "regions", "describe", environment.region, project=environment.project
+        "compute",
+        "regions",
+        "describe",
+        environment.region,
+        project=environment.project,
     )
-    limits = {q["metric"]: q["limit"] for q in region.get("quotas", [])}
-    wanted = sorted(_wanted(environment).items())
-    low = [
-        f"{m} {limits[m]:.0f} of {needed}"
-        for m, needed in wanted
-        if m in limits and limits[m] < needed
-    ]
-    unlisted = [f"{metric} for {needed}" for metric, needed in wanted if metric not in limits]
+    limits = _read_limits(region)
+    low = []
+    unlisted = []
+    for metric, gpus in sorted(_count_gpus(environment).items()):
+        if metric not in limits:
+            unlisted.append(f"{metric} for {gpus}")
+        elif limits[metric] < gpus:
+            low.append(f"{metric} {limits[metric]:.0f} of {gpus}")
     if unlisted and not low:
         raise Unjudged(
             f"{environment.region} lists no {', '.join(unlisted)}: look at `gcloud beta quotas info"
             " list`"
         )
     return lacking(
-        low, "enough", f"request more quota in {environment.region}, or lower the limits"
+        low,
+        "enough",
+        f"request more quota in {environment.region}, or lower the limits",
     )
 
 
-def _quota_everywhere(environment: Environment) -> Answer:
-    """GPUs of all regions together: 0 in a fresh project, and then no region's quota helps."""
-    found = gcloud.ask("compute", "project-info", "describe", project=environment.project)
-    limit = next((q["limit"] for q in found.get("quotas", []) if q["metric"] == ALL_REGIONS), None)
-    if limit is None:
+def _check_global_quota(environment: Environment) -> Answer:
+    """Check the quota of GPUs in all regions: it is 0 in a fresh project, whatever a region's quota
+    is.
+    """
+    project = gcloud.ask("compute", "project-info", "describe", project=environment.project)
+    limits = _read_limits(project)
+    if ALL_REGIONS not in limits:
         raise Unjudged(f"{environment.project} lists no {ALL_REGIONS}")
-    needed = sum(_wanted(environment).values())
-    return (
-        limit >= needed,
-        f"{ALL_REGIONS} {limit:.0f} of {needed}",
-        f"ask for more {ALL_REGIONS}, or lower the limits",
-    )
+    gpus = sum(_count_gpus(environment).values())
+    result = f"{ALL_REGIONS} {limits[ALL_REGIONS]:.0f} of {gpus}"
+    return limits[ALL_REGIONS] >= gpus, result, f"ask for more {ALL_REGIONS}, or lower the limits"
 
 
-def _wanted(environment: Environment) -> dict[str, int]:
-    """Metric -> GPUs of all pools at their maximum, and of auto-provisioning what its caps leave
-    above them.
+def _read_limits(described: Any) -> dict[str, float]:
+    """Return quota metric -> limit of a region or project, as gcloud describes it."""
+    limits = {}
+    for quota in described.get("quotas", []):
+        limits[quota["metric"]] = quota["limit"]
+    return limits
+
+
+def _count_gpus(environment: Environment) -> Counter[str]:
+    """Return quota metric -> GPUs of all pools at their maximum, and of auto-provisioning the part
+    of its caps above them.
     """
-    pools = [pool for pool in environment.pools() if pool.gpus_per_node]
-    found = [
-        (pool.accelerator, pool.capacity, pool.max_nodes * pool.gpus_per_node) for pool in pools
-    ]
+    gpus: Counter[str] = Counter()
+    for pool in environment.pools():
+        if pool.gpus_per_node:
+            metric = _quota_metric(pool.accelerator, pool.capacity)
+            gpus[metric] += pool.max_nodes * pool.gpus_per_node
     for cap in environment.auto_provisioning.accelerators:
-        found.append(
-            (cap.accelerator, Capacity.FLEX_START, environment.capacity_gpus(cap.accelerator))
-        )
-    wanted: dict[str, int] = {}
-    for accelerator, capacity, gpus in found:
-        # Flex-start draws on the preemptible quota too, although its nodes are not preempted.
-        paid = "" if capacity in STAYING else "PREEMPTIBLE_"
-        metric = f"{paid}NVIDIA_{QUOTA_WORDS[accelerator]}_GPUS"
-        wanted[metric] = wanted.get(metric, 0) + gpus
-    return {metric: gpus for metric, gpus in wanted.items() if gpus}
+        metric = _quota_metric(cap.accelerator, Capacity.FLEX_START)
+        gpus[metric] += environment.capacity_gpus(cap.accelerator)
+    return +gpus
 
 
-def _reservations(environment: Environment) -> Answer:
-    """Each group's reservation is there and large enough."""
-    groups = [(group, group.reservation) for group in environment.groups if group.reservation]
-    wrong: list[str] = []
-    for group, wanted in groups:
-        listed = gcloud.ask(
-            "compute", "reservations", "list", project=wanted.project or environment.project
-        )
-        here = [
-            each
-            for each in listed
-            if str(each.get("zone", "")).rpartition("/")[2] == group.zones[0]
-        ]
-        mine = next((each for each in here if each["name"] == wanted.name), None)
-        wrong += (
-            [f"{wanted.name} is not in {group.zones[0]}"] if mine is None else _unfit(mine, group)
-        )
-    return lacking(wrong, f"{len(groups)} there", "correct groups[].reservation")
+def _quota_metric(accelerator: str, capacity: Capacity) -> str:
+    # Flex-start uses the preemptible quota too, although its nodes are not preempted.
+    prefix = "" if capacity in STAYING else "PREEMPTIBLE_"
+    return f"{prefix}NVIDIA_{QUOTA_WORDS[accelerator]}_GPUS"
 
 
-def _unfit(found: Any, group: NodeGroup) -> Iterator[str]:
-    """What a group cannot have of its reservation."""
-    held = found.get("specificReservation", {})
-    machine = held.get("instanceProperties", {}).get("machineType")
-    count = int(held.get("count") or 0)
-    if (machine,) != group.machine_types:
-        yield (
-            f"{found['name']} holds {machine}, {group.name} needs {', '.join(group.machine_types)}"
-        )
+def _check_reservations(environment: Environment) -> Answer:
+    """Check that each group's reservation exists and is large enough."""
+    count = 0
+    defects: list[str] = []
+    for group in environment.groups:
+        if group.reservation:
+            count += 1
+            defects += _check_reservation(environment, group, group.reservation)
+    return lacking(defects, f"{count} there", "correct groups[].reservation")
+
+
+def _check_reservation(
+    environment: Environment,
+    group: NodeGroup,
+    reservation: Reservation,
+) -> list[str]:
+    project = reservation.project or environment.project
+    for listed in gcloud.ask("compute", "reservations", "list", project=project):
+        zone = str(listed.get("zone", "")).rpartition("/")[2]
+        if zone == group.zones[0] and listed["name"] == reservation.name:
+            return list(_compare_reservation(listed, group))
+    return [f"{reservation.name} is not in {group.zones[0]}"]
+
+
+def _compare_reservation(listed: Any, group: NodeGroup) -> Iterator[str]:
+    """Yield what the group needs and its reservation does not have."""
+    name = listed["name"]
+    machines = listed.get("specificReservation", {})
+    machine_type = machines.get("instanceProperties", {}).get("machineType")
+    count = int(machines.get("count") or 0)
+    if (machine_type,) != group.machine_types:
+        yield f"{name} holds {machine_type}, {group.name} needs {', '.join(group.machine_types)}"
     if count < group.max_nodes:
-        yield f"{found['name']} holds {count} machines, {group.name} needs {group.max_nodes}"
+        yield f"{name} holds {count} machines, {group.name} needs {group.max_nodes}"
 
 
-def _zones(environment: Environment) -> Answer:
-    """Whether each GPU pool's zones sell its accelerator today; the table of this checkout may be
-    old.
+def _check_zones(environment: Environment) -> Answer:
+    """Check that each GPU pool's zones offer its accelerator today; the table of this checkout may
+    be old.
     """
-    sold = set()
-    for a in gcloud.ask("compute", "accelerator-types", "list", project=environment.project):
-        sold.add((a["name"], str(a["zone"]).rpartition("/")[2]))
-    wanted = {
-        (p.accelerator, zone)
-        for p in environment.pools()
-        if p.accelerator
-        for zone in p.zones or environment.zones
-    }
-    unsold = [
-        f"{accelerator} is not available in {zone}" for accelerator, zone in sorted(wanted - sold)
-    ]
-    return lacking(unsold, "available in each zone", "change zones")
+    offers = set()
+    for listed in gcloud.ask("compute", "accelerator-types", "list", project=environment.project):
+        zone = str(listed["zone"]).rpartition("/")[2]
+        offers.add((listed["name"], zone))
+    defects = set()
+    for pool in environment.pools():
+        for zone in pool.zones or environment.zones:
+            if pool.accelerator and (pool.accelerator, zone) not in offers:
+                defects.add(f"{pool.accelerator} is not available in {zone}")
+    return lacking(sorted(defects), "available in each zone", "change zones")
 
 
-def _network(environment: Environment) -> Answer:
-    """Whether an existing subnet has the ranges that the environment states, and reaches Google's
-    APIs.
-    """
-    stated = environment.network
-    existing = environment.network.existing
+def _check_network(environment: Environment) -> Answer:
+    """Check that an existing subnet has the stated ranges, and reaches Google's APIs."""
+    network = environment.network
+    existing = network.existing
     if existing is None:
         return True, "made by the foundation stack", ""
-    _, owner, _, region, _, subnet = existing.subnet.split("/")
-    found = gcloud.ask(
-        "compute", "networks", "subnets", "describe", subnet, f"--region={region}", project=owner
+    _, owner, _, region, _, name = existing.subnet.split("/")
+    subnet = gcloud.ask(
+        "compute",
+        "networks",
+        "subnets",
+        "describe",
+        name,
+        f"--region={region}",
+        project=owner,
     )
-    ranges = {str(r["rangeName"]): r["ipCidrRange"] for r in found.get("secondaryIpRanges", [])}
-    wanted = {
-        "nodes_cidr": (stated.nodes_cidr, found.get("ipCidrRange")),
-        "pods_cidr": (stated.pods_cidr, ranges.get(existing.pods_range)),
-        "services_cidr": (stated.services_cidr, ranges.get(existing.services_range)),
-        "Private Google Access": (True, found.get("privateIpGoogleAccess", False)),
-    }
-    wrong = []
-    for what, (asked, got) in wanted.items():
-        if got != asked:
-            wrong.append(f"{what} {got or 'missing'}, not {asked}")
+    ranges = {}
+    for secondary in subnet.get("secondaryIpRanges", []):
+        ranges[str(secondary["rangeName"])] = secondary["ipCidrRange"]
+    comparisons = (
+        ("nodes_cidr", network.nodes_cidr, subnet.get("ipCidrRange")),
+        ("pods_cidr", network.pods_cidr, ranges.get(existing.pods_range)),
+        ("services_cidr", network.services_cidr, ranges.get(existing.services_range)),
+        ("Private Google Access", True, subnet.get("privateIpGoogleAccess", False)),
+    )
+    defects = []
+    for field, expected, got in comparisons:
+        if got != expected:
+            defects.append(f"{field} {got or 'missing'}, not {expected}")
     return lacking(
-        wrong, f"{subnet} as stated", "state the subnet's own ranges in network, or ask its owner"
+        defects,
+        f"{name} as stated",
+        "state the subnet's own ranges in network, or ask its owner",
     )
 
 
-def _state_bucket(environment: Environment) -> Answer:
+def _check_state_bucket(environment: Environment) -> Answer:
     if not environment.state_bucket:
         return (
             False,
@@ -265,51 +278,60 @@ def _state_bucket(environment: Environment) -> Answer:
     return True, f"gs://{environment.state_bucket}", ""
 
 
-def _service_agents(environment: Environment) -> Answer:
-    """Google makes an agent on first use; a grant to one that is not there fails the first apply."""
+def _check_service_agents(environment: Environment) -> Answer:
+    """Check that service agents exist: Google creates one on first use, and a grant to a missing
+    one fails the first apply.
+    """
     policy = gcloud.ask(
-        "projects", "get-iam-policy", environment.project, project=environment.project
+        "projects",
+        "get-iam-policy",
+        environment.project,
+        project=environment.project,
     )
-    members = set()
+    members: set[str] = set()
     for binding in policy.get("bindings", []):
-        for member in binding.get("members", []):
-            members.add(member)
-    missing = [
-        f"{name} is missing" for name in LISTED_AGENTS if agent(environment, name) not in members
-    ]
+        members.update(binding.get("members", []))
+    missing = []
+    for name in LISTED_AGENTS:
+        if agent(environment, name) not in members:
+            missing.append(f"{name} is missing")
     return lacking(missing, "there", f"make bootstrap ENV={environment.name}")
 
 
-def _budget_currency(environment: Environment) -> Answer:
-    if environment.budget is None:
+def _check_budget_currency(environment: Environment) -> Answer:
+    budget = environment.budget
+    if budget is None:
         return True, "no budget", ""
-    account = environment.budget.billing_account
-    found = gcloud.ask("billing", "accounts", "describe", account, project=environment.project)
-    # A budget in another currency than its account is refused by the API in the middle of an apply.
-    currency = str(found.get("currencyCode", ""))
-    return (
-        currency == environment.budget.currency,
-        f"{account} is in {currency}",
-        f'budget.currency="{currency}"',
+    account = gcloud.ask(
+        "billing",
+        "accounts",
+        "describe",
+        budget.billing_account,
+        project=environment.project,
     )
+    # The API refuses a budget in another currency than its account's, in the middle of an apply.
+    currency = str(account.get("currencyCode", ""))
+    result = f"{budget.billing_account} is in {currency}"
+    return currency == budget.currency, result, f'budget.currency="{currency}"'
 
 
-Probes = tuple[tuple[str, Callable[[Environment], Answer]], ...]
+Probe = Callable[[Environment], Answer]
+Probes = tuple[tuple[str, Probe], ...]
 ON_THIS_MACHINE: Probes = (
-    ("cdktf command", _command_line),
-    ("engine", _engine),
-    ("provider", _provider),
+    ("cdktf command", _check_command_line),
+    ("engine", _check_engine),
+    ("provider", _check_provider),
 )
 OF_THE_PROJECT: Probes = (
-    ("credentials", _login),
-    ("project", _project),
-    ("APIs", _apis),
-    ("network", _network),
-    ("GPU quota", _quota),
-    ("GPU quota of all regions", _quota_everywhere),
-    ("GPU zones", _zones),
-    ("reservations", _reservations),
-    ("state bucket", _state_bucket),
-    ("service agents", _service_agents),
-    ("budget currency", _budget_currency),
+    ("credentials", _check_login),
+    ("project", _check_project),
+    ("APIs", _check_apis),
+    ("network", _check_network),
+    ("GPU quota", _check_quota),
+    ("GPU quota of all regions", _check_global_quota),
+    ("GPU zones", _check_zones),
+    ("reservations", _check_reservations),
+    ("state bucket", _check_state_bucket),
+    ("service agents", _check_service_agents),
+    ("budget currency", _check_budget_currency),
 )

@@ -1,6 +1,4 @@
-"""What a deployment would change, without cdktf: for pull requests and for the night, with an exit
-code for it.
-"""
+"""Finds what a deployment would change, without cdktf: for pull requests and nightly runs."""
 
 import json
 import re
@@ -13,12 +11,12 @@ from holdfast.support.tables import print_json, print_table
 from holdfast.vocabulary.pools import Effect
 from infra.environments import Environment
 from infra.ops import engine
-from infra.ops.plan import Change, changes_of
+from infra.ops.plan import Change, list_changes
 from infra.ops.synth import ROOT, synthesise
 from infra.specs import Resource, resources
 
 IGNORED = ("ignored",)
-# gcloud spells some components otherwise than the API.
+# gcloud spells some components differently from the API.
 COMMAND_NAMES = {
     "APISERVER": "API_SERVER",
     "SYSTEM_COMPONENTS": "SYSTEM",
@@ -31,108 +29,130 @@ def drift(
     show_plan: Callable[[str], None] | None = None,
     out: Path = ROOT / "out" / "drift",
 ) -> dict[str, list[Change]]:
-    """Stack -> changes, against the real state and the real project. Read-only; takes no lock of
-    the state.
+    """Return stack -> changes, against the real state and the real project. Read-only; takes no
+    lock of the state.
 
     `show_plan` gets each stack's plan as the engine prints it.
     """
     run = engine.connected()
     stacks = synthesise(environment.name, out / environment.name, local_state=False)
-    found: dict[str, list[Change]] = {}
+    changes: dict[str, list[Change]] = {}
     for stack, folder in stacks.items():
         # Without -reconfigure, `init` in a folder of an earlier run asks whether to move the state
         # to another bucket.
         run.run(folder, "init", "-no-color", "-reconfigure")
-        # A lock is an object in the state's bucket: it needs the right to write, and
-        # a nightly look must not make a deployment fail.
+        # A lock is an object in the state's bucket: it needs the right to write, and a nightly run
+        # must not make a deployment fail.
         run.run(folder, "plan", "-no-color", "-lock=false", "-out=plan")
         if show_plan:
             show_plan(run.run(folder, "show", "-no-color", "plan"))
         plan_json = json.loads(run.run(folder, "show", "-json", "plan"))
-        found[stack] = [*changes_of(plan_json), *ignored_differences(environment, plan_json)]
-    return found
+        changes[stack] = [*list_changes(plan_json), *ignored_differences(environment, plan_json)]
+    return changes
 
 
 def ignored_differences(environment: Environment, plan_json: Mapping[str, Any]) -> Iterator[Change]:
-    """Lists that Terraform leaves alone for the API's order of them, where they differ as sets,
-    too.
+    """Yield changes of lists that Terraform ignores because the API reorders them, if they differ
+    as sets.
 
-    Read from the plan, whose refresh has just read the API: the account that plans needs no further
-    right.
+    They are read from the plan, whose refresh has read the API: the account that plans needs no
+    further right.
     """
-    planned = {c["address"]: c for c in plan_json.get("resource_changes", [])}
+    planned = {change["address"]: change for change in plan_json.get("resource_changes", [])}
     for resource in resources(environment):
-        # Nothing is there before the first deployment.
-        there = planned.get(resource.address, {}).get("change", {}).get("before")
-        for path in resource.ignore_changes if there else ():
-            stated = _at(resource.arguments, path)
-            if isinstance(stated, list) and (
-                difference := _as_sets(stated, _at(there, path) or ())
-            ):
+        deployed = planned.get(resource.address, {}).get("change", {}).get("before")
+        if not deployed:  # before the first deployment
+            continue
+        for path in resource.ignore_changes:
+            expected = _get(resource.arguments, path)
+            if not isinstance(expected, list):
+                continue
+            difference = _compare_sets(expected, _get(deployed, path) or ())
+            if difference:
                 yield Change(
                     address=resource.address,
                     kind=resource.kind,
                     actions=IGNORED,
                     difference=f"{path} {difference}",
-                    fix=_fix(environment, resource, path),
+                    fix=_make_command(environment, resource, path),
                 )
 
 
-def _fix(environment: Environment, resource: Resource, path: str) -> str:
-    """The command that sets the list as it is stated, in gcloud's words."""
-    stated: list[Any] = _at(resource.arguments, path)
-    place = f"--region={environment.region}"
+def _make_command(environment: Environment, resource: Resource, path: str) -> str:
+    """Return the gcloud command that sets the list at `path` as the specs state it."""
+    items: list[Any] = _get(resource.arguments, path)
+    region = f"--region={environment.region}"
     if resource.kind == "google_container_cluster":
-        flag = f"--{path.partition('_')[0]}={','.join(COMMAND_NAMES.get(str(each), str(each)) for each in stated)}"
-        return f"gcloud container clusters update {environment.cluster_name} {place} {flag}"
+        option = path.partition("_")[0]
+        components = []
+        for item in items:
+            components.append(COMMAND_NAMES.get(item, item))
+        cluster = f"{environment.cluster_name} {region}"
+        names = ",".join(components)
+        return f"gcloud container clusters update {cluster} --{option}={names}"
     effects = {effect.provider_value: effect.value for effect in Effect}
-    taints = ",".join(f"{each['key']}={each['value']}:{effects[each['effect']]}" for each in stated)
-    pool = f"{resource.arguments['name']} --cluster={environment.cluster_name}"
-    return f"gcloud container node-pools update {pool} {place} --node-taints={taints}"
+    taints = []
+    for taint in items:
+        effect = effects[taint["effect"]]
+        taints.append(f"{taint['key']}={taint['value']}:{effect}")
+    pool = f"{resource.arguments['name']} --cluster={environment.cluster_name} {region}"
+    return f"gcloud container node-pools update {pool} --node-taints={','.join(taints)}"
 
 
-def _at(values: Any, path: str) -> Any:
-    """`path` as ignore_changes has it. A block that occurs at most once is a list in a plan, and
-    none in the specs.
+def _get(values: Any, path: str) -> Any:
+    """Return the value at a path of ignore_changes. A block that occurs at most once is a list in a
+    plan, but not in the specs.
     """
     for name in re.split(r"(?:\[0\])?\.", path):
-        values = values[0] if isinstance(values, list) and values else values
+        if isinstance(values, list) and values:
+            values = values[0]
         values = values.get(name) if isinstance(values, Mapping) else None
     return values
 
 
-def _as_sets(stated: Iterable[Any], found: Iterable[Any]) -> str:
-    """Empty where both hold the same, in any order (infra/decisions/0016)."""
-    wanted, there = (
-        {json.dumps(item, sort_keys=True) for item in items} for items in (stated, found)
-    )
-    both = (("lacks", wanted - there), ("has in addition", there - wanted))
-    return "; ".join(f"{word} {', '.join(sorted(items))}" for word, items in both if items)
+def _compare_sets(expected: Iterable[Any], deployed: Iterable[Any]) -> str:
+    """Describe how the lists differ in any order; empty if they do not (infra/decisions/0016)."""
+    expected_items = {json.dumps(item, sort_keys=True) for item in expected}
+    deployed_items = {json.dumps(item, sort_keys=True) for item in deployed}
+    differences = []
+    if missing := expected_items - deployed_items:
+        differences.append(f"lacks {', '.join(sorted(missing))}")
+    if extra := deployed_items - expected_items:
+        differences.append(f"has in addition {', '.join(sorted(extra))}")
+    return "; ".join(differences)
 
 
-def show(environment: Environment, found: Mapping[str, Sequence[Change]], as_json: bool) -> None:
-    listed = [(stack, c) for stack, changes in found.items() for c in changes]
-    rows = [
-        (stack, "/".join(c.actions), f"{c.address} {c.difference}".rstrip()) for stack, c in listed
-    ]
+def show(
+    environment: Environment,
+    changes_by_stack: Mapping[str, Sequence[Change]],
+    as_json: bool,
+) -> None:
+    """Print the changes; losses come first, since a comment on a pull request is read from the
+    top.
+    """
+    items: list[dict[str, str]] = []
+    for stack, changes in changes_by_stack.items():
+        for change in changes:
+            items.append(
+                {
+                    "stack": stack,
+                    "actions": "/".join(change.actions),
+                    "address": change.address,
+                    "difference": change.difference,
+                    "fix": change.fix,
+                }
+            )
     if as_json:
-        named = [
-            {
-                "stack": stack,
-                "actions": "/".join(c.actions),
-                "address": c.address,
-                "difference": c.difference,
-                "fix": c.fix,
-            }
-            for stack, c in listed
-        ]
-        print_json("drift", environment=environment.name, changes=named)
+        print_json("drift", environment=environment.name, changes=items)
         return
-    # Losses first: a comment on a pull request is read from the top.
-    losses = [row for row in rows if "delete" in row[1]]
-    print_table(
-        ("STACK", "ACTION", "ADDRESS"), [*losses, *(row for row in rows if row not in losses)]
-    )
-    print(f"{environment.name}: {len(rows)} changes, {len(losses)} destroy or replace")
-    for fix in (c.fix for _, c in listed if c.fix):  # `deploy` ignores these
-        print(f"Next: {fix}", file=sys.stderr)
+    losses: list[tuple[str, str, str]] = []
+    others: list[tuple[str, str, str]] = []
+    for item in items:
+        address = f"{item['address']} {item['difference']}".rstrip()
+        rows = losses if "delete" in item["actions"] else others
+        rows.append((item["stack"], item["actions"], address))
+    print_table(("STACK", "ACTION", "ADDRESS"), [*losses, *others])
+    print(f"{environment.name}: {len(items)} changes, {len(losses)} destroy or replace")
+    for item in items:
+        if item["fix"]:  # `deploy` does not change what Terraform ignores
+            print(f"Next: {item['fix']}", file=sys.stderr)

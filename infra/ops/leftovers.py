@@ -1,5 +1,5 @@
-"""What a destroy leaves behind: what GKE itself made, and what has the label of a proof that was
-cut short.
+"""Finds and removes resources that a destroy leaves behind: those that GKE created, and those with
+the label of an interrupted proof.
 
 Terraform does not know the first: load balancers of Services, disks of volumes, endpoint groups,
 firewall rules.
@@ -17,11 +17,11 @@ from infra.environments import Environment
 class ResourceQuery(NamedTuple):
     kind: str
     command: str
-    """Of gcloud, without the verb."""
+    """The words of gcloud, without the verb."""
     filter: str
     """gcloud's filter; {cluster}, {network} and {run} are filled in."""
     place: tuple[str, ...] = ("zone", "region")
-    """Keys of its place, which its deletion must be given; none: it has no place."""
+    """Keys of its location, which the command to delete it needs; none: it has no location."""
     bills: bool = True
     name: str = "name"
 
@@ -46,7 +46,10 @@ SOURCES = (
     ResourceQuery("address", "compute addresses", f"{IN_NETWORK} AND purpose!=VPC_PEERING"),
     ResourceQuery("endpoint group", "compute network-endpoint-groups", IN_NETWORK, bills=False),
     ResourceQuery(
-        "firewall rule", "compute firewall-rules", f"{IN_NETWORK} AND name~^gke-", bills=False
+        "firewall rule",
+        "compute firewall-rules",
+        f"{IN_NETWORK} AND name~^gke-",
+        bills=False,
     ),
 )
 # In the order of their removal: machines go with their cluster, subscriptions before topics.
@@ -65,64 +68,55 @@ Ask = Callable[..., Any]
 
 
 def find(environment: Environment, run: str = "", ask: Ask = gcloud.ask) -> list[Leftover]:
-    """What GKE made for the environment; with `run` instead all in its project that has the run's
-    label.
+    """List the resources that GKE created for the environment; with `run`, list all resources of
+    the project with the label of that run instead.
     """
     names = {
         "cluster": environment.cluster_name,
         "network": environment.stem,
         "run": run,
     }
-    return [
-        _leftover(source, item, environment.project)
-        for source in (SOURCES_OF_RUN if run else SOURCES)
-        for item in (
-            ask(
-                *source.command.split(),
-                "list",
-                f"--filter={source.filter.format(**names)}",
-                project=environment.project,
-            )
-            or ()
-        )
-    ]
+    leftovers: list[Leftover] = []
+    for source in SOURCES_OF_RUN if run else SOURCES:
+        filter_ = f"--filter={source.filter.format(**names)}"
+        items = ask(*source.command.split(), "list", filter_, project=environment.project)
+        for item in items or ():
+            leftovers.append(_leftover(source, item, environment.project))
+    return leftovers
 
 
-def remove(found: Iterable[Leftover]) -> list[str]:
-    """Runs the command of each; what was refused, with the reason. Raises Unjudged without gcloud."""
-    refused: list[str] = []
-    for leftover in found:
+def remove(leftovers: Iterable[Leftover]) -> list[str]:
+    """Run the command of each. Returns the errors of those that could not be removed. Raises
+    Unjudged without gcloud.
+    """
+    errors: list[str] = []
+    for leftover in leftovers:
         try:
             gcloud.run((*leftover.remove.split()[1:], "--quiet"), timeout_s=1_800)
         except gcloud.GcloudFailed as error:
-            refused.append(str(error))
-    return refused
+            errors.append(str(error))
+    return errors
 
 
 def _leftover(source: ResourceQuery, item: dict[str, Any], project: str) -> Leftover:
-    # The API gives the whole URL of a zone.
-    where = {
-        key: text for key in source.place if (text := str(item.get(key, "")).rpartition("/")[2])
-    }
-    scope = [f"--{key}={text}" for key, text in where.items()][:1]
-    if source.command.startswith("compute") and not scope and source.kind != "firewall rule":
-        # Firewall rules are global without saying so: gcloud knows no --global for them, and the
-        # others need it.
+    location = "global"
+    scope: list[str] = []
+    # Firewall rules are global too, but gcloud has no --global for them.
+    if source.command.startswith("compute") and source.kind != "firewall rule":
         scope = ["--global"]
+    for key in source.place:
+        # The API gives the whole URL of a zone.
+        text = str(item.get(key, "")).rpartition("/")[2]
+        if text:
+            location = text
+            scope = [f"--{key}={text}"]
+            break
     name = str(item[source.name])
     verb = "storage rm --recursive" if source.kind == "bucket" else f"{source.command} delete"
     return Leftover(
         kind=source.kind,
         name=name,
-        where=next(iter(where.values()), "global"),
+        where=location,
         bills=source.bills,
-        remove=" ".join(
-            [
-                "gcloud",
-                verb,
-                name,
-                *scope,
-                f"--project={project}",
-            ]
-        ),
+        remove=" ".join(["gcloud", verb, name, *scope, f"--project={project}"]),
     )

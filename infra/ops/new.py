@@ -1,15 +1,15 @@
-"""Make an environment of a fork: a copy of `example` in which everything personal reads CHANGE-ME."""
+"""Create an environment of a fork: a copy of `example` with CHANGE-ME in each personal field."""
 
 import re
 from keyword import iskeyword
 from pathlib import Path
 
 from holdfast.support.errors import InputError
-from infra.environments import source_of
+from infra.environments import source_path
 from infra.environments.checks import PLACEHOLDER, dns_name
 
 TRIAL_SETTINGS = {
-    # What suits a trial and no one else goes back to the safe default.
+    # Settings that suit a trial only return to the safe default.
     ", deletion_protection=False": "",
     "deletion_protection=False": "",
     "allow_destroy=True": "",
@@ -18,9 +18,9 @@ TRIAL_SETTINGS = {
 
 
 def create(name: str, folder: Path) -> Path:
-    """The new module's path. Refuses a name that is taken."""
+    """Create the module and return its path. Raises InputError if the name is in use or invalid."""
     dns_name("environment name", name, 12)
-    # The name becomes a Python module, and a piece of most names in the cloud.
+    # The name becomes a Python module, and a part of most names in the cloud.
     path = folder / f"{name}.py"
     if not name.isidentifier() or iskeyword(name) or path.exists():
         taken = ", ".join(sorted(module.stem for module in folder.glob("*.py")))
@@ -30,8 +30,7 @@ def create(name: str, folder: Path) -> Path:
             allowed=f"a Python name that is not {taken}",
             fix="choose another",
         )
-    # As text: a parsed and printed tree would lose the comments, which explain the fields to a
-    # fork.
+    # The module is edited as text: a syntax tree would lose the comments, which explain the fields.
     path.write_text(_literal((folder / "example.py").read_text(), name))
     return path
 
@@ -46,11 +45,16 @@ def _literal(example: str, name: str) -> str:
     text = text.replace('name="example"', f'name="{name}"', 1)
     text = re.sub(r'project_(id|number)="[^"]*"', rf'project_\1="{PLACEHOLDER}"', text)
     text = re.sub(
-        r"(\n    zones=\(.*?\),\n)", rf'\1    state_bucket="{PLACEHOLDER}",\n', text, count=1
+        r"(\n    zones=\(.*?\),\n)",
+        rf'\1    state_bucket="{PLACEHOLDER}",\n',
+        text,
+        count=1,
     )
     text = re.sub(r'emails=\("[^"]*",\)', f'emails=("{PLACEHOLDER}@example.org",)', text)
     text = re.sub(
-        r'readers=\("group:[^"]*",\)', f'readers=("group:{PLACEHOLDER}@example.org",)', text
+        r'readers=\("group:[^"]*",\)',
+        f'readers=("group:{PLACEHOLDER}@example.org",)',
+        text,
     )
     for trial, safe in TRIAL_SETTINGS.items():
         text = text.replace(trial, safe)
@@ -58,8 +62,9 @@ def _literal(example: str, name: str) -> str:
 
 
 def next_steps(name: str) -> list[str]:
+    """Return the commands that follow, as the command prints them."""
     return [
-        f"edit {source_of(name)}: every {PLACEHOLDER}, zones and caps",
+        f"edit {source_path(name)}: every {PLACEHOLDER}, zones and caps",
         f"make plan inventory ENV={name}, and commit tests/snapshots",
         f"make bootstrap ENV={name} && make deploy ENV={name}",
     ]

@@ -1,7 +1,8 @@
-"""`python -m infra.ops.provider_lock`: checksums of the provider for every platform of a team.
+"""`python -m infra.ops.provider_lock` writes checksums of the provider for every platform of a
+team.
 
-Needs the registry: a provider from a mirror has checksums of its own. The composition root puts the
-file next to each stack that is deployed, so that a changed provider fails `init`.
+It needs the registry: a provider from a mirror has other checksums. The composition root copies the
+file to each stack that is deployed, so that a changed provider fails `init`.
 """
 
 import argparse
@@ -16,29 +17,31 @@ from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERS
 from infra.ops import engine
 from infra.ops.synth import ROOT
 
-# A lock file of one platform fails `init` for the colleague on another.
+# Platforms of a team: a lock file without one of them fails `init` there.
 PLATFORMS = ("linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64")
 LOCK = ROOT / "infra" / "provider.lock.hcl"
 
 
 def misfits(text: str) -> list[str]:
-    """What in a lock file is not as the pin wants it: the version, and a checksum for each
+    """Return how a lock file differs from the pins: the version, and a checksum for each
     platform.
     """
-    found = re.search(rf'provider "[^"]+/{GOOGLE_PROVIDER_SOURCE}" \{{(.*?)\n\}}', text, re.DOTALL)
-    if not found:
+    block = re.search(rf'provider "[^"]+/{GOOGLE_PROVIDER_SOURCE}" \{{(.*?)\n\}}', text, re.DOTALL)
+    if not block:
         return [f"no {GOOGLE_PROVIDER_SOURCE}"]
-    version = re.search(r'version\s*=\s*"([^"]+)"', found[1])
-    held = version[1] if version else ""
-    hashes = len(set(re.findall(r'"h1:[^"]+"', found[1])))
-    if held == GOOGLE_PROVIDER_VERSION:
-        wrong = []
-    else:
-        wrong = [f"version {held}, pinned {GOOGLE_PROVIDER_VERSION}"]
-    return wrong + ([] if hashes >= len(PLATFORMS) else [f"{hashes} of {len(PLATFORMS)} platforms"])
+    defects = []
+    match = re.search(r'version\s*=\s*"([^"]+)"', block[1])
+    version = match[1] if match else ""
+    if version != GOOGLE_PROVIDER_VERSION:
+        defects.append(f"version {version}, pinned {GOOGLE_PROVIDER_VERSION}")
+    hashes = len(set(re.findall(r'"h1:[^"]+"', block[1])))
+    if hashes < len(PLATFORMS):
+        defects.append(f"{hashes} of {len(PLATFORMS)} platforms")
+    return defects
 
 
 def write(target: Path = LOCK) -> Path:
+    """Write the lock file with the registry's checksums. Raises Unjudged without the registry."""
     requirement = (
         f'google = {{ source = "{GOOGLE_PROVIDER_SOURCE}", version = "{GOOGLE_PROVIDER_VERSION}" }}'
     )
@@ -48,10 +51,9 @@ def write(target: Path = LOCK) -> Path:
             f"terraform {{\n  required_providers {{\n    {requirement}\n  }}\n}}\n"
         )
         try:
-            # no mirror
-            registry = engine.Engine(
-                command=engine.command(), environment=os.environ | engine.QUIET
-            )
+            # These variables name no mirror.
+            variables = os.environ | engine.QUIET
+            registry = engine.Engine(command=engine.command(), environment=variables)
             registry.run(folder, "providers", "lock", *(f"-platform={p}" for p in PLATFORMS))
         except engine.EngineFailed as error:
             raise Unjudged(f"the registry must be reachable for this\n{error}") from error

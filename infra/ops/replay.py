@@ -1,15 +1,13 @@
-"""Plan a configuration against the state that an earlier plan would have left, and what a change of
-code does to it.
+"""Plans a configuration against the state that another plan would leave, to find the effects of a
+change of code without a cloud and without a state.
 
-Asks no cloud, needs no state.
-
-The state is made from planned values. What only the cloud knows is missing in it, so a plan against
-it shows some differences that no real state has: compare two plans against one state, and what both
-show is of the state.
+The state is made from planned values, without those that only the cloud knows, so a plan against it
+shows some differences that no real state has. Two plans against one state are compared: differences
+that both show come from the state.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,23 +18,23 @@ from infra.ops.synth import synthesise
 
 Plan = Mapping[str, Any]
 Change = dict[str, Any]
-# Terraform demands one and compares it with nothing here; constant, so that a state is the same in
-# every run.
+# Terraform requires a lineage, and compares it with nothing here. It is constant, so that a state
+# is the same in every run.
 LINEAGE = "00000000-0000-0000-0000-000000000000"
-# Kinds whose name the cloud gives, and which others may refer to: a list may not hold a null in its
-# place.
+# The cloud chooses the names of these kinds. Others refer to them, and a list must not hold a null
+# instead.
 NAMED_BY_GOOGLE = (
     "google_monitoring_notification_channel",
     "google_monitoring_alert_policy",
     "google_billing_budget",
 )
 
-# Attributes of no fixed type: a state names the type with the value.
+# These attributes have no fixed type: a state names the type with the value.
 OF_ANY_TYPE = {"terraform_data": ("input", "triggers_replace")}
 
 
-def state_of(plan: Plan) -> dict[str, Any]:
-    """Terraform's state, version 4, in which everything that `plan` creates exists."""
+def make_state(plan: Plan) -> dict[str, Any]:
+    """Make Terraform's state, version 4, in which everything that `plan` creates exists."""
     planned = plan["planned_values"]["root_module"].get("resources", [])
     return {
         "version": 4,
@@ -44,18 +42,17 @@ def state_of(plan: Plan) -> dict[str, Any]:
         "serial": 1,
         "lineage": LINEAGE,
         "outputs": {},
-        "resources": [_recorded(resource) for resource in planned],
+        "resources": [_to_state(resource) for resource in planned],
     }
 
 
-def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
+def _to_state(resource: Mapping[str, Any]) -> dict[str, Any]:
     unknown = ("id", "name") if resource["type"] in NAMED_BY_GOOGLE else ("id",)
     attributes = dict.fromkeys(unknown, resource["address"]) | resource["values"]
     for name in OF_ANY_TYPE.get(resource["type"], ()):
         if isinstance(attributes.get(name), str):
             attributes[name] = {"value": attributes[name], "type": "string"}
-    # Without the version the provider would upgrade the attributes from a schema that they never
-    # had.
+    # Without the version the provider would upgrade the attributes from an older schema.
     instance = {
         "schema_version": resource["schema_version"],
         "attributes": attributes,
@@ -70,8 +67,8 @@ def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def unprotected(stack: Path) -> dict[str, Any]:
-    """The configuration of a synthesised stack without its protections."""
+def remove_protections(stack: Path) -> dict[str, Any]:
+    """Return the configuration of a synthesised stack without its protections."""
     configuration = json.loads((stack / "cdk.tf.json").read_text())
     for resources in configuration.get("resource", {}).values():
         for resource in resources.values():
@@ -86,7 +83,10 @@ def plan_against(
     *options: str,
     initialised: Path | None = None,
 ) -> Plan:
-    """The plan of a configuration as Terraform reads it, protections included."""
+    """Plan a configuration against a state, in `folder`, as Terraform reads both.
+
+    `initialised`: a folder with the same providers, whose `init` is reused.
+    """
     (folder / "cdk.tf.json").write_text(json.dumps(configuration))
     (folder / "recorded.tfstate").write_text(json.dumps(state))
     (folder / "backend_override.tf.json").write_text(json.dumps(EMPTY_STATE))
@@ -95,65 +95,70 @@ def plan_against(
         take_over(initialised, folder)
     else:
         init.run(folder, "init", "-no-color", "-reconfigure")
-    run = engine.cut_off(init)
+    run = engine.isolate(init)
     # The recorded resources exist nowhere: a refresh would ask the cloud for each of them.
     run.run(folder, "plan", "-no-color", "-refresh=false", "-lock=false", "-out=plan", *options)
     return json.loads(run.run(folder, "show", "-json", "plan"))
 
 
 Effect = tuple[str, str]
-"""destroyed, replaced, changed or created; and the line that says of what."""
+"""One of destroyed, replaced, changed or created; and the line that describes it."""
 
 
-def effects(environment: str, root: Path, other: Path, folder: Path) -> list[Effect]:
-    """Of `other` on what `root` deployed. Needs the provider of this checkout, and of `other` if it
-    pins another.
+def effects(
+    environment: str,
+    root: Path,
+    other: Path,
+    folder: Path,
+) -> list[Effect]:
+    """Return the effects of the code in `other` on what the code in `root` deployed.
+
+    Needs the provider of this checkout, and that of `other` if it pins another.
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
-        sides = [
-            pool.submit(
-                synthesise,
-                environment,
-                folder / side,
-                local_state=True,
-                root=at,
+        current = pool.submit(synthesise, environment, folder / "now", local_state=True, root=root)
+        merged = pool.submit(synthesise, environment, folder / "then", local_state=True, root=other)
+        now = current.result()
+        then = merged.result()
+        # Equal configurations need no plan: most merges change one stack, or none.
+        stacks = []
+        changed: dict[str, Path] = {}
+        for stack in now | then:
+            if not _is_equal(now.get(stack), then.get(stack)):
+                stacks.append(stack)
+                if stack in now:
+                    changed[stack] = now[stack]
+        files = plan_stacks(changed, folder / "plans")
+        comparisons = []
+        for stack in stacks:
+            plan = json.loads(files[stack].read_text()) if stack in files else None
+            comparisons.append(
+                pool.submit(_compare, stack, now.get(stack), then.get(stack), plan, folder)
             )
-            for side, at in (("now", root), ("then", other))
-        ]
-        now, then = (side.result() for side in sides)
-        # What both sides write the same way needs no plan: most merges touch one stack, or none.
-        stacks = [
-            s
-            for s in [*now, *(s for s in then if s not in now)]
-            if not _same(now.get(s), then.get(s))
-        ]
-        touched = {stack: path for stack, path in now.items() if stack in stacks}
-        plans = {
-            stack: json.loads(file.read_text())
-            for stack, file in plan_stacks(touched, folder / "plans").items()
-        }
-        running = [
-            pool.submit(_stack, s, now.get(s), then.get(s), plans.get(s), folder) for s in stacks
-        ]
-        return [effect for stack in running for effect in stack.result()]
+        all_effects: list[Effect] = []
+        for comparison in comparisons:
+            all_effects += comparison.result()
+        return all_effects
 
 
-def _same(now: Path | None, then: Path | None) -> bool:
-    return now is not None and then is not None and _configuration(now) == _configuration(then)
+def _is_equal(now: Path | None, then: Path | None) -> bool:
+    if now is None or then is None:
+        return False
+    return _configuration(now) == _configuration(then)
 
 
 def _configuration(stack: Path) -> dict[str, Any]:
-    """Without the backend, which names the folder of its checkout."""
-    read = json.loads((stack / "cdk.tf.json").read_text())
-    read["terraform"].pop("backend", None)
-    return read
+    """Read a stack, without the backend, which names the folder of its checkout."""
+    configuration = json.loads((stack / "cdk.tf.json").read_text())
+    configuration["terraform"].pop("backend", None)
+    return configuration
 
 
 def _providers(stack: Path) -> object:
     return _configuration(stack)["terraform"]["required_providers"]
 
 
-def _stack(
+def _compare(
     stack: str,
     now: Path | None,
     then: Path | None,
@@ -165,54 +170,60 @@ def _stack(
     if then is None:
         planned = plan["planned_values"]["root_module"].get("resources", [])
         return [("destroyed", f"{stack} {resource['address']}") for resource in planned]
-    state = state_of(plan)
-    known = now if _providers(now) == _providers(then) else None
-    before = _replanned(now, state, folder / "replay-now" / stack, now)
-    after = _replanned(then, state, folder / "replay-then" / stack, known)
-    return [
-        effect
-        for address, change in after.items()
-        for effect in _effect(f"{stack} {address}", change, before.get(address, {}))
-    ]
+    state = make_state(plan)
+    initialised = now if _providers(now) == _providers(then) else None
+    before = _plan_stack(now, state, folder / "replay-now" / stack, now)
+    after = _plan_stack(then, state, folder / "replay-then" / stack, initialised)
+    stack_effects: list[Effect] = []
+    for address, change in after.items():
+        stack_effects += _effect(f"{stack} {address}", change, before.get(address, {}))
+    return stack_effects
 
 
-def _replanned(
+def _plan_stack(
     stack: Path,
     state: Mapping[str, Any],
     folder: Path,
     initialised: Path | None,
 ) -> dict[str, Change]:
-    """Address -> change. Without protections: a protected resource that must go is shown, and does
-    not end the plan.
+    """Return address -> change. Without protections, the plan shows the destroy of a protected
+    resource instead of failing.
     """
     folder.mkdir(parents=True)
-    plan = plan_against(unprotected(stack), state, folder, initialised=initialised)
-    return {c["address"]: c["change"] for c in plan["resource_changes"]}
+    plan = plan_against(remove_protections(stack), state, folder, initialised=initialised)
+    return {resource["address"]: resource["change"] for resource in plan["resource_changes"]}
 
 
-def _effect(where: str, change: Change, before: Change) -> Iterator[Effect]:
-    """Only what the other side does and this side does not: a state made from a plan has gaps that
-    both show.
+def _effect(resource: str, change: Change, before: Change) -> list[Effect]:
+    """Describe what the other side changes and this side does not: both show the gaps of a state
+    that is made from a plan.
     """
-    actions = change["actions"]
-    if actions == ["delete"]:
-        yield ("destroyed", where)
-    elif actions == ["create"]:
-        yield ("created", where)
-    # A state made from planned values forces some replacements of its own; both sides show those.
-    elif forced := sorted(forcing(change) - forcing(before)):
-        yield ("replaced", f"{where}: {', '.join(forced)}")
-    elif different := differing(change.get("after") or {}, before.get("after") or {}):
-        yield ("changed", f"{where}: {', '.join(different)}")
+    if change["actions"] == ["delete"]:
+        return [("destroyed", resource)]
+    if change["actions"] == ["create"]:
+        return [("created", resource)]
+    forcing = sorted(list_forcing(change) - list_forcing(before))
+    if forcing:
+        return [("replaced", f"{resource}: {', '.join(forcing)}")]
+    attributes = list_differences(change.get("after") or {}, before.get("after") or {})
+    if attributes:
+        return [("changed", f"{resource}: {', '.join(attributes)}")]
+    return []
 
 
-def forcing(change: Change) -> set[str]:
-    """Attributes that force a replacement, as `node_config.oauth_scopes`."""
-    return {
-        ".".join(str(part) for part in path if not isinstance(part, int))
-        for path in change.get("replace_paths", [])
-    }
+def list_forcing(change: Change) -> set[str]:
+    """Return the attributes that force a replacement, as `node_config.oauth_scopes`."""
+    attributes = set()
+    for path in change.get("replace_paths", []):
+        names = [part for part in path if not isinstance(part, int)]
+        attributes.add(".".join(names))
+    return attributes
 
 
-def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    return sorted(key for key in one | other if one.get(key) != other.get(key))
+def list_differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the keys whose values differ."""
+    keys = []
+    for key in before | after:
+        if before.get(key) != after.get(key):
+            keys.append(key)
+    return sorted(keys)

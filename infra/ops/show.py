@@ -1,16 +1,17 @@
-"""What the commands print, as a table or as one JSON object."""
+"""Prints the results of the commands, as a table or as one JSON object."""
 
 from dataclasses import asdict
 
 from holdfast.support.tables import print_json, print_table
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.vocabulary.pools import Pool
 from infra.contract.names import AREAS
-from infra.environments import Environment, placeholders, source_of
+from infra.environments import Environment, placeholders, source_path
 from infra.environments.checks import PLACEHOLDER
 from infra.ops.leftovers import Leftover
 from infra.ops.plan import Change, counts
 from infra.rules import RULES, Finding, judge_environment
-from infra.specs.outputs import outputs as outputs_of
+from infra.specs import outputs as specs_outputs
 
 
 def plan(
@@ -20,131 +21,152 @@ def plan(
     full: bool,
     as_json: bool,
 ) -> None:
-    """Destroys and replacements first, since they are what a reader must not miss; then what breaks
-    a rule.
+    """Print destroys and replacements first, since a reader must not miss them; then broken rules,
+    then counts.
     """
-    everything = [change for changes in stacks.values() for change in changes]
-    losses = [c for c in everything if c.destroys]
+    all_changes: list[Change] = []
+    for changes in stacks.values():
+        all_changes += changes
+    losses = [change for change in all_changes if change.destroys]
     if as_json:
         print_json(
             "plan",
-            destroys=[c.address for c in losses],
-            findings=[asdict(found) for found in findings],
-            counts=counts(everything),
+            destroys=[change.address for change in losses],
+            findings=[asdict(finding) for finding in findings],
+            counts=counts(all_changes),
             stacks={stack: counts(changes) for stack, changes in stacks.items()},
         )
         return
     for change in losses:
         print(f"{'REPLACE' if 'create' in change.actions else 'DESTROY'}  {change.address}")
-    for found in findings:
-        print(f"BROKEN   [{found.rule}] {found.where}: got {found.got}; allowed: {found.allowed}")
+    for finding in findings:
+        value = f"got {finding.got}; allowed: {finding.allowed}"
+        print(f"BROKEN   [{finding.rule}] {finding.where}: {value}")
     for stack, changes in stacks.items():
-        print_table([stack, ""], [*counts(changes).items(), ("total", len(changes))])
+        rows = [*counts(changes).items(), ("total", len(changes))]
+        print_table([stack, ""], rows)
         print()
     if full:
-        print_table(["ACTION", "ADDRESS"], [("/".join(c.actions), c.address) for c in everything])
+        rows = [("/".join(change.actions), change.address) for change in all_changes]
+        print_table(["ACTION", "ADDRESS"], rows)
     print(
-        f"{len(everything)} changes, {len(losses)} destroy or replace, {len(findings)} rules broken"
+        f"{len(all_changes)} changes, {len(losses)} destroy or replace,"
+        f" {len(findings)} rules broken"
     )
 
 
-def leftovers(found: list[Leftover], as_json: bool) -> int:
-    bills = [item for item in found if item.bills]
+def leftovers(items: list[Leftover], as_json: bool) -> int:
+    """Print leftovers. Returns the exit code: resources that cost nothing are no finding, since a
+    forgotten firewall rule must not fail a clean destroy.
+    """
+    bills = sum(item.bills for item in items)
     if as_json:
-        print_json("leftovers", found=[asdict(item) for item in found], bills=len(bills))
+        print_json("leftovers", found=[asdict(item) for item in items], bills=bills)
     else:
-        columns = ["KIND", "NAME", "WHERE", "BILLS", "REMOVE WITH"]
-        print_table(
-            columns,
-            [(i.kind, i.name, i.where, "yes" if i.bills else "no", i.remove) for i in found],
-        )
-        print(f"{len(found)} left, {len(bills)} of them bill")
-    # What costs nothing is shown and is no finding: a forgotten firewall rule must not fail a clean
-    # destroy.
+        rows = []
+        for item in items:
+            answer = "yes" if item.bills else "no"
+            rows.append((item.kind, item.name, item.where, answer, item.remove))
+        print_table(["KIND", "NAME", "WHERE", "BILLS", "REMOVE WITH"], rows)
+        print(f"{len(items)} left, {bills} of them bill")
     return EXIT_FINDINGS if bills else EXIT_DONE
 
 
 def rules(as_json: bool) -> None:
-    rows = [(r.id, r.title, r.reason, r.source) for r in RULES.values()]
+    """Print all rules with reason and source."""
+    items = []
+    for rule in RULES.values():
+        item = {
+            "id": rule.id,
+            "title": rule.title,
+            "reason": rule.reason,
+            "source": rule.source,
+        }
+        items.append(item)
     if as_json:
-        keys = ("id", "title", "reason", "source")
-        print_json("rules", rules=[dict(zip(keys, row, strict=True)) for row in rows])
+        print_json("rules", rules=items)
     else:
+        rows = [list(item.values()) for item in items]
         print_table(("RULE", "WHAT HOLDS", "OTHERWISE", "SOURCE"), rows)
 
 
 def check(environment: Environment, as_json: bool) -> int:
-    """Judge the environment before Terraform starts. The exit code: 0 when it may be deployed as it
-    is.
+    """Check the environment before Terraform starts. Returns the exit code: 0 if it may be deployed
+    as it is.
 
-    A CHANGE-ME breaks no rule: "valid, but not ready to deploy" is a state of its own.
+    A CHANGE-ME breaks no rule: the state is then "valid, but not ready to deploy".
     """
     findings = judge_environment(environment)
-    open_fields = placeholders(environment)
-    state = "broken" if findings else "not settled" if open_fields else "right"
+    fields = placeholders(environment)
+    state = _state(findings, fields)
     if as_json:
-        found = [asdict(finding) for finding in findings]
         print_json(
             "check",
             environment=environment.name,
             state=state,
             rules=len(RULES),
-            findings=found,
-            placeholders=open_fields,
+            findings=[asdict(finding) for finding in findings],
+            placeholders=fields,
         )
     else:
-        still = []
-        for field in open_fields:
-            still.append(f"{source_of(environment.name)}: {field} is still {PLACEHOLDER}")
-        for line in [*map(lines, findings), *still]:
-            print(line)
-        counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
-        print(
-            f"{environment.name}: {counted}:"
-            f" {'valid, but not ready to deploy' if state == 'not settled' else state}"
-        )
+        for finding in findings:
+            print(lines(finding))
+        for field in fields:
+            print(f"{source_path(environment.name)}: {field} is still {PLACEHOLDER}")
+        numbers = f"{len(RULES)} rules, {len(findings)} findings, {len(fields)} placeholders"
+        result = "valid, but not ready to deploy" if state == "not settled" else state
+        print(f"{environment.name}: {numbers}: {result}")
     return EXIT_DONE if state == "right" else EXIT_FINDINGS
 
 
-def lines(found: Finding) -> str:
+def _state(findings: list[Finding], fields: list[str]) -> str:
+    if findings:
+        return "broken"
+    return "not settled" if fields else "right"
+
+
+def lines(finding: Finding) -> str:
+    """Return the four lines of a finding."""
     return (
-        f"{found.where} [{found.rule}]\n  got:     {found.got}\n  allowed: {found.allowed}\n  fix: "
-        f"    {found.fix}"
+        f"{finding.where} [{finding.rule}]\n"
+        f"  got:     {finding.got}\n"
+        f"  allowed: {finding.allowed}\n"
+        f"  fix:     {finding.fix}"
     )
 
 
 def outputs(environment: Environment, as_json: bool = False) -> None:
-    """What people need after a deployment, from the environment alone. `cdktf output` reads what is
-    deployed.
+    """Print what people need after a deployment, from the environment alone. `cdktf output` reads
+    the deployed values.
     """
-    by_area = outputs_of(environment)
-    # What is typed next comes first.
-    found = {name: value for area in ("cluster", *AREAS) for name, value in by_area[area].items()}
-    pools = _pools(environment)
+    by_area = specs_outputs.outputs(environment)
+    values: dict[str, str] = {}
+    # The first lines have the command that people type next.
+    for area in ("cluster", *AREAS):
+        values |= by_area[area]
+    pools = [_describe_pool(pool) for pool in environment.pools()]
     if as_json:
         print_json(
             "outputs",
             environment=environment.name,
-            outputs=found,
+            outputs=values,
             pools=pools,
         )
     else:
-        print_table(("OUTPUT", "VALUE"), list(found.items()))
+        print_table(("OUTPUT", "VALUE"), list(values.items()))
         print()
-        print_table([key.upper() for key in pools[0]], [list(pool.values()) for pool in pools])
+        columns = [key.upper() for key in pools[0]]
+        print_table(columns, [list(pool.values()) for pool in pools])
 
 
-def _pools(environment: Environment) -> list[dict[str, str]]:
-    return [
-        {
-            "pool": p.name,
-            "role": p.role.value,
-            "capacity": p.capacity.value,
-            "machine": p.machine_type,
-            "gpus": f"{p.gpus_per_node} x {p.accelerator}" if p.gpus_per_node else "",
-            "nodes": f"{p.min_nodes}..{p.max_nodes}",
-            "window": f"{p.window.pod_s} s" if p.interruptible else "",
-            "taints": ", ".join(str(t) for t in p.taints),
-        }
-        for p in environment.pools()
-    ]
+def _describe_pool(pool: Pool) -> dict[str, str]:
+    return {
+        "pool": pool.name,
+        "role": pool.role.value,
+        "capacity": pool.capacity.value,
+        "machine": pool.machine_type,
+        "gpus": f"{pool.gpus_per_node} x {pool.accelerator}" if pool.gpus_per_node else "",
+        "nodes": f"{pool.min_nodes}..{pool.max_nodes}",
+        "window": f"{pool.window.pod_s} s" if pool.interruptible else "",
+        "taints": ", ".join(str(taint) for taint in pool.taints),
+    }

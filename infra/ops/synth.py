@@ -1,4 +1,4 @@
-"""Synthesise environments in a process of their own."""
+"""Synthesises environments in separate processes."""
 
 import json
 import os
@@ -13,15 +13,15 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = Path("workloads/library")
 
 
-def variables_of(root: Path) -> dict[str, str]:
-    """For a process of the code in `root`."""
-    # What is installed is this checkout's library: another revision would be judged by the
-    # constants of this one.
-    return {
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(root / LIBRARY), os.environ.get("PYTHONPATH")])
-        )
-    }
+def library_variables(root: Path) -> dict[str, str]:
+    """Return the variables with which a process imports the library of `root`, not the installed
+    one of this checkout.
+    """
+    folders = [str(root / LIBRARY)]
+    inherited = os.environ.get("PYTHONPATH")
+    if inherited:
+        folders.append(inherited)
+    return {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def synthesise(
@@ -31,33 +31,31 @@ def synthesise(
     local_state: bool,
     root: Path = ROOT,
 ) -> dict[str, Path]:
-    """Stack name -> folder with its cdk.tf.json, in the order of deployment."""
+    """Return stack -> folder with its cdk.tf.json, in the order of deployment.
+
+    `root` may hold another revision, whose modules would mix with the imported ones: so the
+    synthesis is another process. Raises Unjudged with its output if it fails.
+    """
     variables = {
         "HOLDFAST_ENV": name,
         "CDKTF_OUTDIR": str(out.resolve()),
-        **variables_of(root),
+        **library_variables(root),
     }
     if local_state:
-        # Also what lets a CHANGE-ME be planned (infra/decisions/0011).
+        # With local state, fields may be CHANGE-ME (infra/decisions/0011).
         variables["HOLDFAST_STATE"] = "local"
-    # `root` may hold another revision: two of them imported into one process would mix their
-    # modules.
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "infra.main"],
         cwd=root,
         env=os.environ | variables,
         capture_output=True,
         text=True,
     )
-    if done.returncode != 0:
-        raise Unjudged(
-            f"synthesis of {name} failed:\n{(done.stdout + done.stderr).strip()[-4000:]}"
-        )
+    if process.returncode != 0:
+        output = (process.stdout + process.stderr).strip()
+        raise Unjudged(f"synthesis of {name} failed:\n{output[-4000:]}")
     stacks = json.loads((out / "manifest.json").read_text())["stacks"]
-    order = {stack: place for place, stack in enumerate(names.stacks(name))}
-    # Another revision may have stacks that this one does not know: last, they are compared and
-    # never deployed.
-    return {
-        s: out / stacks[s]["workingDirectory"]
-        for s in sorted(stacks, key=lambda s: order.get(s, len(order)))
-    }
+    order = [stack for stack in names.stacks(name) if stack in stacks]
+    # Another revision may have other stacks: they are compared, but never deployed.
+    order += [stack for stack in stacks if stack not in order]
+    return {stack: out / stacks[stack]["workingDirectory"] for stack in order}

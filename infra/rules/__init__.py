@@ -1,7 +1,7 @@
-"""What must hold of an environment and of its plan, beyond what the provider checks.
+"""Rules for an environment and for its plan, beyond what the provider checks.
 
-Judged before Terraform starts, and again on the real plan. Which kind of rule lives where:
-infra/decisions/0009.
+They are applied before Terraform starts, and again to the real plan. infra/decisions/0009 says
+which kind of rule lives where.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.support.errors import InputError
-from infra.environments import Environment, source_of
+from infra.environments import Environment, source_path
 from infra.rules import (
     alerts,
     autoprovisioning,
@@ -19,6 +19,7 @@ from infra.rules import (
     network,
     pools,
     refusals,
+    replacement,
     services,
     whole,
 )
@@ -46,12 +47,18 @@ MODULES = (
     identity,
     services,
     alerts,
+    replacement,
     whole,
 )
 
 
 def judge(facts: Facts) -> list[Finding]:
-    return [replace(found, rule=rule.id) for rule in RULES.values() for found in rule.check(facts)]
+    """Return what breaks a rule, rule by rule."""
+    findings = []
+    for rule in RULES.values():
+        for finding in rule.check(facts):
+            findings.append(replace(finding, rule=rule.id))
+    return findings
 
 
 def judge_environment(environment: Environment) -> list[Finding]:
@@ -65,9 +72,8 @@ def judge_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) ->
 def require_clean(environment: Environment) -> None:
     """Raise the first finding as an InputError."""
     for finding in judge_environment(environment):
-        what = f"{source_of(environment.name)}: {finding.where} [{finding.rule}]"
         raise InputError(
-            what,
+            f"{source_path(environment.name)}: {finding.where} [{finding.rule}]",
             got=finding.got,
             allowed=finding.allowed,
             fix=finding.fix,

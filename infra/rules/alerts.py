@@ -1,27 +1,33 @@
-"""Alert policies, as far as the provider lets nonsense through. That they fire is tested in
-monitoring.
+"""Rules for alert policies whose mistakes the provider accepts. Tests of monitoring show that the
+alerts fire.
 """
 
 import re
 from collections.abc import Iterator
 
 from holdfast.support.values import duration_s
-from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
+from infra.rules.model import Facts, Finding, PlannedResource, environment_finding, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 POLICY = "google_monitoring_alert_policy"
 STEP_S = 30
+BRACKETS = ("()", "[]", "{}")
+MAX_S = {"duration": 3_600, "evaluation_interval": 300}
 
 
-def _queries(facts: Facts) -> list[PlannedResource]:
-    """Every PromQL condition."""
-    conditions = []
+def _iter_queries(facts: Facts) -> Iterator[PlannedResource]:
+    """Yield the PromQL block of every condition."""
     for policy in facts.of(POLICY):
         for condition in policy.blocks("conditions"):
-            conditions.append(condition)
-    return [
-        query for each in conditions for query in each.blocks("condition_prometheus_query_language")
-    ]
+            yield from condition.blocks("condition_prometheus_query_language")
+
+
+def _has_balanced_brackets(query: str) -> bool:
+    """Tell whether brackets match in number and no quote is open, strings left out."""
+    code = re.sub(r'"(?:[^"\\]|\\.)*"', "", query)
+    if '"' in code or not code.strip():
+        return False
+    return all(code.count(opening) == code.count(closing) for opening, closing in BRACKETS)
 
 
 @rule(
@@ -35,40 +41,43 @@ def alert_durations(facts: Facts) -> Iterator[Finding]:
     """Every alert fires within an hour and is evaluated at least every five minutes, in multiples
     of 30 s.
     """
-    for query in _queries(facts):
-        for path, most in (("duration", 3_600), ("evaluation_interval", 300)):
+    for query in _iter_queries(facts):
+        for path, limit in MAX_S.items():
             text = query.get(path)
             seconds = duration_s(str(text), "s")
-            if text is not None and (seconds is None or seconds % STEP_S or seconds > most):
-                yield query.finding(path, f"a multiple of 30s up to {most}s", "correct it")
+            if text is not None and (seconds is None or seconds % STEP_S or seconds > limit):
+                yield query.finding(path, f"a multiple of 30s up to {limit}s", "correct it")
 
 
 @rule(reason="the plan accepts broken PromQL, the apply fails", source=PROVIDER)
 def alert_queries_balance(facts: Facts) -> Iterator[Finding]:
     """Alert queries have balanced brackets and quotes."""
-    for query in _queries(facts):
-        text = re.sub(r'"(?:[^"\\]|\\.)*"', "", str(query.get("query")))
-        if (
-            '"' in text
-            or any(text.count(a) != text.count(b) for a, b in ("()", "[]", "{}"))
-            or not text.strip()
-        ):
+    for query in _iter_queries(facts):
+        if not _has_balanced_brackets(str(query.get("query"))):
             yield query.finding("query", "balanced PromQL", "correct the expression")
 
 
 @rule(reason="otherwise an alert has no recipient", source="Cloud Monitoring documentation")
 def alerts_are_on_and_heard(facts: Facts) -> Iterator[Finding]:
     """Every alert is enabled and has a channel; a production environment names the recipients."""
-    asked = facts.environment.alerts
-    if facts.environment.production and not (asked.emails or asked.channels):
-        yield of_environment(
-            facts.environment, "alerts", "no recipient", "emails or channels", "name who is on call"
+    alerts = facts.environment.alerts
+    has_recipient = bool(alerts.emails or alerts.channels)
+    if facts.environment.production and not has_recipient:
+        yield environment_finding(
+            facts.environment,
+            "alerts",
+            "no recipient",
+            "emails or channels",
+            "name who is on call",
         )
     for policy in facts.of(POLICY):
         if policy.get("enabled") is False:
             yield policy.finding("enabled", "True", "delete the alert, or enable it")
         # A plan knows the names of new channels only after apply.
-        if "notification_channels" in policy.values and not (asked.emails or asked.channels):
+        if "notification_channels" in policy.values and not has_recipient:
             yield policy.finding(
-                "notification_channels", "at least one", "set alerts.emails", "none"
+                "notification_channels",
+                "at least one",
+                "set alerts.emails",
+                "none",
             )

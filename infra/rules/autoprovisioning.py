@@ -1,14 +1,15 @@
-"""Node auto-provisioning: caps that bound the spend, and defaults that are as safe as the pools'.
+"""Rules for node auto-provisioning: caps bound the cost, defaults are as safe as those of pools.
 
 GKE compares the caps with all nodes of the cluster, manual pools included. A cap of 8 L4 with a
 Spot pool of 24 stops the pool at 8 and leaves nothing for flex-start; the pods say only that no
 scale-up is possible. So the caps must cover every pool at its maximum.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
-from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
+from infra.rules.model import Facts, Finding, PlannedResource, environment_finding, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 LIMITS = "cluster_autoscaling.resource_limits"
@@ -29,10 +30,12 @@ def _limits(cluster: PlannedResource) -> dict[str, PlannedResource]:
 def nap_caps_present(facts: Facts) -> Iterator[Finding]:
     """Auto-provisioning has a limit for at least one accelerator."""
     if not facts.environment.auto_provisioning.accelerators:
-        field = "auto_provisioning.accelerators"
-        fix = "add an AcceleratorCap"
-        yield of_environment(
-            facts.environment, field, "()", f"caps for {', '.join(ACCELERATORS)}", fix
+        yield environment_finding(
+            facts.environment,
+            "auto_provisioning.accelerators",
+            "()",
+            f"caps for {', '.join(ACCELERATORS)}",
+            "add an AcceleratorCap",
         )
 
 
@@ -58,22 +61,25 @@ def nap_caps_finite(facts: Facts) -> Iterator[Finding]:
 )
 def nap_caps_cover_pools(facts: Facts) -> Iterator[Finding]:
     """The limits allow every pool to reach its maximum."""
-    needed: dict[str, int] = {}
-    for pool in facts.pools():
-        machine = MACHINE_TYPES.get(str(pool.get("node_config.machine_type")))
-        nodes = pool.get("autoscaling.total_max_node_count", 0)
-        if machine:
-            parts = {
-                "cpu": machine.vcpus,
-                "memory": machine.memory_gib,
-                machine.accelerator: machine.gpus,
-            }
-            needed = {k: needed.get(k, 0) + nodes * parts.get(k, 0) for k in needed | parts}
+    totals = _sum_pools(facts)
     for cluster in facts.cluster():
         for name, limit in _limits(cluster).items():
-            if limit.get("maximum", 0) < needed.get(name, 0):
-                allowed = f"at least {needed[name]:,}"
-                got = limit.get("maximum")
-                yield cluster.finding(
-                    f"{LIMITS}[{name}]", allowed, "raise the limit or lower max_nodes", got
-                )
+            maximum = limit.get("maximum", 0)
+            if maximum < totals[name]:
+                allowed = f"at least {totals[name]:,}"
+                fix = "raise the limit or lower max_nodes"
+                yield cluster.finding(f"{LIMITS}[{name}]", allowed, fix, maximum)
+
+
+def _sum_pools(facts: Facts) -> Counter[str]:
+    """Return vCPUs, GiB of memory and GPUs by accelerator of all pools at their maximum."""
+    totals: Counter[str] = Counter()
+    for pool in facts.pools():
+        machine = MACHINE_TYPES.get(str(pool.get("node_config.machine_type")))
+        if machine is None:
+            continue
+        nodes = pool.get("autoscaling.total_max_node_count", 0)
+        totals["cpu"] += nodes * machine.vcpus
+        totals["memory"] += nodes * machine.memory_gib
+        totals[machine.accelerator] += nodes * machine.gpus
+    return totals

@@ -1,5 +1,5 @@
-"""Which jobs a node pool can take: what they select and tolerate against the labels and taints of
-its nodes.
+"""Rules on the jobs that a node pool can take: the labels that they select and the taints that they
+tolerate, against those of its nodes.
 """
 
 from collections.abc import Iterator
@@ -22,29 +22,37 @@ FLEX_START = "https://cloud.google.com/kubernetes-engine/docs/how-to/provisionin
 
 
 def node_labels(pool: PlannedResource) -> dict[str, str]:
-    """Of the pool's nodes, as planned: its own labels and those that GKE adds and jobs select."""
+    """Return the labels of a planned pool's nodes: its own, and those of GKE that jobs select."""
     labels = dict(pool.get("node_config.labels") or {})
     for gpu in pool.blocks("node_config.guest_accelerator"):
         labels[LABEL_ACCELERATOR] = str(gpu.get("type"))
         driver = gpu.get("gpu_driver_installation_config.gpu_driver_version")
-        labels |= {LABEL_DRIVER: str(driver).lower()} if driver else {}
-    for label, path in (
-        (LABEL_SPOT, "node_config.spot"),
-        (LABEL_FLEX_START, "node_config.flex_start"),
-    ):
-        labels |= {label: "true"} if pool.get(path) else {}
+        if driver:
+            labels[LABEL_DRIVER] = str(driver).lower()
+    if pool.get("node_config.spot"):
+        labels[LABEL_SPOT] = "true"
+    if pool.get("node_config.flex_start"):
+        labels[LABEL_FLEX_START] = "true"
     return labels
 
 
-def node_taints(pool: PlannedResource) -> set[tuple[str, str]]:
-    """Key and value of each taint of the pool's nodes, as planned, with the one that GKE adds to
-    queued pools.
+Pair = tuple[str, str]
+"""Key and value of a taint."""
+
+
+def node_taints(pool: PlannedResource) -> set[Pair]:
+    """Return key and value of each taint of a planned pool's nodes, including the one that GKE adds
+    to queued pools.
     """
-    taints = {(str(t.get("key")), str(t.get("value"))) for t in pool.blocks("node_config.taint")}
-    return taints | (_pairs(QUEUED_TAINT) if pool.get("queued_provisioning.enabled") else set())
+    taints: set[Pair] = set()
+    for block in pool.blocks("node_config.taint"):
+        taints.add((str(block.get("key")), str(block.get("value"))))
+    if pool.get("queued_provisioning.enabled"):
+        taints |= _pairs(QUEUED_TAINT)
+    return taints
 
 
-def _pairs(*taints: Taint) -> set[tuple[str, str]]:
+def _pairs(*taints: Taint) -> set[Pair]:
     return {(taint.key, taint.value) for taint in taints}
 
 
@@ -57,38 +65,52 @@ def _pairs(*taints: Taint) -> set[tuple[str, str]]:
 )
 def pools_have_jobs(facts: Facts) -> Iterator[Finding]:
     """Jobs of the platform can use each GPU pool of the roles training and batch."""
-    stated = {pool.name: pool for pool in facts.environment.pools()}
     for pool in facts.pools("gpu"):
         labels = node_labels(pool)
-        taints = node_taints(pool)
-        spot = pool.get("node_config.spot")
-        flex = pool in facts.pools("flex")
-        if labels.get(LABEL_ROLE) not in (Role.TRAINING, Role.BATCH) or (spot and flex):
+        is_spot = pool.get("node_config.spot")
+        is_flex = pool in facts.pools("flex")
+        runs_jobs = labels.get(LABEL_ROLE) in (Role.TRAINING, Role.BATCH)
+        if not runs_jobs or (is_spot and is_flex):
             continue
-        if flex:
-            accelerator = labels[LABEL_ACCELERATOR]
-            wanted = flex_selector(accelerator)
-            queued = pool.get("queued_provisioning.enabled")
-            tolerated = _pairs(GPU_TAINT, QUEUED_TAINT) if queued else _pairs(GPU_TAINT)
-            if not facts.environment.auto_provisioning.cap(accelerator):
-                allowed = (
-                    f"a cap for {accelerator}: jobs are offered flex-start for GPUs that have one"
-                )
-                fix = "add an AcceleratorCap to auto_provisioning.accelerators"
-                yield pool.finding(
-                    "node_config.guest_accelerator", allowed, fix, f"{accelerator} without a cap"
-                )
+        accelerator = labels.get(LABEL_ACCELERATOR, "")
+        if is_flex and not facts.environment.auto_provisioning.cap(accelerator):
+            yield pool.finding(
+                "node_config.guest_accelerator",
+                f"a cap for {accelerator}: jobs are offered flex-start for GPUs that have one",
+                "add an AcceleratorCap to auto_provisioning.accelerators",
+                f"{accelerator} without a cap",
+            )
+        if is_flex:
+            selector, tolerated = _describe_flex_jobs(pool, accelerator)
         else:
-            known = stated.get(str(pool.get("name")))
-            wanted = known.selector() if known else {}
-            tolerated = _pairs(*known.taints) if known else set()
-        lacking = sorted(key for key, value in wanted.items() if labels.get(key) != value)
-        extra = sorted(key for key, _ in taints - tolerated)
-        if lacking or extra:
-            what = f"without {', '.join(lacking)}" if lacking else f"tainted {', '.join(extra)}"
+            selector, tolerated = _describe_pool_jobs(facts, pool)
+        missing = [key for key, value in selector.items() if labels.get(key) != value]
+        extra = [key for key, _ in node_taints(pool) - tolerated]
+        if missing or extra:
+            got = f"tainted {', '.join(sorted(extra))}"
+            if missing:
+                got = f"without {', '.join(sorted(missing))}"
             yield pool.finding(
                 "node_config",
                 "what jobs select and tolerate",
                 "use the group as it is planned",
-                what,
+                got,
             )
+
+
+JobsOfPool = tuple[dict[str, str], set[Pair]]
+"""The node labels that jobs select, and the taints that they tolerate."""
+
+
+def _describe_flex_jobs(pool: PlannedResource, accelerator: str) -> JobsOfPool:
+    tolerated = _pairs(GPU_TAINT)
+    if pool.get("queued_provisioning.enabled"):
+        tolerated |= _pairs(QUEUED_TAINT)
+    return flex_selector(accelerator), tolerated
+
+
+def _describe_pool_jobs(facts: Facts, planned: PlannedResource) -> JobsOfPool:
+    for pool in facts.environment.pools():
+        if pool.name == planned.get("name"):
+            return pool.selector(), _pairs(*pool.taints)
+    return {}, set()

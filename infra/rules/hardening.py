@@ -1,12 +1,12 @@
-"""Protections of cluster and nodes. Most hold everywhere; those that cost money or access hold in
-production.
+"""Rules on protections of cluster and nodes. Most hold everywhere; those that cost money or limit
+access hold in production.
 """
 
 from collections.abc import Iterator
 from itertools import chain
 
 from infra.rules.autoprovisioning import DEFAULTS
-from infra.rules.model import Facts, Finding, PlannedResource, each, rule
+from infra.rules.model import Facts, Finding, PlannedResource, check_value, rule
 from infra.rules.network import open_to_many
 
 MIN_MAINTENANCE_H = 48
@@ -34,8 +34,8 @@ KEYS = {
 }
 
 
-def _keys(facts: Facts) -> Iterator[tuple[PlannedResource, str, str]]:
-    """Resource, path, key; an empty key where none is stated."""
+def _iter_keys(facts: Facts) -> Iterator[tuple[PlannedResource, str, str]]:
+    """Yield resource, path and key; the key is empty where none is stated."""
     for kind, paths in KEYS.items():
         for resource in facts.of(kind):
             for path in paths:
@@ -59,46 +59,49 @@ def production_is_hardened(facts: Facts) -> Iterator[Finding]:
     """
     if not facts.environment.production:
         return
-    cluster = facts.cluster()
+    clusters = facts.cluster()
     path = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
-    yield from each(cluster, path, False, "set cluster.dns_endpoint_public to False")
-    yield from each(cluster, "database_encryption.state", "ENCRYPTED", "set security.kms_key")
+    yield from check_value(clusters, path, False, "set cluster.dns_endpoint_public to False")
+    path = "database_encryption.state"
+    yield from check_value(clusters, path, "ENCRYPTED", "set security.kms_key")
     path = "binary_authorization.evaluation_mode"
-    wanted = "PROJECT_SINGLETON_POLICY_ENFORCE"
-    yield from each(cluster, path, wanted, "set security.binary_authorization")
+    expected = "PROJECT_SINGLETON_POLICY_ENFORCE"
+    yield from check_value(clusters, path, expected, "set security.binary_authorization")
     policy = "linux_node_config.node_kernel_module_loading.policy"
+    expected = "ENFORCE_SIGNED_MODULES"
     fix = "set security.signed_kernel_modules"
-    yield from each(facts.pools("gpu"), f"node_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
-    yield from each(cluster, f"node_pool_auto_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
+    yield from check_value(facts.pools("gpu"), f"node_config.{policy}", expected, fix)
+    yield from check_value(clusters, f"node_pool_auto_config.{policy}", expected, fix)
     path = "authenticator_groups_config.security_group"
-    fix = "set security.rbac_security_group"
-    yield from (
-        one.finding(path, "gke-security-groups@DOMAIN", fix, "none")
-        for one in cluster
-        if not one.get(path)
-    )
-    subnets = [one for one in facts.of("google_compute_subnetwork") if not one.get("log_config")]
-    yield from (
-        one.finding("log_config", "a block", "set network.flow_logs to True", "none")
-        for one in subnets
-    )
+    for cluster in clusters:
+        if not cluster.get(path):
+            fix = "set security.rbac_security_group"
+            yield cluster.finding(path, "gke-security-groups@DOMAIN", fix, "none")
+    for subnet in facts.of("google_compute_subnetwork"):
+        if not subnet.get("log_config"):
+            fix = "set network.flow_logs to True"
+            yield subnet.finding("log_config", "a block", fix, "none")
 
 
 @rule(reason="Google's public ranges include every customer's machines", source="CIS GKE 5.6.3")
 def authorized_networks(facts: Facts) -> Iterator[Finding]:
     """Only authorized ranges reach the control plane; Google's public ranges do not."""
+    clusters = facts.cluster()
     path = "master_authorized_networks_config"
-    yield from each(
-        facts.cluster(), f"{path}.gcp_public_cidrs_access_enabled", False, "turn it off"
-    )
-    yield from each(
-        facts.cluster(), f"{path}.private_endpoint_enforcement_enabled", True, "turn it on"
-    )
-    for cluster in facts.cluster():
-        ranges = [str(block.get("cidr_block")) for block in cluster.blocks(f"{path}.cidr_blocks")]
+    public = f"{path}.gcp_public_cidrs_access_enabled"
+    enforced = f"{path}.private_endpoint_enforcement_enabled"
+    yield from check_value(clusters, public, False, "turn it off")
+    yield from check_value(clusters, enforced, True, "turn it on")
+    for cluster in clusters:
+        ranges = []
+        for block in cluster.blocks(f"{path}.cidr_blocks"):
+            ranges.append(str(block.get("cidr_block")))
         if open_to_many(ranges):
             yield cluster.finding(
-                f"{path}.cidr_blocks", "ranges of yours", "name narrower ranges", ", ".join(ranges)
+                f"{path}.cidr_blocks",
+                "ranges of yours",
+                "name narrower ranges",
+                ", ".join(ranges),
             )
 
 
@@ -109,9 +112,8 @@ def release_channel(facts: Facts) -> Iterator[Finding]:
         allowed = ("REGULAR", "STABLE")
     else:
         allowed = ("RAPID", "REGULAR", "STABLE")
-    yield from each(
-        facts.cluster(), "release_channel.channel", allowed, "set cluster.release_channel"
-    )
+    path = "release_channel.channel"
+    yield from check_value(facts.cluster(), path, allowed, "set cluster.release_channel")
 
 
 @rule(
@@ -125,10 +127,12 @@ def release_channel(facts: Facts) -> Iterator[Finding]:
 )
 def maintenance_is_possible(facts: Facts) -> Iterator[Finding]:
     """Maintenance has at least 48 hours in any 32 days."""
-    least = facts.environment.cluster.least_maintenance_h()
-    fix = "widen cluster.maintenance_days or the window"
-    for cluster in facts.cluster() if least < MIN_MAINTENANCE_H else ():
-        yield cluster.finding("maintenance_policy", "48 h in any 32 days", fix, f"{least:g} h")
+    hours = facts.environment.cluster.least_maintenance_h()
+    if hours >= MIN_MAINTENANCE_H:
+        return
+    for cluster in facts.cluster():
+        fix = "widen cluster.maintenance_days or the window"
+        yield cluster.finding("maintenance_policy", "48 h in any 32 days", fix, f"{hours:g} h")
 
 
 @rule(
@@ -137,21 +141,19 @@ def maintenance_is_possible(facts: Facts) -> Iterator[Finding]:
 )
 def metadata_server(facts: Facts) -> Iterator[Finding]:
     """Every pool uses the GKE metadata server for pod identities."""
+    nodes = chain(facts.pools(), facts.cluster())
     path = "node_config.workload_metadata_config.mode"
-    yield from each(
-        chain(facts.pools(), facts.cluster()), path, "GKE_METADATA", "state GKE_METADATA"
-    )
+    yield from check_value(nodes, path, "GKE_METADATA", "state GKE_METADATA")
 
 
 @rule(reason="the default account has Editor-like rights", source="CIS GKE 5.2.1")
 def node_service_account(facts: Facts) -> Iterator[Finding]:
     """Every pool runs as the node account, and auto-provisioned nodes too."""
-    wanted = facts.environment.service_account_email("nodes")
+    nodes = chain(facts.pools(), facts.cluster())
+    account = facts.environment.service_account_email("nodes")
     fix = "set the node account"
-    yield from each(
-        chain(facts.pools(), facts.cluster()), "node_config.service_account", wanted, fix
-    )
-    yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, fix)
+    yield from check_value(nodes, "node_config.service_account", account, fix)
+    yield from check_value(facts.cluster(), f"{DEFAULTS}.service_account", account, fix)
 
 
 @rule(
@@ -160,7 +162,9 @@ def node_service_account(facts: Facts) -> Iterator[Finding]:
 )
 def data_encrypted(facts: Facts) -> Iterator[Finding]:
     """In production, all stored data is encrypted with a customer-managed key."""
-    for resource, path, key in _keys(facts) if facts.environment.production else ():
+    if not facts.environment.production:
+        return
+    for resource, path, key in _iter_keys(facts):
         if not key:
             yield resource.finding(path, "a key", "set security.kms_key", "none")
 
@@ -171,10 +175,12 @@ def data_encrypted(facts: Facts) -> Iterator[Finding]:
 )
 def keys_are_near(facts: Facts) -> Iterator[Finding]:
     """Keys are in the region of the data that they encrypt."""
-    for resource, path, key in _keys(facts):
+    for resource, path, key in _iter_keys(facts):
         if key and f"/locations/{facts.environment.region}/" not in key:
             yield resource.finding(
-                path, f"a key in {facts.environment.region}", "set security.kms_key"
+                path,
+                f"a key in {facts.environment.region}",
+                "set security.kms_key",
             )
 
 
@@ -183,20 +189,16 @@ def keys_are_near(facts: Facts) -> Iterator[Finding]:
     source="Binary Authorization documentation on policies",
 )
 def image_policy_denies(facts: Facts) -> Iterator[Finding]:
-    """The image policy blocks images that it does not name, and names repositories, not registries."""
+    """The image policy blocks images that it does not name, and names repositories, not
+    registries.
+    """
     policies = facts.of("google_binary_authorization_policy")
-    yield from each(
-        policies,
-        "default_admission_rule.enforcement_mode",
-        "ENFORCED_BLOCK_AND_AUDIT_LOG",
-        "enforce it",
-    )
-    yield from each(
-        policies, "global_policy_evaluation_mode", "ENABLE", "admit GKE's system images"
-    )
-    yield from each(
-        policies, "default_admission_rule.evaluation_mode", DENIES, "deny images that are not named"
-    )
+    path = "default_admission_rule.enforcement_mode"
+    yield from check_value(policies, path, "ENFORCED_BLOCK_AND_AUDIT_LOG", "enforce it")
+    path = "global_policy_evaluation_mode"
+    yield from check_value(policies, path, "ENABLE", "admit GKE's system images")
+    path = "default_admission_rule.evaluation_mode"
+    yield from check_value(policies, path, DENIES, "deny images that are not named")
     for policy in policies:
         for block in policy.blocks("admission_whitelist_patterns"):
             pattern = str(block.get("name_pattern"))
@@ -205,12 +207,10 @@ def image_policy_denies(facts: Facts) -> Iterator[Finding]:
                 allowed = "REGISTRY/PROJECT/REPOSITORY/**"
                 yield policy.finding(path, allowed, "name one repository", pattern)
         for block in policy.blocks("cluster_admission_rules"):
-            if block.get("evaluation_mode") not in DENIES:
-                where = "cluster_admission_rules"
-                allowed = ", ".join(DENIES)
-                yield policy.finding(
-                    where, allowed, "remove the exception", block.get("evaluation_mode")
-                )
+            mode = block.get("evaluation_mode")
+            if mode not in DENIES:
+                path = "cluster_admission_rules"
+                yield policy.finding(path, ", ".join(DENIES), "remove the exception", mode)
 
 
 @rule(reason="one wrong destroy", source="google provider documentation")
@@ -218,21 +218,17 @@ def deletion_protection(facts: Facts) -> Iterator[Finding]:
     """In production, the cluster and the database have deletion protection, and buckets cannot be
     emptied.
     """
-    if facts.environment.production:
-        kept = facts.of("google_container_cluster", "google_sql_database_instance")
-        yield from each(kept, "deletion_protection", True, "turn it on")
-        yield from each(
-            facts.of("google_storage_bucket"),
-            "force_destroy",
-            False,
-            "set storage.allow_destroy to False",
-        )
-        # Kept in the state: it holds, too, when the resource leaves the configuration.
-        yield from each(
-            facts.of(*STATEFUL),
-            "deletion_policy",
-            "PREVENT",
-            "turn on the environment's protections",
-        )
-        # Gone before the instance refuses, if they may be deleted at all.
-        yield from each(facts.of("google_sql_user"), "deletion_policy", "ABANDON", "state ABANDON")
+    if not facts.environment.production:
+        return
+    stateful = facts.of("google_container_cluster", "google_sql_database_instance")
+    yield from check_value(stateful, "deletion_protection", True, "turn it on")
+    buckets = facts.of("google_storage_bucket")
+    fix = "set storage.allow_destroy to False"
+    yield from check_value(buckets, "force_destroy", False, fix)
+    # This policy is in the state: it also holds when the resource leaves the configuration.
+    stateful = facts.of(*STATEFUL)
+    fix = "turn on the environment's protections"
+    yield from check_value(stateful, "deletion_policy", "PREVENT", fix)
+    # Terraform deletes users before the instance refuses, if they may be deleted at all.
+    users = facts.of("google_sql_user")
+    yield from check_value(users, "deletion_policy", "ABANDON", "state ABANDON")

@@ -1,11 +1,18 @@
-"""Who may do what: only roles that are needed, on the object that is the target."""
+"""Rules on access: identities have only roles that they need, on the object that is the target."""
 
 import re
 from collections.abc import Iterator
 
 from infra.environments import Environment
 from infra.environments.runs import READERS, Run
-from infra.rules.model import Facts, Finding, PlannedResource, each, of_environment, rule
+from infra.rules.model import (
+    Facts,
+    Finding,
+    PlannedResource,
+    check_value,
+    environment_finding,
+    rule,
+)
 
 # Repeated here, not read from the specs: a rule that takes the right values from the specs always
 # agrees with them.
@@ -18,6 +25,7 @@ LISTING_ROLE = "roles/storage.legacyBucketReader"
 # Cloud SQL has no grants on an instance, so these are on the project, with a condition that names
 # the instance.
 CONDITIONAL_PROJECT_ROLES = ("roles/cloudsql.client", "roles/cloudsql.instanceUser")
+ACCOUNT_GRANTS = ("google_service_account_iam_member", "google_service_account_iam_binding")
 BROAD_ROLES = ("roles/owner", "roles/editor", "roles/viewer")
 BROAD_STORAGE_ROLES = (
     "roles/storage.admin",
@@ -27,13 +35,15 @@ BROAD_STORAGE_ROLES = (
 PUBLIC = ("allUsers", "allAuthenticatedUsers")
 ISSUER = "https://token.actions.githubusercontent.com"
 KEY_ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
-# Of GKE's own agent, in the host project of a Shared VPC.
+KEY_GRANTS = ("google_kms_crypto_key_iam_member", "google_kms_crypto_key_iam_binding")
+# GKE's own agent has it in the host project of a Shared VPC.
 HOST_ROLE = "roles/container.hostServiceAgentUser"
 SERVICE_AGENT = re.compile(r"serviceAccount:service-[\w-]+@[a-z-]+\.iam\.gserviceaccount\.com")
 
 
 def _grants(facts: Facts) -> list[PlannedResource]:
-    return [f for f in facts.resources if f.kind.endswith(("_iam_member", "_iam_binding"))]
+    suffixes = ("_iam_member", "_iam_binding")
+    return [resource for resource in facts.resources if resource.kind.endswith(suffixes)]
 
 
 @rule(
@@ -45,11 +55,14 @@ def project_roles(facts: Facts) -> Iterator[Finding]:
     a condition.
     """
     for grant in facts.of("google_project_iam_member", "google_project_iam_binding"):
-        wrong = sorted(m for m in _members(grant) if not _may_have(facts.environment, grant, m))
-        if wrong:
-            got = f"{grant.get('role')} for {', '.join(wrong)}"
+        members = [m for m in _members(grant) if not _may_have(facts.environment, grant, m)]
+        if members:
+            got = f"{grant.get('role')} for {', '.join(sorted(members))}"
             yield grant.finding(
-                "role", ", ".join(PROJECT_ROLES), "grant it on the object instead", got
+                "role",
+                ", ".join(PROJECT_ROLES),
+                "grant it on the object instead",
+                got,
             )
 
 
@@ -67,13 +80,17 @@ def no_whole_policies(facts: Facts) -> Iterator[Finding]:
     for policy in facts.resources:
         if policy.kind.endswith("_iam_policy"):
             yield policy.finding(
-                "policy_data", "no such resource", "use an _iam_member", "a whole policy"
+                "policy_data",
+                "no such resource",
+                "use an _iam_member",
+                "a whole policy",
             )
 
 
 def _members(grant: PlannedResource) -> set[str]:
-    """Of a member or a binding."""
-    return {str(m) for m in (grant.get("member"), *(grant.get("members") or ())) if m}
+    """Return the member of an _iam_member, or the members of an _iam_binding."""
+    members = (grant.get("member"), *(grant.get("members") or ()))
+    return {str(member) for member in members if member}
 
 
 def _may_have(environment: Environment, grant: PlannedResource, member: str) -> bool:
@@ -81,8 +98,7 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
     if environment.delivery and member == environment.member("planner"):
         return role.lower().endswith(("viewer", "reader", "reviewer")) and role not in BROAD_ROLES
     if environment.delivery and member == environment.member("deployer"):
-        # What it deploys includes grants, so it may grant; but not as the owner, nor read what the
-        # platform stores.
+        # The deployment includes grants, so the deployer may grant roles; it must not be an owner.
         return role not in BROAD_ROLES and role.startswith("roles/")
     if role == HOST_ROLE:
         existing = environment.network.existing
@@ -95,14 +111,14 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
         return member == environment.member(PROJECT_ROLES[role])
     if role == READER_ROLE:
         return member in environment.alerts.readers
-    named = (
-        f'resource.name == "projects/{environment.project}/instances/{environment.database_name}"'
-    )
-    # A condition that is always true, or that an `||` opens again, is none.
+    return role in CONDITIONAL_PROJECT_ROLES and _is_for_database(environment, grant)
+
+
+def _is_for_database(environment: Environment, grant: PlannedResource) -> bool:
+    """Tell whether the grant's condition names the results database and no alternative to it."""
+    instance = f"projects/{environment.project}/instances/{environment.database_name}"
     condition = str(grant.get("condition.expression"))
-    return (
-        role in CONDITIONAL_PROJECT_ROLES and condition.startswith(named) and "||" not in condition
-    )
+    return condition.startswith(f'resource.name == "{instance}"') and "||" not in condition
 
 
 @rule(reason="the internet", source="CIS Google Cloud 5.1")
@@ -122,9 +138,12 @@ def no_public_members(facts: Facts) -> Iterator[Finding]:
 )
 def roles_are_narrow(facts: Facts) -> Iterator[Finding]:
     """No one has a basic role, or admin rights on a bucket."""
-    for grant in (grant for grant in _grants(facts) if grant.kind != "google_project_iam_member"):
-        broad = (*BROAD_ROLES, *(BROAD_STORAGE_ROLES if grant.kind in BUCKET_GRANTS else ()))
-        if grant.get("role") in broad:
+    for grant in _grants(facts):
+        if grant.kind == "google_project_iam_member":
+            continue
+        role = grant.get("role")
+        is_bucket_admin = grant.kind in BUCKET_GRANTS and role in BROAD_STORAGE_ROLES
+        if role in BROAD_ROLES or is_bucket_admin:
             yield grant.finding(
                 "role",
                 "a narrower role, as roles/storage.objectUser",
@@ -132,13 +151,15 @@ def roles_are_narrow(facts: Facts) -> Iterator[Finding]:
             )
 
 
-# Of objects; every other role may write.
 BUCKET_GRANTS = ("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding")
+# Every other role on a bucket may write objects.
 READING = ("roles/storage.objectViewer", LISTING_ROLE, "roles/storage.legacyObjectReader")
 
 
-def _below(environment: Environment, grant: PlannedResource) -> set[str]:
-    """Runs below whose prefixes its condition admits objects; none where it admits anything else."""
+def _folders_in_condition(environment: Environment, grant: PlannedResource) -> set[str]:
+    """Return the folders of checkpoints that the grant's condition admits; none if the condition
+    has any other form.
+    """
     bucket = re.escape(environment.bucket("checkpoints"))
     term = rf'resource\.name\.startsWith\("projects/_/buckets/{bucket}/objects/([^"/]+|teams/[^"/]+)/"\)'
     condition = str(grant.get("condition.expression"))
@@ -147,58 +168,73 @@ def _below(environment: Environment, grant: PlannedResource) -> set[str]:
     return set()
 
 
-def _folders(run: Run) -> set[str]:
+def _folders_of_run(run: Run) -> set[str]:
     return {f"{run.name}-{index}" for index in range(run.indices)} or {run.name}
 
 
-def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
-    """Whether it names one run or team, and a condition for its prefixes and nothing else."""
-    found = _below(environment, grant)
-    teams = {
-        environment.member(f"team-{team.name}"): f"teams/{team.name}" for team in environment.teams
-    }
-    if _members(grant) & {*teams}:
-        return {teams.get(member) for member in _members(grant)} == found
+def _names_one_run(environment: Environment, grant: PlannedResource) -> bool:
+    """Tell whether the grant has one run or one team as its member, and a condition for exactly
+    the folders of this run or team.
+    """
+    folders = _folders_in_condition(environment, grant)
+    members = _members(grant)
+    for team in environment.teams:
+        if members == {environment.member(team.role)}:
+            return folders == {team.folder}
     if not environment.storage.runs:
-        return _members(grant) == {environment.member("trainer")} and found == {"default"}
-    owners = {run.name: _folders(run) for run in environment.storage.runs}
-    subjects = [
-        re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", member) for member in _members(grant)
-    ]
-    homes = {run: team.spaces[0] for team in environment.teams for run in team.runs}
-    named = {f"{homes.get(name, 'training')}/{name}": prefixes for name, prefixes in owners.items()}
-    return len(subjects) == 1 and bool(found) and found == named.get(subjects[0])
+        return members == {environment.member("trainer")} and folders == {"default"}
+    if len(members) != 1 or not folders:
+        return False
+    account = re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", members.pop())
+    for run in environment.storage.runs:
+        if account == f"{_namespace_of_run(environment, run)}/{run.name}":
+            return folders == _folders_of_run(run)
+    return False
 
 
-def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool:
-    """Whether each member reads runs that name it, or verifies all of them, or reads names alone."""
+def _namespace_of_run(environment: Environment, run: Run) -> str:
+    for team in environment.teams:
+        if run.name in team.runs:
+            return team.spaces[0]
+    return "training"
+
+
+def _reads_permitted_runs(environment: Environment, grant: PlannedResource) -> bool:
+    """Tell whether each member only lists names, verifies all runs as the trainer, or reads runs
+    that name its role.
+    """
     if grant.get("role") == LISTING_ROLE:
         return True
-    found = _below(environment, grant)
-    named = {}
+    folders = _folders_in_condition(environment, grant)
+    for member in _members(grant) - {environment.member("trainer")}:
+        if not folders or not folders <= _readable_folders(environment, member):
+            return False
+    return True
+
+
+def _readable_folders(environment: Environment, member: str) -> set[str]:
+    folders: set[str] = set()
     for role in READERS:
-        named[environment.member(role)] = {
-            name
-            for run in environment.storage.runs
-            if role in run.read_by
-            for name in _folders(run)
-        }
-    named |= _read_by_teams(environment)
-    verifies = environment.member("trainer")
-    return all(
-        m == verifies or (found and found <= named.get(m, set[str]())) for m in _members(grant)
-    )
+        if member != environment.member(role):
+            continue
+        for run in environment.storage.runs:
+            if role in run.read_by:
+                folders |= _folders_of_run(run)
+    return folders | _folders_read_by_teams(environment).get(member, set())
 
 
-def _read_by_teams(environment: Environment) -> dict[str, set[str]]:
-    """What each team's account may read besides its own folder: what the team's runs have saved."""
-    runs = environment.storage.runs
-    return {
-        environment.member(f"team-{team.name}"): {
-            name for run in runs if run.name in team.runs for name in _folders(run)
-        }
-        for team in environment.teams
-    }
+def _folders_read_by_teams(environment: Environment) -> dict[str, set[str]]:
+    """Return, by member, what a team's account may read besides its own folder: the checkpoints of
+    the team's runs.
+    """
+    folders: dict[str, set[str]] = {}
+    for team in environment.teams:
+        member = environment.member(team.role)
+        folders[member] = set()
+        for run in environment.storage.runs:
+            if run.name in team.runs:
+                folders[member] |= _folders_of_run(run)
+    return folders
 
 
 @rule(
@@ -210,18 +246,26 @@ def runs_are_read_by_name(facts: Facts) -> Iterator[Finding]:
     them; a team's jobs read only those of the team.
     """
     environment = facts.environment
-    teams = {*_read_by_teams(environment)}
-    for grant in facts.of(*BUCKET_GRANTS):
-        ours = (
-            grant.get("bucket") == environment.bucket("checkpoints")
-            and grant.get("role") in READING
-        )
-        judged = bool(environment.storage.runs or _members(grant) & teams)
-        if ours and judged and not _reads_what_it_may(environment, grant):
+    team_members = set(_folders_read_by_teams(environment))
+    for grant in _checkpoint_grants(facts):
+        isolated = environment.storage.runs or _members(grant) & team_members
+        if not isolated or grant.get("role") not in READING:
+            continue
+        if not _reads_permitted_runs(environment, grant):
             got = f"{', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
             yield grant.finding(
-                "condition", "runs with this role in read_by", "name the role in Run.read_by", got
+                "condition",
+                "runs with this role in read_by",
+                "name the role in Run.read_by",
+                got,
             )
+
+
+def _checkpoint_grants(facts: Facts) -> Iterator[PlannedResource]:
+    bucket = facts.environment.bucket("checkpoints")
+    for grant in facts.of(*BUCKET_GRANTS):
+        if grant.get("bucket") == bucket:
+            yield grant
 
 
 @rule(
@@ -235,7 +279,7 @@ def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
     if environment.serving and runs and not any("server" in run.read_by for run in runs):
         allowed = "a run that servers read"
         fix = 'add read_by=("server",) to the run that is served'
-        yield of_environment(environment, "storage.runs", "none", allowed, fix)
+        yield environment_finding(environment, "storage.runs", "none", allowed, fix)
 
 
 @rule(
@@ -247,18 +291,20 @@ def runs_write_their_own(facts: Facts) -> Iterator[Finding]:
     runs are listed.
     """
     environment = facts.environment
-    # `production_runs_are_apart` refuses that
+    # The rule production-is-safe reports that production has no runs.
     if environment.production and not environment.storage.runs:
         return
-    for grant in facts.of(*BUCKET_GRANTS):
-        ours = grant.get("bucket") == environment.bucket("checkpoints")
-        if ours and grant.get("role") not in READING and not _of_one_run(environment, grant):
+    for grant in _checkpoint_grants(facts):
+        if grant.get("role") not in READING and not _names_one_run(environment, grant):
             got = (
                 f"{grant.get('role')} to {', '.join(sorted(_members(grant)))} if"
                 f" {grant.get('condition.expression')}"
             )
             yield grant.finding(
-                "condition", "one run below its own prefix", "name the run in storage.runs", got
+                "condition",
+                "one run below its own prefix",
+                "name the run in storage.runs",
+                got,
             )
 
 
@@ -275,21 +321,17 @@ def no_account_keys(facts: Facts) -> Iterator[Finding]:
 )
 def keys_serve_agents(facts: Facts) -> Iterator[Finding]:
     """Only Google's service agents use a key, to encrypt and decrypt."""
-    for grant in facts.resources:
-        if grant.kind not in (
-            "google_kms_crypto_key_iam_member",
-            "google_kms_crypto_key_iam_binding",
-        ):
-            continue
-        others = sorted(m for m in _members(grant) if not SERVICE_AGENT.fullmatch(m))
-        if others or grant.get("role") != KEY_ROLE:
-            got = f"{grant.get('role')} to {', '.join(others or sorted(_members(grant)))}"
+    for grant in facts.of(*KEY_GRANTS):
+        members = sorted(_members(grant))
+        strangers = [member for member in members if not SERVICE_AGENT.fullmatch(member)]
+        if strangers or grant.get("role") != KEY_ROLE:
+            got = f"{grant.get('role')} to {', '.join(strangers or members)}"
             yield grant.finding("role", f"{KEY_ROLE} to a service agent", "leave people out", got)
 
 
-def _one_workload(environment: Environment, account: str, member: str) -> bool:
-    """One Kubernetes account; for delivery accounts, one repository; to deploy, one protected
-    environment.
+def _is_one_workload(environment: Environment, account: str, member: str) -> bool:
+    """Tell whether `member` is one Kubernetes account; for the planner, the workflows of one
+    repository; for the deployer, one protected environment of it.
     """
     delivery = environment.delivery
     if delivery and account.endswith(environment.service_account_email("planner")):
@@ -309,11 +351,13 @@ def _one_workload(environment: Environment, account: str, member: str) -> bool:
 def one_repository_is_trusted(facts: Facts) -> Iterator[Finding]:
     """A workload identity pool admits one repository."""
     delivery = facts.environment.delivery
-    wanted = f'assertion.repository == "{delivery.repository}"' if delivery else "no such resource"
+    condition = "no such resource"
+    if delivery:
+        condition = f'assertion.repository == "{delivery.repository}"'
     providers = facts.of("google_iam_workload_identity_pool_provider")
-    yield from each(providers, "attribute_condition", wanted, "set delivery.repository")
+    yield from check_value(providers, "attribute_condition", condition, "set delivery.repository")
     # The operator of the issuer can write anything into the tokens that the condition reads.
-    yield from each(providers, "oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
+    yield from check_value(providers, "oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
 
 
 @rule(
@@ -322,20 +366,16 @@ def one_repository_is_trusted(facts: Facts) -> Iterator[Finding]:
 )
 def one_account_one_workload(facts: Facts) -> Iterator[Finding]:
     """Each service account can be used by one Kubernetes account of this project's pool."""
-    for grant in facts.of(
-        "google_service_account_iam_member", "google_service_account_iam_binding"
-    ):
-        wrong = []
-        for m in _members(grant):
-            if not _one_workload(facts.environment, str(grant.get("service_account_id")), m):
-                wrong.append(m)
-        if (
-            grant.get("role") != "roles/iam.workloadIdentityUser"
-            or wrong
-            or len(_members(grant)) != 1
-        ):
-            allowed = (
-                f"workloadIdentityUser for {facts.environment.workload_pool}[namespace/account]"
-            )
-            got = f"{grant.get('role')} to {', '.join(sorted(_members(grant)))}"
+    environment = facts.environment
+    for grant in facts.of(*ACCOUNT_GRANTS):
+        account = str(grant.get("service_account_id"))
+        members = sorted(_members(grant))
+        is_sound = (
+            grant.get("role") == "roles/iam.workloadIdentityUser"
+            and len(members) == 1
+            and _is_one_workload(environment, account, members[0])
+        )
+        if not is_sound:
+            allowed = f"workloadIdentityUser for {environment.workload_pool}[namespace/account]"
+            got = f"{grant.get('role')} to {', '.join(members)}"
             yield grant.finding("member", allowed, "bind one Kubernetes account", got)

@@ -1,12 +1,12 @@
-"""What a rule is, and what it sees.
+"""The types of rules, of the resources that they read and of their findings.
 
-A rule reads resources, not where they come from: the specs of an environment before Terraform
-starts, and the planned values of the real provider after it. Both use the same names of arguments;
-a plan only wraps every block in a list.
+A rule does not know where a resource comes from: the specs of an environment before Terraform
+starts, or the planned values of the real provider. Both use the same names of arguments; a plan
+only wraps every block in a list.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra.environments.schema import Environment
@@ -19,7 +19,7 @@ BUCKET = "google_storage_bucket"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What a check yields; `judge` adds the rule's id."""
+    """A value that breaks a rule. Checks leave `rule` empty; `judge` fills it in."""
 
     rule: str = ""
     where: str
@@ -37,43 +37,53 @@ class PlannedResource:
     kind: str = ""
     address: str
     values: Mapping[str, Any]
+    ignore_changes: tuple[str, ...] = ()
+    """Arguments that Terraform leaves as they are in the cloud. A plan does not show them."""
 
     def get(self, path: str, default: Any = None) -> Any:
+        """Return the value at `path`, or `default` if any part of it is missing or null."""
         value: Any = self.values
         for part in path.split("."):
             if not isinstance(value, Mapping) or value.get(part) is None:
                 return default
-            value = _unwrapped(value[part])
+            value = _unwrap_single_block(value[part])
         return value
 
     def blocks(self, path: str) -> list["PlannedResource"]:
-        """A repeatable block as a list, whatever its value."""
+        """Return a repeatable block as a list, also if it occurs once or never."""
         value = self.get(path)
         items = value if isinstance(value, Sequence) else [value]
-        return [
-            PlannedResource(address=self.address, values=item)
-            for item in items
-            if isinstance(item, Mapping)
-        ]
+        blocks = []
+        for item in items:
+            if isinstance(item, Mapping):
+                blocks.append(PlannedResource(address=self.address, values=item))
+        return blocks
 
-    def finding(self, path: str, allowed: str, fix: str, got: Any = None) -> Finding:
-        """`got` is the value at `path` unless given."""
-        shown = self.get(path) if got is None else got
+    def finding(
+        self,
+        path: str,
+        allowed: str,
+        fix: str,
+        got: Any = None,
+    ) -> Finding:
+        """Make a finding about the value at `path`; `got` replaces that value in the message."""
+        value = self.get(path) if got is None else got
         return Finding(
             where=f"{self.address}: {path}",
-            got=str(shown),
+            got=str(value),
             allowed=allowed,
             fix=fix,
         )
 
 
-def of_environment(
+def environment_finding(
     environment: Environment,
     field: str,
     got: object,
     allowed: str,
     fix: str,
 ) -> Finding:
+    """Make a finding about a field of the environment, which no resource shows."""
     return Finding(
         where=f"environment {environment.name}: {field}",
         got=str(got),
@@ -82,10 +92,11 @@ def of_environment(
     )
 
 
-def _unwrapped(value: Any) -> Any:
-    """A plan shows a block that occurs once as a list of one."""
-    one_block = isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping)
-    return value[0] if one_block else value
+def _unwrap_single_block(value: Any) -> Any:
+    """Return the block itself where a plan shows a block that occurs once as a list of one."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
+        return value[0]
+    return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,53 +105,72 @@ class Facts:
     resources: tuple[PlannedResource, ...]
 
     def of(self, *kinds: str) -> list[PlannedResource]:
-        return [f for f in self.resources if f.kind in kinds]
+        return [resource for resource in self.resources if resource.kind in kinds]
 
     def cluster(self) -> list[PlannedResource]:
-        """One, or none where only another stack was planned."""
+        """Return one cluster, or none if only another stack was planned."""
         return self.of(CLUSTER)
 
     def pools(self, capacity: str = "") -> list[PlannedResource]:
-        """`capacity`: spot, flex (flex-start or queued), gpu; all when empty."""
-        wanted: dict[str, Callable[[PlannedResource], bool]] = {
-            "": lambda _: True,
-            "spot": lambda p: p.get("node_config.spot") is True,
-            "flex": lambda p: bool(
-                p.get("node_config.flex_start") or p.get("queued_provisioning.enabled")
-            ),
-            "gpu": lambda p: bool(p.blocks("node_config.guest_accelerator")),
-        }
-        return [p for p in self.of(POOL) if wanted[capacity](p)]
+        """Return node pools. `capacity`: spot, flex (flex-start or queued), gpu; empty for all."""
+        return [pool for pool in self.of(POOL) if SELECTORS[capacity](pool)]
+
+
+def _is_any(_: PlannedResource) -> bool:
+    return True
+
+
+def _is_spot(pool: PlannedResource) -> bool:
+    return pool.get("node_config.spot") is True
+
+
+def _is_flex(pool: PlannedResource) -> bool:
+    return bool(pool.get("node_config.flex_start") or pool.get("queued_provisioning.enabled"))
+
+
+def _has_gpus(pool: PlannedResource) -> bool:
+    return bool(pool.blocks("node_config.guest_accelerator"))
+
+
+SELECTORS = {"": _is_any, "spot": _is_spot, "flex": _is_flex, "gpu": _has_gpus}
 
 
 def facts_of_specs(environment: Environment) -> Facts:
-    found = (
-        PlannedResource(
-            kind=r.kind,
-            address=r.address,
-            values=r.arguments,
+    """Return the resources of an environment as its specs make them, without monitoring's."""
+    planned = []
+    for resource in resources(environment):
+        planned.append(
+            PlannedResource(
+                kind=resource.kind,
+                address=resource.address,
+                values=resource.arguments,
+                ignore_changes=resource.ignore_changes,
+            )
         )
-        for r in resources(environment)
-    )
-    return Facts(environment=environment, resources=tuple(found))
+    return Facts(environment=environment, resources=tuple(planned))
 
 
 def facts_of_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> Facts:
-    """`plans`: as `terraform show -json` prints them."""
-    found = tuple(resource for plan in plans for resource in _planned(plan))
-    return Facts(environment=environment, resources=found)
+    """Return the resources of all plans, each as `terraform show -json` prints it."""
+    ignored = {resource.address: resource.ignore_changes for resource in resources(environment)}
+    planned = []
+    for plan in plans:
+        for resource in _iter_planned(plan):
+            ignore_changes = ignored.get(resource.address, ())
+            planned.append(replace(resource, ignore_changes=ignore_changes))
+    return Facts(environment=environment, resources=tuple(planned))
 
 
-def _planned(plan: Mapping[str, Any]) -> Iterator[PlannedResource]:
+def _iter_planned(plan: Mapping[str, Any]) -> Iterator[PlannedResource]:
     modules = [plan["planned_values"]["root_module"]]
     for module in modules:
-        # So that no child hides a resource from the rules.
+        # The list grows while it is read, so that no child hides a resource from the rules.
         modules.extend(module.get("child_modules", []))
-        for r in module.get("resources", []):
+        for resource in module.get("resources", []):
             yield PlannedResource(
-                kind=r["type"],
-                address=r["address"],
-                values=r["values"],
+                kind=resource["type"],
+                address=resource["address"],
+                values=resource["values"],
             )
 
 
@@ -177,14 +207,14 @@ def rule(*, reason: str, source: str) -> Callable[[Check], Check]:
     return register
 
 
-def each(
-    found: Iterable[PlannedResource],
+def check_value(
+    planned: Iterable[PlannedResource],
     path: str,
-    wanted: object,
+    expected: object,
     fix: str,
 ) -> Iterator[Finding]:
-    """Every resource has exactly this value there, or one of a tuple of values."""
-    allowed = wanted if isinstance(wanted, tuple) else (wanted,)
-    for one in found:
-        if one.get(path) not in allowed:
-            yield one.finding(path, ", ".join(map(str, allowed)), fix)
+    """Find resources whose value at `path` is not `expected`, nor one of a tuple of values."""
+    allowed = expected if isinstance(expected, tuple) else (expected,)
+    for resource in planned:
+        if resource.get(path) not in allowed:
+            yield resource.finding(path, ", ".join(map(str, allowed)), fix)

@@ -1,4 +1,4 @@
-"""Network: address space against node caps, and which ports are open."""
+"""Rules on the network: the address space against caps of nodes, and open ports."""
 
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, ip_network
@@ -15,29 +15,26 @@ MAX_PUBLIC_RANGES = 64
 SURGE_NODES = 1  # of each pool during an upgrade
 
 
-def _ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
-    """Address of the subnet, name of the range, range."""
+NamedRange = tuple[str, str, IPv4Network]
+"""Where the range is stated, its name, the range."""
+
+
+def _iter_subnet_ranges(facts: Facts) -> Iterator[NamedRange]:
     for subnet in facts.of(SUBNET):
         yield subnet.address, NODES, IPv4Network(subnet.get("ip_cidr_range"))
         for block in subnet.blocks("secondary_ip_range"):
-            yield (
-                subnet.address,
-                str(block.get("range_name")),
-                IPv4Network(str(block.get("ip_cidr_range"))),
-            )
+            name = str(block.get("range_name"))
+            yield subnet.address, name, IPv4Network(str(block.get("ip_cidr_range")))
     network = facts.environment.network
     if network.existing:  # no resource says how large it is
-        for name, text in (
-            (NODES, network.nodes_cidr),
-            (PODS_RANGE, network.pods_cidr),
-            (SERVICES_RANGE, network.services_cidr),
-        ):
-            yield "network.existing", name, IPv4Network(text)
+        yield "network.existing", NODES, IPv4Network(network.nodes_cidr)
+        yield "network.existing", PODS_RANGE, IPv4Network(network.pods_cidr)
+        yield "network.existing", SERVICES_RANGE, IPv4Network(network.services_cidr)
 
 
-def address_ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
-    """Those of subnets, and those that are reserved for managed services."""
-    yield from _ranges(facts)
+def address_ranges(facts: Facts) -> Iterator[NamedRange]:
+    """Yield the ranges of subnets, and those that are reserved for managed services."""
+    yield from _iter_subnet_ranges(facts)
     for reserved in facts.of("google_compute_global_address"):
         if reserved.get("address") and reserved.get("prefix_length"):
             network = IPv4Network(f"{reserved.get('address')}/{reserved.get('prefix_length')}")
@@ -56,35 +53,39 @@ def ip_space(facts: Facts) -> Iterator[Finding]:
     """The ranges are large enough for every node that the limits allow, for its pods, and for
     services.
     """
-    made = facts.environment.auto_provisioning.max_nodes
-    pools = facts.environment.pools()
-    nodes = made + sum(pool.max_nodes + SURGE_NODES for pool in pools)
-    per_node = 1 << (2 * facts.environment.network.max_pods_per_node - 1).bit_length()
-    needed = {
+    environment = facts.environment
+    nodes = environment.auto_provisioning.max_nodes
+    nodes += sum(pool.max_nodes + SURGE_NODES for pool in environment.pools())
+    addresses_per_node = 1 << (2 * environment.network.max_pods_per_node - 1).bit_length()
+    requirements = {
         NODES: ("nodes_cidr", nodes + RESERVED_ADDRESSES),
-        PODS_RANGE: ("pods_cidr", nodes * per_node),
+        PODS_RANGE: ("pods_cidr", nodes * addresses_per_node),
         SERVICES_RANGE: ("services_cidr", MIN_SERVICES),
     }
-    for where, name, network in _ranges(facts):
-        field, wanted = needed.get(name, ("", 0))
-        if network.num_addresses < wanted:
-            got = f"{network}, {network.num_addresses:,} addresses"
-            allowed = f"{wanted:,} addresses"
+    for source, name, network in _iter_subnet_ranges(facts):
+        field, minimum = requirements.get(name, ("", 0))
+        if network.num_addresses < minimum:
             yield Finding(
-                where=f"{where}: {name}",
-                got=got,
-                allowed=allowed,
+                where=f"{source}: {name}",
+                got=f"{network}, {network.num_addresses:,} addresses",
+                allowed=f"{minimum:,} addresses",
                 fix=f"widen network.{field}",
             )
 
 
 def open_to_many(ranges: Iterable[str]) -> bool:
-    """Whether they cover more than a private network: halves and quarters of the internet are the
-    internet.
+    """Tell whether public ranges are wider than one owner has, or too many: halves and quarters of
+    the internet are the internet.
     """
-    networks = [ip_network(str(text), strict=False) for text in ranges]
-    public = [n for n in networks if not n.is_private]
-    return any(n.prefixlen < WIDEST[n.version] for n in public) or len(public) > MAX_PUBLIC_RANGES
+    count = 0
+    for text in ranges:
+        network = ip_network(str(text), strict=False)
+        if network.is_private:
+            continue
+        if network.prefixlen < WIDEST[network.version]:
+            return True
+        count += 1
+    return count > MAX_PUBLIC_RANGES
 
 
 @rule(
@@ -100,5 +101,8 @@ def no_open_firewall(facts: Facts) -> Iterator[Finding]:
         # The API reads no source at all as every source.
         if admits and (open_to_many(sources) or not (sources or named)):
             yield firewall.finding(
-                "source_ranges", "ranges of yours", "name the sources", sources or "none"
+                "source_ranges",
+                "ranges of yours",
+                "name the sources",
+                sources or "none",
             )

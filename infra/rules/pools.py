@@ -1,4 +1,4 @@
-"""Node pools: which capacity excludes which, taints, zones, windows, disks."""
+"""Rules on node pools: capacities that exclude each other, taints, zones, grace periods, disks."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from infra.rules.model import Facts, Finding, PlannedResource, rule
 
 TOOLKIT = "Cluster Toolkit, gke-node-pool preconditions"
 AUTOSCALER = "published source of the GKE autoscaler"
-# Boot disks, by the beginning of a machine type.
+# Boot disks by series, the beginning of a machine type.
 _PERSISTENT = ("pd-balanced", "pd-ssd")
 _HYPERDISK = ("hyperdisk-balanced",)
 BOOT_DISKS = {
@@ -34,13 +34,14 @@ BOOT_DISKS = {
 DISKS_DOC = "https://docs.cloud.google.com/compute/docs/disks/hyperdisks"
 
 
-def _tainted(pool: PlannedResource, taint: Taint) -> bool:
-    """PREFER_NO_SCHEDULE keeps nothing away; NO_EXECUTE does more than is needed."""
-    keeps_away = (Effect.NO_SCHEDULE.provider_value, Effect.NO_EXECUTE.provider_value)
-    return any(
-        (t.get("key"), t.get("value")) == (taint.key, taint.value) and t.get("effect") in keeps_away
-        for t in pool.blocks("node_config.taint")
-    )
+def _has_taint(pool: PlannedResource, taint: Taint) -> bool:
+    """Tell whether the taint keeps pods away: PREFER_NO_SCHEDULE does not, NO_EXECUTE does more."""
+    effects = (Effect.NO_SCHEDULE.provider_value, Effect.NO_EXECUTE.provider_value)
+    for block in pool.blocks("node_config.taint"):
+        pair = (block.get("key"), block.get("value"))
+        if pair == (taint.key, taint.value) and block.get("effect") in effects:
+            return True
+    return False
 
 
 @rule(reason="GKE rejects the pool after minutes of applying", source=TOOLKIT)
@@ -50,7 +51,10 @@ def spot_xor_flex(facts: Facts) -> Iterator[Finding]:
         for path in ("node_config.flex_start", "queued_provisioning.enabled"):
             if pool.get(path):
                 yield pool.finding(
-                    path, "one of spot, flex_start and queued", "make two groups", "both"
+                    path,
+                    "one of spot, flex_start and queued",
+                    "make two groups",
+                    "both",
                 )
 
 
@@ -65,7 +69,7 @@ def pools_are_tainted(facts: Facts) -> Iterator[Finding]:
     """Every Spot pool has the Spot taint, and every GPU pool the GPU taint."""
     for kind, taint in (("spot", SPOT_TAINT), ("gpu", GPU_TAINT)):
         for pool in facts.pools(kind):
-            if not _tainted(pool, taint):
+            if not _has_taint(pool, taint):
                 yield pool.finding("node_config.taint", str(taint), "add the taint")
 
 
@@ -78,13 +82,16 @@ def zone_sells_the_gpu(facts: Facts) -> Iterator[Finding]:
     for pool in facts.pools("gpu"):
         for gpu in pool.blocks("node_config.guest_accelerator"):
             accelerator = ACCELERATORS.get(str(gpu.get("type")))
-            sold = accelerator.zones if accelerator else frozenset[str]()
-            wrong = sorted(set(pool.get("node_locations", [])) - sold)
-            if wrong:
-                region = wrong[0].rpartition("-")[0]
-                here = sorted(z for z in sold if z.startswith(region)) or ["none in this region"]
+            offering = accelerator.zones if accelerator else frozenset[str]()
+            zones = sorted(set(pool.get("node_locations", [])) - offering)
+            if zones:
+                region = zones[0].rpartition("-")[0]
+                alternatives = sorted(zone for zone in offering if zone.startswith(region))
                 yield pool.finding(
-                    "node_locations", ", ".join(here), "set the group's zones", ", ".join(wrong)
+                    "node_locations",
+                    ", ".join(alternatives) or "none in this region",
+                    "set the group's zones",
+                    ", ".join(zones),
                 )
 
 
@@ -92,12 +99,11 @@ def zone_sells_the_gpu(facts: Facts) -> Iterator[Finding]:
 def grace_has_its_version(facts: Facts) -> Iterator[Finding]:
     """The 120 s grace period requires a control plane that supports it."""
     environment = facts.environment
-    if (
-        environment.spot_grace_s == EXTENDED_WINDOW.total_s
-        and not environment.cluster.may_extend_grace()
-    ):
-        for cluster in facts.cluster():
-            yield cluster.finding("min_master_version", "1.35 or newer", "set cluster.min_version")
+    is_extended = environment.spot_grace_s == EXTENDED_WINDOW.total_s
+    if not is_extended or environment.cluster.may_extend_grace():
+        return
+    for cluster in facts.cluster():
+        yield cluster.finding("min_master_version", "1.35 or newer", "set cluster.min_version")
 
 
 @rule(
@@ -107,30 +113,35 @@ def grace_has_its_version(facts: Facts) -> Iterator[Finding]:
 def system_pool_stays(facts: Facts) -> Iterator[Finding]:
     """There is an on-demand pool for system pods, with a taint against other pods."""
     pools = facts.pools()
-    keepers = [p for p in pools if p.get("node_config.labels", {}).get(LABEL_ROLE) == Role.SYSTEM]
-    interruptible = {p.address for p in [*facts.pools("spot"), *facts.pools("flex")]}
-    for pool in keepers:
-        if pool.address in interruptible or not _tainted(pool, SYSTEM_TAINT):
+    system_pools = [pool for pool in pools if _role(pool) == Role.SYSTEM]
+    interruptible = [*facts.pools("spot"), *facts.pools("flex")]
+    for pool in system_pools:
+        if pool in interruptible or not _has_taint(pool, SYSTEM_TAINT):
             yield pool.finding(
                 "node_config",
                 f"on-demand with {SYSTEM_TAINT}",
                 "make the system group on-demand",
                 "not so",
             )
-    if pools and not keepers:
-        allowed = "one pool of role system"
+    if pools and not system_pools:
         yield Finding(
             where="node pools",
             got="none for system pods",
-            allowed=allowed,
+            allowed="one pool of role system",
             fix="add the system group",
         )
 
 
+def _role(pool: PlannedResource) -> object:
+    return pool.get("node_config.labels", {}).get(LABEL_ROLE)
+
+
 def boot_disks(machine_type: str) -> tuple[str, ...]:
-    return next(
-        (disks for start, disks in BOOT_DISKS.items() if machine_type.startswith(start)), ()
-    )
+    """Return the types of boot disks that a machine type takes; none for an unknown series."""
+    for series, disks in BOOT_DISKS.items():
+        if machine_type.startswith(series):
+            return disks
+    return ()
 
 
 @rule(reason="the API refuses a boot disk that the machine series does not take", source=DISKS_DOC)
@@ -144,15 +155,24 @@ def disks_fit(facts: Facts) -> Iterator[Finding]:
         allowed = boot_disks(machine)
         if allowed and disk not in allowed:
             yield pool.finding(
-                "node_config.disk_type", f"{', '.join(allowed)} on {machine}", "set disk_type"
+                "node_config.disk_type",
+                f"{', '.join(allowed)} on {machine}",
+                "set disk_type",
             )
-    capped = {cap.accelerator for cap in facts.environment.auto_provisioning.accelerators}
-    series = [set(boot_disks(m.name)) for m in MACHINE_TYPES.values() if m.accelerator in capped]
     # With H200 and A100 no one type fits all: then the pod or its class states one.
-    common = set.intersection(*series) if series else set[str]()
+    common = _common_boot_disks(facts)
     for cluster in facts.cluster():
         if common and cluster.get(f"{DEFAULTS}.disk_type") not in common:
-            allowed = ", ".join(sorted(common))
-            yield cluster.finding(
-                f"{DEFAULTS}.disk_type", allowed, "set auto_provisioning.disk_type"
-            )
+            path = f"{DEFAULTS}.disk_type"
+            fix = "set auto_provisioning.disk_type"
+            yield cluster.finding(path, ", ".join(sorted(common)), fix)
+
+
+def _common_boot_disks(facts: Facts) -> set[str]:
+    """Return the disk types that fit all machines with an accelerator of auto-provisioning."""
+    accelerators = [cap.accelerator for cap in facts.environment.auto_provisioning.accelerators]
+    types: list[set[str]] = []
+    for machine in MACHINE_TYPES.values():
+        if machine.accelerator in accelerators:
+            types.append(set(boot_disks(machine.name)))
+    return set.intersection(*types) if types else set()

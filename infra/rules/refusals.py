@@ -1,13 +1,14 @@
-"""Forms and values that Google's APIs refuse, often after minutes of applying: labels, names,
+"""Rules on values that Google's APIs refuse, often after minutes of applying: labels, names,
 versions, ranges, tiers.
 """
 
 import re
 from collections.abc import Iterator
 from ipaddress import IPv4Network
+from typing import cast
 
 from infra.contract.versions import GKE_MINORS
-from infra.rules.model import POOL, Facts, Finding, rule
+from infra.rules.model import POOL, Facts, Finding, PlannedResource, rule
 from infra.rules.network import address_ranges
 from infra.rules.services import INSTANCE
 
@@ -17,22 +18,19 @@ NOT_LABELLED = ("google_monitoring_notification_channel",)
 MAX_LABELS = 64
 LABEL_KEY = re.compile(r"(?!goog)[a-z][-_a-z0-9]{0,62}")
 LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
-PRIVATE = [
-    IPv4Network(text)
-    for text in (
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "100.64.0.0/10",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "240.0.0.0/4",
-    )
-]
+PRIVATE = (
+    IPv4Network("10.0.0.0/8"),
+    IPv4Network("172.16.0.0/12"),
+    IPv4Network("192.168.0.0/16"),
+    IPv4Network("100.64.0.0/10"),
+    IPv4Network("192.0.0.0/24"),
+    IPv4Network("192.0.2.0/24"),
+    IPv4Network("192.88.99.0/24"),
+    IPv4Network("198.18.0.0/15"),
+    IPv4Network("198.51.100.0/24"),
+    IPv4Network("203.0.113.0/24"),
+    IPv4Network("240.0.0.0/4"),
+)
 DOCKER = IPv4Network("172.17.0.0/16")
 MIN_DATABASE_MIB = 3_840
 MAX_DATABASE_CPUS = 96
@@ -47,20 +45,32 @@ def label_grammar(facts: Facts) -> Iterator[Finding]:
     allowed = (
         f"at most {MAX_LABELS}: a-z, 0-9, '-', '_', keys beginning with a letter and not with goog"
     )
+    for resource, path, labels in _iter_labels(facts):
+        got = _find_refused(labels)
+        if got:
+            yield resource.finding(path, allowed, "correct labels of the environment", got)
+
+
+def _find_refused(labels: dict[str, object]) -> str:
+    """Return the first label that the API refuses, or their number if there are too many."""
+    for key, value in labels.items():
+        if not (LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(str(value))):
+            return f"{key}={value}"
+    return f"{len(labels)} labels" if len(labels) > MAX_LABELS else ""
+
+
+def _iter_labels(facts: Facts) -> Iterator[tuple[PlannedResource, str, dict[str, object]]]:
+    """Yield resource, path and labels; not the Kubernetes labels of node pools, whose grammar
+    differs.
+    """
     for resource in facts.resources:
-        for path in LABEL_MAPS if resource.kind not in NOT_LABELLED else ():
-            found = resource.get(path)
-            if (path == "labels" and resource.kind == POOL) or not isinstance(found, dict):
-                found = {}
-            else:
-                found = found
-            wrong = []
-            for k, v in found.items():
-                if not (LABEL_KEY.fullmatch(k) and LABEL_VALUE.fullmatch(str(v))):
-                    wrong.append(k)
-            if wrong or len(found) > MAX_LABELS:
-                got = f"{wrong[0]}={found[wrong[0]]}" if wrong else f"{len(found)} labels"
-                yield resource.finding(path, allowed, "correct labels of the environment", got)
+        if resource.kind in NOT_LABELLED:
+            continue
+        for path in LABEL_MAPS:
+            labels = resource.get(path)
+            of_nodes = path == "labels" and resource.kind == POOL
+            if isinstance(labels, dict) and not of_nodes:
+                yield resource, path, cast("dict[str, object]", labels)
 
 
 @rule(
@@ -94,14 +104,15 @@ def version_is_offered(facts: Facts) -> Iterator[Finding]:
 )
 def ranges_are_private(facts: Facts) -> Iterator[Finding]:
     """Ranges of nodes, pods, services and the database are private, and none is Docker's."""
-    for where, name, network in address_ranges(facts):
-        if network.overlaps(DOCKER) or not any(network.subnet_of(one) for one in PRIVATE):
+    for source, name, network in address_ranges(facts):
+        is_private = any(network.subnet_of(range_) for range_ in PRIVATE)
+        if network.overlaps(DOCKER) or not is_private:
             allowed = (
                 "a range of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or another private one, not"
                 f" {DOCKER}"
             )
             yield Finding(
-                where=f"{where}: {name}",
+                where=f"{source}: {name}",
                 got=str(network),
                 allowed=allowed,
                 fix="choose another range",
@@ -115,15 +126,24 @@ def ranges_are_private(facts: Facts) -> Iterator[Finding]:
 def database_tier_exists(facts: Facts) -> Iterator[Finding]:
     """The database's tier is one that Cloud SQL Enterprise has."""
     for instance in facts.of(INSTANCE):
-        tier = str(instance.get("settings.tier"))
-        custom = re.fullmatch(r"db-custom-(\d+)-(\d+)", tier)
-        cpus, mib = (int(custom[1]), int(custom[2])) if custom else (0, 0)
-        ok = (cpus == 1 or (cpus % 2 == 0 and 0 < cpus <= MAX_DATABASE_CPUS)) and mib % 256 == 0
-        ok = ok and mib >= MIN_DATABASE_MIB and 0.9 * 1024 * cpus <= mib <= 6.5 * 1024 * cpus
-        if not ok and tier not in ("db-f1-micro", "db-g1-small"):
+        if not _is_tier(str(instance.get("settings.tier"))):
             allowed = (
                 f"db-custom-CPUS-MIB: CPUs 1 or even to {MAX_DATABASE_CPUS}, MiB a multiple of"
-                " 256, "
+                f" 256, {MIN_DATABASE_MIB:,} or more, 0.9 to 6.5 GiB a CPU"
             )
-            allowed += f"{MIN_DATABASE_MIB:,} or more, 0.9 to 6.5 GiB a CPU"
             yield instance.finding("settings.tier", allowed, "set database.tier")
+
+
+def _is_tier(tier: str) -> bool:
+    if tier in ("db-f1-micro", "db-g1-small"):
+        return True
+    custom = re.fullmatch(r"db-custom-(\d+)-(\d+)", tier)
+    if custom is None:
+        return False
+    cpus = int(custom[1])
+    mib = int(custom[2])
+    if cpus > MAX_DATABASE_CPUS or (cpus % 2 and cpus != 1):
+        return False
+    if mib < MIN_DATABASE_MIB or mib % 256:
+        return False
+    return 0.9 * 1024 * cpus <= mib <= 6.5 * 1024 * cpus

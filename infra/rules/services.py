@@ -1,4 +1,4 @@
-"""Database and checkpoints."""
+"""Rules on the database and on the lifetime of checkpoints."""
 
 from collections.abc import Iterator
 
@@ -15,23 +15,29 @@ SUPERUSER = "cloudsqlsuperuser"
 def database_by_identity(facts: Facts) -> Iterator[Finding]:
     """Workloads use IAM authentication for the database."""
     for instance in facts.of(INSTANCE):
-        flags = {f.get("name"): f.get("value") for f in instance.blocks("settings.database_flags")}
-        if flags.get("cloudsql.iam_authentication") != "on":
+        value = "unset"
+        for flag in instance.blocks("settings.database_flags"):
+            if flag.get("name") == "cloudsql.iam_authentication":
+                value = flag.get("value")
+        if value != "on":
             path = "settings.database_flags"
             allowed = "cloudsql.iam_authentication = on"
-            yield instance.finding(
-                path, allowed, "add the flag", flags.get("cloudsql.iam_authentication", "unset")
-            )
+            yield instance.finding(path, allowed, "add the flag", value)
     migrator = facts.environment.database_user("migrator")
     for user in facts.of("google_sql_user"):
-        # Only who changes the schema may change it.
+        # The migrator alone changes the schema.
         if SUPERUSER in (user.get("database_roles") or ()) and user.get("name") != migrator:
             yield user.finding(
-                "database_roles", f"none of {SUPERUSER}", f"leave that to {migrator}"
+                "database_roles",
+                f"none of {SUPERUSER}",
+                f"leave that to {migrator}",
             )
         if not str(user.get("type", "")).startswith("CLOUD_IAM"):
             yield user.finding(
-                "type", "CLOUD_IAM_SERVICE_ACCOUNT", "use an identity", user.get("type", "password")
+                "type",
+                "CLOUD_IAM_SERVICE_ACCOUNT",
+                "use an identity",
+                user.get("type", "password"),
             )
 
 
@@ -45,11 +51,9 @@ def checkpoints_do_not_age(facts: Facts) -> Iterator[Finding]:
         if bucket.get("name") != facts.environment.bucket("checkpoints"):
             continue
         for number, part in enumerate(bucket.blocks("lifecycle_rule")):
-            # With any other condition, but without this one, it reaches objects that a commit
-            # names.
-            if part.get("action.type") == "Delete" and not part.get(
-                "condition.days_since_custom_time"
-            ):
+            # Without this condition the rule reaches objects that a commit names.
+            is_bounded = part.get("condition.days_since_custom_time")
+            if part.get("action.type") == "Delete" and not is_bounded:
                 path = f"lifecycle_rule[{number}]"
                 allowed = "days_since_custom_time of 1 or more"
                 yield bucket.finding(path, allowed, "let the writer prune", part.get("condition"))

@@ -1,4 +1,4 @@
-"""The environment as a whole: values that are right one by one, and wrong together."""
+"""Rules on the environment as a whole: values that are right one by one, and wrong together."""
 
 from collections.abc import Iterator
 
@@ -6,13 +6,13 @@ from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import Role
 from infra.contract.names import BUCKETS
 from infra.environments import Environment
-from infra.rules.model import Facts, Finding, of_environment, rule
+from infra.rules.model import Facts, Finding, environment_finding, rule
 
 GANG_PODS = 2
 SHARED_CORE = ("db-f1-micro", "db-g1-small")
 PLATFORM = "design of this platform"
-# Field, what it holds, what is allowed, how to correct it.
 Row = tuple[str, object, str, str]
+"""A field, its value, the allowed values, the fix."""
 
 
 @rule(
@@ -29,11 +29,13 @@ def production_is_safe(facts: Facts) -> Iterator[Finding]:
     """Production has a budget, a shared state, two zones and nodes in reserve, separate runs, no
     drills, and a results database with cores and a standby.
     """
-    for row in _lacking(facts.environment) if facts.environment.production else ():
-        yield of_environment(facts.environment, *row)
+    if not facts.environment.production:
+        return
+    for row in _iter_unsafe_fields(facts.environment):
+        yield environment_finding(facts.environment, *row)
 
 
-def _lacking(environment: Environment) -> Iterator[Row]:
+def _iter_unsafe_fields(environment: Environment) -> Iterator[Row]:
     database = environment.database
     if environment.budget is None:
         yield "budget", "None", "a Budget", "add a budget with the billing account"
@@ -50,16 +52,11 @@ def _lacking(environment: Environment) -> Iterator[Row]:
     if not environment.storage.runs:
         yield "storage.runs", "()", "the runs that train there", 'add Run(name="...") for each'
     for group in environment.groups:
-        if group.role in (Role.SYSTEM, Role.SERVING) and (
-            group.min_nodes < 2 or group.max_nodes <= group.min_nodes
-        ):
+        has_reserve = group.min_nodes >= 2 and group.max_nodes > group.min_nodes
+        if group.role in (Role.SYSTEM, Role.SERVING) and not has_reserve:
             got = f"{group.min_nodes}..{group.max_nodes}"
-            yield (
-                f"groups[{group.name}]",
-                got,
-                "min_nodes 2 or more, max_nodes above it",
-                "raise them",
-            )
+            allowed = "min_nodes 2 or more, max_nodes above it"
+            yield f"groups[{group.name}]", got, allowed, "raise them"
 
 
 @rule(
@@ -69,14 +66,15 @@ def _lacking(environment: Environment) -> Iterator[Row]:
 def state_is_apart(facts: Facts) -> Iterator[Finding]:
     """The Terraform state has its own bucket."""
     environment = facts.environment
-    if environment.state_bucket in {environment.bucket(p) for p in BUCKETS}:
-        yield of_environment(
-            environment,
-            "state_bucket",
-            environment.state_bucket,
-            "a separate bucket",
-            "name another bucket",
-        )
+    for purpose in BUCKETS:
+        if environment.state_bucket == environment.bucket(purpose):
+            yield environment_finding(
+                environment,
+                "state_bucket",
+                environment.state_bucket,
+                "a separate bucket",
+                "name another bucket",
+            )
 
 
 @rule(
@@ -87,13 +85,12 @@ def quota_holds_a_gang(facts: Facts) -> Iterator[Finding]:
     """A training quota is large enough for the smallest gang."""
     environment = facts.environment
     for pool in environment.pools():
-        needed = min(GANG_PODS, pool.max_nodes) * pool.gpus_per_node
-        if pool.role is Role.TRAINING and environment.quota_gpus(pool.pool_class) < needed:
-            got = environment.quota_gpus(pool.pool_class)
+        minimum = min(GANG_PODS, pool.max_nodes) * pool.gpus_per_node
+        quota = environment.quota_gpus(pool.pool_class)
+        if pool.role is Role.TRAINING and quota < minimum:
             field = f"quotas[{pool.pool_class}].gpus"
-            yield of_environment(
-                environment, field, got, f"{needed} or more", "raise the quota, or remove it"
-            )
+            fix = "raise the quota, or remove it"
+            yield environment_finding(environment, field, quota, f"{minimum} or more", fix)
 
 
 @rule(
@@ -106,7 +103,7 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
     if not alerts.on_demand_pending_s <= alerts.spot_pending_s <= alerts.flex_pending_s:
         got = f"{alerts.on_demand_pending_s}, {alerts.spot_pending_s}, {alerts.flex_pending_s}"
         allowed = "on_demand_pending_s <= spot_pending_s <= flex_pending_s"
-        yield of_environment(facts.environment, "alerts", got, allowed, "order them")
+        yield environment_finding(facts.environment, "alerts", got, allowed, "order them")
 
 
 @rule(
@@ -120,39 +117,33 @@ def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
     """Base replicas handle the promised load without Spot, all replicas handle the peak, and each
     has a machine.
     """
-    environment, serving = facts.environment, facts.environment.serving
+    environment = facts.environment
+    serving = environment.serving
     if serving is None:
         return
-    pools = environment.pools()
-    base = sum(p.max_nodes for p in pools if p.role is Role.SERVING)
-    spot = sum(p.max_nodes for p in pools if p.capacity is Capacity.SPOT)
-    most = serving.base_most + serving.overflow_most
-    rows = (
-        (
-            "base_replicas",
-            serving.base_replicas,
-            serving.base_needed,
-            str(serving),
-            "raise it, or promise less",
-        ),
-        ("base_most + overflow_most", most, serving.peak_needed, str(serving), "raise one of them"),
-        (
-            "nodes for base_most",
-            base,
-            serving.base_most,
-            "a serving group of as many",
-            "raise max_nodes",
-        ),
-        (
-            "nodes for overflow_most",
-            spot,
-            serving.overflow_most,
-            "Spot groups of as many",
-            "raise max_nodes of a Spot group",
-        ),
-    )
-    for field, got, needed, why, fix in rows:
-        if got < needed:
-            yield of_environment(
-                environment, f"serving.{field}", got, f"{needed} or more: {why}", fix
-            )
+    base_nodes = 0
+    spot_nodes = 0
+    for pool in environment.pools():
+        if pool.role is Role.SERVING:
+            base_nodes += pool.max_nodes
+        if pool.capacity is Capacity.SPOT:
+            spot_nodes += pool.max_nodes
+    if serving.base_replicas < serving.base_needed:
+        allowed = f"{serving.base_needed} or more: {serving}"
+        fix = "raise it, or promise less"
+        got = serving.base_replicas
+        yield environment_finding(environment, "serving.base_replicas", got, allowed, fix)
+    replicas = serving.base_most + serving.overflow_most
+    if replicas < serving.peak_needed:
+        field = "serving.base_most + overflow_most"
+        allowed = f"{serving.peak_needed} or more: {serving}"
+        yield environment_finding(environment, field, replicas, allowed, "raise one of them")
+    if base_nodes < serving.base_most:
+        field = "serving.nodes for base_most"
+        allowed = f"{serving.base_most} or more: a serving group of as many"
+        yield environment_finding(environment, field, base_nodes, allowed, "raise max_nodes")
+    if spot_nodes < serving.overflow_most:
+        field = "serving.nodes for overflow_most"
+        allowed = f"{serving.overflow_most} or more: Spot groups of as many"
+        fix = "raise max_nodes of a Spot group"
+        yield environment_finding(environment, field, spot_nodes, allowed, fix)

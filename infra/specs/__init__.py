@@ -21,7 +21,7 @@ __all__ = ["AREAS", "Resource", "cluster_area", "foundation_area", "resources"]
 
 
 def foundation_area(environment: Environment) -> list[Resource]:
-    """What outlives a cluster: network, identities, buckets, images, queue, database."""
+    """Return what outlives a cluster: network, identities, buckets, images, queue, database."""
     return [
         *network.resources(environment),
         *identities.resources(environment),
@@ -34,7 +34,9 @@ def foundation_area(environment: Environment) -> list[Resource]:
 
 
 def cluster_area(environment: Environment) -> list[Resource]:
-    """The cluster, its pools, what may run there, and the bindings that need its workload pool."""
+    """Return the cluster, its pools, its image policy, and the bindings that need its workload
+    pool.
+    """
     return [
         *cluster.image_policy(environment),
         cluster.resource(environment),
@@ -48,4 +50,5 @@ AREAS = {"foundation": foundation_area, "cluster": cluster_area}
 
 
 def resources(environment: Environment) -> list[Resource]:
-    return [resource for area in AREAS.values() for resource in area(environment)]
+    """Return the resources of all areas, in the order in which they are deployed."""
+    return [*foundation_area(environment), *cluster_area(environment)]

@@ -7,7 +7,7 @@ from infra.specs.encryption import encrypted
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 from infra.specs.resource import Resource, deletion_policy
 
-# what a node may is decided by its roles
+# The roles of the nodes' account limit what a node may do.
 OAUTH_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 NODE_IMAGE = "COS_CONTAINERD"
 # enable_components replaces the whole list: without SYSTEM_COMPONENTS the cluster's own metrics
@@ -29,15 +29,17 @@ METRICS = sorted(
         "STORAGE",
     ]
 )
-# Of the default pool, which exists for a minute, and of the pool that the API shows in its place.
-# The lists of components would differ in every plan (infra/decisions/0016); drift compares them as
-# sets.
+# The first three belong to the default pool, which exists for a minute, and to the pool that the
+# API shows in its place. The lists of components would differ in every plan
+# (infra/decisions/0016); drift compares them as sets. The provider replaces the whole cluster for
+# another description.
 IGNORED = (
     "initial_node_count",
     "node_config",
     "node_pool",
     "logging_config[0].enable_components",
     "monitoring_config[0].enable_components",
+    "description",
 )
 # gVNIC, image streaming and shielded boot are node settings; see infra.specs.pools.
 SHIELDED = {"enable_secure_boot": True, "enable_integrity_monitoring": True}
@@ -49,7 +51,7 @@ def resource(environment: Environment) -> Resource:
         "name": environment.cluster_name,
         "location": environment.region,
         "node_locations": list(environment.zones),
-        "description": "Spot and flex-start capacity beside an on-demand base",
+        "description": "AI workloads on Spot, flex-start and on-demand nodes",
         "deletion_protection": environment.cluster.deletion_protection,
         "deletion_policy": deletion_policy(environment.cluster.deletion_protection),
         "resource_labels": environment.all_labels(),
@@ -79,8 +81,8 @@ def resource(environment: Environment) -> Resource:
 
 
 def _default_pool(environment: Environment) -> dict[str, object]:
-    """GKE insists on a first pool. It is removed at once; even so it must not run as the project's
-    default account.
+    """Return GKE's obligatory first pool. It is removed at once; even so it must not run as the
+    project's default account.
     """
     node_config: dict[str, object] = {
         "machine_type": "e2-medium",
@@ -100,6 +102,8 @@ def _default_pool(environment: Environment) -> dict[str, object]:
 
 def _network(environment: Environment) -> dict[str, object]:
     existing = environment.network.existing
+    pods_range = existing.pods_range if existing else PODS_RANGE
+    services_range = existing.services_range if existing else SERVICES_RANGE
     return {
         "network": environment.network_path,
         "subnetwork": environment.subnet_path,
@@ -111,10 +115,8 @@ def _network(environment: Environment) -> dict[str, object]:
         "enable_l4_ilb_subsetting": True,
         "default_max_pods_per_node": environment.network.max_pods_per_node,
         "ip_allocation_policy": {
-            "cluster_secondary_range_name": existing.pods_range if existing else PODS_RANGE,
-            "services_secondary_range_name": existing.services_range
-            if existing
-            else SERVICES_RANGE,
+            "cluster_secondary_range_name": pods_range,
+            "services_secondary_range_name": services_range,
         },
         "dns_config": {
             "cluster_dns": "CLOUD_DNS",
@@ -125,6 +127,9 @@ def _network(environment: Environment) -> dict[str, object]:
 
 
 def _access(environment: Environment) -> dict[str, object]:
+    ranges = []
+    for authorized in environment.network.authorized_ranges:
+        ranges.append({"cidr_block": authorized.cidr, "display_name": authorized.name})
     return {
         "private_cluster_config": {
             "enable_private_nodes": True,
@@ -141,10 +146,7 @@ def _access(environment: Environment) -> dict[str, object]:
         "master_authorized_networks_config": {
             "gcp_public_cidrs_access_enabled": False,
             "private_endpoint_enforcement_enabled": True,
-            "cidr_blocks": [
-                {"cidr_block": r.cidr, "display_name": r.name}
-                for r in environment.network.authorized_ranges
-            ],
+            "cidr_blocks": ranges,
         },
         "master_auth": {"client_certificate_config": {"issue_client_certificate": False}},
     }
@@ -167,12 +169,14 @@ def _versions(environment: Environment) -> dict[str, object]:
 
 
 def _auto_provisioning(environment: Environment) -> dict[str, object]:
-    """Caps over the whole cluster. A GPU's limit has the accelerator's name; nvidia.com/gpu would
-    cap nothing.
+    """Return the caps over the whole cluster and the settings of provisioned nodes.
+
+    A GPU's limit has the accelerator's name; nvidia.com/gpu would cap nothing.
     """
     caps = environment.auto_provisioning
-    limits = [("cpu", caps.max_vcpus), ("memory", caps.max_memory_gib)]
-    limits += sorted((cap.accelerator, cap.max_gpus) for cap in caps.accelerators)
+    gpu_caps = sorted(caps.accelerators, key=lambda cap: (cap.accelerator, cap.max_gpus))
+    limits = [_limit("cpu", caps.max_vcpus), _limit("memory", caps.max_memory_gib)]
+    limits += [_limit(cap.accelerator, cap.max_gpus) for cap in gpu_caps]
     defaults: dict[str, object] = {
         "service_account": environment.service_account_email("nodes"),
         "oauth_scopes": OAUTH_SCOPES,
@@ -194,14 +198,15 @@ def _auto_provisioning(environment: Environment) -> dict[str, object]:
         "autoscaling_profile": "OPTIMIZE_UTILIZATION",
         "auto_provisioning_locations": sorted(environment.zones),
         "auto_provisioning_defaults": defaults,
-        "resource_limits": [
-            {
-                "resource_type": kind,
-                "minimum": 0,
-                "maximum": maximum,
-            }
-            for kind, maximum in limits
-        ],
+        "resource_limits": limits,
+    }
+
+
+def _limit(kind: str, maximum: int) -> dict[str, object]:
+    return {
+        "resource_type": kind,
+        "minimum": 0,
+        "maximum": maximum,
     }
 
 
@@ -223,7 +228,7 @@ def _add_ons() -> dict[str, object]:
             "horizontal_pod_autoscaling": {"disabled": False},
             "http_load_balancing": {"disabled": False},
         },
-        # What the managed metrics adapter asks for, by which batch workers follow their backlog.
+        # The managed metrics adapter needs it; through that, batch workers follow their backlog.
         "pod_autoscaling": {"hpa_profile": "PERFORMANCE"},
     }
 
@@ -250,7 +255,8 @@ def _security(environment: Environment) -> dict[str, object]:
         "enable_shielded_nodes": True,
         "enable_legacy_abac": False,
         "security_posture_config": {"mode": "BASIC"},
-        # Stated when off, too: left out, the provider sends an empty update, which the API refuses.
+        # Stated even if it is off: otherwise the provider sends an empty update, which the API
+        # refuses.
         "secret_manager_config": {"enabled": security.secret_manager},
         "rbac_binding_config": {
             "enable_insecure_binding_system_authenticated": False,
@@ -267,17 +273,16 @@ def _security(environment: Environment) -> dict[str, object]:
 
 
 def image_policy(environment: Environment) -> list[Resource]:
-    """In the stack of the cluster: without one the policy has no effect. A destroy brings Google's
-    own back.
+    """Return the policy of images that may run, which is part of the cluster's stack: without a
+    cluster it has no effect. Destroying it restores Google's own policy.
     """
     if environment.image_patterns is None:
         return []
+    patterns = [{"name_pattern": pattern} for pattern in environment.image_patterns]
     arguments = {
-        # GKE's own agents: Google keeps the list of their images.
+        # This admits GKE's own agents: Google keeps the list of their images.
         "global_policy_evaluation_mode": "ENABLE",
-        "admission_whitelist_patterns": [
-            {"name_pattern": pattern} for pattern in environment.image_patterns
-        ],
+        "admission_whitelist_patterns": patterns,
         "default_admission_rule": {
             "evaluation_mode": "ALWAYS_DENY",
             "enforcement_mode": "ENFORCED_BLOCK_AND_AUDIT_LOG",

@@ -12,8 +12,15 @@ from infra.specs.resource import Resource, deletion_policy
 INSTANCE = "google_sql_database_instance.results"
 # Values as the API spells them; each is a finding of a CIS benchmark when missing.
 _CLOUDSQL = ("cloudsql.enable_pgaudit", "cloudsql.iam_authentication")
-_LOGGED = ("checkpoints", "connections", "disconnections", "duration", "hostname", "lock_waits")
-FLAGS = dict.fromkeys((*_CLOUDSQL, *(f"log_{what}" for what in _LOGGED)), "on") | {
+_LOGGED = (
+    "log_checkpoints",
+    "log_connections",
+    "log_disconnections",
+    "log_duration",
+    "log_hostname",
+    "log_lock_waits",
+)
+FLAGS = dict.fromkeys((*_CLOUDSQL, *_LOGGED), "on") | {
     "log_min_duration_statement": "-1",
     "log_min_error_statement": "error",
     "log_min_messages": "warning",
@@ -26,27 +33,28 @@ def resources(environment: Environment) -> list[Resource]:
     if environment.database is None:
         return []
     protected = environment.database.deletion_protection
+    database = Resource(
+        kind="google_sql_database",
+        id="results",
+        arguments={
+            "name": RESULTS_DATABASE,
+            "instance": environment.database_name,
+            # If the instance may be deleted, the database goes with it: deleting it first fails on
+            # open connections.
+            "deletion_policy": "PREVENT" if protected else "ABANDON",
+        },
+        after=(INSTANCE,),
+        protected=protected,
+    )
+    logins = []
+    for role in environment.database_roles:
+        logins.append(_login(environment, role, "client"))
+        logins.append(_login(environment, role, "instanceUser"))
     return [
         _instance(environment, environment.database),
-        Resource(
-            kind="google_sql_database",
-            id="results",
-            arguments={
-                "name": RESULTS_DATABASE,
-                "instance": environment.database_name,
-                # Where the instance may go, the database goes with it: deleting it first fails on
-                # open connections.
-                "deletion_policy": "PREVENT" if protected else "ABANDON",
-            },
-            after=(INSTANCE,),
-            protected=protected,
-        ),
+        database,
         *(_user(environment, role) for role in environment.database_roles),
-        *(
-            _login(environment, role, right)
-            for role in environment.database_roles
-            for right in ("client", "instanceUser")
-        ),
+        *logins,
     ]
 
 
@@ -55,12 +63,12 @@ def _user(environment: Environment, role: str) -> Resource:
         "name": environment.database_user(role),
         "instance": environment.database_name,
         "type": "CLOUD_IAM_SERVICE_ACCOUNT",
-        # A user who owns tables cannot be deleted, and one who goes takes nothing along.
+        # PostgreSQL refuses to delete a user that owns tables.
         "deletion_policy": "ABANDON",
     }
     if role == "migrator":
-        # A login of IAM may do nothing of itself. The others get their rights from this one, by the
-        # Job of the platform.
+        # An IAM login has no rights at first. The platform's Job gives the others theirs as this
+        # user.
         arguments["database_roles"] = [DATABASE_OWNER]
     return Resource(
         kind="google_sql_user",
@@ -71,6 +79,7 @@ def _user(environment: Environment, role: str) -> Resource:
 
 
 def _instance(environment: Environment, database: Database) -> Resource:
+    peering = [PEERING] if makes_peering(environment) else []
     return Resource(
         kind="google_sql_database_instance",
         id="results",
@@ -84,7 +93,7 @@ def _instance(environment: Environment, database: Database) -> Resource:
             **encrypted(environment, "encryption_key_name"),
         },
         after=(
-            *((PEERING,) if makes_peering(environment) else ()),
+            *peering,
             *api(environment, "sqladmin"),
             *key_in_force(environment),
         ),
@@ -95,6 +104,9 @@ def _instance(environment: Environment, database: Database) -> Resource:
 
 
 def _settings(environment: Environment, database: Database) -> dict[str, object]:
+    flags = []
+    for name, value in FLAGS.items():
+        flags.append({"name": name, "value": value})
     return {
         "tier": database.tier,
         "edition": "ENTERPRISE",
@@ -127,17 +139,21 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
             "update_track": "stable",
         },
         "insights_config": {"query_insights_enabled": True},
-        "database_flags": [{"name": name, "value": value} for name, value in FLAGS.items()],
+        "database_flags": flags,
     }
 
 
 def _login(environment: Environment, role: str, right: str) -> Resource:
-    """Cloud SQL has no grants on an instance; a condition on the project's grant does the same."""
+    """Grant `right` on the instance: by a condition, since Cloud SQL grants on projects only."""
     instance = f"projects/{environment.project}/instances/{environment.database_name}"
     expression = (
         f'resource.name == "{instance}" && resource.type == "sqladmin.googleapis.com/Instance"'
     )
     condition = {"title": "results database only", "expression": expression}
     return project_grant(
-        environment, f"{role}-sql-{right}", role, f"roles/cloudsql.{right}", condition
+        environment,
+        f"{role}-sql-{right}",
+        role,
+        f"roles/cloudsql.{right}",
+        condition,
     )

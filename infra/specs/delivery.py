@@ -1,5 +1,5 @@
-"""Who may plan and deploy from the workflows of a repository: two accounts, reached by exchanged
-tokens, never by a key.
+"""Accounts that plan and deploy from the workflows of a repository, by exchanged tokens, never by a
+key.
 
 The pool trusts one repository. Any of its workflows may plan, which reads; to deploy, a job must
 run in the protected environment of the repository, since that is where a person agrees.
@@ -50,16 +50,20 @@ def resources(environment: Environment) -> list[Resource]:
     delivery = environment.delivery
     if delivery is None:
         return []
-    # Who may not read a resource cannot plan at all: the refresh of the whole stack fails.
-    written = environment.image_patterns is not None
-    plans = (*PLANNER, *(["binaryauthorization.policyViewer"] if written else ()))
-    deploys = (*DEPLOYER, *(["binaryauthorization.policyEditor"] if written else ()))
-    planner = f"Set:{_pool(environment)}/attribute.repository/{delivery.repository}"
-    deployer = f":{_pool(environment)}/subject/repo:{delivery.repository}:environment:{delivery.environment}"
+    # Each must be able to read every resource: otherwise the refresh of the whole stack fails.
+    planner_roles = PLANNER
+    deployer_roles = DEPLOYER
+    if environment.image_patterns is not None:
+        planner_roles += ("binaryauthorization.policyViewer",)
+        deployer_roles += ("binaryauthorization.policyEditor",)
+    pool = _pool(environment)
+    subject = f"repo:{delivery.repository}:environment:{delivery.environment}"
+    planner = f"principalSet:{pool}/attribute.repository/{delivery.repository}"
+    deployer = f"principal:{pool}/subject/{subject}"
     return [
         *_trust(environment, delivery),
-        *_account(environment, "planner", plans, "objectViewer", planner),
-        *_account(environment, "deployer", deploys, "objectUser", deployer),
+        *_account(environment, "planner", planner_roles, "objectViewer", planner),
+        *_account(environment, "deployer", deployer_roles, "objectUser", deployer),
     ]
 
 
@@ -101,22 +105,27 @@ def _trust(environment: Environment, delivery: Delivery) -> list[Resource]:
 def _account(
     environment: Environment,
     role: str,
-    granted: tuple[str, ...],
-    state: str,
-    who: str,
+    project_roles: tuple[str, ...],
+    state_role: str,
+    workflows: str,
 ) -> list[Resource]:
-    found = [
+    """Return an account for `workflows`, a principal, with its roles on project and state."""
+    resources = [
         service_account(environment, role),
-        acting_as(environment, f"workflows-{role}", role, f"principal{who}", account(role), POOL),
-        *(
-            project_grant(environment, f"{role}-{name.replace('.', '-')}", role, f"roles/{name}")
-            for name in granted
-        ),
+        acting_as(environment, f"workflows-{role}", role, workflows, account(role), POOL),
     ]
+    for name in project_roles:
+        id = f"{role}-{name.replace('.', '-')}"
+        resources.append(project_grant(environment, id, role, f"roles/{name}"))
     if environment.state_bucket:
-        after = (account(role), *api(environment, "storage"))
-        bucket = environment.state_bucket
-        member = environment.member(role)
-        right = f"roles/storage.{state}"
-        found.append(grant("storage_bucket", f"state-{role}", right, member, after, bucket=bucket))
-    return found
+        resources.append(
+            grant(
+                "storage_bucket",
+                f"state-{role}",
+                f"roles/storage.{state_role}",
+                environment.member(role),
+                (account(role), *api(environment, "storage")),
+                bucket=environment.state_bucket,
+            )
+        )
+    return resources

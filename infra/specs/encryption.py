@@ -1,15 +1,15 @@
 """Grants on the environment's key: each service encrypts with it under its own agent's name."""
 
-# Why it is so: infra/decisions/0014.
+# Decision: infra/decisions/0014.
 
 from infra.environments.schema import Environment
 from infra.specs.network import api
 from infra.specs.resource import Resource, grant
 
-# Terraform's own: a delay needs no second provider.
+# A kind of Terraform itself: a delay needs no second provider.
 WAIT = "terraform_data"
-# IAM's documentation: two minutes as a rule, at times seven. A service that may not use the key yet
-# fails the apply.
+# IAM's documentation: usually two minutes, at times seven. If a service may not use the key yet,
+# the apply fails.
 GRANT_SETTLES_S = 420
 AGENTS = {
     "artifactregistry": "gcp-sa-artifactregistry",
@@ -22,20 +22,20 @@ AGENTS = {
 
 
 def agent(environment: Environment, service: str) -> str:
-    """The member name of a Google service's own account in this project."""
+    """Return the member name of a Google service's own account in this project."""
     number = environment.project_number.lower()
     return f"serviceAccount:service-{number}@{AGENTS[service]}.iam.gserviceaccount.com"
 
 
 def encrypted(environment: Environment, argument: str) -> dict[str, str]:
-    """The argument that states the environment's key; none where Google's keys encrypt."""
+    """Return `argument` with the environment's key; nothing if Google's keys encrypt."""
     if environment.security.kms_key:
         return {argument: environment.security.kms_key}
     return {}
 
 
 def key_in_force(environment: Environment) -> tuple[str, ...]:
-    """What a resource that is encrypted comes after."""
+    """Return the addresses that a resource with the environment's key depends on."""
     return (f"{WAIT}.key-in-force",) if environment.security.kms_key else ()
 
 
@@ -46,21 +46,18 @@ def resources(environment: Environment) -> list[Resource]:
     key = environment.security.kms_key
     grants = []
     for service in AGENTS:
+        member = agent(environment, service)
+        after = (*api(environment, "cloudkms"), *api(environment, service))
         grants.append(
-            grant(
-                "kms_crypto_key",
-                service,
-                role,
-                agent(environment, service),
-                (*api(environment, "cloudkms"), *api(environment, service)),
-                crypto_key_id=key,
-            )
+            grant("kms_crypto_key", service, role, member, after, crypto_key_id=key),
         )
-    return [*grants, _settled(environment, tuple(each.address for each in grants))]
+    return [*grants, _wait(environment, tuple(grant.address for grant in grants))]
 
 
-def _settled(environment: Environment, grants: tuple[str, ...]) -> Resource:
-    """Waits once, when the grants are made: Terraform goes on as soon as the API has noted them."""
+def _wait(environment: Environment, grants: tuple[str, ...]) -> Resource:
+    """Return a delay after the first apply of the grants: the API confirms them before they
+    hold.
+    """
     return Resource(
         kind=WAIT,
         id="key-in-force",

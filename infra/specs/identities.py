@@ -2,7 +2,7 @@
 target.
 """
 
-# Why it is so: infra/decisions/0014.
+# Decision: infra/decisions/0014.
 
 import re
 
@@ -12,15 +12,15 @@ from infra.environments.schema import Environment
 from infra.specs.network import api
 from infra.specs.resource import Resource, grant
 
-# The two roles that make sense on a project only: a node logs, pulls and reports under its own
-# name; the exporter writes metrics, which belong to no resource.
+# Roles that exist on a project only: a node logs, pulls and reports under its own name; the
+# exporter writes metrics, which belong to no resource.
 PROJECT_ROLES = {
     "nodes": "roles/container.defaultNodeServiceAccount",
     "exporter": "roles/monitoring.metricWriter",
 }
 # A listing with any prefix is a request to the bucket, so no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"
-# Of people who run the report; metrics too belong to no resource.
+# People who run the report read metrics, which belong to no resource.
 READER_ROLE = "roles/monitoring.viewer"
 # role -> purpose of the bucket -> what it may do there
 BUCKET_ROLES = {
@@ -33,8 +33,10 @@ BUCKET_ROLES = {
 
 
 def bucket_roles(environment: Environment) -> dict[str, dict[str, str]]:
-    """Where runs are kept apart, who loads some of them may list all, since a listing is a request
-    to the bucket; what it reads follows from `Run.read_by`.
+    """Return role -> purpose of the bucket -> IAM role.
+
+    If runs are listed, readers may list all of them, since a listing is a request to the bucket;
+    `Run.read_by` limits what they read.
     """
     if not environment.storage.runs:
         return BUCKET_ROLES
@@ -67,7 +69,7 @@ def project_grant(
     granted: str,
     condition: object = None,
 ) -> Resource:
-    """To the account of `role`."""
+    """Grant `granted` on the project to the account of `role`."""
     after = (account(role), *api(environment, "cloudresourcemanager"))
     return grant(
         "project",
@@ -80,8 +82,14 @@ def project_grant(
     )
 
 
-def acting_as(environment: Environment, id: str, role: str, member: str, *after: str) -> Resource:
-    """`member` may act as the account of `role`."""
+def acting_as(
+    environment: Environment,
+    id: str,
+    role: str,
+    member: str,
+    *after: str,
+) -> Resource:
+    """Let `member` act as the account of `role`."""
     path = (
         f"projects/{environment.project}/serviceAccounts/{environment.service_account_email(role)}"
     )
@@ -124,7 +132,7 @@ def _readers(environment: Environment) -> list[Resource]:
 
 
 def _event_lines(environment: Environment) -> list[Resource]:
-    """Exporter and mover read what containers print, and no other log of the project."""
+    """Let exporter and mover read the output of containers, and no other log of the project."""
     bucket, _, name = roles.events_view(environment.project, environment.cluster_name).rpartition(
         "/views/"
     )
@@ -142,7 +150,7 @@ def _event_lines(environment: Environment) -> list[Resource]:
         },
         after=api(environment, "logging"),
     )
-    where = {
+    parent = {
         "parent": f"projects/{environment.project}",
         "location": "global",
         "bucket": "_Default",
@@ -157,16 +165,16 @@ def _event_lines(environment: Environment) -> list[Resource]:
             "roles/logging.viewAccessor",
             environment.member(role),
             after,
-            **where,
+            **parent,
         )
 
-    # The first came alone, and its id is an address of Terraform.
+    # The first has no suffix: its id is an address of Terraform that must not change.
     return [view, reader("events", "exporter"), reader("events-mover", "mover")]
 
 
 def workload_bindings(environment: Environment) -> list[Resource]:
-    """Pods act as their Google account. Part of the cluster stack: the workload pool exists once a
-    cluster does.
+    """Let pods act as their Google account. Part of the cluster's stack, which creates the workload
+    pool.
     """
     places = [
         (role, role, namespace, f"workload-{role}")
@@ -181,7 +189,11 @@ def workload_bindings(environment: Environment) -> list[Resource]:
     pods = f"serviceAccount:{environment.workload_pool}"
     return [
         acting_as(
-            environment, id, role, f"{pods}[{namespace}/{name}]", "google_container_cluster.cluster"
+            environment,
+            id,
+            role,
+            f"{pods}[{namespace}/{name}]",
+            "google_container_cluster.cluster",
         )
         for role, name, namespace, id in places
     ]

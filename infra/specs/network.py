@@ -1,6 +1,6 @@
 """APIs, VPC, subnet, NAT and the range for managed services."""
 
-# Why it is so: infra/decisions/0065.
+# Decision: infra/decisions/0065.
 
 from ipaddress import ip_network
 
@@ -34,79 +34,88 @@ PEERING = "google_service_networking_connection.managed-services"
 
 
 def api(environment: Environment, name: str) -> tuple[str, ...]:
-    """What a resource that needs an API comes after; nothing where the organisation enables them."""
+    """Return the address of an API that a resource depends on; nothing if the organisation enables
+    APIs.
+    """
     return (f"google_project_service.{name}",) if environment.enable_apis else ()
 
 
 def resources(environment: Environment) -> list[Resource]:
     existing = environment.network.existing
-    parts = {"nat": _nat, "google-apis": _google_apis}
+    planned: list[Resource] = []
+    if environment.enable_apis:
+        planned += _services(environment)
+    if existing and existing.grants:
+        planned += _host_grants(environment, existing)
+    if not existing:
+        planned += [_vpc(environment), _subnet(environment), _firewall(environment)]
+    if not existing or "nat" in existing.creates:
+        planned += _nat(environment)
+    if not existing or "google-apis" in existing.creates:
+        planned += _google_apis(environment)
     if makes_peering(environment):
-        parts["managed-services"] = _managed_services
-    wanted = [part for name, part in parts.items() if not existing or name in existing.creates]
-    return [
-        *(_services(environment) if environment.enable_apis else []),
-        *(_host_grants(environment, existing) if existing and existing.grants else []),
-        *([] if existing else [_vpc(environment), _subnet(environment), _firewall(environment)]),
-        *(resource for part in wanted for resource in part(environment)),
-    ]
+        planned += _managed_services(environment)
+    return planned
 
 
 def makes_peering(environment: Environment) -> bool:
-    """Whether the range and the peering for Cloud SQL are made here."""
+    """Tell whether the range and the peering for Cloud SQL are part of this platform."""
+    if environment.database is None:
+        return False
     existing = environment.network.existing
-    return bool(environment.database) and (
-        existing is None or "managed-services" in existing.creates
-    )
+    return existing is None or "managed-services" in existing.creates
 
 
 def _host_grants(environment: Environment, existing: ExistingNetwork) -> list[Resource]:
-    """What GKE needs in a Shared VPC host project (GKE documentation, clusters with Shared VPC)."""
+    """Return the grants that GKE needs in a Shared VPC host project (GKE documentation, clusters
+    with Shared VPC).
+    """
     number = environment.project_number.lower()
     _, _, _, region, _, subnet = existing.subnet.split("/")
     gke = f"serviceAccount:service-{number}@container-engine-robot.iam.gserviceaccount.com"
-    users = {"gke": gke, "instances": f"serviceAccount:{number}@cloudservices.gserviceaccount.com"}
-    where = {
+    instances = f"serviceAccount:{number}@cloudservices.gserviceaccount.com"
+    subnetwork = {
         "project": existing.project,
         "region": region,
         "subnetwork": subnet,
     }
-    after = tuple(
-        name
-        for each in ("container", "compute", "cloudresourcemanager")
-        for name in api(environment, each)
+    after = (
+        *api(environment, "container"),
+        *api(environment, "compute"),
+        *api(environment, "cloudresourcemanager"),
     )
-    role = "roles/compute.networkUser"
-    agent_role = "roles/container.hostServiceAgentUser"
+    user = "roles/compute.networkUser"
+    agent_user = "roles/container.hostServiceAgentUser"
     return [
-        *(
-            grant("compute_subnetwork", f"host-{name}", role, user, after, **where)
-            for name, user in users.items()
-        ),
-        grant("project", "host-gke", agent_role, gke, after, project=existing.project),
+        grant("compute_subnetwork", "host-gke", user, gke, after, **subnetwork),
+        grant("compute_subnetwork", "host-instances", user, instances, after, **subnetwork),
+        grant("project", "host-gke", agent_user, gke, after, project=existing.project),
     ]
 
 
 def apis(environment: Environment) -> tuple[str, ...]:
-    asked = {
-        "binaryauthorization": environment.security.binary_authorization,
-        "secretmanager": environment.security.secret_manager,
-        "iamcredentials": environment.delivery,
-        "sts": environment.delivery,
-    }
-    return (*APIS, *(name for name, wanted in asked.items() if wanted))
+    """Return the names of all APIs that the environment uses, without `.googleapis.com`."""
+    security = environment.security
+    optional: tuple[str, ...] = ()
+    if security.binary_authorization:
+        optional += ("binaryauthorization",)
+    if security.secret_manager:
+        optional += ("secretmanager",)
+    if environment.delivery:
+        optional += ("iamcredentials", "sts")
+    return (*APIS, *optional)
 
 
 def _services(environment: Environment) -> list[Resource]:
-    return [
-        Resource(
-            kind="google_project_service",
-            id=name,
-            # Disabling an API on destroy would take it from everyone else in the project.
-            arguments={"service": f"{name}.googleapis.com", "disable_on_destroy": False},
-        )
-        for name in apis(environment)
-    ]
+    services = []
+    for name in apis(environment):
+        arguments = {
+            "service": f"{name}.googleapis.com",
+            # Disabling an API on destroy would affect all users of the project.
+            "disable_on_destroy": False,
+        }
+        services.append(Resource(kind="google_project_service", id=name, arguments=arguments))
+    return services
 
 
 def _vpc(environment: Environment) -> Resource:
@@ -150,15 +159,18 @@ def _subnet(environment: Environment) -> Resource:
 
 
 def _after(environment: Environment, *addresses: str) -> tuple[str, ...]:
-    """Addresses of the VPC and the subnet where they are made here, which come after the API."""
+    """Return the addresses of VPC and subnet if they are part of this platform, else that of the
+    API.
+    """
     return api(environment, "compute") if environment.network.existing else addresses
 
 
 def _firewall(environment: Environment) -> Resource:
-    """What no other rule admits is refused, and logged; the network's own refusal leaves no trace.
+    """Return a rule that refuses and logs what no other rule admits; the network's own refusal is
+    not logged.
 
-    Never in a network of others: at its priority it would outvote the rules that the default
-    network has.
+    It must not be added to an existing network: at its priority it would override the rules that
+    the default network has.
     """
     return Resource(
         kind="google_compute_firewall",
@@ -178,7 +190,9 @@ def _firewall(environment: Environment) -> Resource:
 
 
 def _nat(environment: Environment) -> list[Resource]:
-    """Nodes have no public address; images and package indexes outside Google go through here."""
+    """Return the NAT through which nodes, which have no public address, reach images and package
+    indexes outside Google.
+    """
     router = f"{environment.stem}-router"
     vpc = environment.network_path.rpartition("/")[2]
     return [
@@ -209,46 +223,49 @@ def _nat(environment: Environment) -> list[Resource]:
 
 
 def _google_apis(environment: Environment) -> list[Resource]:
-    """Every name below googleapis.com on private addresses: the only way out that network policies
-    of pods admit.
+    """Return the zone that resolves names below googleapis.com to private addresses, the only way
+    out that network policies of pods admit.
     """
-    zone = f"{environment.stem}-google-apis"
+    zone = Resource(
+        kind="google_dns_managed_zone",
+        id="google-apis",
+        arguments={
+            "name": f"{environment.stem}-google-apis",
+            "dns_name": "googleapis.com.",
+            "description": "Google APIs on private addresses",
+            "visibility": "private",
+            "private_visibility_config": {"networks": [{"network_url": environment.network_path}]},
+        },
+        after=(*_after(environment, VPC), *api(environment, "dns")),
+    )
+    private = "private.googleapis.com."
     addresses = [str(address) for address in ip_network(GOOGLE_APIS_CIDR)]
-    records = {
-        "google-apis": ("private.googleapis.com.", "A", addresses),
-        "google-apis-all": ("*.googleapis.com.", "CNAME", ["private.googleapis.com."]),
-    }
     return [
-        Resource(
-            kind="google_dns_managed_zone",
-            id="google-apis",
-            arguments={
-                "name": zone,
-                "dns_name": "googleapis.com.",
-                "description": "Google APIs on private addresses",
-                "visibility": "private",
-                "private_visibility_config": {
-                    "networks": [{"network_url": environment.network_path}]
-                },
-            },
-            after=(*_after(environment, VPC), *api(environment, "dns")),
-        ),
-        *(
-            Resource(
-                kind="google_dns_record_set",
-                id=id_,
-                arguments={
-                    "managed_zone": zone,
-                    "name": name,
-                    "type": kind,
-                    "ttl": 300,
-                    "rrdatas": values,
-                },
-                after=("google_dns_managed_zone.google-apis",),
-            )
-            for id_, (name, kind, values) in records.items()
-        ),
+        zone,
+        _record(zone, "google-apis", private, "A", addresses),
+        _record(zone, "google-apis-all", "*.googleapis.com.", "CNAME", [private]),
     ]
+
+
+def _record(
+    zone: Resource,
+    id: str,
+    name: str,
+    kind: str,
+    values: list[str],
+) -> Resource:
+    return Resource(
+        kind="google_dns_record_set",
+        id=id,
+        arguments={
+            "managed_zone": zone.arguments["name"],
+            "name": name,
+            "type": kind,
+            "ttl": 300,
+            "rrdatas": values,
+        },
+        after=(zone.address,),
+    )
 
 
 def _managed_services(environment: Environment) -> list[Resource]:
@@ -275,11 +292,10 @@ def _managed_services(environment: Environment) -> list[Resource]:
                 "network": environment.network_path,
                 "service": "servicenetworking.googleapis.com",
                 "reserved_peering_ranges": [name],
-                # Cloud SQL holds the peering for hours after its instance is gone; a destroy must
-                # not wait for it.
+                # Cloud SQL holds the peering for hours after its instance is deleted; a destroy
+                # must not wait for it.
                 "deletion_policy": "ABANDON",
-                # The abandoned peering is still there at the next deployment, with the range of the
-                # last.
+                # The next deployment meets the abandoned peering with the former range.
                 "update_on_creation_fail": True,
             },
             after=(

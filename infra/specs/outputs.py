@@ -1,5 +1,5 @@
-"""What people need after a deployment, by stack. Every name follows from the environment, so that
-no state is read.
+"""Outputs that people need after a deployment, by stack. Every name follows from the environment,
+so that no state is read.
 """
 
 import json
@@ -13,7 +13,7 @@ CONSOLE = "https://console.cloud.google.com"
 
 
 def outputs(environment: Environment) -> dict[str, dict[str, str]]:
-    """Area -> name -> value."""
+    """Return area -> name -> value."""
     return {
         "foundation": _foundation(environment),
         "cluster": _cluster(environment),
@@ -27,8 +27,8 @@ def _cluster(environment: Environment) -> dict[str, str]:
     name = environment.cluster_name
     region = environment.region
     project = environment.project
-    # Through IAM where the DNS endpoint is open; else from inside the VPC.
-    way = "--dns-endpoint" if environment.cluster.dns_endpoint_public else "--internal-ip"
+    # IAM protects the DNS endpoint if it is open; otherwise the cluster is reached from the VPC.
+    endpoint = "--dns-endpoint" if environment.cluster.dns_endpoint_public else "--internal-ip"
     command = (
         "gcloud",
         "container",
@@ -39,28 +39,30 @@ def _cluster(environment: Environment) -> dict[str, str]:
         f"--project={project}",
     )
     return {
-        "credentials": shlex.join((*command, way)),
+        "credentials": shlex.join((*command, endpoint)),
         "cluster page": f"{CONSOLE}/kubernetes/clusters/details/{region}/{name}?project={project}",
     }
 
 
 def _foundation(environment: Environment) -> dict[str, str]:
-    found = {
-        **{f"bucket {purpose}": f"gs://{environment.bucket(purpose)}" for purpose in names.BUCKETS},
-        "images": environment.image_registry,
-        **{
-            f"topic {lane}": f"projects/{environment.project}/topics/{environment.topic(lane)}"
-            for lane in environment.lanes
-        },
-        **{f"account {role}": environment.service_account_email(role) for role in roles.ROLES},
-    }
+    values: dict[str, str] = {}
+    for purpose in names.BUCKETS:
+        values[f"bucket {purpose}"] = f"gs://{environment.bucket(purpose)}"
+    values["images"] = environment.image_registry
+    for lane in environment.lanes:
+        values[f"topic {lane}"] = f"projects/{environment.project}/topics/{environment.topic(lane)}"
+    for role in roles.ROLES:
+        values[f"account {role}"] = environment.service_account_email(role)
     if environment.delivery:
-        entry = {"env": environment.name, "gate": environment.delivery.environment}
-        entry["provider"] = (
-            f"{environment.identity_pools}/{environment.identity_pool}/providers/github"
-        )
-        entry |= {role: environment.service_account_email(role) for role in ("planner", "deployer")}
-        found["HOLDFAST_ENVIRONMENTS"] = json.dumps([entry])
+        pool = f"{environment.identity_pools}/{environment.identity_pool}"
+        entry = {
+            "env": environment.name,
+            "gate": environment.delivery.environment,
+            "provider": f"{pool}/providers/github",
+            "planner": environment.service_account_email("planner"),
+            "deployer": environment.service_account_email("deployer"),
+        }
+        values["HOLDFAST_ENVIRONMENTS"] = json.dumps([entry])
     if environment.database:
-        found["database"] = environment.database_connection
-    return found
+        values["database"] = environment.database_connection
+    return values

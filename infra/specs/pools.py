@@ -16,6 +16,9 @@ CLUSTER = "google_container_cluster.cluster"
 # Taints are a set to the API and a list to the provider: drift compares them
 # (infra/decisions/0016).
 IGNORED = ("initial_node_count", "node_config[0].taint")
+NO_AUTO_REPAIR = {
+    "CKV_GCP_9": "GKE refuses auto-repair on flex-start: it would queue for another machine"
+}
 
 
 def resources(environment: Environment) -> list[Resource]:
@@ -29,7 +32,7 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         "cluster": environment.cluster_name,
         "location": environment.region,
         "node_locations": list(pool.zones or environment.zones),
-        # In each zone. The autoscaler brings a pool to its minimum, which counts all zones.
+        # This count is for each zone. The autoscaler brings a pool to its minimum over all zones.
         "initial_node_count": 0,
         "max_pods_per_node": environment.network.max_pods_per_node,
         "autoscaling": {
@@ -43,9 +46,9 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         "node_config": _node_config(environment, pool),
     }
     if not flex:
-        # Flex-start pools get SHORT_LIVED from GKE, a value the provider does not know: stating any
-        # is a permanent difference. GPU quota is usually full, so a GPU pool upgrades by taking a
-        # node away, others by adding one.
+        # GKE sets SHORT_LIVED on flex-start pools, a value the provider does not know: any other
+        # would be a permanent difference. GPU quota is usually full, so a GPU pool upgrades by
+        # removing a node first, others by adding one.
         surge = 0 if pool.gpus_per_node else 1
         arguments["upgrade_settings"] = {
             "strategy": "SURGE",
@@ -60,11 +63,7 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         arguments=arguments,
         after=(CLUSTER,),
         ignore_changes=IGNORED,
-        skips={
-            "CKV_GCP_9": "GKE refuses auto-repair on flex-start: it would queue for another machine"
-        }
-        if flex
-        else {},
+        skips=NO_AUTO_REPAIR if flex else {},
     )
 
 
@@ -78,16 +77,7 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
         "oauth_scopes": OAUTH_SCOPES,
         "labels": pool.labels(),
         "resource_labels": environment.all_labels() | {"pool": pool.name},
-        "taint": [
-            {
-                "key": t.key,
-                "value": t.value,
-                "effect": t.effect.provider_value,
-            }
-            for t in sorted(pool.taints, key=lambda t: t.key)
-            # GKE sets its own on nodes, and refuses a pool that claims one.
-            if not t.key.startswith(RESERVED_TAINTS)
-        ],
+        "taint": _taints(pool),
         "metadata": {"disable-legacy-endpoints": "true"},
         "gcfs_config": {"enabled": True},
         "gvnic": {"enabled": True},
@@ -99,6 +89,20 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
     return config | encrypted(environment, "boot_disk_kms_key")
 
 
+def _taints(pool: Pool) -> list[dict[str, str]]:
+    taints = []
+    for taint in sorted(pool.taints, key=lambda taint: taint.key):
+        # GKE sets the reserved ones on nodes itself, and refuses a pool that states one.
+        if not taint.key.startswith(RESERVED_TAINTS):
+            block = {
+                "key": taint.key,
+                "value": taint.value,
+                "effect": taint.effect.provider_value,
+            }
+            taints.append(block)
+    return taints
+
+
 def _kubelet(pool: Pool) -> dict[str, object]:
     kubelet: dict[str, object] = dict(READ_ONLY_PORT_OFF)
     if pool.capacity is Capacity.SPOT and pool.window != DEFAULT_WINDOW:
@@ -108,36 +112,37 @@ def _kubelet(pool: Pool) -> dict[str, object]:
 
 
 def _lifespan(environment: Environment, pool: Pool) -> dict[str, object]:
-    if pool.capacity is Capacity.SPOT:
-        return {
-            "spot": True,
-            "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
-        }
-    if pool.capacity is Capacity.RESERVED:
-        return {"reservation_affinity": _reservation(environment, pool)}
-    if pool.capacity not in FLEX:
-        return {}
-    # A queued pool is one of flex-start too: without it its nodes lack the label that jobs select.
-    # How long they live is in each ProvisioningRequest, and GKE refuses it on the pool.
-    return {
-        "flex_start": True,
-        "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
-        **(
-            {"max_run_duration": f"{pool.max_run_s}s"}
-            if pool.capacity is Capacity.FLEX_START
-            else {}
-        ),
-    }
+    no_reservation = {"consume_reservation_type": "NO_RESERVATION"}
+    match pool.capacity:
+        case Capacity.SPOT:
+            return {"spot": True, "reservation_affinity": no_reservation}
+        case Capacity.RESERVED:
+            return {"reservation_affinity": _reservation(environment, pool)}
+        case Capacity.FLEX_START:
+            return {
+                "flex_start": True,
+                "reservation_affinity": no_reservation,
+                "max_run_duration": f"{pool.max_run_s}s",
+            }
+        case Capacity.QUEUED:
+            # Without flex_start the nodes lack the label that jobs select. Each
+            # ProvisioningRequest limits their lifetime, which GKE refuses on the pool.
+            return {"flex_start": True, "reservation_affinity": no_reservation}
+        case _:
+            return {}
 
 
 def _reservation(environment: Environment, pool: Pool) -> dict[str, object]:
-    found = next(group.reservation for group in environment.groups if group.name == pool.pool_class)
-    assert found
-    named = f"projects/{found.project}/reservations/{found.name}" if found.project else found.name
+    groups = {group.name: group for group in environment.groups}
+    reservation = groups[pool.pool_class].reservation
+    assert reservation
+    path = reservation.name
+    if reservation.project:
+        path = f"projects/{reservation.project}/reservations/{reservation.name}"
     return {
         "consume_reservation_type": "SPECIFIC_RESERVATION",
         "key": RESERVATION_KEY,
-        "values": [named],
+        "values": [path],
     }
 
 

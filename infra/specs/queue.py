@@ -1,5 +1,5 @@
-"""Work queue of the batch: topic, subscription, and the dead letters with a subscription that keeps
-them.
+"""The batch's queues on Pub/Sub: topics, subscriptions, and dead letters with a subscription that
+keeps them.
 """
 
 from infra.environments.schema import Environment
@@ -9,10 +9,10 @@ from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy, grant
 from infra.specs.storage import DAY_S
 
-# Short: a killed worker's items come back after it. The worker extends its own leases.
+# A killed worker's items come back after this time. Workers extend their leases.
 ACK_DEADLINE_S = 30
 RETENTION_DAYS = 7
-# Every preemption counts as a delivery, so with a low number healthy items become dead letters.
+# Every preemption counts as a delivery: with a low number, healthy items become dead letters.
 MAX_DELIVERY_ATTEMPTS = 100
 
 
@@ -73,31 +73,40 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
 
 
 def _grants(environment: Environment) -> list[Resource]:
-    """The batch pulls and enqueues; Pub/Sub's own agent moves what was delivered too often.
+    """Return grants: the batch pulls and enqueues; Pub/Sub's own agent moves messages that were
+    delivered too often.
 
-    No pod may make or remove subscriptions: that right cannot be limited to some of a project's
-    (decision 0045).
+    No pod may create or delete subscriptions: that right applies to all of a project
+    (infra/decisions/0045).
     """
-    roles = {"subscription": "roles/pubsub.subscriber", "topic": "roles/pubsub.publisher"}
-    members = {
-        "batch": environment.member("batch"),
-        "agent": agent(environment, "pubsub"),
-    }
-    rows = [("dead", "topic", "agent")]
+    grants = [_grant(environment, "dead", "topic", "agent")]
     for lane in environment.lanes:
-        rows += [
-            (lane, "subscription", "batch"),
-            (lane, "topic", "batch"),
-            (lane, "subscription", "agent"),
+        grants += [
+            _grant(environment, lane, "subscription", "batch"),
+            _grant(environment, lane, "topic", "batch"),
+            _grant(environment, lane, "subscription", "agent"),
         ]
-    return [
-        grant(
-            f"pubsub_{target}",
-            f"{purpose}-{who}",
-            roles[target],
-            members[who],
-            (f"google_pubsub_{target}.{purpose}", *([account(who)] if who == "batch" else [])),
-            **{target: environment.topic(purpose)},
-        )
-        for purpose, target, who in rows
-    ]
+    return grants
+
+
+def _grant(
+    environment: Environment,
+    purpose: str,
+    target: str,
+    name: str,
+) -> Resource:
+    roles = {"subscription": "roles/pubsub.subscriber", "topic": "roles/pubsub.publisher"}
+    after = [f"google_pubsub_{target}.{purpose}"]
+    if name == "batch":
+        member = environment.member("batch")
+        after.append(account("batch"))
+    else:
+        member = agent(environment, "pubsub")
+    return grant(
+        f"pubsub_{target}",
+        f"{purpose}-{name}",
+        roles[target],
+        member,
+        tuple(after),
+        **{target: environment.topic(purpose)},
+    )

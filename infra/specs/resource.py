@@ -1,6 +1,6 @@
 """One cloud resource as data."""
 
-# Why it is so: infra/decisions/0010.
+# Decision: infra/decisions/0010.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resource:
-    """`arguments` as the provider documents them; a block that may occur once is a dict, a
-    repeatable one a list.
+    """A resource with its arguments as the provider documents them; a block that may occur once is
+    a dict, a repeatable one a list.
 
     Resources name each other by computed names, not by references: the plan then knows every value,
-    so that rules and snapshots see them, and stacks need no shared state. Order is stated in
-    `after`.
+    so that rules and snapshots see them, and stacks need no shared state. `after` states the order.
     """
 
     kind: str
@@ -26,8 +25,8 @@ class Resource:
     ignore_changes: tuple[str, ...] = ()
     """Arguments that the cloud changes by itself."""
     protected: bool = False
-    """Neither a destroy nor a replacement is even planned, and one left out of the configuration is
-    not deleted.
+    """Terraform refuses to plan a destroy or a replacement; leaving the resource out of the
+    configuration does not delete it.
     """
     skips: Mapping[str, str] = field(default_factory=dict[str, str])
     """Checks of Checkov that this resource fails on purpose, and why."""
@@ -46,15 +45,16 @@ def grant(
     condition: object = None,
     **target: object,
 ) -> Resource:
-    """For one member on one object: `on` is its kind as the provider calls it, `target` are the
-    arguments that name it.
+    """Return a grant to one member on one object: `on` is the object's kind as the provider calls
+    it, `target` are the arguments that name it.
     """
     arguments = {
         **target,
         "role": role,
         "member": member,
-        **({"condition": condition} if condition else {}),
     }
+    if condition:
+        arguments["condition"] = condition
     return Resource(
         kind=f"google_{on}_iam_member",
         id=id,
@@ -64,7 +64,7 @@ def grant(
 
 
 def deletion_policy(protected: bool) -> str:
-    """What the provider does when the resource leaves the configuration; kept in the state, unlike
-    a lifecycle.
+    """Return the provider's action when a resource leaves the configuration. It is in the state,
+    unlike a lifecycle.
     """
     return "PREVENT" if protected else "DELETE"

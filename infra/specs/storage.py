@@ -1,21 +1,21 @@
-"""Buckets for checkpoints and data, with who may do what in them, and the image registry; all in
-the cluster's region.
+"""Buckets for checkpoints and data with their grants, and the image registry, all in the cluster's
+region.
 """
 
-# Why it is so: infra/decisions/0069.
+# Decision: infra/decisions/0069.
 
 from holdfast.vocabulary.roles import NAMESPACE_TRAINING
 from infra.contract.names import BUCKETS
-from infra.environments.runs import READERS, Run, of_condition, readable
+from infra.environments.runs import READERS, Run, group_by_condition, readable
 from infra.environments.schema import Environment, Team
-from infra.environments.teams import prefixes_of
+from infra.environments.teams import list_team_prefixes
 from infra.specs.encryption import encrypted, key_in_force
 from infra.specs.identities import LIST_ROLE, account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy, grant
 
 DAY_S = 86_400
-# Of grants to pods: the workload pool exists once a cluster does.
+# Grants to pods come after the cluster, which creates the workload pool.
 AFTER = ("google_container_cluster.cluster",)
 OLD_VERSIONS_DAYS = SOFT_DELETE_DAYS = 7
 # The writer deletes attempts that no commit names; this bounds what a killed writer leaves.
@@ -38,22 +38,21 @@ def resources(environment: Environment) -> list[Resource]:
 
 
 def below(environment: Environment, title: str, prefixes: tuple[str, ...]) -> dict[str, str]:
-    """The condition that an object of the checkpoints is below one of them."""
+    """Return the condition that an object of the checkpoints is below one of the prefixes."""
     bucket = environment.bucket("checkpoints")
-    places = []
+    terms = []
     for prefix in prefixes:
-        places.append(f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")')
+        terms.append(f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")')
     return {
         "title": title,
-        "expression": " || ".join(places),
+        "expression": " || ".join(terms),
     }
 
 
 def _bucket(environment: Environment, purpose: str) -> Resource:
     storage = environment.storage
-    # A checkpoint lives for hours; soft delete would bill each for a week more. Its writer is
-    # create-only, and restore falls back to the one before, so that nothing is lost by an
-    # overwrite.
+    # A checkpoint lives for hours; soft delete would bill each for another week. Nothing is
+    # overwritten: the writer is create-only, and restore falls back to the checkpoint before.
     soft_delete_days = 0 if purpose == "checkpoints" else SOFT_DELETE_DAYS
     arguments: dict[str, object] = {
         "name": environment.bucket(purpose),
@@ -83,22 +82,18 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
 
 
 def _lifecycle(purpose: str) -> list[dict[str, object]]:
-    rules: list[dict[str, object]] = [
-        {
-            "action": {"type": "AbortIncompleteMultipartUpload"},
-            "condition": {"age": 1},
-        }
-    ]
     condition: dict[str, object] = {
         "days_since_noncurrent_time": OLD_VERSIONS_DAYS,
         "with_state": "ARCHIVED",
     }
     if purpose == "checkpoints":
-        # A custom time marks an attempt as abandoned. Committed objects have none, so this never
-        # reaches them.
+        # A custom time marks an attempt as abandoned. Committed objects have none.
         condition = {"days_since_custom_time": UNCOMMITTED_DAYS}
     return [
-        *rules,
+        {
+            "action": {"type": "AbortIncompleteMultipartUpload"},
+            "condition": {"age": 1},
+        },
         {
             "action": {"type": "Delete"},
             "condition": condition,
@@ -107,61 +102,68 @@ def _lifecycle(purpose: str) -> list[dict[str, object]]:
 
 
 def _grants(environment: Environment) -> list[Resource]:
-    return [
-        *(
-            _grant(environment, f"{purpose}-{role}", purpose, role, granted)
-            for role, grants in bucket_roles(environment).items()
-            for purpose, granted in grants.items()
-        ),
-        *(grant for role in READERS for grant in _reads(environment, role)),
-        *([] if environment.storage.runs else [_shared(environment)]),
-        *(grant for team in environment.teams for grant in _of_team(environment, team)),
-    ]
+    grants = []
+    for role, roles in bucket_roles(environment).items():
+        for purpose, granted in roles.items():
+            grants.append(_grant(environment, f"{purpose}-{role}", purpose, role, granted))
+    for role in READERS:
+        grants += _reader_grants(environment, role)
+    if not environment.storage.runs:
+        grants.append(_default_run_grant(environment))
+    for team in environment.teams:
+        grants += _team_grants(environment, team)
+    return grants
 
 
-def _of_team(environment: Environment, team: Team) -> list[Resource]:
-    """Its own folder, what its listed runs have saved, and the data. A listing shows the names of
-    all objects.
+def _team_grants(environment: Environment, team: Team) -> list[Resource]:
+    """Let a team's account use its own folder, and read what its listed runs have saved, and the
+    data. A listing shows the names of all objects.
     """
-    own = below(environment, f"checkpoints of {team.role}", (f"{team.folder}/",))
+    own_folder = below(environment, f"checkpoints of {team.role}", (f"{team.folder}/",))
+    role = team.role
     grants = [
-        _grant(environment, team.role, "checkpoints", team.role, "roles/storage.objectUser", own),
-        _grant(environment, f"{team.role}-list", "checkpoints", team.role, LIST_ROLE),
-        _grant(environment, f"{team.role}-data", "data", team.role, "roles/storage.objectViewer"),
+        _grant(environment, role, "checkpoints", role, "roles/storage.objectUser", own_folder),
+        _grant(environment, f"{role}-list", "checkpoints", role, LIST_ROLE),
+        _grant(environment, f"{role}-data", "data", role, "roles/storage.objectViewer"),
     ]
-    for number, prefixes in enumerate(of_condition(prefixes_of(team, environment.storage.runs)), 1):
-        condition = below(environment, f"runs of {team.role} {number}", prefixes)
-        id = f"{team.role}-runs-{number}"
+    prefixes = list_team_prefixes(team, environment.storage.runs)
+    for number, group in enumerate(group_by_condition(prefixes), 1):
         grants.append(
             _grant(
-                environment, id, "checkpoints", team.role, "roles/storage.objectViewer", condition
+                environment,
+                f"{role}-runs-{number}",
+                "checkpoints",
+                role,
+                "roles/storage.objectViewer",
+                below(environment, f"runs of {role} {number}", group),
             )
         )
     return grants
 
 
-def _shared(environment: Environment) -> Resource:
-    """All training's, where no runs are listed."""
+def _default_run_grant(environment: Environment) -> Resource:
+    """Let all training write below one folder, if no runs are listed."""
     folder = environment.storage.default_run
     condition = below(environment, f"checkpoints of {folder}", (f"{folder}/",))
     return _grant(
-        environment, "runs-trainer", "checkpoints", "trainer", "roles/storage.objectUser", condition
+        environment,
+        "runs-trainer",
+        "checkpoints",
+        "trainer",
+        "roles/storage.objectUser",
+        condition,
     )
 
 
-def _reads(environment: Environment, role: str) -> list[Resource]:
-    """Of the checkpoints of the runs that name it. None where runs are not kept apart."""
-    return [
-        _grant(
-            environment,
-            f"runs-{role}" + (f"-{number}" if number > 1 else ""),
-            "checkpoints",
-            role,
-            "roles/storage.objectViewer",
-            below(environment, f"checkpoints for {role} {number}", prefixes),
-        )
-        for number, prefixes in enumerate(readable(environment.storage.runs, role), 1)
-    ]
+def _reader_grants(environment: Environment, role: str) -> list[Resource]:
+    """Let `role` read the checkpoints of runs that name it; no grants if runs are not listed."""
+    grants = []
+    for number, prefixes in enumerate(readable(environment.storage.runs, role), 1):
+        id = f"runs-{role}" if number == 1 else f"runs-{role}-{number}"
+        condition = below(environment, f"checkpoints for {role} {number}", prefixes)
+        viewer = "roles/storage.objectViewer"
+        grants.append(_grant(environment, id, "checkpoints", role, viewer, condition))
+    return grants
 
 
 def _grant(
@@ -175,7 +177,13 @@ def _grant(
     after = (f"google_storage_bucket.{purpose}", account(role))
     bucket = environment.bucket(purpose)
     return grant(
-        "storage_bucket", id, granted, environment.member(role), after, condition, bucket=bucket
+        "storage_bucket",
+        id,
+        granted,
+        environment.member(role),
+        after,
+        condition,
+        bucket=bucket,
     )
 
 
@@ -223,45 +231,43 @@ def _registry(environment: Environment) -> list[Resource]:
 
 
 def run_grants(environment: Environment) -> list[Resource]:
-    """What each run may do with the checkpoints: its pods act as themselves, without an account of
-    Google's between.
+    """Return the grants of runs: pods act under their Kubernetes identity, without a Google
+    account.
 
-    Part of the cluster's stack. None where runs are not kept apart.
+    They are part of the cluster's stack. There are none if runs are not listed.
     """
     if not environment.storage.runs:
         return []
-    spaces = {NAMESPACE_TRAINING: ""} | {
-        team.spaces[0]: f"-{team.spaces[0]}" for team in environment.teams if team.runs
-    }
-    everyone = {
-        "checkpoints": ("runs-list", LIST_ROLE),
-        "data": ("runs-data", "roles/storage.objectViewer"),
-    }
-    members = f"principalSet://{environment.workload_identities}/namespace"
+    grants = _namespace_grants(environment, NAMESPACE_TRAINING, "")
+    for team in environment.teams:
+        if team.runs:
+            namespace = team.spaces[0]
+            grants += _namespace_grants(environment, namespace, f"-{namespace}")
+    grants += [_run_grant(environment, run) for run in environment.storage.runs]
+    return grants
+
+
+def _namespace_grants(environment: Environment, namespace: str, suffix: str) -> list[Resource]:
+    """Let all pods of a namespace list checkpoints and read data."""
+    member = f"principalSet://{environment.workload_identities}/namespace/{namespace}"
+    checkpoints = environment.bucket("checkpoints")
+    data = environment.bucket("data")
+    viewer = "roles/storage.objectViewer"
     return [
-        *(
-            grant(
-                "storage_bucket",
-                f"{id}{suffix}",
-                role,
-                f"{members}/{space}",
-                AFTER,
-                bucket=environment.bucket(purpose),
-            )
-            for space, suffix in spaces.items()
-            for purpose, (id, role) in everyone.items()
-        ),
-        *(_own(environment, run) for run in environment.storage.runs),
+        grant("storage_bucket", f"runs-list{suffix}", LIST_ROLE, member, AFTER, bucket=checkpoints),
+        grant("storage_bucket", f"runs-data{suffix}", viewer, member, AFTER, bucket=data),
     ]
 
 
-def _own(environment: Environment, run: Run) -> Resource:
-    space = next(
-        (team.spaces[0] for team in environment.teams if run.name in team.runs), NAMESPACE_TRAINING
-    )
-    member = f"principal://{environment.workload_identities}/subject/ns/{space}/sa/{run.account}"
-    own = below(environment, f"checkpoints of {run.name}", run.prefixes)
+def _run_grant(environment: Environment, run: Run) -> Resource:
+    """Let the pods of one run write below its own prefixes."""
+    namespace = NAMESPACE_TRAINING
+    for team in environment.teams:
+        if run.name in team.runs:
+            namespace = team.spaces[0]
+    subject = f"ns/{namespace}/sa/{run.account}"
+    member = f"principal://{environment.workload_identities}/subject/{subject}"
+    condition = below(environment, f"checkpoints of {run.name}", run.prefixes)
     bucket = environment.bucket("checkpoints")
-    return grant(
-        "storage_bucket", run.account, "roles/storage.objectUser", member, AFTER, own, bucket=bucket
-    )
+    role = "roles/storage.objectUser"
+    return grant("storage_bucket", run.account, role, member, AFTER, condition, bucket=bucket)

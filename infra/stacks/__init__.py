@@ -17,25 +17,28 @@ def stack(
     *,
     local_state: bool,
 ) -> cdk.Stack:
-    """These resources and nothing else, with the provider and the state of an environment."""
-    left = placeholders(environment)
-    made = cdk.Stack(
+    """Build a stack of exactly these resources, with the provider and state of an environment."""
+    fields = placeholders(environment)
+    billing_project = ""
+    if area == "monitoring" and environment.budget:
+        billing_project = environment.project
+    built = cdk.Stack(
         app,
         names.stack(area, environment.name),
         project=environment.project,
         region=environment.region,
         provider=(GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION),
-        state_bucket="" if local_state or left else environment.state_bucket,
-        placeholders=[] if local_state else left,  # local state may be planned with a CHANGE-ME
-        billing_project=environment.project if area == "monitoring" and environment.budget else "",
+        state_bucket="" if local_state or fields else environment.state_bucket,
+        placeholders=[] if local_state else fields,  # local state may be planned with a CHANGE-ME
+        billing_project=billing_project,
     )
-    for r in resources:
-        made.add(
-            r.kind,
-            r.id,
-            r.arguments,
-            after=r.after,
-            ignore_changes=r.ignore_changes,
-            protected=r.protected,
+    for resource in resources:
+        built.add(
+            resource.kind,
+            resource.id,
+            resource.arguments,
+            after=resource.after,
+            ignore_changes=resource.ignore_changes,
+            protected=resource.protected,
         )
-    return made
+    return built

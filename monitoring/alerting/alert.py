@@ -1,7 +1,7 @@
-"""What an alert is, as data, and the series that queries are made of.
+"""The type of alerts, and the series that their queries use.
 
-A query is text: `$cluster`, the thresholds of `Alerts` (`$spot_pending_s`) and series
-(`$goodput_ratio`) are filled in.
+A query is text with placeholders: `$cluster`, the thresholds of `Alerts` (`$spot_pending_s`) and
+series (`$goodput_ratio`).
 """
 
 import re
@@ -21,9 +21,9 @@ from infra.environments.services import Alerts
 class Severity(StrEnum):
     """Cloud Monitoring's levels are CRITICAL, ERROR and WARNING, in this order."""
 
-    PAGE = "page"  # a person gets up
-    TICKET = "ticket"  # within the working day
-    INFO = "info"  # worth knowing
+    PAGE = "page"  # a person acts now
+    TICKET = "ticket"  # a person acts within the working day
+    INFO = "info"  # no person needs to act
 
     @property
     def level(self) -> str:
@@ -36,13 +36,13 @@ class Severity(StrEnum):
 
 class AlertSource(StrEnum):
     PROMQL = "PromQL"
-    LOG = "log entries"  # where the signal exists nowhere else
+    LOG = "log entries"  # for signals that no metric has
     BUDGET = "billing budget"
 
 
 Values = Mapping[str, Any]
-"""Placeholder -> value: the fields of the environment's `Alerts`, and what is computed from the
-rest of it.
+"""Placeholder -> value: the fields of the environment's `Alerts`, and values computed from other
+fields.
 """
 EXAMPLE: Values = asdict(Alerts()) | {
     "cluster": "holdfast-example",
@@ -50,7 +50,7 @@ EXAMPLE: Values = asdict(Alerts()) | {
     "goodput_min": 0.8,
     "serving_base": 2,
 }
-"""Of no environment: what the runbook, the command `alerts` and the rule cases are about."""
+"""Values of no environment, for the runbook, the command `alerts` and the tests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,10 +61,10 @@ class Alert:
     query: str = ""
     """PromQL that is true while the alert should fire, or a log filter. Empty for a budget."""
     hold_s: int = 0
-    """How long the query must be true; a multiple of 30."""
+    """The time for which the query must be true; a multiple of 30."""
     source: AlertSource = AlertSource.PROMQL
     runbook: str = ""
-    """Markdown of an alert from a module of your own; empty: the section of runbook.md."""
+    """Markdown of an alert from your own module; empty: the section of runbook.md."""
 
     @property
     def slug(self) -> str:
@@ -72,17 +72,17 @@ class Alert:
         return re.sub(r"(?<!^)(?=[A-Z])", "-", self.name.removeprefix("Holdfast")).lower()
 
 
-class _Known(dict[str, Any]):
-    """Values, and the series that they make."""
+class _Placeholders(dict[str, Any]):
+    """Values, and series whose own placeholders are filled in."""
 
     def __missing__(self, name: str) -> str:
         return Template(SERIES[name]).substitute(self)
 
 
 def filled(text: str, values: Values) -> str:
-    """The text with its placeholders replaced. InputError for one that is unknown."""
+    """Replace the placeholders of a text. Raises InputError if one is unknown."""
     try:
-        return Template(text).substitute(_Known(values))
+        return Template(text).substitute(_Placeholders(values))
     except (KeyError, ValueError) as error:
         allowed = ", ".join(f"${name}" for name in [*values, *SERIES])
         raise InputError(
@@ -94,29 +94,31 @@ def filled(text: str, values: Values) -> str:
 
 
 ERROR_BUDGET = 0.001
-"""Of all answers of a month, the share that may be our failure: 99.9 % are promised."""
+"""The share of a month's answers that may fail by our fault: 99.9 % are promised."""
 BURN = 14.4
 SLOW_BURN = 6
-"""Times faster than the budget lasts: 2 % of it are gone within an hour, or 5 % within six
-(Google's SRE workbook).
+"""Rates at which the budget is consumed: with 14.4 times its monthly rate, 2 % of it in an hour;
+with 6 times, 5 % in six hours (Google's SRE workbook).
 """
 
 
-def _scraped(metric: str, labels: str = "") -> str:
-    return f'{metric}{{cluster="$cluster"{"," if labels else ""}{labels}}}'
+def _select(metric: str, labels: str = "") -> str:
+    """Select the cluster's series of a metric that managed Prometheus scrapes."""
+    selector = 'cluster="$cluster"'
+    if labels:
+        selector = f"{selector},{labels}"
+    return f"{metric}{{{selector}}}"
 
 
-# Answers as clients get them: what a retry of the proxy repaired is no failure.
+# Answers as clients get them: a request that succeeds after a retry of the proxy is no failure.
 _LISTENER = f'envoy_http_conn_manager_prefix="{serving.PROXY_REQUESTS}"'
 SERVING = {
-    "answers": _scraped(serving.PROXY_ANSWERS, _LISTENER),
-    "failed_answers": _scraped(serving.PROXY_ANSWERS, f'{_LISTENER},envoy_response_code_class="5"'),
-    "refused_for_load": _scraped(
-        serving.REFUSED, f'reason=~"{"|".join(serving.REFUSED_FOR_LOAD)}"'
-    ),
-    "requests": _scraped(serving.REQUESTS),
-    "ready_base": _scraped(serving.READY, f'{serving.TIER_LABEL}="{serving.TIER_BASE}"'),
-    "queue_buckets": _scraped(f"{serving.QUEUE_SECONDS}_bucket"),
+    "answers": _select(serving.PROXY_ANSWERS, _LISTENER),
+    "failed_answers": _select(serving.PROXY_ANSWERS, f'{_LISTENER},envoy_response_code_class="5"'),
+    "refused_for_load": _select(serving.REFUSED, f'reason=~"{"|".join(serving.REFUSED_FOR_LOAD)}"'),
+    "requests": _select(serving.REQUESTS),
+    "ready_base": _select(serving.READY, f'{serving.TIER_LABEL}="{serving.TIER_BASE}"'),
+    "queue_buckets": _select(f"{serving.QUEUE_SECONDS}_bucket"),
     "drain_over_budget": serving.OVER_BUDGET,
     "burn": f"{BURN * ERROR_BUDGET:g}",
     "slow_burn": f"{SLOW_BURN * ERROR_BUDGET:g}",
@@ -124,12 +126,12 @@ SERVING = {
     "queue_s": "1",
     "shed": "0.05",
 }
-"""What managed Prometheus scrapes from servers and proxies as they are, without an exporter, and
-the limits on it.
+"""Series that managed Prometheus scrapes from servers and proxies without an exporter, and the
+limits on them.
 """
 
 
-# Reasons by which the autoscaler's visibility log reports that no node will come.
+# The autoscaler's visibility log gives these reasons for adding no node.
 _NO_SCALE_UP = (
     "scale.up.error.out.of.resources",
     "scale.up.error.quota.exceeded",
@@ -141,31 +143,35 @@ _NO_PROVISIONING = (
     "no.scale.up.nap.pod.gpu.type.not.supported",
     "no.scale.up.nap.pod.machine.families.do.not.support.dws",
 )
-_ERRORS, _REFUSALS = (
-    " OR ".join(f'"{reason}"' for reason in group) for group in (_NO_SCALE_UP, _NO_PROVISIONING)
-)
+_ERRORS = " OR ".join(f'"{reason}"' for reason in _NO_SCALE_UP)
+_REFUSALS = " OR ".join(f'"{reason}"' for reason in _NO_PROVISIONING)
+_POD_GROUPS = "jsonPayload.noDecisionStatus.noScaleUp.unhandledPodGroups"
 _SCALE_FAILURES = (
     'resource.type="k8s_cluster" AND resource.labels.cluster_name="$cluster" AND '
     'log_id("container.googleapis.com/cluster-autoscaler-visibility") AND '
     f"(jsonPayload.resultInfo.results.errorMsg.messageId=({_ERRORS}) OR "
-    f"jsonPayload.noDecisionStatus.noScaleUp.unhandledPodGroups.napFailureReasons.messageId=({_REFUSALS}))"
+    f"{_POD_GROUPS}.napFailureReasons.messageId=({_REFUSALS}))"
 )
+
+
+def _exporter_series(metric: str) -> str:
+    """Return Cloud Monitoring's PromQL name of a metric that the exporter writes."""
+    return f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"}}'
+
+
 SERIES = {
-    # As Cloud Monitoring's PromQL names what the exporter writes, and managed Prometheus what it
-    # scrapes of devices.
-    **{
-        metric: f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"}}'
-        for metric in METRICS
-    },
-    **{field: f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}' for field in GPU_FIELDS},
+    **{metric: _exporter_series(metric) for metric in METRICS},
+    **{field: _select(f"DCGM_FI_DEV_{field}") for field in GPU_FIELDS},
     **SERVING,
     "preemptions": preemptions("$cluster"),
-    # Percent of the time that a container used its GPU.
+    # The percentage of time in which a container used its GPU.
     "gpu_use": (
-        'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",cluster_name="$cluster"}'
+        "kubernetes_io:container_accelerator_duty_cycle"
+        '{monitored_resource="k8s_container",cluster_name="$cluster"}'
     ),
     "dead_letters_held": (
-        'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}'
+        "pubsub_googleapis_com:subscription_num_undelivered_messages"
+        '{subscription_id="$dead_letters"}'
     ),
     "scale_failures": _SCALE_FAILURES,
 }

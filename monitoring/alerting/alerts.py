@@ -14,62 +14,68 @@ from monitoring.alerting.alert import Alert, AlertSource, Severity, Values, fill
 
 
 def alerts(values: Values, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
-    """Those of the platform, then those of `modules`, with `values` in their queries.
+    """Return the platform's alerts, then those of `modules`, with `values` in their queries.
 
-    Raises InputError for a module that adds none that can be used.
+    Raises InputError if a module adds no usable alert, or a name that exists.
     """
-    added = tuple(alert for module in modules for alert in _of_module(module))
-    every = [
-        replace(alert, query=filled(alert.query, values)) for alert in (*OF_THE_PLATFORM, *added)
-    ]
-    names = [alert.name for alert in every]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    templates = list(OF_THE_PLATFORM)
+    for module in modules:
+        templates += _load_module(module)
+    names: set[str] = set()
+    duplicates: set[str] = set()
+    for template in templates:
+        if template.name in names:
+            duplicates.add(template.name)
+        names.add(template.name)
+    if duplicates:
         raise InputError(
             "alerts.modules: names",
-            got=", ".join(twice),
+            got=", ".join(sorted(duplicates)),
             allowed="each name once",
             fix="rename yours",
         )
-    return tuple(every)
+    return tuple(replace(alert, query=filled(alert.query, values)) for alert in templates)
 
 
-def _of_module(module: str) -> tuple[Alert, ...]:
+def _load_module(module: str) -> list[Alert]:
     allowed = "a module with `def alerts() -> Iterable[Alert]`, each with query and runbook"
     try:
-        found = tuple(import_module(module).alerts())
+        items = list(import_module(module).alerts())
     except (ImportError, AttributeError, TypeError) as error:
-        got = f"{module}: {error}"
-        fix = "correct the name, or install what it needs"
         raise InputError(
             "alerts.modules",
-            got=got,
+            got=f"{module}: {error}",
             allowed=allowed,
-            fix=fix,
+            fix="correct the name, or install what it needs",
         ) from error
-    wrong = []
-    for each in found:
-        if not (isinstance(each, Alert) and each.query and each.runbook):
-            wrong.append(each)
-    if wrong or not found:
-        got = f"{module}: {getattr(wrong[0], 'name', wrong[0]) if wrong else 'no alert'}"
+    defects = [] if items else ["no alert"]
+    for item in items:
+        if not (isinstance(item, Alert) and item.query and item.runbook):
+            defects.append(str(getattr(item, "name", item)))
+    if defects:
         raise InputError(
             "alerts.modules",
-            got=got,
+            got=f"{module}: {defects[0]}",
             allowed=allowed,
             fix="give each alert a query and a runbook",
         )
-    return found
+    return items
 
 
-def _rose(series: str, by: str, window: str, more_than: int = 0) -> str:
-    """A counter rose within the window. A series that is new in the window counts with all it has:
-    increase() alone would sleep through the first event ever."""
-    began = f"sum by ({by}) ({series} unless max_over_time({series}[{window}] offset {window}))"
-    return f"sum by ({by}) (increase({series}[{window}])) > {more_than} or {began} > {more_than}"
+def _query_rise(
+    series: str,
+    by: str,
+    window: str,
+    more_than: int = 0,
+) -> str:
+    """Return a query that is true if a counter rose within the window. A series that is new in the
+    window counts with its whole value: increase() alone would miss the first event.
+    """
+    new = f"sum by ({by}) ({series} unless max_over_time({series}[{window}] offset {window}))"
+    return f"sum by ({by}) (increase({series}[{window}])) > {more_than} or {new} > {more_than}"
 
 
-def _read(
+def _parse(
     severity: str,
     query: str = "",
     source: str = AlertSource.PROMQL,
@@ -77,7 +83,8 @@ def _read(
     **text: Any,
 ) -> Alert:
     parts = [query] if query else []
-    parts += [_rose(**rises)] if rises else []
+    if rises:
+        parts.append(_query_rise(**rises))
     return Alert(
         severity=Severity(severity),
         query=" or ".join(parts),
@@ -86,9 +93,9 @@ def _read(
     )
 
 
-_LISTED = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text())["alert"]
-OF_THE_PLATFORM = tuple(_read(**each) for each in _LISTED)
+_TABLES = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text())["alert"]
+OF_THE_PLATFORM = tuple(_parse(**table) for table in _TABLES)
 OF_SERVERS = frozenset(
     alert.name for alert in OF_THE_PLATFORM if alert.name.startswith("HoldfastServing")
 )
-"""Names of those that read what servers and their proxies write."""
+"""Names of alerts that read series of servers and their proxies."""

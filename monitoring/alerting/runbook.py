@@ -1,7 +1,7 @@
-"""runbook.md as data: the text that travels in a notification, and the table of all alerts.
+"""runbook.md as data: the text of a notification, and the table of all alerts.
 
-Cloud Monitoring's limits on documentation are
-checked here, so that a section that grew too long fails in a test and not in an apply.
+Cloud Monitoring's limits on documentation are checked here, so that a section that is too long
+fails in a test and not in an apply.
 """
 
 import re
@@ -35,73 +35,65 @@ END = "<!-- end of alerts -->"
 
 @dataclass(frozen=True, slots=True)
 class Documentation:
-    """What a notification carries."""
+    """The text of a notification."""
 
     subject: str
     content: str
     url: str
-    """Empty where no address of the runbook is known."""
+    """The address of the section in the runbook; empty if it is unknown."""
 
 
 def sections(text: str | None = None) -> dict[str, str]:
-    """Slug -> Markdown below that heading."""
-    parts = re.split(r"^## (\S+)\n", PATH.read_text() if text is None else text, flags=re.MULTILINE)
-    return {slug: body.strip() for slug, body in zip(parts[1::2], parts[2::2], strict=True)}
+    """Return slug -> Markdown below that heading; of runbook.md by default."""
+    if text is None:
+        text = PATH.read_text()
+    parts = re.split(r"^## (\S+)\n", text, flags=re.MULTILINE)
+    bodies = {}
+    for slug, body in zip(parts[1::2], parts[2::2], strict=True):
+        bodies[slug] = body.strip()
+    return bodies
 
 
 def documentation(alert: Alert, base_url: str) -> Documentation:
+    """Return the text of an alert's notifications. Raises InputError if it is too long."""
     body = alert.runbook or sections()[alert.slug]
-    text = f"{alert.why[0].upper()}{alert.why[1:]}.\n\n{body}"
+    summary = alert.why[0].upper() + alert.why[1:]
+    text = f"{summary}.\n\n{body}"
     url = f"{base_url}#{alert.slug}" if base_url and not alert.runbook else ""
     subject = f"[{alert.severity.value}] {alert.name}"
     fits = len(text) <= MAX_CHARACTERS and len(text.encode()) <= MAX_BYTES
     if not (fits and len(subject) <= MAX_SUBJECT and len(url) <= MAX_URL):
-        what = f"runbook section {alert.slug} does not fit into a notification"
-        allowed = f"{MAX_CHARACTERS} characters and {MAX_BYTES} bytes"
-        fix = "shorten the section in monitoring/alerting/runbook.md"
         raise InputError(
-            what,
+            f"runbook section {alert.slug} does not fit into a notification",
             got=f"{len(text)} characters",
-            allowed=allowed,
-            fix=fix,
+            allowed=f"{MAX_CHARACTERS} characters and {MAX_BYTES} bytes",
+            fix="shorten the section in monitoring/alerting/runbook.md",
         )
     return Documentation(subject, text, url)
 
 
 def commands(body: str) -> list[str]:
-    """Shell lines of a section."""
-    return [
-        line
-        for block in re.findall(r"```bash\n(.*?)```", body, flags=re.DOTALL)
-        for line in block.splitlines()
-    ]
+    """Return the shell lines of a section."""
+    lines: list[str] = []
+    for block in re.findall(r"```bash\n(.*?)```", body, flags=re.DOTALL):
+        lines += block.splitlines()
+    return lines
 
 
 def remote_url(root: Path = PATH.parents[2]) -> str:
-    """Where this checkout's runbook can be read, from its git remote; empty if there is none."""
-    command = [
-        "git",
-        "-C",
-        str(root),
-        "config",
-        "--get",
-        "remote.origin.url",
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return web_url(done.stdout.strip())
+    """Return the address of this checkout's runbook at its git remote; empty if there is none."""
+    command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return web_url(process.stdout.strip())
 
 
 def web_url(remote: str) -> str:
-    """git@host:owner/repo.git and https://host/owner/repo ->
-    https://host/owner/repo/blob/main/monitoring/alerting/runbook.md
+    """Return the runbook's page for a git remote, as git@host:owner/repo.git or
+    https://host/owner/repo; empty for other forms.
     """
     match = re.fullmatch(
-        r"(?:https://|git@|ssh://git@)([^/:@\s]+)[:/]([^\s@]+?)(?:\.git)?/?", remote
+        r"(?:https://|git@|ssh://git@)([^/:@\s]+)[:/]([^\s@]+?)(?:\.git)?/?",
+        remote,
     )
     if match:
         return f"https://{match[1]}/{match[2]}/blob/main/monitoring/alerting/runbook.md"
@@ -109,14 +101,18 @@ def web_url(remote: str) -> str:
 
 
 def table(alerts: tuple[Alert, ...]) -> str:
-    rows = []
-    for a in alerts:
-        rows.append(f"| [{a.name}](#{a.slug}) | {a.severity.value} | {a.source.value} | {a.why} |")
-    return "\n".join(["| alert | severity | judged on | why |", "|---|---|---|---|", *rows])
+    """Return the alerts as a Markdown table."""
+    rows = ["| alert | severity | judged on | why |", "|---|---|---|---|"]
+    for alert in alerts:
+        link = f"[{alert.name}](#{alert.slug})"
+        severity = alert.severity.value
+        source = alert.source.value
+        rows.append(f"| {link} | {severity} | {source} | {alert.why} |")
+    return "\n".join(rows)
 
 
-def with_table(text: str, alerts: tuple[Alert, ...]) -> str:
-    """The runbook with the table between its markers renewed."""
+def replace_table(text: str, alerts: tuple[Alert, ...]) -> str:
+    """Return the runbook with a new table between its markers."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n{table(alerts)}\n{END}{after}"

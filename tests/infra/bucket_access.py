@@ -1,6 +1,6 @@
-"""Who may do what with which object: the policy of a bucket, evaluated as Cloud Storage does.
+"""The permissions that a bucket's policy grants on its objects, evaluated as Cloud Storage does.
 
-Written from Google's documentation of roles and conditions, and not from the specs that it judges.
+It follows Google's documentation of roles and conditions, and not the specs that it judges.
 """
 
 import re
@@ -39,7 +39,7 @@ def may(
 
 
 def principal(number: str, pool: str, namespace: str, account: str) -> str:
-    """Of a Kubernetes account that stands for no account of Google's."""
+    """Return the principal of a Kubernetes account without a Google account."""
     base = f"principal://iam.googleapis.com/projects/{number}/locations/global/workloadIdentityPools/{pool}"
     return f"{base}/subject/ns/{namespace}/sa/{account}"
 
@@ -59,7 +59,7 @@ def _expression(condition: Any) -> str:
 
 
 def _holds(expression: str, resource: str) -> bool:
-    """Of the one form that is understood here; any other is an error, not a no."""
+    """Evaluate a condition. Fails for any form that the specs do not use."""
     terms = expression.split(" || ") if expression else []
     starts = [re.fullmatch(r'resource\.name\.startsWith\("([^"]+)"\)', term) for term in terms]
     assert all(starts), expression

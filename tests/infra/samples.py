@@ -25,7 +25,7 @@ EXAMPLE = load("example")
 
 
 def shared_network() -> Environment:
-    """In a subnet of a Shared VPC host project."""
+    """Return an environment in a subnet of a Shared VPC host project."""
     host = "projects/acme-host"
     existing = ExistingNetwork(
         network=f"{host}/global/networks/shared",
@@ -62,7 +62,7 @@ def two_teams() -> Environment:
     )
 
 
-def a100(name: str, capacity: Capacity, **more: Any) -> NodeGroup:
+def a100(name: str, capacity: Capacity, **fields: Any) -> NodeGroup:
     """A group for training of up to four A100."""
     machine: dict[str, Any] = {
         "machine_types": ("a2-highgpu-1g",),
@@ -75,7 +75,7 @@ def a100(name: str, capacity: Capacity, **more: Any) -> NodeGroup:
         capacity=capacity,
         max_nodes=4,
         **machine,
-        **more,
+        **fields,
     )
 
 

@@ -12,18 +12,18 @@ from tests.infra.samples import EXAMPLE, shared_network
 OF_A_NETWORK = ("google_compute_", "google_dns_", "google_service_networking_")
 
 
-def made(environment: Environment) -> dict[str, Any]:
+def plan_resources(environment: Environment) -> dict[str, Any]:
     return {resource.address: resource.arguments for resource in resources(environment)}
 
 
 def test_a_shared_vpc_is_used_and_only_its_grants_are_written() -> None:
-    found = made(shared_network())
+    planned = plan_resources(shared_network())
     network = "projects/acme-host/global/networks/shared"
-    cluster = found["google_container_cluster.cluster"]
-    database = found["google_sql_database_instance.results"]
+    cluster = planned["google_container_cluster.cluster"]
+    database = planned["google_sql_database_instance.results"]
     assert (cluster["network"], cluster["subnetwork"].rpartition("/")[2]) == (network, "gpu")
     assert database["settings"]["ip_configuration"]["private_network"] == network
-    assert [address for address in found if address.startswith(OF_A_NETWORK)] == [
+    assert [address for address in planned if address.startswith(OF_A_NETWORK)] == [
         "google_compute_subnetwork_iam_member.host-gke",
         "google_compute_subnetwork_iam_member.host-instances",
     ]
@@ -31,14 +31,14 @@ def test_a_shared_vpc_is_used_and_only_its_grants_are_written() -> None:
         "google_compute_subnetwork_iam_member.host-gke",
         "google_project_iam_member.host-gke",
     ):
-        assert found[address]["project"] == "acme-host"
+        assert planned[address]["project"] == "acme-host"
     assert (
-        found["google_project_iam_member.host-gke"]["role"]
+        planned["google_project_iam_member.host-gke"]["role"]
         == "roles/container.hostServiceAgentUser"
     )
 
 
-def test_what_a_network_of_the_same_project_lacks_is_made_in_it() -> None:
+def test_missing_parts_are_created_in_a_network_in_the_same_project() -> None:
     shared = shared_network()
     assert shared.network.existing
     text = f"projects/{EXAMPLE.project}"
@@ -49,13 +49,13 @@ def test_what_a_network_of_the_same_project_lacks_is_made_in_it() -> None:
         creates=("nat", "managed-services"),
         subnet=f"{text}/regions/{EXAMPLE.region}/subnetworks/gpu",
     )
-    found = made(replace(shared, network=replace(shared.network, existing=existing)))
-    assert found["google_compute_router.nat"]["network"] == "company"
-    assert found["google_service_networking_connection.managed-services"]["network"].endswith(
+    planned = plan_resources(replace(shared, network=replace(shared.network, existing=existing)))
+    assert planned["google_compute_router.nat"]["network"] == "company"
+    assert planned["google_service_networking_connection.managed-services"]["network"].endswith(
         "/company"
     )
     assert not [
         a
-        for a in found
+        for a in planned
         if a.startswith(("google_dns", "google_compute_network.", "google_compute_firewall"))
     ]

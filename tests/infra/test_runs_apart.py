@@ -28,17 +28,32 @@ PROD = load("prod")
 
 
 def policy(environment: Environment, purpose: str = "checkpoints") -> list[dict[str, Any]]:
+    """Return the grants on the bucket of a purpose."""
+    bucket = environment.bucket(purpose)
     grants = []
-    for r in specs.resources(environment):
-        if r.kind == "google_storage_bucket_iam_member":
-            grants.append(r.arguments)
-    return [dict(grant) for grant in grants if grant["bucket"] == environment.bucket(purpose)]
+    for resource in specs.resources(environment):
+        is_grant = resource.kind == "google_storage_bucket_iam_member"
+        if is_grant and resource.arguments["bucket"] == bucket:
+            grants.append(dict(resource.arguments))
+    return grants
+
+
+def rights(
+    grants: list[dict[str, Any]],
+    identity: str,
+    bucket: str,
+    name: str,
+) -> set[str]:
+    """Return what an identity may do with an object."""
+    return {right for right in OBJECTS if may(grants, identity, right, bucket, name)}
 
 
 def trainers() -> dict[str, tuple[str, list[str]]]:
-    """Of the rendered jobs that train: name -> identity of the pods, and the runs that they write."""
+    """Return name -> identity of the pods, and the runs that they write, of rendered training
+    jobs.
+    """
     accounts = {b["metadata"]["name"]: b for b in bodies("prod") if b["kind"] == "ServiceAccount"}
-    found: dict[str, tuple[str, list[str]]] = {}
+    runs_by_job: dict[str, tuple[str, list[str]]] = {}
     for body, spec in jobs("prod"):
         template = spec["template"]
         words = template["spec"]["containers"][0]["command"]
@@ -53,11 +68,11 @@ def trainers() -> dict[str, tuple[str, list[str]]]:
             runs = [numbered.format(index) for index in range(spec["completions"])]
         else:
             runs = [run]
-        found[unversioned(body)] = identity, runs
-    return found
+        runs_by_job[unversioned(body)] = identity, runs
+    return runs_by_job
 
 
-def written_by(run: str) -> list[str]:
+def list_objects(run: str) -> list[str]:
     """One object of each kind that training makes."""
     attempt = "0123456789ab"
     return [
@@ -69,27 +84,19 @@ def written_by(run: str) -> list[str]:
     ]
 
 
-def test_each_rendered_job_does_what_it_must_with_its_own_run_and_nothing_with_another() -> None:
+def test_each_rendered_job_can_use_its_own_run_and_no_other() -> None:
     bucket = PROD.bucket("checkpoints")
     granted = policy(PROD)
-    found = trainers()
-    assert set(found) == {run.name for run in PROD.storage.runs}
-    for job, (identity, runs) in found.items():
-        assert may(granted, identity, LIST, bucket) and not may(
-            granted, identity, "create", bucket, "stray"
-        )
-        assert all(
-            may(granted, identity, each, bucket, name)
-            for run in runs
-            for name in written_by(run)
-            for each in OBJECTS
-        )
-        others = [run for other, (_, theirs) in found.items() if other != job for run in theirs]
-        for name in [name for run in others for name in written_by(run)]:
-            assert not [each for each in OBJECTS if may(granted, identity, each, bucket, name)], (
-                job,
-                name,
-            )
+    jobs = trainers()
+    assert set(jobs) == {run.name for run in PROD.storage.runs}
+    for job, (identity, runs) in jobs.items():
+        assert may(granted, identity, LIST, bucket)
+        assert not may(granted, identity, "create", bucket, "stray")
+        for owner, (_, owner_runs) in jobs.items():
+            for run in owner_runs:
+                expected = set(OBJECTS) if run in runs else set[str]()
+                for name in list_objects(run):
+                    assert rights(granted, identity, bucket, name) == expected, (job, owner, name)
 
 
 def loaders() -> Iterator[tuple[str, str, str]]:
@@ -109,30 +116,28 @@ def loaders() -> Iterator[tuple[str, str, str]]:
 def test_each_rendered_pod_that_loads_reads_its_run_and_no_other() -> None:
     bucket = PROD.bucket("checkpoints")
     granted = policy(PROD)
-    found = list(loaders())
-    assert {role for role, _, _ in found} == set(READERS)
-    runs = [name for _, names in trainers().values() for name in names]
-    for role, email, loaded in found:
+    pods = list(loaders())
+    assert {role for role, _, _ in pods} == set(READERS)
+    runs: list[str] = []
+    for _, names in trainers().values():
+        runs += names
+    for role, email, loaded in pods:
         identity = f"serviceAccount:{email}"
         assert loaded in runs and may(granted, identity, LIST, bucket)
         for run in runs:
-            for name in written_by(run):
-                rights = {each for each in OBJECTS if may(granted, identity, each, bucket, name)}
-                assert rights == ({"get"} if run == loaded else set()), (role, run)
+            expected = {"get"} if run == loaded else set[str]()
+            for name in list_objects(run):
+                assert rights(granted, identity, bucket, name) == expected, (role, run)
 
 
-def test_who_verifies_reads_every_run_and_runs_read_the_data_and_neither_writes() -> None:
-    verifies = PROD.member("trainer")
-    asked = [(verifies, "checkpoints", f"{run.name}/x") for run in PROD.storage.runs]
-    for identity, purpose, name in [
-        *asked,
-        *((identity, "data", "a") for identity, _ in trainers().values()),
-    ]:
-        rights = set()
-        for each in OBJECTS:
-            if may(policy(PROD, purpose), identity, each, PROD.bucket(purpose), name):
-                rights.add(each)
-        assert rights == {"get"}
+def test_verifier_reads_all_runs_and_runs_read_data_without_writing() -> None:
+    verifier = PROD.member("trainer")
+    checkpoints = PROD.bucket("checkpoints")
+    for run in PROD.storage.runs:
+        assert rights(policy(PROD), verifier, checkpoints, f"{run.name}/x") == {"get"}
+    data = PROD.bucket("data")
+    for identity, _ in trainers().values():
+        assert rights(policy(PROD, "data"), identity, data, "a") == {"get"}
 
 
 def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
@@ -150,30 +155,26 @@ def test_a_name_that_another_begins_with_is_another_run() -> None:
     environment = hardened()
     bucket = environment.bucket("checkpoints")
     pool = environment.workload_pool
-    one, two = (
-        principal(environment.project_number, pool, "training", f"run-{name}")
-        for name in ("gang", "gang-2")
-    )
-    assert may(policy(environment), one, "delete", bucket, "gang/step")
-    assert not may(policy(environment), one, "delete", bucket, "gang-2/step")
-    assert not may(policy(environment), two, "delete", bucket, "gang/step")
+    first = principal(environment.project_number, pool, "training", "run-gang")
+    second = principal(environment.project_number, pool, "training", "run-gang-2")
+    assert may(policy(environment), first, "delete", bucket, "gang/step")
+    assert not may(policy(environment), first, "delete", bucket, "gang-2/step")
+    assert not may(policy(environment), second, "delete", bucket, "gang/step")
     elsewhere = principal(environment.project_number, pool, "batch", "run-gang")
     assert not may(policy(environment), elsewhere, "delete", bucket, "gang/step")
 
 
-def test_where_no_runs_are_listed_all_training_writes_below_one_prefix() -> None:
+def test_without_listed_runs_training_writes_below_one_prefix() -> None:
     shared = load("example")
     bucket = shared.bucket("checkpoints")
     granted = policy(shared)
     identity = shared.member("trainer")
     root = RenderContext(platform(shared)).checkpoints
     assert root == f"gs://{bucket}/default"
-    for name in written_by("any"):
+    for name in list_objects("any"):
         assert may(granted, identity, LIST, bucket)
-        assert all(may(granted, identity, each, bucket, f"default/{name}") for each in OBJECTS)
-        assert not [
-            each for each in OBJECTS if each != "get" and may(granted, identity, each, bucket, name)
-        ]
+        assert rights(granted, identity, bucket, f"default/{name}") == set(OBJECTS)
+        assert rights(granted, identity, bucket, name) <= {"get"}
     for words in (s["template"]["spec"]["containers"][0]["command"] for _, s in jobs("example")):
         assert "--checkpoints" not in words or words[words.index("--checkpoints") + 1] == root
     assert not judge_environment(shared)

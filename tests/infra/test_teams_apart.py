@@ -23,7 +23,7 @@ from infra.rules.model import facts_of_specs
 from tests.infra.bucket_access import OBJECTS, may, principal
 from tests.infra.rules.edits import put
 from tests.infra.samples import two_teams
-from tests.infra.test_runs_apart import policy, written_by
+from tests.infra.test_runs_apart import list_objects, policy
 from workloads.manifests import rendering
 
 LISTED = two_teams()
@@ -71,9 +71,9 @@ def test_no_account_of_a_team_reads_or_writes_checkpoints_of_another(
             assert environment.member(team.role) in found
             for identity in found:
                 runs = [run for run in LISTED_RUNS if run not in team.runs]
-                names = [name for run in runs for name in written_by(run)]
+                names = [name for run in runs for name in list_objects(run)]
                 folders = [folder for folder in FOLDERS if folder != team.folder]
-                names += [f"{folder}/{name}" for folder in folders for name in written_by("run")]
+                names += [f"{folder}/{name}" for folder in folders for name in list_objects("run")]
                 assert not [name for name in names if rights(environment, identity, name)], (
                     identity,
                     team.name,
@@ -101,7 +101,7 @@ def test_a_run_of_any_name_saves_in_the_folder_of_its_team(environment: Environm
     assert pod["serviceAccountName"] == "trainer"
     identity = environment.member("team-vision")
     assert identity in identities(environment, "vision")
-    for name in written_by("never-deployed"):
+    for name in list_objects("never-deployed"):
         assert rights(environment, identity, f"{folder}/{name}") == {*OBJECTS}
 
 
@@ -112,7 +112,7 @@ def test_a_listed_run_keeps_its_own_prefix_and_its_team_reads_it() -> None:
     itself = principal(
         LISTED.project_number.lower(), LISTED.workload_pool, "vision", "run-detector"
     )
-    for name in written_by("detector"):
+    for name in list_objects("detector"):
         assert rights(LISTED, itself, name) == {*OBJECTS}
         assert rights(LISTED, LISTED.member("team-vision"), name) == {"get"}
         assert not rights(LISTED, LISTED.member("team-speech"), name)

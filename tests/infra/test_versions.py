@@ -19,21 +19,19 @@ from tests.tools.build import HERE, KUBERNETES_VERSION, OLDEST_KUBERNETES
 LOCK = Path(__file__).parents[2] / "requirements" / "train.txt"
 
 
-def test_the_contract_names_the_cuda_of_the_lock() -> None:
+def test_contract_names_the_lock_files_cuda() -> None:
     [major] = set(re.findall(r"^nvidia-cuda-runtime(?:-cu\d+)?==(\d+)\.", LOCK.read_text(), re.M))
     assert int(major) == CUDA_MAJOR, (
         "a new torch brings another CUDA: see MIN_DRIVER in infra/contract/versions.py"
     )
 
 
-def test_the_driver_of_gpu_pools_runs_it() -> None:
+def test_gpu_driver_runs_that_cuda() -> None:
     assert GPU_DRIVERS[GPU_DRIVER] >= MIN_DRIVER[CUDA_MAJOR]
     assert GPU_DRIVERS["DEFAULT"] < MIN_DRIVER[CUDA_MAJOR], "the default would do again: take it"
 
 
-def test_the_control_planes_of_the_tests_are_among_the_versions_that_an_environment_may_name() -> (
-    None
-):
+def test_control_planes_in_tests_are_allowed_versions() -> None:
     """The oldest one is the oldest there is; each is what its pins say."""
     newest, oldest = (
         int(version.split(".")[1]) for version in (KUBERNETES_VERSION, OLDEST_KUBERNETES)
@@ -55,7 +53,7 @@ def lock(version: str, *platforms: str) -> str:
     return f'{head}  hashes = [\n{hashes}    "zh:0a",\n  ]\n}}\n'
 
 
-def test_the_providers_checksums_are_of_the_pinned_release_and_of_every_platform() -> None:
+def test_provider_checksums_cover_the_pin_and_every_platform() -> None:
     """`python -m infra.ops.provider_lock` writes them where the registry answers, and the workflow
     `locks` each week.
     """

@@ -1,4 +1,4 @@
-"""What the stack computes of an environment; what it plans is in the inventories."""
+"""The stack computes thresholds and budgets from an environment. Inventories have its plans."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from infra.environments import load
 from monitoring.stack import budget, limits_of
 
 
-def test_goodput_is_judged_by_the_break_even_of_the_dearest_spot_pool() -> None:
+def test_goodput_limit_is_the_dearest_spot_pools_break_even() -> None:
     environment = load("prod")
     table = prices.load()
     shares = []
@@ -26,7 +26,7 @@ def test_goodput_is_judged_by_the_break_even_of_the_dearest_spot_pool() -> None:
     assert limits_of(moved)["goodput_min"] == 0.7
 
 
-def test_a_budget_is_in_the_currency_of_its_account() -> None:
+def test_budget_uses_the_billing_accounts_currency() -> None:
     plan = load("prod").budget
     assert plan
     euros = replace(load("prod"), budget=replace(plan, currency="EUR"))

@@ -19,38 +19,36 @@ Plans = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Plans]]:
-    """`synthesised("example")`: the folder of its stacks, and stack -> its plan in `terraform show
-    -json` form.
+    """Return a function: `synthesised("example")` is the folder of its stacks, and stack -> its
+    plan as `terraform show -json` prints it.
     """
 
-    own = tmp_path_factory.getbasetemp()
-    out = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "plans"
+    folder = tmp_path_factory.getbasetemp()
+    out = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "plans"
 
     @cache
     def of(environment: str) -> tuple[Path, Plans]:
-        made = out / f"{environment}.json"
-        with support.locked(made.with_suffix(".lock")):
-            if not made.exists():
-                made.write_text(
-                    json.dumps(
-                        {stack: str(file) for stack, file in _planned(environment, out).items()}
-                    )
-                )
-        plans = {
-            stack: json.loads(Path(file).read_text())
-            for stack, file in json.loads(made.read_text()).items()
-        }
+        file = out / f"{environment}.json"
+        with support.locked(file.with_suffix(".lock")):
+            if not file.exists():
+                paths = _read_plan(environment, out)
+                file.write_text(json.dumps({stack: str(path) for stack, path in paths.items()}))
+        plans = {}
+        for stack, path in json.loads(file.read_text()).items():
+            plans[stack] = json.loads(Path(path).read_text())
         return out / environment / "synth" / "stacks", plans
 
     return of
 
 
 def lacks_provider(printed: str) -> bool:
-    """Whether no mirror or registry has the provider, in the words of Terraform or OpenTofu."""
+    """Tell whether no mirror or registry has the provider, by the words of Terraform or
+    OpenTofu.
+    """
     return bool(re.search("Failed to (query available|resolve) provider packages", printed))
 
 
-def _planned(environment: str, out: Path) -> dict[str, Path]:
+def _read_plan(environment: str, out: Path) -> dict[str, Path]:
     try:
         return plan(environment, out)
     except Unjudged as error:

@@ -1,9 +1,9 @@
-"""Inventories: whole plans, every value that is known before an apply. What is added differs as
-what is lost does.
+"""Inventories of whole plans: every value that is known before an apply. Additions are differences
+too.
 
-`python -m tests.plan.inventory` (`make snapshots`) records those that exist anew; `python -m
-tests.plan.inventory eu` (`make inventory ENV=eu`) records one, which the plan tests hold from then
-on.
+`python -m tests.plan.inventory` (`make snapshots`) records the existing ones again; `python -m
+tests.plan.inventory eu` (`make inventory ENV=eu`) records one, which the plan tests compare from
+then on.
 """
 
 import json
@@ -23,14 +23,14 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "snapshots" / "plan"
 ADDRESSES = ROOT / "tests" / "snapshots" / "addresses.txt"
 REGENERATE = "make snapshots"
-# Address of the runbook, which follows the checkout's git remote.
+# The runbook's address follows the checkout's git remote.
 NOT_RECORDED = ("links",)
-# Texts of pages, which monitoring's own tests judge.
+# Tests of monitoring check the texts of pages.
 BY_DIGEST = ("content", "dashboard_json")
 
 
 def recorded() -> tuple[str, ...]:
-    """Environments that have an inventory."""
+    """Return the environments that have an inventory."""
     return tuple(sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir()))
 
 
@@ -38,21 +38,23 @@ ENVIRONMENTS = recorded()
 
 
 def planned(plan_json: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Address -> planned values, without what is null, empty or known only after apply."""
+    """Return address -> planned values, without values that are null, empty or known only after
+    apply.
+    """
     resources = plan_json["planned_values"]["root_module"].get("resources", [])
-    return {r["address"]: _pruned(r["values"]) for r in resources}
+    return {r["address"]: _prune(r["values"]) for r in resources}
 
 
-def _pruned(value: Any) -> Any:
+def _prune(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {
-            k: _digest(v) if k in BY_DIGEST else _pruned(v)
-            for k, v in value.items()
-            if k not in NOT_RECORDED
-        }
-        return {k: v for k, v in kept.items() if v not in (None, [], {})}
+        values = {}
+        for key, inner in value.items():
+            pruned = _digest(inner) if key in BY_DIGEST else _prune(inner)
+            if key not in NOT_RECORDED and pruned not in (None, [], {}):
+                values[key] = pruned
+        return values
     if isinstance(value, list):
-        return [_pruned(v) for v in value]
+        return [_prune(v) for v in value]
     return value
 
 
@@ -61,25 +63,25 @@ def _digest(text: object) -> str | None:
 
 
 def differences(inventory: dict[str, Any], plan_json: dict[str, Any]) -> list[str]:
-    """Each line names one value that is recorded and not planned so, or planned and not recorded."""
-    return list(_differing(inventory, planned(plan_json), ""))
+    """Return a line for each value that is recorded and planned differently, or in one of both."""
+    return list(_iter_differences(inventory, planned(plan_json), ""))
 
 
-def _differing(recorded: Any, now: Any, at: str) -> Iterator[str]:
+def _iter_differences(recorded: Any, now: Any, parent: str) -> Iterator[str]:
     if isinstance(recorded, dict) and isinstance(now, dict):
         for key in recorded | now:
-            where = f"{at}.{key}" if at else key
+            path = f"{parent}.{key}" if parent else key
             if key not in now:
-                yield f"{where}: recorded {recorded[key]!r}, not planned"
+                yield f"{path}: recorded {recorded[key]!r}, not planned"
             elif key not in recorded:
-                yield f"{where}: planned {now[key]!r}, not recorded"
+                yield f"{path}: planned {now[key]!r}, not recorded"
             else:
-                yield from _differing(recorded[key], now[key], where)
+                yield from _iter_differences(recorded[key], now[key], path)
     elif isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
-        for i, (left, right) in enumerate(zip(recorded, now, strict=True)):
-            yield from _differing(left, right, f"{at}[{i}]")
+        for index, (old, new) in enumerate(zip(recorded, now, strict=True)):
+            yield from _iter_differences(old, new, f"{parent}[{index}]")
     elif recorded != now:
-        yield f"{at}: recorded {recorded!r}, planned {now!r}"
+        yield f"{parent}: recorded {recorded!r}, planned {now!r}"
 
 
 def load_inventory(environment: str, stack: str) -> dict[str, Any]:
@@ -87,15 +89,15 @@ def load_inventory(environment: str, stack: str) -> dict[str, Any]:
 
 
 def addresses(plans: dict[str, dict[str, Any]]) -> list[str]:
-    return [
-        f"{stack} {address}"
-        for stack, plan_json in plans.items()
-        for address in sorted(planned(plan_json))
-    ]
+    """Return `stack address` of each resource, as addresses.txt has it."""
+    lines: list[str] = []
+    for stack, plan_json in plans.items():
+        lines += [f"{stack} {address}" for address in sorted(planned(plan_json))]
+    return lines
 
 
 def write(environment: str) -> list[str]:
-    """Record one environment; its addresses."""
+    """Record one environment, and return its addresses."""
     load(environment)
     plans = {stack: json.loads(file.read_text()) for stack, file in plan(environment).items()}
     folder = FOLDER / environment
@@ -109,13 +111,16 @@ def write(environment: str) -> list[str]:
     return addresses(plans)
 
 
-def main(chosen: Sequence[str]) -> None:
-    names = tuple(chosen) or ENVIRONMENTS
-    kept = [] if names == ENVIRONMENTS else ADDRESSES.read_text().splitlines()
-    others = [
-        line for line in kept if not line.split()[0].endswith(tuple(f"-{name}" for name in names))
-    ]
-    lines = [*others, *(line for name in names for line in write(name))]
+def main(environments: Sequence[str]) -> None:
+    names = tuple(environments) or ENVIRONMENTS
+    suffixes = tuple(f"-{name}" for name in names)
+    lines: list[str] = []
+    if names != ENVIRONMENTS:
+        for line in ADDRESSES.read_text().splitlines():
+            if not line.split()[0].endswith(suffixes):
+                lines.append(line)
+    for name in names:
+        lines += write(name)
     ADDRESSES.write_text("\n".join(sorted(lines)) + "\n")
     print(
         f"recorded {', '.join(names)}; review `git diff tests/snapshots`, and commit it",

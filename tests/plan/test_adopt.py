@@ -25,10 +25,10 @@ Edit = Callable[[dict[str, Any]], object]
 
 @pytest.fixture(scope="module")
 def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(ENVIRONMENT, tmp_path_factory.mktemp("synth"))
+    return synthesise_stack(ENVIRONMENT, tmp_path_factory.mktemp("synth"))
 
 
-def built(environment: Environment, out: Path) -> Path:
+def synthesise_stack(environment: Environment, out: Path) -> Path:
     """The folder of its stack of the cluster."""
     app = cdk.App(outdir=str(out))
     main.build(app, environment, local_state=True)
@@ -37,35 +37,40 @@ def built(environment: Environment, out: Path) -> Path:
 
 
 def pool(record: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(each for each in record["nodePools"] if each["name"] == name)
+    return next(block for block in record["nodePools"] if block["name"] == name)
 
 
 def test_the_plan_shows_what_is_adopted(
-    synthesised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    synthesised: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record = adopt.read(RECORD)
     record["resourceLabels"] = {"team": "ml"}
     pool(record, "system")["autoscaling"]["totalMaxNodeCount"] = 9
-    found = adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
-    assert {block["to"] for block in found.blocks} == {
+    adoption = adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
+    assert {block["to"] for block in adoption.blocks} == {
         "google_container_cluster.cluster",
         "google_container_node_pool.pool-system",
         "google_container_node_pool.pool-spot-a100",
     }
-    assert "resource_labels" in found.changes["google_container_cluster.cluster"]
-    assert "autoscaling" in found.changes["google_container_node_pool.pool-system"]
-    assert "google_container_node_pool.pool-flex-a100" in found.created and found.left == [
-        "old-pool"
-    ]
-    monkeypatch.setattr(environments, "_FOLDER", tmp_path)
-    adopt.write(ENVIRONMENT, found)
-    again = json.loads((built(ENVIRONMENT, tmp_path / "again") / "cdk.tf.json").read_text())
-    assert again["import"] == found.blocks
+    assert "resource_labels" in adoption.changes["google_container_cluster.cluster"]
+    assert "autoscaling" in adoption.changes["google_container_node_pool.pool-system"]
     assert (
-        again["import"][0]["id"]
+        "google_container_node_pool.pool-flex-a100" in adoption.created
+        and adoption.unmanaged == ["old-pool"]
+    )
+    monkeypatch.setattr(environments, "_FOLDER", tmp_path)
+    adopt.write(ENVIRONMENT, adoption)
+    stack_with_imports = json.loads(
+        (synthesise_stack(ENVIRONMENT, tmp_path / "again") / "cdk.tf.json").read_text()
+    )
+    assert stack_with_imports["import"] == adoption.blocks
+    assert (
+        stack_with_imports["import"][0]["id"]
         == "projects/acme-ai-platform/locations/us-central1/clusters/ml-platform"
     )
-    assert "old-pool" in "\n".join(adopt.report(found))
+    assert "old-pool" in "\n".join(adopt.report(adoption))
 
 
 def in_another_network(record: dict[str, Any]) -> None:
@@ -84,12 +89,15 @@ def on_demand(record: dict[str, Any]) -> None:
         (on_demand, "pool-spot-a100: node_config.spot"),
     ],
 )
-def test_what_would_be_replaced_is_not_adopted(
-    synthesised: Path, tmp_path: Path, edit: Edit, word: str
+def test_resources_to_replace_are_not_adopted(
+    synthesised: Path,
+    tmp_path: Path,
+    edit: Edit,
+    word: str,
 ) -> None:
     record = adopt.read(RECORD)
     edit(record)
-    with pytest.raises(Stopped, match="destroy and create again") as caught:
+    with pytest.raises(Stopped, match="would replace adopted resources") as caught:
         adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
     assert word in caught.value.lines()
 

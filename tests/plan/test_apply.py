@@ -33,7 +33,7 @@ NewProject = Callable[[str], apply.Project]
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What came of the environment, from a fresh project to an empty one."""
+    """The results of an environment's life, from a fresh project to an empty one."""
 
     calls: set[str]
     differs: dict[str, Any]
@@ -41,7 +41,7 @@ class Played:
     without_exceptions: dict[str, Any]
     """The same for the cluster's stack, if it ignored no change of what is a set to the API."""
     by_hand: list[str]
-    """What the nightly comparison finds of it, after somebody changed two of those sets."""
+    """The findings of the nightly comparison, after somebody changed two of those sets."""
     left: list[str]
     refusals: dict[str, str]
     """World -> what Terraform printed of the one thing that is wrong there."""
@@ -68,17 +68,17 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Generator[NewProjec
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory, new_project: NewProject) -> Played:
     """All at once: the provider waits for most of the time, whatever answers it."""
-    made = apply.synthesise(tmp_path_factory.mktemp("variants"))
+    variants = apply.synthesise(tmp_path_factory.mktemp("variants"))
     with ThreadPoolExecutor(1 + len(WRONG)) as pool:
         refusals = {
-            world: pool.submit(_refusal, world, new_project(world), made / "settled")
+            world: pool.submit(_refusal, world, new_project(world), variants / "settled")
             for world in WRONG
         }
-        story = _story(new_project("prod"), made / "settled", made / "unprotected")
+        story = _story(new_project("prod"), variants / "settled", variants / "unprotected")
         return Played(**story, refusals={world: done.result() for world, done in refusals.items()})
 
 
-def edited(
+def edit_stack(
     project: apply.Project,
     synthesised: Path,
     stack: str,
@@ -134,12 +134,14 @@ WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], object]]] = {
 
 
 def _refusal(world: str, project: apply.Project, synthesised: Path) -> str:
-    """What Terraform printed; empty where all went well."""
+    """Return Terraform's error; empty if it succeeded."""
     target, _, edit = WRONG[world]
     if world == "unprepared":
         project.world.agents.clear()
     try:
-        project.apply(edited(project, synthesised, "foundation-prod", edit), f"-target={target}")
+        project.apply(
+            edit_stack(project, synthesised, "foundation-prod", edit), f"-target={target}"
+        )
     except EngineFailed as error:
         return error.output
     return ""
@@ -152,7 +154,7 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
 
     def same(stack: str) -> bool:
         return filecmp.cmp(
-            *(made / "stacks" / stack / "cdk.tf.json" for made in (protected, unprotected)),
+            *(variant / "stacks" / stack / "cdk.tf.json" for variant in (protected, unprotected)),
             shallow=False,
         )
 
@@ -168,12 +170,12 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
         )
     change_by_hand(project.world)
     without_exceptions = project.changes(
-        edited(project, unprotected, "cluster-prod", no_exceptions)
+        edit_stack(project, unprotected, "cluster-prod", no_exceptions)
     )
-    found = [
+    differences = [
         {"address": address, "change": change} for address, change in without_exceptions.items()
     ]
-    ignored = drift.ignored_differences(settled("prod"), {"resource_changes": found})
+    ignored = drift.ignored_differences(settled("prod"), {"resource_changes": differences})
     for stack in reversed(STACKS):
         project.destroy(project.folder / stack)
     return {
@@ -187,7 +189,7 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
     }
 
 
-def test_a_plan_after_the_apply_is_empty_and_a_destroy_leaves_only_the_abandoned_peering(
+def test_second_plan_is_empty_and_destroy_leaves_only_the_peering(
     played: Played,
 ) -> None:
     assert (played.differs, played.left) == ({}, [])
@@ -200,12 +202,12 @@ def test_a_plan_after_the_apply_is_empty_and_a_destroy_leaves_only_the_abandoned
 
 
 @pytest.mark.parametrize("world", WRONG)
-def test_what_the_stacks_keep_in_order_is_refused_without_it(played: Played, world: str) -> None:
+def test_wrong_creation_order_is_refused(played: Played, world: str) -> None:
     assert re.search(WRONG[world][1], played.refusals[world]), played.refusals[world]
 
 
-def test_the_order_of_sets_differs_without_the_exceptions(played: Played) -> None:
-    """What the stand-in answers in another order would be changed by every plan."""
+def test_set_order_differs_without_the_exceptions(played: Played) -> None:
+    """Every plan would change lists that the stand-in answers in another order."""
     differs = played.without_exceptions
     before, after = (
         differs["google_container_node_pool.pool-spot-a100"][side] for side in ("before", "after")

@@ -44,10 +44,12 @@ OFFLINE = {
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
 
 
-def typed(
-    words: Sequence[str], root: Path, variables: Mapping[str, str]
+def type_command(
+    words: Sequence[str],
+    root: Path,
+    variables: Mapping[str, str],
 ) -> subprocess.CompletedProcess[str]:
-    """As a person types it, with the command, Node and the engine on PATH."""
+    """Run a command as a person types it, with cdktf, Node and the engine on PATH."""
     support.require(CDKTF.exists(), "the cdktf command is missing; `make cdktf-cli` installs it")
     path = os.pathsep.join([str(CDKTF.parent), str(engine.node_folder()), variables["PATH"]])
     # As `deploy` starts it: without a terraform on PATH the wheel's is named.
@@ -69,7 +71,7 @@ def test_an_environment_that_still_says_change_me_is_not_deployed(tmp_path: Path
     try:
         run.run(stack, "init", "-no-color")
         with pytest.raises(engine.EngineFailed, match="still-CHANGE-ME-project_id"):
-            engine.cut_off(run).run(stack, "plan", "-no-color")
+            engine.isolate(run).run(stack, "plan", "-no-color")
     except engine.EngineFailed as error:
         support.require(
             not lacks_provider(str(error)),
@@ -80,8 +82,8 @@ def test_an_environment_that_still_says_change_me_is_not_deployed(tmp_path: Path
 
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each command of the page printed, played in its order on a fork of the example against
-    the stand-in.
+    """Run the page's commands in order on a fork of the example against the stand-in. Returns the
+    output of each.
     """
     fork = checkout_with_environment(
         tmp_path_factory.mktemp("by-hand") / "fork",
@@ -112,7 +114,7 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         }
         for line in lines:
             words = [word.replace("-eu", "-example").strip("'") for word in line]
-            done = typed([*words, *OFFLINE.get(words[1], [])], fork, variables)
+            done = type_command([*words, *OFFLINE.get(words[1], [])], fork, variables)
             printed[words[1]] = done.stdout + done.stderr
             assert done.returncode == 0, printed[words[1]][-4_000:]
             printed[f"resources after {words[1]}"] = str(len(world.resources))
@@ -122,12 +124,12 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
                     folders.append(fork / "cdktf.out" / "stacks" / stack)
                 with ThreadPoolExecutor() as pool:
                     printed["differs"] = "".join(
-                        str(each) for each in pool.map(project.changes, folders) if each
+                        str(change) for change in pool.map(project.changes, folders) if change
                     )
     return printed
 
 
-def test_a_platform_is_made_shown_and_destroyed_by_the_commands_of_the_page(
+def test_page_commands_create_show_and_destroy_a_platform(
     by_hand: dict[str, str],
 ) -> None:
     stacks = names.stacks("example")
@@ -145,7 +147,7 @@ def test_a_platform_is_made_shown_and_destroyed_by_the_commands_of_the_page(
     assert by_hand["resources after destroy"] == "1", "the abandoned peering"
 
 
-def test_the_outputs_are_those_of_the_environment(by_hand: dict[str, str]) -> None:
+def test_outputs_match_the_environment(by_hand: dict[str, str]) -> None:
     printed = re.sub(r"\s+", "", by_hand["output"])
     expected = outputs(replace(load("example"), project_id="acme-example", project_number=NUMBER))
     assert len(expected) == 3

@@ -24,7 +24,7 @@ SWAP = {
 }
 
 
-def copied_checkout(folder: Path) -> Path:
+def copy_checkout(folder: Path) -> Path:
     for room in ("infra", "monitoring"):
         shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
@@ -37,31 +37,33 @@ def move_seam(checkout: Path) -> None:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     text, tables = re.subn(
-        r"NEWER_THAN_BINDINGS = \{.*?\n\}", "NEWER_THAN_BINDINGS = {}", text, flags=re.DOTALL
+        r"NEWER_THAN_BINDINGS = \{.*?\n\}",
+        "NEWER_THAN_BINDINGS = {}",
+        text,
+        flags=re.DOTALL,
     )
     assert tables == 1
     seam.write_text(text)
 
 
-def leaves(value: Any, at: str = "") -> dict[str, Any]:
-    """Dotted path -> value, for every value that is no container or an empty one."""
-    if isinstance(value, dict) and value:
-        return {
-            k: v for key, inner in value.items() for k, v in leaves(inner, f"{at}.{key}").items()
-        }
-    if isinstance(value, list) and value:
-        return {
-            k: v for i, inner in enumerate(value) for k, v in leaves(inner, f"{at}[{i}]").items()
-        }
-    return {at: value}
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Return dotted path -> value, for every value that is no container, or an empty one."""
+    values: dict[str, Any] = {}
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            values |= leaves(inner, f"{path}.{key}")
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            values |= leaves(inner, f"{path}[{index}]")
+    return values or {path: value}
 
 
 def test_only_the_librarys_version_differs_without_overrides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = site_packages(environment("cdktn"))
-    checkout = copied_checkout(tmp_path / "checkout")
-    ours = synthesise(
+    checkout = copy_checkout(tmp_path / "checkout")
+    with_cdktf = synthesise(
         "example",
         tmp_path / "cdktf",
         local_state=True,
@@ -69,16 +71,17 @@ def test_only_the_librarys_version_differs_without_overrides(
     )
     move_seam(checkout)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), str(checkout)]))
-    theirs = synthesise(
+    with_cdktn = synthesise(
         "example",
         tmp_path / "cdktn",
         local_state=True,
         root=checkout,
     )
-    assert list(ours) == list(theirs)
-    for stack in ours:
+    assert list(with_cdktf) == list(with_cdktn)
+    for stack in with_cdktf:
         old, new = (
-            leaves(json.loads((side[stack] / "cdk.tf.json").read_text())) for side in (ours, theirs)
+            leaves(json.loads((side[stack] / "cdk.tf.json").read_text()))
+            for side in (with_cdktf, with_cdktn)
         )
         differ = {
             path: (old.get(path), new.get(path))

@@ -14,7 +14,7 @@ import pytest
 from infra.environments.checks import PLACEHOLDER
 from infra.specs import resources
 from tests import support
-from tests.plan.test_fork import fill_in, typed
+from tests.plan.test_fork import fill_in, run_in_fork
 from tests.plan.test_upgrade import ROOT, fork
 from workloads.library.tests import sample
 
@@ -34,16 +34,17 @@ RECEIPT = {
 }
 
 
-def stated(file: Path, fragment: str) -> None:
+def state_fields(file: Path, fragment: str) -> None:
     """Each assignment of a fragment as a field of the environment, in place of the one that is
     there.
     """
     fields = re.findall(r"^(\w+) = ", fragment, re.M)
     names = ", ".join(sorted(set(re.findall(r"\b[A-Z][A-Za-z]+(?=\()", fragment))))
     imports = f"from dataclasses import replace\nfrom infra.environments.schema import {names}\n"
-    given = ", ".join(f"{field}={field}" for field in fields)
+    arguments = ", ".join(f"{field}={field}" for field in fields)
     file.write_text(
-        f"{file.read_text()}\n{imports}{fragment}\nENVIRONMENT = replace(ENVIRONMENT, {given})\n"
+        f"{file.read_text()}\n{imports}{fragment}\n"
+        f"ENVIRONMENT = replace(ENVIRONMENT, {arguments})\n"
     )
 
 
@@ -61,20 +62,20 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
             # once, before the first block
             if f'project_id="{PLACEHOLDER}"' in (fork / FILE).read_text():
                 fill_in(fork / FILE, "acme-ml-dev")
-            stated(fork / FILE, block)
+            state_fields(fork / FILE, block)
             continue
         # What deploys is played in test_apply.py.
         script = block.replace("make bootstrap deploy ENV=acmedev\n", "")
-        done = typed(fork, "bash", "-e", "-c", script, PATH=f"{bin_}:{os.environ['PATH']}")
+        done = run_in_fork(fork, "bash", "-e", "-c", script, PATH=f"{bin_}:{os.environ['PATH']}")
         printed += [done.stdout, done.stderr]
     text = "".join(printed)
     assert text.count("0 findings, 0 placeholders: right") == 2
     assert "0 destroy or replace, 0 rules broken" in text and "0 error, 0 warning" in text
-    made = str(resources(run_path(str(fork / FILE))["ENVIRONMENT"]))
+    planned = str(resources(run_path(str(fork / FILE))["ENVIRONMENT"]))
     assert all(
-        word in made for word in ("[vision/batch]", "[speech/trainer]", "attribute.repository")
+        word in planned for word in ("[vision/batch]", "[speech/trainer]", "attribute.repository")
     )
-    assert "global/networks/holdfast" not in made
+    assert "global/networks/holdfast" not in planned
     assert '"gate": "dev"' in text
     assert "namespace: vision" in (fork / "gitops/detector.yaml").read_text()
     assert "vision" in (fork / "out/report.html").read_text()

@@ -23,28 +23,28 @@ pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 JUDGES = (
     "tests/workloads/manifests",
     "tests/workloads/operators",
-    "workloads/library/tests/jobs/test_rendered.py",
+    "workloads/library/tests/jobs/test_manifests.py",
     "tests/infra/environments",
     "tests/infra/rules",
 )
 
 
-def typed(fork: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_in_fork(fork: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command in the fork that ended well: with its own code, whatever is installed here."""
-    found = os.pathsep.join([str(fork), str(fork / "workloads" / "library")])
-    own = {
+    python_path = os.pathsep.join([str(fork), str(fork / "workloads" / "library")])
+    variables = {
         **os.environ,
-        "PYTHONPATH": found,
+        "PYTHONPATH": python_path,
         "PYTHONDONTWRITEBYTECODE": "1",
         **variables,
     }
-    done = ran(command, fork, own)
+    done = ran(command, fork, variables)
     assert done.returncode == 0, f"{command}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
     return done
 
 
 def run(fork: Path, *words: str) -> str:
-    return typed(fork, sys.executable, "-m", *words).stdout
+    return run_in_fork(fork, sys.executable, "-m", *words).stdout
 
 
 def fill_in(file: Path, project: str) -> None:
@@ -59,7 +59,7 @@ def fill_in(file: Path, project: str) -> None:
     file.write_text(text.replace(f"{PLACEHOLDER}@example.org", "ml@acme.example"))
 
 
-def shown(readme: str) -> list[list[str]]:
+def read_commands(readme: str) -> list[list[str]]:
     """The commands of the README for a fork, of which `eu` is the environment."""
     block = readme.partition("## Fork it")[2].split("```")[1]
     lines = [line.partition("#")[0].split() for line in block.strip().splitlines()[1:]]
@@ -67,7 +67,7 @@ def shown(readme: str) -> list[list[str]]:
 
 
 def test_an_environment_is_one_file(fork: Path) -> None:
-    new, check, plan, deploy, outputs, _ = shown((fork / "README.md").read_text())
+    new, check, plan, deploy, outputs, _ = read_commands((fork / "README.md").read_text())
     assert plan == ["make", "plan", "ENV=globex"]
     assert (deploy, outputs) == (
         ["make", "bootstrap", "deploy", "ENV=globex"],
@@ -80,16 +80,32 @@ def test_an_environment_is_one_file(fork: Path) -> None:
     # Its plan is that of test_first_week.py. What follows needs a project and then a cluster: the
     # pages of the first job.
     assert "gcloud storage buckets create gs://globex-ml-state" in run(
-        fork, "infra", "bootstrap", "globex", "--dry-run"
+        fork,
+        "infra",
+        "bootstrap",
+        "globex",
+        "--dry-run",
     )
     assert "gcloud container clusters get-credentials holdfast-globex" in run(
-        fork, "infra", "outputs", "globex"
+        fork,
+        "infra",
+        "outputs",
+        "globex",
     )
     written = run(fork, "workloads", "render", "globex").splitlines()
     assert len(written) > 10 and all("workloads/rendered/globex/" in path for path in written)
     assert "0 error, 0 warning" in run(fork, "holdfast", "lint", "workloads/rendered/globex")
     judged = run(
-        fork, "pytest", "-q", "-p", "no:xdist", "-m", TIERS["fast"].marks, "-k", "globex", *JUDGES
+        fork,
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-m",
+        TIERS["fast"].marks,
+        "-k",
+        "globex",
+        *JUDGES,
     )
     passed = re.search(r"^(\d+) passed, \d+ deselected in", judged, re.M)
     assert passed and int(passed[1]) > 20, judged

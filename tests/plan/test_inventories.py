@@ -27,12 +27,12 @@ def test_the_plan_is_the_recorded_one(planned: Planned, environment: str) -> Non
     for stack, plan_json in plans.items():
         lines = inventory.differences(inventory.load_inventory(environment, stack), plan_json)
         assert not lines, "\n".join([*lines, f"if this is meant: {inventory.REGENERATE}"])
-    ours = []
+    addresses_of_environment = []
     for line in inventory.ADDRESSES.read_text().splitlines():
         if line.split()[0].endswith(f"-{environment}"):
-            ours.append(line)
+            addresses_of_environment.append(line)
     now = sorted(inventory.addresses(plans))
-    assert now == ours, (
+    assert now == addresses_of_environment, (
         f"an address that moves destroys and creates; if this is meant: {inventory.REGENERATE}"
     )
 
@@ -66,58 +66,60 @@ ADDED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("added", ADDED)
-def test_what_is_added_to_a_plan_is_a_difference_that_names_its_place(
-    planned: Planned, added: str
-) -> None:
+def test_plan_additions_are_differences_with_their_path(planned: Planned, added: str) -> None:
     address, values = ADDED[added]
     (stack, plan_json) = next(
         (s, p) for s, p in planned("example").items() if address in inventory.planned(p)
     )
     changed = copy.deepcopy(plan_json)
-    (found,) = (
-        r for r in changed["planned_values"]["root_module"]["resources"] if r["address"] == address
-    )
-    found["values"] |= values
+    for resource in changed["planned_values"]["root_module"]["resources"]:
+        if resource["address"] == address:
+            resource["values"] |= values
     (field,) = values
     lines = inventory.differences(inventory.load_inventory("example", stack), changed)
     assert lines and all(line.startswith(f"{address}.{field}") for line in lines), lines
 
 
 @needs("prod")
-def test_the_plan_of_a_fork_is_recorded(
-    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_forks_plan_is_recorded(
+    planned: Planned,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As `make inventory ENV=example`, where only the others were recorded before."""
-    ours = "example"
-    for theirs in set(inventory.ENVIRONMENTS) - {ours}:
-        shutil.copytree(inventory.FOLDER / theirs, tmp_path / theirs)
+    """`make inventory ENV=example` records it, if only the others were recorded before."""
+    fork = "example"
+    for shipped in set(inventory.ENVIRONMENTS) - {fork}:
+        shutil.copytree(inventory.FOLDER / shipped, tmp_path / shipped)
     everyone = inventory.ADDRESSES.read_text()
     addresses = tmp_path / "addresses.txt"
     addresses.write_text(
-        "".join(line for line in everyone.splitlines(keepends=True) if f"-{ours} " not in line)
+        "".join(line for line in everyone.splitlines(keepends=True) if f"-{fork} " not in line)
     )
-    files = {stack: tmp_path / f"{stack}.json" for stack in planned(ours)}
+    files = {stack: tmp_path / f"{stack}.json" for stack in planned(fork)}
     for stack, file in files.items():
-        file.write_text(json.dumps(planned(ours)[stack]))
+        file.write_text(json.dumps(planned(fork)[stack]))
     monkeypatch.setattr(inventory, "FOLDER", tmp_path)
     monkeypatch.setattr(inventory, "ADDRESSES", addresses)
-    monkeypatch.setattr(inventory, "plan", {ours: files}.__getitem__)
-    inventory.main([ours])
+    monkeypatch.setattr(inventory, "plan", {fork: files}.__getitem__)
+    inventory.main([fork])
     assert inventory.recorded() == inventory.ENVIRONMENTS, "the parameters of these tests"
     assert addresses.read_text() == everyone
-    for stack, plan_json in planned(ours).items():
-        held = inventory.load_inventory(ours, stack)
-        assert inventory.differences(held, plan_json) == []
-        lost = copy.deepcopy(plan_json)
-        gone = lost["planned_values"]["root_module"]["resources"].pop()
-        assert any(gone["address"] in line for line in inventory.differences(held, lost))
+    for stack, plan_json in planned(fork).items():
+        recorded_values = inventory.load_inventory(fork, stack)
+        assert inventory.differences(recorded_values, plan_json) == []
+        shorter_plan = copy.deepcopy(plan_json)
+        resource = shorter_plan["planned_values"]["root_module"]["resources"].pop()
+        assert any(
+            resource["address"] in line
+            for line in inventory.differences(recorded_values, shorter_plan)
+        )
     with pytest.raises(InputError, match="unknown environment"):
         inventory.main(["no-such"])
 
 
 @needs("prod")
 def test_the_billing_api_is_told_which_project_asks(planned: Planned) -> None:
-    """With a person's credentials it refuses a call that names none."""
+    """The API refuses a call with a person's credentials that names no project."""
     expressions = planned("prod")["monitoring-prod"]["configuration"]["provider_config"]["google"][
         "expressions"
     ]

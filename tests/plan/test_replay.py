@@ -1,4 +1,6 @@
-"""What a destroy and a lost block would do, against the state that the first plan leaves."""
+"""A replay shows the effects of a destroy and of a removed block, against the first plan's
+state.
+"""
 
 import json
 from collections.abc import Callable
@@ -15,13 +17,15 @@ Synthesised = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
 
 
 @pytest.mark.parametrize("stack", ["foundation-prod", "cluster-prod"])
-def test_a_destroy_of_production_is_not_even_planned(
-    synthesised: Synthesised, stack: str, tmp_path: Path
+def test_destroying_production_is_not_even_planned(
+    synthesised: Synthesised,
+    stack: str,
+    tmp_path: Path,
 ) -> None:
     stacks, plans = synthesised("prod")
     configuration = json.loads((stacks / stack / "cdk.tf.json").read_text())
     with pytest.raises(EngineFailed, match=r"(Resource i|I)nstance cannot be destroyed"):
-        state = replay.state_of(plans[stack])
+        state = replay.make_state(plans[stack])
         replay.plan_against(configuration, state, tmp_path, "-destroy", initialised=stacks / stack)
 
 
@@ -36,19 +40,22 @@ def test_data_outlives_the_block_that_made_it(synthesised: Synthesised, tmp_path
             ("google_sql_", "google_storage_bucket", "google_pubsub_", "google_artifact")
         ):
             del configuration["resource"][kind]
-    state = replay.state_of(plans["foundation-prod"])
+    state = replay.make_state(plans["foundation-prod"])
     plan = replay.plan_against(
-        configuration, state, tmp_path, initialised=stacks / "foundation-prod"
+        configuration,
+        state,
+        tmp_path,
+        initialised=stacks / "foundation-prod",
     )
-    gone = {}
+    deleted = {}
     for c in plan["resource_changes"]:
         if c["change"]["actions"] == ["delete"]:
-            gone[c["address"]] = c["change"]["before"]
+            deleted[c["address"]] = c["change"]["before"]
     assert {
         "google_sql_user.batch",
         "google_sql_database.results",
         "google_storage_bucket.checkpoints",
-    } <= set(gone)
-    for address, before in gone.items():
+    } <= set(deleted)
+    for address, before in deleted.items():
         if "_iam_member" not in address:
             assert before["deletion_policy"] in ("PREVENT", "ABANDON"), address

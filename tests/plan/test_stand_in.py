@@ -15,14 +15,19 @@ POOLS = f"{CLUSTER}/one/nodePools"
 
 @pytest.fixture
 def world() -> World:
-    found = World(project="acme", number="1", shuffled=False)
-    found.enabled |= {"container", "pubsub", "storage", "compute"}
-    found.resources[f"{CLUSTER}/one"] = {"name": "one"}
-    return found
+    project = World(project="acme", number="1", shuffled=False)
+    project.enabled |= {"container", "pubsub", "storage", "compute"}
+    project.resources[f"{CLUSTER}/one"] = {"name": "one"}
+    return project
 
 
 def ask(
-    world: World, verb: str, api: str, path: str, body: Json | None = None, **query: str
+    world: World,
+    verb: str,
+    api: str,
+    path: str,
+    body: Json | None = None,
+    **query: str,
 ) -> Json:
     base = {
         "container": "v1/",
@@ -30,8 +35,8 @@ def ask(
         "storage": "storage/v1/",
         "compute": "compute/v1/",
     }[api]
-    asked = {name: [value] for name, value in query.items()}
-    call = definitions.find(api, verb, base + path, asked, body or {}, str)
+    parameters = {name: [value] for name, value in query.items()}
+    call = definitions.find(api, verb, base + path, parameters, body or {}, str)
     return world.answer(verb, api, path, call)
 
 
@@ -57,9 +62,11 @@ BUCKET = {"name": "acme-data", "location": "US-CENTRAL1"}
     ],
 )
 def test_a_body_that_googles_definitions_do_not_know_is_refused(
-    message: str, value: Any, problem: str
+    message: str,
+    value: Any,
+    problem: str,
 ) -> None:
-    assert any(problem in found for found in definitions.misfits("container", message, value, ""))
+    assert any(problem in defect for defect in definitions.misfits("container", message, value, ""))
 
 
 def test_a_mask_changes_its_fields_alone(world: World) -> None:
@@ -100,7 +107,7 @@ def test_a_patch_without_a_mask_merges(world: World) -> None:
 def test_an_old_etag_is_refused(world: World) -> None:
     ask(world, "POST", "storage", "b", BUCKET, project="acme")
     policy = ask(world, "GET", "storage", "b/acme-data/iam")
-    given = {
+    policy = {
         **policy,
         "bindings": [
             {
@@ -109,9 +116,9 @@ def test_an_old_etag_is_refused(world: World) -> None:
             }
         ],
     }
-    assert ask(world, "PUT", "storage", "b/acme-data/iam", given)["etag"] != policy["etag"]
+    assert ask(world, "PUT", "storage", "b/acme-data/iam", policy)["etag"] != policy["etag"]
     with pytest.raises(Refusal, match="concurrent policy changes"):
-        ask(world, "PUT", "storage", "b/acme-data/iam", given)
+        ask(world, "PUT", "storage", "b/acme-data/iam", policy)
 
 
 def test_a_pool_gets_its_taint_label_and_strategy(world: World) -> None:
@@ -125,7 +132,7 @@ def test_a_pool_gets_its_taint_label_and_strategy(world: World) -> None:
         },
     }
     ask(world, "POST", "container", POOLS, {"nodePool": pool})
-    made = world.resources[f"{POOLS}/l4"]
-    assert [taint["key"] for taint in made["config"]["taints"]] == ["nvidia.com/gpu"]
-    assert made["config"]["resourceLabels"] == {"goog-gke-node-pool-provisioning-model": "spot"}
-    assert made["upgradeSettings"]["strategy"] == "SURGE"
+    pool = world.resources[f"{POOLS}/l4"]
+    assert [taint["key"] for taint in pool["config"]["taints"]] == ["nvidia.com/gpu"]
+    assert pool["config"]["resourceLabels"] == {"goog-gke-node-pool-provisioning-model": "spot"}
+    assert pool["upgradeSettings"]["strategy"] == "SURGE"

@@ -41,7 +41,12 @@ def fork(tmp_path: Path) -> Path:
     clone = tmp_path / "fork"
     git(ROOT, "clone", "--quiet", "--shared", str(ROOT), str(clone))
     changed = git(
-        ROOT, "ls-files", "--modified", "--others", "--exclude-standard", "infra"
+        ROOT,
+        "ls-files",
+        "--modified",
+        "--others",
+        "--exclude-standard",
+        "infra",
     ).splitlines()
     for name in changed:
         if (ROOT / name).exists():
@@ -68,7 +73,7 @@ def check(fork: Path, ref: str) -> tuple[int, dict[str, object]]:
     return done.returncode, json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
 
 
-def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: Path) -> None:
+def test_merge_effects_are_shown_before_the_merge(fork: Path) -> None:
     upstream(
         fork,
         ("infra/specs/storage.py", "id=purpose,", 'id=f"bucket-{purpose}",'),
@@ -101,14 +106,14 @@ def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: 
             '"ack_deadline_seconds": 77',
         ),
     )
-    code, found = check(fork, "upstream")
-    assert code == 1, found
-    assert found["destroyed"] == [
+    code, output = check(fork, "upstream")
+    assert code == 1, output
+    assert output["destroyed"] == [
         f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data")
     ]
-    assert "foundation-example google_storage_bucket.bucket-data" in found["created"]  # type: ignore[operator]
-    replaced = found["replaced"]
-    changed = found["changed"]
+    assert "foundation-example google_storage_bucket.bucket-data" in output["created"]  # type: ignore[operator]
+    replaced = output["replaced"]
+    changed = output["changed"]
     assert (
         "cluster-example google_container_node_pool.pool-spot-a100: node_config.oauth_scopes"
         in replaced
@@ -149,21 +154,21 @@ def test_a_side_without_a_plan_says_why(
     upstream(fork, edit)
     if older:
         git(fork, "merge", "--quiet", "--strategy=ours", "upstream", "-m", "Long ago")
-    got, found = check(fork, "upstream")
-    assert got == code and word in str(found.get("unloadable", found.get("stderr"))), found
+    got, output = check(fork, "upstream")
+    assert got == code and word in str(output.get("unloadable", output.get("stderr"))), output
     if older:
-        heads = [line.split(":")[0].strip() for line in str(found["stderr"]).splitlines()]
+        heads = [line.split(":")[0].strip() for line in str(output["stderr"]).splitlines()]
         assert heads == ["could not judge", "got", "allowed", "fix"]
 
 
-def test_an_unknown_revision_is_bad_input_and_one_of_another_layout_is_not_judged(
+def test_unknown_revision_is_bad_input_and_other_layout_is_not_judged(
     fork: Path,
 ) -> None:
-    code, found = check(fork, "no-such-ref")
-    assert code == 2 and "no-such-ref" in str(found["stderr"])
+    code, output = check(fork, "no-such-ref")
+    assert code == 2 and "no-such-ref" in str(output["stderr"])
     empty = git(fork, "commit-tree", "4b825dc642cb6eb9a060e54bf8d69288fbee4904", "-m", "The first")
-    code, found = check(fork, empty)
-    assert code == 3 and "no infra/environments/schema.py" in str(found["stderr"]), found
+    code, output = check(fork, empty)
+    assert code == 3 and "no infra/environments/schema.py" in str(output["stderr"]), output
 
 
 def test_a_merge_that_changes_nothing_is_clean() -> None:

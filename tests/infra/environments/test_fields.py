@@ -183,7 +183,9 @@ WRONG: list[tuple[str, str, Make]] = [
     *wrong(CAP, max_gpus=0),
     *wrong(NET, nodes_cidr="10.10.0.1/22", pods_cidr="10.20.0.0/24"),
     *wrong(
-        EXISTING, network="shared", subnet="projects/other-host/regions/us-central1/subnetworks/gpu"
+        EXISTING,
+        network="shared",
+        subnet="projects/other-host/regions/us-central1/subnetworks/gpu",
     ),
     *wrong(
         EXISTING,
@@ -322,20 +324,20 @@ def test_a_wrong_value_is_refused_with_its_field(field: str, word: str, make: Ma
 def schema_fields(kind: type) -> set[str]:
     import typing
 
-    found: set[str] = set()
+    names: set[str] = set()
     hints = typing.get_type_hints(kind)
     for field in fields(kind):
         parts = (hints[field.name], *typing.get_args(hints[field.name]))
         sections = [part for part in parts if isinstance(part, type) and is_dataclass(part)]
-        found |= (
+        names |= (
             set().union(*map(schema_fields, sections))
             if sections
             else {f"{kind.__name__}.{field.name}"}
         )
-    return found
+    return names
 
 
-def test_every_field_of_the_schema_is_in_the_table() -> None:
+def test_table_has_every_schema_field() -> None:
     missing = schema_fields(Environment) - {field for field, _, _ in WRONG}
     assert not missing, f"a field without a test of a wrong value: {sorted(missing)}"
 
@@ -350,7 +352,7 @@ def test_an_unknown_environment_names_the_nearest() -> None:
 def load_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Environment]:
     """Loads the text of an environment `own`."""
 
-    def loaded(text: str) -> Environment:
+    def load_literal(text: str) -> Environment:
         (tmp_path / "own.py").write_text(text)
         monkeypatch.setattr(environments, "_FOLDER", tmp_path)
         monkeypatch.setattr(environments, "__path__", [str(tmp_path)])
@@ -358,7 +360,7 @@ def load_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
         importlib.invalidate_caches()
         return load("own")
 
-    return loaded
+    return load_literal
 
 
 def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
@@ -366,13 +368,15 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
 ) -> None:
     text = Path(environments.__file__).with_name("example.py").read_text()
     broken = text.replace('name="example"', 'name="own"').replace(
-        "gpus_per_node=1", "gpus_per_node=2", 1
+        "gpus_per_node=1",
+        "gpus_per_node=2",
+        1,
     )
     line = next(i for i, text in enumerate(broken.splitlines(), 1) if "gpus_per_node=2" in text)
     with pytest.raises(InputError) as caught:
         load_text(broken)
-    where, field = caught.value.what.split(": ", 1)
-    path, _, got = where.partition(":")
+    location, field = caught.value.what.split(": ", 1)
+    path, _, got = location.partition(":")
     assert path == "infra/environments/own.py"
     assert abs(int(got) - line) <= 6, "the line of the group's literal"
     assert field.startswith("groups[serving].machine_types")
@@ -393,7 +397,9 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
     ],
 )
 def test_a_file_that_python_refuses_is_named(
-    load_text: Callable[[str], Environment], text: str, message: str
+    load_text: Callable[[str], Environment],
+    text: str,
+    message: str,
 ) -> None:
     with pytest.raises(InputError, match=message):
         load_text(text)
@@ -411,14 +417,14 @@ def test_placeholders_are_found_wherever_they_stand() -> None:
     assert unsettled.bucket("data").startswith("change-me-")
 
 
-def test_a_group_of_several_machine_types_is_several_pools_of_one_class() -> None:
+def test_group_with_several_machine_types_has_several_pools() -> None:
     pools = [p for p in EXAMPLE.pools() if p.pool_class == SPOT.name]
     assert [p.machine_type for p in pools] == list(SPOT.machine_types)
     assert len({p.name for p in pools}) == len(pools)
     assert all({"provisioning-tier", "nvidia.com/gpu"} == {t.key for t in p.taints} for p in pools)
 
 
-def test_eviction_of_untolerating_pods_is_a_taint_effect() -> None:
+def test_evict_untolerating_is_a_taint_effect() -> None:
     group: NodeGroup = replace(SPOT, evict_untolerating=True)
     assert "provisioning-tier=preemptible:NoExecute" in [str(t) for t in group.taints()]
 
@@ -428,7 +434,7 @@ def test_the_extended_window_reaches_spot_pools_only() -> None:
         assert pool.window.pod_s == (105 if pool.capacity is Capacity.SPOT else 15)
 
 
-def test_auto_provisioning_offers_what_the_groups_leave_of_the_cap() -> None:
+def test_auto_provisioning_offers_its_cap_minus_the_groups() -> None:
     group_gpus = sum(p.max_nodes for p in EXAMPLE.pools() if p.accelerator == "nvidia-l4")
     assert (
         EXAMPLE.quota_gpus("nvidia-l4") == EXAMPLE.auto_provisioning.cap("nvidia-l4") - group_gpus

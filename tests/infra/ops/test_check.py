@@ -23,7 +23,9 @@ from tests.infra.samples import EXAMPLE
     ],
 )
 def test_only_right_and_settled_pass(
-    environment: Environment, state: str, capsys: pytest.CaptureFixture[str]
+    environment: Environment,
+    state: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert show.check(environment, as_json=True) == (
         EXIT_DONE if state == "right" else EXIT_FINDINGS
@@ -31,7 +33,7 @@ def test_only_right_and_settled_pass(
     assert json.loads(capsys.readouterr().out)["state"] == state
 
 
-def test_what_is_not_settled_is_named_with_its_file() -> None:
+def test_placeholders_are_named_with_their_file() -> None:
     done = CliRunner().invoke(app, ["check", "prod"])
     assert done.exit_code == EXIT_FINDINGS
     printed = done.stdout
@@ -40,17 +42,19 @@ def test_what_is_not_settled_is_named_with_its_file() -> None:
 
 
 def test_outputs_are_what_the_stacks_make() -> None:
-    found = json.loads(CliRunner().invoke(app, ["outputs", "example", "--json"]).stdout)["outputs"]
-    made = [r.arguments for r in resources(EXAMPLE)]
-    buckets = {f"gs://{m['name']}" for m in made if "storage_class" in m}
-    accounts = {m["account_id"] for m in made if "account_id" in m}
-    assert {value for key, value in found.items() if key.startswith("bucket ")} == buckets
+    printed = json.loads(CliRunner().invoke(app, ["outputs", "example", "--json"]).stdout)[
+        "outputs"
+    ]
+    arguments = [r.arguments for r in resources(EXAMPLE)]
+    buckets = {f"gs://{m['name']}" for m in arguments if "storage_class" in m}
+    accounts = {m["account_id"] for m in arguments if "account_id" in m}
+    assert {value for key, value in printed.items() if key.startswith("bucket ")} == buckets
     assert {
-        value.split("@")[0] for key, value in found.items() if key.startswith("account ")
+        value.split("@")[0] for key, value in printed.items() if key.startswith("account ")
     } == accounts
-    assert found["images"].rpartition("/")[2] in {m.get("repository_id") for m in made}
-    assert found["topic work"].rpartition("/")[2] in {m.get("name") for m in made}
+    assert printed["images"].rpartition("/")[2] in {m.get("repository_id") for m in arguments}
+    assert printed["topic work"].rpartition("/")[2] in {m.get("name") for m in arguments}
     reach = "gcloud container clusters get-credentials holdfast-example --region=us-central1"
-    assert found["credentials"].startswith(reach)
-    assert found["bucket checkpoints"] == f"gs://{EXAMPLE.bucket('checkpoints')}"
-    assert found["account trainer"] == EXAMPLE.service_account_email("trainer")
+    assert printed["credentials"].startswith(reach)
+    assert printed["bucket checkpoints"] == f"gs://{EXAMPLE.bucket('checkpoints')}"
+    assert printed["account trainer"] == EXAMPLE.service_account_email("trainer")

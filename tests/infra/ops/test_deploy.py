@@ -2,6 +2,7 @@
 its calls.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -27,20 +28,14 @@ def test_bootstrap_makes_apis_agents_and_a_private_versioned_bucket(gcloud: Gclo
     output = deploy.bootstrap(ENVIRONMENT, dry_run=False)
     assert [" ".join(["gcloud", *call]) for call in gcloud.calls()] == output
     assert all(f"{api}.googleapis.com" in output[0] for api in APIS)
-    agents = [line for line in output if "identity create" in line]
-    made = {
-        word.partition("=")[2].partition(".")[0]
-        for line in agents
-        for word in line.split()
-        if "--service=" in word
-    }
-    assert made | {"storage", "compute"} == set(AGENTS), (
-        "storage's by a command of its own, Compute's with its API"
+    agents = re.findall(r"identity create --service=(\w+)", "\n".join(output))
+    assert {*agents, "storage", "compute"} == set(AGENTS), (
+        "Storage's agent has another command, Compute's comes with its API"
     )
     assert "--public-access-prevention" in output[-2] and "--versioning" in output[-1]
 
 
-def test_bootstrap_may_be_repeated_and_shown_and_makes_no_bucket_that_is_not_named(
+def test_bootstrap_is_repeatable_and_creates_only_a_named_bucket(
     gcloud: Gcloud,
 ) -> None:
     for words in ("services enable", "beta services identity create", "storage"):

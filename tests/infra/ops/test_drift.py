@@ -1,4 +1,4 @@
-"""What the commands print of changes, losses first; and what `diff` finds of lists that Terraform
+"""Commands print losses before other changes, and `diff` finds changes of lists that Terraform
 ignores.
 """
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from infra.ops import drift, show
-from infra.ops.plan import Change, changes_of
+from infra.ops.plan import Change, list_changes
 from infra.rules import Finding
 from infra.specs import resources
-from tests.infra.rules.test_rules import as_planned
+from tests.infra.rules.test_rules import to_plan_shape
 from tests.infra.samples import EXAMPLE
 
 PLAN = {
@@ -39,22 +39,22 @@ def test_losses_stand_first_and_what_stays_is_left_out(capsys: pytest.CaptureFix
         difference='x[0].y lacks "Z"',
         fix="correct it",
     )
-    drift.show(EXAMPLE, {"cluster-example": [*changes_of(PLAN), ignored]}, as_json=False)
+    drift.show(EXAMPLE, {"cluster-example": [*list_changes(PLAN), ignored]}, as_json=False)
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert "google_a.gone" in lines[1] and "google_a.new" in lines[2]
     assert 'google_a.b x[0].y lacks "Z"' in lines[3] and "Next: correct it" in shown.err
     assert lines[-1] == "example: 3 changes, 1 destroy or replace"
-    drift.show(EXAMPLE, {"cluster-example": changes_of(PLAN)}, as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "holdfast.drift/1" and len(found["changes"]) == 2
+    drift.show(EXAMPLE, {"cluster-example": list_changes(PLAN)}, as_json=True)
+    output = json.loads(capsys.readouterr().out)
+    assert output["schema"] == "holdfast.drift/1" and len(output["changes"]) == 2
 
 
-def deployed() -> dict[str, Any]:
+def make_deployed_plan() -> dict[str, Any]:
     """Each resource as the refresh of a plan finds it, its lists in another order than stated."""
     plan: dict[str, Any] = {"resource_changes": []}
     for resource in resources(EXAMPLE):
-        values = copy.deepcopy(as_planned(dict(resource.arguments)))
+        values = copy.deepcopy(to_plan_shape(dict(resource.arguments)))
         for block, name in (("monitoring_config", "enable_components"), ("node_config", "taint")):
             if name in values.get(block, [{}])[0]:
                 values[block][0][name].reverse()
@@ -72,17 +72,17 @@ def deployed() -> dict[str, Any]:
     return plan
 
 
-def test_what_terraform_ignores_differs_only_as_a_set() -> None:
-    plan = deployed()
+def test_ignored_lists_are_compared_as_sets() -> None:
+    plan = make_deployed_plan()
     assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "in any order"
-    found = {c["address"]: c["change"]["before"] for c in plan["resource_changes"]}
-    found["google_container_cluster.cluster"]["monitoring_config"][0]["enable_components"].remove(
-        "DCGM"
-    )
-    found["google_container_cluster.cluster"]["logging_config"][0]["enable_components"].append(
-        "KCP_HPA"
-    )
-    found["google_container_node_pool.pool-spot-a100"]["node_config"][0]["taint"].pop(0)
+    deployed_values = {c["address"]: c["change"]["before"] for c in plan["resource_changes"]}
+    deployed_values["google_container_cluster.cluster"]["monitoring_config"][0][
+        "enable_components"
+    ].remove("DCGM")
+    deployed_values["google_container_cluster.cluster"]["logging_config"][0][
+        "enable_components"
+    ].append("KCP_HPA")
+    deployed_values["google_container_node_pool.pool-spot-a100"]["node_config"][0]["taint"].pop(0)
     logs, metrics, taint = sorted(
         drift.ignored_differences(EXAMPLE, plan), key=lambda c: c.difference
     )
@@ -93,10 +93,10 @@ def test_what_terraform_ignores_differs_only_as_a_set() -> None:
     assert logs.fix.startswith(
         f"gcloud container clusters update {cluster} --logging=API_SERVER,CONTROLLER_MANAGER"
     )
-    wanted = "nvidia.com/gpu=present:NoSchedule,provisioning-tier=preemptible:NoSchedule"
+    taints = "nvidia.com/gpu=present:NoSchedule,provisioning-tier=preemptible:NoSchedule"
     assert (
         taint.fix == f"gcloud container node-pools update spot-a100 --cluster={cluster}"
-        f" --node-taints={wanted}"
+        f" --node-taints={taints}"
     )
     for change in plan["resource_changes"]:
         change["change"]["before"] = None
@@ -115,14 +115,14 @@ FINDING = Finding(
 def test_destroys_and_replacements_come_first_then_broken_rules(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    gone = Change(
+    destroyed = Change(
         address="google_c.old",
         kind="google_c",
         actions=("delete",),
     )
     changes = {
-        "cluster-x": changes_of(PLAN),
-        "foundation-x": [gone],
+        "cluster-x": list_changes(PLAN),
+        "foundation-x": [destroyed],
     }
     show.plan(changes, [FINDING], full=True, as_json=False)
     lines = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""Which engine is taken, where it finds the provider, and what it may reach."""
+"""The engine is found as documented, finds the provider, and reaches nothing else."""
 
 import os
 import stat
@@ -50,7 +50,7 @@ def test_the_wheel_becomes_a_program_that_only_this_user_may_write(empty_path: P
 
 @pytest.fixture
 def mirror(empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of providers, as the environment names it."""
+    """Return a mirror of providers, which the environment names."""
     monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
     (tmp_path / "mirror").mkdir()
     return tmp_path / "mirror"
@@ -76,30 +76,34 @@ def test_a_reader_never_finds_half_a_configuration() -> None:
     file.unlink()
     with ThreadPoolExecutor(8) as pool:
         written = [pool.submit(engine.offline) for _ in range(8)]
-        seen = {file.read_text() for _ in range(2_000) if file.exists()}
-    assert all(each.result() for each in written) and seen <= {whole} and file.read_text() == whole
+        contents = {file.read_text() for _ in range(2_000) if file.exists()}
+    assert (
+        all(write.result() for write in written)
+        and contents <= {whole}
+        and file.read_text() == whole
+    )
 
 
-def test_a_configuration_of_the_callers_own_is_left_in_force(
+def test_the_callers_configuration_stays_in_force(
     mirror: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = mirror.with_name("own.tfrc")
-    own.touch()
-    monkeypatch.setenv("TF_CLI_CONFIG_FILE", str(own))
-    assert engine.offline().environment["TF_CLI_CONFIG_FILE"] == str(own)
+    configuration = mirror.with_name("own.tfrc")
+    configuration.touch()
+    monkeypatch.setenv("TF_CLI_CONFIG_FILE", str(configuration))
+    assert engine.offline().environment["TF_CLI_CONFIG_FILE"] == str(configuration)
 
 
 def test_a_plan_carries_no_credentials_and_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/secret.json")
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "real-token")
     monkeypatch.setenv("NO_PROXY", "*")
-    variables = engine.cut_off(engine.offline()).environment
+    variables = engine.isolate(engine.offline()).environment
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in variables and "NO_PROXY" not in variables
     assert variables["GOOGLE_OAUTH_ACCESS_TOKEN"] == "offline"
     assert variables["HTTPS_PROXY"] == variables["https_proxy"] == engine.DEAD_PROXY
 
 
-def test_what_a_failing_engine_said_reaches_the_user(empty_path: Path, tmp_path: Path) -> None:
+def test_engine_errors_reach_the_user(empty_path: Path, tmp_path: Path) -> None:
     program(empty_path / "terraform", "#!/bin/sh\necho 'Error: no such provider' >&2\nexit 1\n")
     with pytest.raises(Unjudged, match="no such provider"):
         engine.offline().run(tmp_path, "plan")

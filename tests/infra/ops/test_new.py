@@ -1,4 +1,6 @@
-"""`infra new` writes a module that loads, says CHANGE-ME where it must, and keeps the protections."""
+"""`infra new` writes a module that loads, says CHANGE-ME where it must, and keeps the
+protections.
+"""
 
 import importlib.util
 import shutil

@@ -57,7 +57,7 @@ def healthy(gcloud: Gcloud) -> Gcloud:
 def verdicts(
     *names: str, environment: Environment = ENVIRONMENT
 ) -> dict[str, tuple[Status, str, str]]:
-    """Of the checks with these names, or of all."""
+    """Return the verdicts of the checks with these names, or of all."""
     checks = [check for check in OF_THE_PROJECT if check[0] in names or not names]
     return {c.name: (c.verdict, c.found, c.fix) for c in examine(environment, checks)}
 
@@ -88,7 +88,9 @@ SUBNET = {
     ],
 )
 def test_a_subnet_is_compared_with_the_environment(
-    healthy: Gcloud, found: dict[str, Any], words: str
+    healthy: Gcloud,
+    found: dict[str, Any],
+    words: str,
 ) -> None:
     healthy.answer("compute networks subnets describe", found)
     verdict, shown, _ = verdicts("network", environment=shared_network())["network"]
@@ -141,7 +143,7 @@ def test_doctor_does_not_judge_where_it_has_no_access(
 def with_gpus(accelerator: str, machine_type: str, gpus: int) -> Environment:
     """Two Spot machines of it and a cap of 24 GPUs, in a zone that need not sell it."""
     group = next(g for g in EXAMPLE.groups if g.name == "spot-a100")
-    ours = replace(
+    group = replace(
         group,
         accelerator=accelerator,
         machine_types=(machine_type,),
@@ -150,7 +152,7 @@ def with_gpus(accelerator: str, machine_type: str, gpus: int) -> Environment:
     )
     caps = (AcceleratorCap(accelerator=accelerator, max_gpus=24),)
     provisioned = replace(EXAMPLE.auto_provisioning, accelerators=caps)
-    return replace(EXAMPLE, groups=(EXAMPLE.groups[0], ours), auto_provisioning=provisioned)
+    return replace(EXAMPLE, groups=(EXAMPLE.groups[0], group), auto_provisioning=provisioned)
 
 
 # Public texts name these; none has the memory of H100 and H200 in it, as their label has.
@@ -165,27 +167,25 @@ PREEMPTIBLE = {
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-def test_the_quota_of_each_accelerator_covers_auto_provisioning(
-    gcloud: Gcloud, accelerator: str
-) -> None:
+def test_accelerator_quotas_include_auto_provisioning(gcloud: Gcloud, accelerator: str) -> None:
     machine = max(
         (m for m in MACHINE_TYPES.values() if m.accelerator == accelerator), key=lambda m: m.gpus
     )
     environment = with_gpus(accelerator, machine.name, machine.gpus)
-    wanted = max(24, 2 * machine.gpus)
-    for limit, verdict in ((wanted, Status.OK), (wanted - 1, Status.BROKEN)):
+    cap = max(24, 2 * machine.gpus)
+    for limit, verdict in ((cap, Status.OK), (cap - 1, Status.BROKEN)):
         gcloud.answer("compute regions describe", quotas(limit, PREEMPTIBLE[accelerator]))
         gcloud.answer("compute project-info describe", quotas(limit, "GPUS_ALL_REGIONS"))
-        found = verdicts(*QUOTA, environment=environment)
-        assert [found[name][0] for name in QUOTA] == [verdict, verdict], found
+        checks = verdicts(*QUOTA, environment=environment)
+        assert [checks[name][0] for name in QUOTA] == [verdict, verdict], checks
 
 
 def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gcloud) -> None:
     healthy.answer("compute regions describe", quotas(64.0, "NVIDIA_L4_GPUS"))
     healthy.answer("compute project-info describe", quotas(0.0))
-    found = verdicts(*QUOTA)
-    assert [found[name][0] for name in QUOTA] == [Status.UNKNOWN, Status.UNKNOWN]
-    assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in found["GPU quota"][1]
+    checks = verdicts(*QUOTA)
+    assert [checks[name][0] for name in QUOTA] == [Status.UNKNOWN, Status.UNKNOWN]
+    assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in checks["GPU quota"][1]
 
 
 @pytest.fixture
@@ -204,20 +204,20 @@ def test_leftovers_tells_what_bills_and_how_to_remove_it(
 ) -> None:
     empty.answer("compute disks", [DISK])
     empty.answer("compute firewall-rules", [{"name": "gke-x-all"}])
-    found = leftovers.find(EXAMPLE)
-    assert [(f.kind, f.bills) for f in found] == [("disk", True), ("firewall rule", False)]
+    resources = leftovers.find(EXAMPLE)
+    assert [(f.kind, f.bills) for f in resources] == [("disk", True), ("firewall rule", False)]
     project = EXAMPLE.project
     assert (
-        found[0].remove
+        resources[0].remove
         == f"gcloud compute disks delete pvc-1 --zone=us-central1-a --project={project}"
     )
-    assert show_leftovers(found, as_json=False) == EXIT_FINDINGS
+    assert show_leftovers(resources, as_json=False) == EXIT_FINDINGS
     assert "1 of them bill" in capsys.readouterr().out
     assert all("list" in call for call in empty.calls())
     assert show_leftovers([], as_json=True) == 0
 
 
-def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(empty: Gcloud) -> None:
+def test_leftovers_are_found_by_label_with_their_location(empty: Gcloud) -> None:
     empty.answer("compute disks list", [DISK])
     empty.answer(
         "container clusters list", [{"name": "holdfast-example", "location": "us-central1"}]
@@ -240,7 +240,7 @@ def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(empty: G
     )
 
 
-def test_what_a_run_left_is_removed_and_looked_for_again(empty: Gcloud) -> None:
+def test_leftovers_are_removed_and_listed_again(empty: Gcloud) -> None:
     empty.answer("storage buckets list", [{"storage_url": "gs://b/"}])
     empty.refuse("storage rm", "ERROR: locked")
     run = CliRunner()

@@ -31,14 +31,14 @@ def step(name: str, code: str, *words: str) -> Step:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def deployment(tmp_path: Path) -> Path:
     return tmp_path / "made"
 
 
 @pytest.fixture
 def proof(
     gcloud: Gcloud,
-    made: Path,
+    deployment: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -50,13 +50,13 @@ def proof(
     gcloud.refuse("storage buckets describe", "404: no such bucket")
     real = prove.steps
 
-    def played(**faults: str) -> tuple[int, dict[str, str], str]:
+    def play_proof(**faults: str) -> tuple[int, dict[str, str], str]:
         codes = CODE | faults
         head = "import os, signal, sys, time; made = sys.argv[1]; "
 
         def steps(*given: Any) -> list[Step]:
             return [
-                step(each.name, head + codes.get(each.name, "pass"), str(made))
+                step(each.name, head + codes.get(each.name, "pass"), str(deployment))
                 for each in real(*given)
             ]
 
@@ -71,12 +71,12 @@ def proof(
         rows = [line.split() for line in shown.out.partition("VERDICT")[2].splitlines()[1:]]
         return code, {row[0]: " ".join(row[1:-1]) for row in rows}, shown.err
 
-    return played
+    return play_proof
 
 
-def test_a_proof_holds_and_leaves_nothing(proof: Proof, made: Path) -> None:
+def test_a_proof_holds_and_leaves_nothing(proof: Proof, deployment: Path) -> None:
     code, steps, printed = proof()
-    assert (code, made.exists(), set(steps.values())) == (0, False, {"held"}), printed
+    assert (code, deployment.exists(), set(steps.values())) == (0, False, {"held"}), printed
     assert list(steps)[:2] == ["doctor", "deploy"] and tuple(steps)[-3:] == CLEAN_UP
     assert {"try", "drill-train-gang", "drill-batch-drain", "receipt-train-gang"} <= set(steps)
     assert "--run example-" in printed, (
@@ -104,31 +104,31 @@ def test_a_proof_holds_and_leaves_nothing(proof: Proof, made: Path) -> None:
 )
 def test_a_failure_destroys(
     proof: Proof,
-    made: Path,
+    deployment: Path,
     faults: dict[str, str],
     last: tuple[str, ...],
     word: str,
 ) -> None:
     ended, steps, printed = proof(**faults)
-    assert (ended, made.exists(), tuple(steps)[-len(last) :]) == (EXIT_FINDINGS, False, last)
+    assert (ended, deployment.exists(), tuple(steps)[-len(last) :]) == (EXIT_FINDINGS, False, last)
     assert [name for name, verdict in steps.items() if verdict != "held"] == list(
         faults
     ) and word in printed
 
 
-def test_a_second_interrupt_ends_the_destroy_and_what_is_left_is_still_looked_for(
-    proof: Proof, made: Path
+def test_second_interrupt_ends_the_destroy_and_still_lists_leftovers(
+    proof: Proof, deployment: Path
 ) -> None:
     """The first one, half way through the apply, goes on with it."""
     code, steps, printed = proof(deploy=f"open(made, 'w'); {INTERRUPTED}", destroy=INTERRUPTED)
-    assert (code, made.exists()) == (EXIT_FINDINGS, True)
+    assert (code, deployment.exists()) == (EXIT_FINDINGS, True)
     assert steps["deploy"] == steps["destroy"] == "interrupted"
     assert (
         tuple(steps)[-2:] == CLEAN_UP[1:] and "make destroy ENV=example" in printed.splitlines()[-1]
     )
 
 
-def test_the_clean_up_follows_what_does_not_start_and_what_the_paid_time_ends(
+def test_clean_up_follows_failed_starts_and_the_paid_times_end(
     tmp_path: Path,
 ) -> None:
     slow = [step(name, "import time; time.sleep(60)") for name in ("a", "b")]
@@ -148,16 +148,18 @@ def test_the_clean_up_follows_what_does_not_start_and_what_the_paid_time_ends(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_at_a_steps_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
 ) -> None:
     started = subprocess.Popen
 
-    def interrupted(*args: Any, **options: Any) -> Any:
+    def interrupt(*args: Any, **options: Any) -> Any:
         child: Any = started(*args, **options)
         os.kill(os.getpid(), number)
         return child
 
-    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", interrupt)
     script = Script(folder=tmp_path, run="r")
     assert not script.play(
         [step(name, "import time; time.sleep(100)") for name in ("a", "b")], [], 60

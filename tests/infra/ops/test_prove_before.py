@@ -1,5 +1,5 @@
-"""What stops a proof before anything starts, what it costs, and what it submits: really rendered,
-really judged.
+"""A proof stops before anything starts if it must, states its price, and submits jobs that are
+admitted.
 """
 
 import sys
@@ -35,13 +35,13 @@ SAMPLES = {"train-gang": "training.yaml", "batch-drain": "batch.yaml"}
 
 
 def steps_in(folder: Path) -> dict[str, prove.Step]:
-    what = f"{prove.MACHINES} x {SPOT.machine_type} Spot ({SPOT.name})"
-    usd_per_hour = dict(prove.prices(EXAMPLE, SPOT, TABLE))[what]
+    title = f"{prove.MACHINES} x {SPOT.machine_type} Spot ({SPOT.name})"
+    usd_per_hour = dict(prove.prices(EXAMPLE, SPOT, TABLE))[title]
     return {step.name: step for step in prove.steps(EXAMPLE, SPOT, folder, "r-1", usd_per_hour)}
 
 
-def invoked(step: prove.Step, *more: str) -> Result:
-    words = [*step.command[3:], *more]
+def invoke_step(step: prove.Step, *options: str) -> Result:
+    words = [*step.command[3:], *options]
     done = CliRunner().invoke(APPS[step.command[2]], words, catch_exceptions=False)
     assert done.exit_code == 0, f"{step.name}: {done.output}"
     return done
@@ -56,7 +56,7 @@ def invoked(step: prove.Step, *more: str) -> Result:
         ("storage buckets describe", 1_000, True, "exists already"),
     ],
 )
-def test_what_costs_too_much_or_destroys_what_was_there_does_not_start(
+def test_proof_does_not_start_if_too_expensive_or_destructive(
     gcloud: Gcloud,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -96,21 +96,21 @@ def test_a_project_that_does_not_answer_is_not_taken_for_an_empty_one(
     assert not (tmp_path / "p").exists()
 
 
-def test_the_price_counts_the_machines_of_the_samples_and_what_bills_with_them() -> None:
-    found = dict(prove.prices(EXAMPLE, EXAMPLE.pool("spot-a100"), TABLE))
+def test_price_counts_sample_machines_and_fixed_costs() -> None:
+    usd_by_part = dict(prove.prices(EXAMPLE, EXAMPLE.pool("spot-a100"), TABLE))
     machine = MACHINE_TYPES["a2-highgpu-1g"]
     a100 = TABLE.quote(machine, EXAMPLE.region, Capacity.SPOT)
     disk = EXAMPLE.pool("spot-a100").disk_gib * prove.USD["disk"]
-    assert a100 and found["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(
+    assert a100 and usd_by_part["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(
         3 * (a100.usd + disk)
     )
-    assert found["1 x e2-standard-4 (loader)"] > 4 * prove.USD["e2"]
+    assert usd_by_part["1 x e2-standard-4 (loader)"] > 4 * prove.USD["e2"]
     assert {"cluster", "NAT", "3 x e2-standard-4 (system)", "1 x g2-standard-8 (serving)"} <= set(
-        found
+        usd_by_part
     )
 
 
-def test_what_has_no_price_has_no_bound() -> None:
+def test_unpriced_parts_have_no_bound() -> None:
     assert EXAMPLE.database
     shared = replace(EXAMPLE, database=replace(EXAMPLE.database, tier="db-g1-small"))
     with pytest.raises(Unjudged, match="no price of database db-g1-small"):
@@ -123,29 +123,29 @@ def test_what_has_no_price_has_no_bound() -> None:
 
 def test_the_samples_run_on_the_cheapest_spot_pool_that_holds_them() -> None:
     assert SPOT.name == "spot-l4-g2-standard-8"
-    most = {"spot-l4": 1, "spot-a100": 1}
+    gpus = {"spot-l4": 1, "spot-a100": 1}
     groups = tuple(
-        replace(group, max_nodes=most.get(group.name, group.max_nodes)) for group in EXAMPLE.groups
+        replace(group, max_nodes=gpus.get(group.name, group.max_nodes)) for group in EXAMPLE.groups
     )
     with pytest.raises(InputError, match="large enough for the sample jobs"):
         prove.smallest_spot(replace(EXAMPLE, groups=groups), TABLE)
 
 
-def test_every_command_of_a_proof_is_one_that_there_is(tmp_path: Path) -> None:
+def test_every_proof_command_exists(tmp_path: Path) -> None:
     """Parsed by the commands themselves: an option that was renamed fails here, not after an hour
     of a proof.
     """
-    ours = [step for step in steps_in(tmp_path).values() if step.command[0] == sys.executable]
-    assert len(ours) >= 15
-    for step in ours:
+    steps = [step for step in steps_in(tmp_path).values() if step.command[0] == sys.executable]
+    assert len(steps) >= 15
+    for step in steps:
         program, *words = step.command[2:]
         # A module takes no options.
         assert (find_spec(program) and not words) if "." in program else parsed([program, *words])
 
 
-def test_whatever_bears_labels_bears_that_of_the_run() -> None:
+def test_all_labelled_resources_carry_the_run_label() -> None:
     labelled = 0
-    for resource in resources(EXAMPLE.of_run("r-1")):
+    for resource in resources(EXAMPLE.with_run_label("r-1")):
         for key in ("labels", "resource_labels", "user_labels"):
             labels = resource.arguments.get(key)
             if isinstance(labels, dict) and resource.kind != "google_container_node_pool":
@@ -158,7 +158,7 @@ def test_whatever_bears_labels_bears_that_of_the_run() -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of the example, with its samples rendered by the step of the proof."""
     folder = tmp_path_factory.mktemp("proof")
-    invoked(steps_in(folder)["render"])
+    invoke_step(steps_in(folder)["render"])
     return folder
 
 
@@ -170,7 +170,7 @@ def bodies(path: Path) -> Iterator[Any]:
     )
 
 
-def test_what_is_submitted_fits_the_pool_and_is_what_is_waited_for(run: Path) -> None:
+def test_submitted_jobs_fit_the_pool_and_are_waited_for(run: Path) -> None:
     for sample, file in SAMPLES.items():
         path = run / "manifests" / "example" / "samples" / file
         [body] = [body for body in bodies(path) if body["metadata"]["labels"][LABEL_NAME] == sample]
@@ -191,8 +191,8 @@ def test_what_is_submitted_fits_the_pool_and_is_what_is_waited_for(run: Path) ->
     assert "/data/items.jsonl" in text
 
 
-def test_every_job_of_a_proof_is_admitted_by_its_own_cap(run: Path) -> None:
-    """As `submit` judges them: what it refuses ends a proof after an hour of deploying."""
+def test_every_proof_job_is_admitted_by_its_price_cap(run: Path) -> None:
+    """`submit` judges them here: its refusal would end a proof after an hour of deploying."""
     submitted = [step for name, step in steps_in(run).items() if name.startswith("submit-")]
     assert [step.name for step in submitted] == [
         "submit-train-gang",
@@ -200,5 +200,5 @@ def test_every_job_of_a_proof_is_admitted_by_its_own_cap(run: Path) -> None:
         "submit-batch-drain",
     ]
     for step in submitted:
-        done = invoked(step, "--dry-run", "--json")
+        done = invoke_step(step, "--dry-run", "--json")
         assert (f'"{SPOT.name}"' in done.stdout) is (step.name != "submit-batch-load"), done.stdout

@@ -8,7 +8,7 @@ import pytest
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
-from holdfast.jobs.submit import preparation
+from holdfast.jobs.submit import prepared_job
 from holdfast.manifests.render_context import RenderContext, yaml_text
 from holdfast.platform import Platform, reading
 from holdfast.support.checks import Status, examine
@@ -41,19 +41,19 @@ def reserving(**fields: Any) -> Environment:
 
 
 def platform(**fields: Any) -> Platform:
-    """As commands read it, from its document."""
+    """Return the platform as commands read it, from its document."""
     return reading.parse(reading.text(describe.platform(reserving(**fields), {})), "it")
 
 
 def own(**fields: Any) -> OwnJob:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "name": "mine",
         "environment": "example",
         "image": IMAGE,
         "command": ("python", "t.py"),
     }
-    given |= {"gpus": "1xa100"} | fields
-    return OwnJob(**given)
+    settings |= {"gpus": "1xa100"} | fields
+    return OwnJob(**settings)
 
 
 @pytest.mark.parametrize(
@@ -79,19 +79,19 @@ def test_its_pool_takes_the_reservation_that_is_named(
     assert not judge_environment(environment), "and rules find jobs for it"
 
 
-def test_it_comes_first_and_costs_what_its_owner_says() -> None:
-    ours = platform()
+def test_reservation_comes_first_at_its_own_price() -> None:
+    reserving_platform = platform()
     for job in (own(), own(hours=10.0), own(nodes=2), own(resumes=False)):
-        placed = placement.place(job, ours, prices.load())
+        placed = placement.place(job, reserving_platform, prices.load())
         assert placed.offer and placed.offer.capacity is Capacity.RESERVED, placed.reason
-    prepared = preparation.prepare(own(), ours)
+    prepared = prepared_job.prepare(own(), reserving_platform)
     assert "kueue.x-k8s.io/queue-name: reserved" in yaml_text(prepared.bodies)
-    assert preparation.plan(prepared).usd_per_hour == 1.25
+    assert prepared_job.plan(prepared).usd_per_hour == 1.25
     queues = set()
-    for b in queueing.objects(RenderContext(ours)):
+    for b in queueing.objects(RenderContext(reserving_platform)):
         if b["kind"] == "ClusterQueue":
             queues.add(b["metadata"]["name"])
-    assert "reserved" in queues and ours.queues["reserved"] == "reserved"
+    assert "reserved" in queues and reserving_platform.queues["reserved"] == "reserved"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ RESERVED = {
 }
 
 
-def listed(name: str, **fields: Any) -> dict[str, Any]:
+def make_listing(name: str, **fields: Any) -> dict[str, Any]:
     zone = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
     return {
         "name": name,
@@ -123,13 +123,18 @@ def listed(name: str, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "word"),
     [
-        ([listed("a100-q4"), listed("theirs")], ""),
+        ([make_listing("a100-q4"), make_listing("theirs")], ""),
         ([], "a100-q4 is not in us-central1-a"),
-        ([listed("a100-q4", specificReservation=RESERVED | {"count": "2"})], "holds 2 machines"),
+        (
+            [make_listing("a100-q4", specificReservation=RESERVED | {"count": "2"})],
+            "holds 2 machines",
+        ),
     ],
 )
 def test_doctor_refuses_what_is_not_there_or_too_small(
-    gcloud: Gcloud, found: list[Any], word: str
+    gcloud: Gcloud,
+    found: list[Any],
+    word: str,
 ) -> None:
     gcloud.answer("compute reservations list", found)
     checks = [check for check in OF_THE_PROJECT if check[0] == "reservations"]

@@ -1,4 +1,6 @@
-"""Each row is one change of a sound environment or of its resources, and the rules that it breaks."""
+"""Each row is one change of a sound environment or of its resources, and the rules that it
+breaks.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -15,6 +17,7 @@ from tests.infra.rules.edits import (
     cluster,
     database,
     group,
+    ignore,
     member,
     network,
     put,
@@ -103,13 +106,14 @@ def project(kind: str, **values: Any) -> Edit:
     return add(f"google_project_{kind}.any", **values)
 
 
-def preferred(address: str) -> Edit:
-    """Taints that keep nothing away."""
+def soften_taints(address: str) -> Edit:
+    """Give all taints an effect that keeps no pod away."""
 
     def edit(facts: Facts) -> Facts:
-        (pool,) = [each for each in facts.resources if each.address == address]
+        (pool,) = [resource for resource in facts.resources if resource.address == address]
         soft = [
-            each | {"effect": "PREFER_NO_SCHEDULE"} for each in pool.values["node_config"]["taint"]
+            taint | {"effect": "PREFER_NO_SCHEDULE"}
+            for taint in pool.values["node_config"]["taint"]
         ]
         return put(address, "node_config.taint", soft)(facts)
 
@@ -117,7 +121,7 @@ def preferred(address: str) -> Edit:
 
 
 def spot(address: str) -> Edit:
-    """As a Spot pool, with its taints."""
+    """Make the pool a Spot pool, with its taints."""
     pairs = (("provisioning-tier", "preemptible"), ("nvidia.com/gpu", "present"))
     taint = []
     for key, value in pairs:
@@ -131,8 +135,8 @@ def spot(address: str) -> Edit:
     return both(put(address, "node_config.spot", True), put(address, "node_config.taint", taint))
 
 
-def limit(index: int, most: int) -> Edit:
-    return put(CLUSTER, f"cluster_autoscaling.resource_limits.{index}.maximum", most)
+def limit(index: int, maximum: int) -> Edit:
+    return put(CLUSTER, f"cluster_autoscaling.resource_limits.{index}.maximum", maximum)
 
 
 def halves(*cidrs: str) -> Edit:
@@ -153,8 +157,8 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "flex-start and Spot": (spot(FLEX), "spot-xor-flex"),
     "no GPU taint": (taints(SPOT, "provisioning-tier"), "pools-are-tainted"),
     "no Spot taint": (taints(SPOT, "nvidia.com/gpu"), "pools-are-tainted"),
-    "Spot taint only preferred": (preferred(SPOT), "pools-are-tainted"),
-    "system taint only preferred": (preferred(SYSTEM), "system-pool-stays"),
+    "Spot taint only preferred": (soften_taints(SPOT), "pools-are-tainted"),
+    "system taint only preferred": (soften_taints(SYSTEM), "system-pool-stays"),
     "a zone that sells no such GPU": (
         group("spot-a100", zones=("us-central1-z",)),
         "zone-sells-the-gpu",
@@ -241,6 +245,14 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "firewall for two halves": (
         firewall(source_ranges=["0.0.0.0/1", "128.0.0.0/1"]),
         "no-open-firewall",
+    ),
+    "text that replaces a network": (
+        add("google_compute_network.any", description="training and serving"),
+        "texts-can-change",
+    ),
+    "cluster's description not ignored": (
+        ignore(CLUSTER, "initial_node_count"),
+        "texts-can-change",
     ),
     # Identity
     "owner of a topic": (

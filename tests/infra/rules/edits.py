@@ -14,18 +14,18 @@ def put(address: str, path: str, value: Any) -> Edit:
     """Set one argument. A number in the path is an index."""
 
     def edit(facts: Facts) -> Facts:
-        def changed(found: PlannedResource) -> PlannedResource:
-            if found.address != address:
-                return found
-            values = deepcopy(dict(found.values))
+        def change(resource: PlannedResource) -> PlannedResource:
+            if resource.address != address:
+                return resource
+            values = deepcopy(dict(resource.values))
             *parents, last = path.split(".")
             holder: Any = values
             for part in parents:
                 holder = holder[int(part)] if part.isdigit() else holder.setdefault(part, {})
             holder[int(last) if last.isdigit() else last] = value
-            return replace(found, values=values)
+            return replace(resource, values=values)
 
-        edited = replace(facts, resources=tuple(changed(f) for f in facts.resources))
+        edited = replace(facts, resources=tuple(change(f) for f in facts.resources))
         assert edited != facts, f"{address} {path} does not change"
         return edited
 
@@ -38,6 +38,19 @@ def add(address: str, **values: Any) -> Edit:
         facts,
         resources=(*facts.resources, PlannedResource(kind=kind, address=address, values=values)),
     )
+
+
+def ignore(address: str, *paths: str) -> Edit:
+    """Ignore changes of these arguments only."""
+
+    def edit(facts: Facts) -> Facts:
+        resources = []
+        for resource in facts.resources:
+            ignored = paths if resource.address == address else resource.ignore_changes
+            resources.append(replace(resource, ignore_changes=ignored))
+        return replace(facts, resources=tuple(resources))
+
+    return edit
 
 
 def state(**fields: Any) -> Edit:
@@ -66,20 +79,23 @@ def both(first: Edit, second: Edit) -> Edit:
 
 
 def taints(address: str, *keep: str) -> Edit:
-    """Only the taints with these keys."""
+    """Keep only the taints with these keys."""
 
     def edit(facts: Facts) -> Facts:
         pool = next(f for f in facts.resources if f.address == address)
-        kept = [t for t in pool.values["node_config"]["taint"] if t["key"] in keep]
-        return put(address, "node_config.taint", kept)(facts)
+        blocks = [t for t in pool.values["node_config"]["taint"] if t["key"] in keep]
+        return put(address, "node_config.taint", blocks)(facts)
 
     return edit
 
 
 def member(
-    kind: str, role: str, who: str = "serviceAccount:x@p.iam.gserviceaccount.com", **extra: Any
+    kind: str,
+    role: str,
+    principal: str = "serviceAccount:x@p.iam.gserviceaccount.com",
+    **extra: Any,
 ) -> Edit:
-    return add(f"{kind}.extra", role=role, member=who, **extra)
+    return add(f"{kind}.extra", role=role, member=principal, **extra)
 
 
 def without(address: str) -> Edit:
@@ -98,9 +114,9 @@ def group(name: str, **fields: Any) -> Edit:
 
 def unread(facts: Facts) -> Facts:
     """No run lets servers load it."""
-    kept = facts.environment.storage
+    settings = facts.environment.storage
     runs = tuple(
         replace(run, read_by=tuple(role for role in run.read_by if role != "server"))
-        for run in kept.runs
+        for run in settings.runs
     )
-    return state(storage=replace(kept, runs=runs))(facts)
+    return state(storage=replace(settings, runs=runs))(facts)

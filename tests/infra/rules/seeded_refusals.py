@@ -1,7 +1,7 @@
-"""What Google's APIs refuse, each one change of a sound set: the edit, who finds it, and who says
-so.
+"""Values that Google's APIs refuse. Each is one edit of sound facts, with its finder and the page
+that documents the refusal.
 
-Found by rules, named by id, or by the schema: then by the words of its error.
+The finder is the id of a rule, or words of the schema's error.
 """
 
 from infra.rules import pools
@@ -26,8 +26,8 @@ WINDOWS = f"{GKE}concepts/maintenance-windows-and-exclusions"
 DISK_DOC = f"{DOCS}compute/docs/disks/persistent-disks"
 
 
-def labels(**found: str) -> Edit:
-    return state(labels=tuple(found.items()))
+def labels(**pairs: str) -> Edit:
+    return state(labels=tuple(pairs.items()))
 
 
 DISK = "node_config.disk_type"

@@ -20,19 +20,19 @@ from tests.infra.samples import EXAMPLE, hardened
 MAPS = {"labels", "resource_labels", "user_labels", "metadata"}
 
 
-def as_planned(value: Any, key: str = "") -> Any:
+def to_plan_shape(value: Any, key: str = "") -> Any:
     """The shape of `terraform show -json`: every block is a list."""
     if isinstance(value, dict):
-        inner = {k: as_planned(v, k) for k, v in value.items()}
+        inner = {k: to_plan_shape(v, k) for k, v in value.items()}
         return inner if key in MAPS or key == "" else [inner]
     if isinstance(value, list):
-        return [as_planned(v) if isinstance(v, dict) else v for v in value]
+        return [to_plan_shape(v) if isinstance(v, dict) else v for v in value]
     return value
 
 
 def in_plan_shape(facts: Facts) -> Facts:
-    found = tuple(replace(f, values=as_planned(dict(f.values))) for f in facts.resources)
-    return replace(facts, resources=found)
+    planned = tuple(replace(f, values=to_plan_shape(dict(f.values))) for f in facts.resources)
+    return replace(facts, resources=planned)
 
 
 def test_the_sound_facts_break_no_rule() -> None:
@@ -48,25 +48,25 @@ def broken(edit: Edit) -> Facts:
     return facts_of_specs(facts.environment)
 
 
-def rules_of(facts: Facts) -> set[str]:
-    found = judge(facts)
-    assert all(each.where and each.got and each.allowed and each.fix for each in found), found
-    return {each.rule for each in found}
+def find_rules(facts: Facts) -> set[str]:
+    findings = judge(facts)
+    assert all(
+        finding.where and finding.got and finding.allowed and finding.fix for finding in findings
+    ), findings
+    return {finding.rule for finding in findings}
 
 
 @pytest.mark.parametrize("defect", BROKEN)
 def test_one_edit_breaks_exactly_its_rule(defect: str) -> None:
-    """In the shape of the specs, and in the shape of a plan."""
+    """The rule finds it in the shape of the specs, and in the shape of a plan."""
     edit, rules = BROKEN[defect]
     facts = broken(edit)
-    assert rules_of(facts) == rules_of(in_plan_shape(facts)) == set(rules.split())
+    assert find_rules(facts) == find_rules(in_plan_shape(facts)) == set(rules.split())
 
 
 @pytest.mark.parametrize("change", REFUSED)
-def test_what_google_refuses_is_found_before_it_is_asked(change: str) -> None:
-    """By the rules or by the schema, as the table says, and so that no other finding could stand
-    for it.
-    """
+def test_values_that_google_refuses_are_found(change: str) -> None:
+    """The rule or the schema of the table finds it, and nothing else does."""
     edit, finder, source = REFUSED[change]
     assert source.startswith("https://")
     try:
@@ -74,7 +74,7 @@ def test_what_google_refuses_is_found_before_it_is_asked(change: str) -> None:
     except InputError as error:
         assert finder in error.what, error
     else:
-        assert rules_of(facts) == rules_of(in_plan_shape(facts)) == set(finder.split())
+        assert find_rules(facts) == find_rules(in_plan_shape(facts)) == set(finder.split())
 
 
 def test_every_rule_is_broken_alone_by_some_edit() -> None:
@@ -83,7 +83,7 @@ def test_every_rule_is_broken_alone_by_some_edit() -> None:
 
 
 def test_a_child_module_hides_nothing() -> None:
-    """Also one of its own, and a resource with `for_each`."""
+    """Neither does a child of a child, nor a resource with `for_each`."""
     bad = BROKEN["firewall with empty sources"][0](sound()).resources[-1]
     inner = {
         "resources": [
@@ -95,11 +95,27 @@ def test_a_child_module_hides_nothing() -> None:
         ]
     }
     plan = {"planned_values": {"root_module": {"child_modules": [{"child_modules": [inner]}]}}}
-    found = judge(facts_of_plans(hardened(), [plan]))
-    assert {"no-open-firewall"} == {each.rule for each in found if "module.b" in each.where}
+    findings = judge(facts_of_plans(hardened(), [plan]))
+    assert {"no-open-firewall"} == {
+        finding.rule for finding in findings if "module.b" in finding.where
+    }
 
 
-def test_what_is_sound_is_not_refused() -> None:
+def test_a_plan_knows_the_arguments_that_terraform_ignores() -> None:
+    """A plan does not show them, so they are taken from the specs."""
+    cluster = {
+        "type": "google_container_cluster",
+        "address": "google_container_cluster.cluster",
+        "values": {"description": "any words"},
+    }
+    other = cluster | {"address": "google_container_cluster.other"}
+    plan = {"planned_values": {"root_module": {"resources": [cluster, other]}}}
+    findings = judge(facts_of_plans(EXAMPLE, [plan]))
+    texts = [finding.where for finding in findings if finding.rule == "texts-can-change"]
+    assert texts == ["google_container_cluster.other: description"]
+
+
+def test_sound_values_are_not_refused() -> None:
     plan = {"planned_values": {"root_module": {}}}
     tagged = firewall(source_tags=["x"])
     assert judge(facts_of_plans(hardened(), [plan])) == []
@@ -118,7 +134,7 @@ def test_no_shipped_environment_breaks_a_rule(environment: str) -> None:
     assert judge_environment(load(environment)) == []
 
 
-def test_a_broken_environment_fails_before_terraform_with_the_rule_and_its_file() -> None:
+def test_broken_environment_fails_before_terraform_with_rule_and_file() -> None:
     groups = tuple(
         replace(g, zones=("us-central1-z",)) if g.name == "spot-a100" else g for g in EXAMPLE.groups
     )
@@ -130,24 +146,24 @@ def test_a_broken_environment_fails_before_terraform_with_the_rule_and_its_file(
 
 
 def test_production_asks_for_what_a_trial_may_leave_out() -> None:
-    found = {f.rule for f in judge_environment(replace(EXAMPLE, production=True))}
+    rules = {f.rule for f in judge_environment(replace(EXAMPLE, production=True))}
     assert {
         "production-is-hardened",
         "production-is-safe",
         "deletion-protection",
         "data-encrypted",
-    } <= found
+    } <= rules
     assert judge_environment(hardened()) == []
 
 
-def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them(
+def test_project_roles_are_judged_independently_from_the_specs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(identities.PROJECT_ROLES, "nodes", "roles/storage.objectViewer")
-    assert {found.rule for found in judge_environment(EXAMPLE)} == {"project-roles"}
+    assert {finding.rule for finding in judge_environment(EXAMPLE)} == {"project-roles"}
 
 
-def test_who_plans_from_a_workflow_may_read_the_image_policy_and_who_deploys_may_write_it() -> None:
+def test_planner_may_read_and_deployer_may_write_the_image_policy() -> None:
     granted = {}
     for r in resources(hardened()):
         if r.kind == "google_project_iam_member":

@@ -1,4 +1,4 @@
-"""When alerts fire on samples that an exporter really wrote, by Prometheus's own engine.
+"""Finds when alerts fire on samples that an exporter wrote, by Prometheus's own engine.
 
 Samples come as what Cloud Monitoring was sent; their names in PromQL follow Google's rule for
 custom metrics.
@@ -74,7 +74,7 @@ class Recorder:
 
 @cache
 def series_name(metric_type: str, labels: Labels) -> str:
-    """In promtool's notation. Of a label that is given twice, the later value counts."""
+    """Return the name in promtool's notation. The later value of a repeated label counts."""
     text = ",".join(f"{key}={json.dumps(value)}" for key, value in sorted(dict(labels).items()))
     return f"{promql_name(metric_type)}{{{text}}}"
 
@@ -90,49 +90,56 @@ def promql_name(metric_type: str) -> str:
 
 
 def firings(
-    alerts: Iterable[Alert], recorder: Recorder, slice_min: int = SLICE_MIN
+    alerts: Iterable[Alert],
+    recorder: Recorder,
+    slice_min: int = SLICE_MIN,
 ) -> list[Firing]:
-    """In the order in which they began. A pause below two minutes is none.
+    """Return firings in the order of their start. Pauses below two minutes are left out.
 
     Slices of the time are played one by one, each with as much before it as a rule looks back;
     rules that look back about as far are played together, with the series that they read.
     """
     minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
     for rules in _by_reach(rule(alert) for alert in alerts if alert.source is AlertSource.PROMQL):
-        before_min = max(_looks_back_min(each) for each in rules)
+        before_min = max(_looks_back_min(rule) for rule in rules)
         read = _metrics(rules)
-        series = {
-            name: held for name, held in recorder.series.items() if name.partition("{")[0] in read
-        }
+        series = {}
+        for name, values in recorder.series.items():
+            if name.partition("{")[0] in read:
+                series[name] = values
         for first in range(0, recorder.minute + 1, slice_min):
             last = min(first + slice_min - 1, recorder.minute)
             for key, fired in _firing_minutes(rules, series, first, last, before_min).items():
                 minutes[key] |= fired
-    found = [
-        Firing(alert=name, labels=labels, first_min=a, last_min=b)
-        for (name, labels), held in minutes.items()
-        for a, b in _runs(held)
-    ]
-    return sorted(found, key=lambda firing: firing.first_min)
+    periods = []
+    for (name, labels), values in minutes.items():
+        for first, last in _runs(values):
+            periods.append(Firing(alert=name, labels=labels, first_min=first, last_min=last))
+    return sorted(periods, key=lambda firing: firing.first_min)
 
 
 def _by_reach(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
-    """One that looks back a day would have all the others played a day longer in every slice."""
-    found: dict[bool, list[Rule]] = defaultdict(list)
-    for each in rules:
-        found[_looks_back_min(each) > FAR_MIN].append(each)
-    return found.values()
+    """Group rules by how far they look back: one that looks back a day would make all others play a
+    day longer in every slice.
+    """
+    rules_by_reach: dict[bool, list[Rule]] = defaultdict(list)
+    for alert_rule in rules:
+        rules_by_reach[_looks_back_min(alert_rule) > FAR_MIN].append(alert_rule)
+    return rules_by_reach.values()
 
 
 def _metrics(rules: Iterable[Rule]) -> frozenset[str]:
-    """With the words of the language, which are no metric's name."""
-    return frozenset(
-        name for each in rules for name in re.findall(r"[a-zA-Z_:][\w:]*", each["expr"])
-    )
+    """Return the names in the rules' queries: metrics, and words of the language."""
+    names: set[str] = set()
+    for alert_rule in rules:
+        names.update(re.findall(r"[a-zA-Z_:][\w:]*", alert_rule["expr"]))
+    return frozenset(names)
 
 
 def _looks_back_min(rule: Rule) -> int:
-    """With the longest time for which it must hold, and five minutes in which a sample stays valid."""
+    """Return the minutes that a rule looks back, with the time for which it must hold, and five
+    minutes in which a sample stays valid.
+    """
     windows = [int(n) * _UNIT_MIN[unit] for n, unit in _WINDOW.findall(rule["expr"])]
     hold = re.fullmatch(r"(\d+)([smhd])", rule.get("for", "0s"))
     assert hold, rule
@@ -146,11 +153,13 @@ def _firing_minutes(
     last: int,
     before_min: int,
 ) -> dict[tuple[str, Labels], set[int]]:
-    """The minutes from `first` to `last` in which each alert fired."""
+    """Return the minutes from `first` to `last` in which each alert fired."""
     begin = max(0, first - before_min)
-    cut = {name: _cut(name, held, begin, last) for name, held in series.items()}
-    asked = range(first - begin + WINDOW_MIN - 1, last - begin + WINDOW_MIN, WINDOW_MIN)
-    answer = _ask(rules, {name: held for name, held in cut.items() if held}, asked)
+    cut = {name: _cut(name, values, begin, last) for name, values in series.items()}
+    minutes_of_window = range(first - begin + WINDOW_MIN - 1, last - begin + WINDOW_MIN, WINDOW_MIN)
+    answer = _ask(
+        rules, {name: values for name, values in cut.items() if values}, minutes_of_window
+    )
     minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
     for window, labels, minute in _answers(answer):
         name = labels.pop("alertname")
@@ -160,34 +169,34 @@ def _firing_minutes(
         )
         window = window + begin
         minute = minute + begin
-        seen = [m for m in minutes[key] if m > window - WINDOW_MIN]
-        minutes[key] |= set(range(min([minute, *seen]), max([minute, *seen]) + 1))
+        earlier = [m for m in minutes[key] if m > window - WINDOW_MIN]
+        minutes[key] |= set(range(min([minute, *earlier]), max([minute, *earlier]) + 1))
     inside = {key: {m for m in fired if first <= m <= last} for key, fired in minutes.items()}
     return {key: fired for key, fired in inside.items() if fired}
 
 
-def _cut(name: str, held: dict[int, float], begin: int, last: int) -> dict[int, float]:
+def _cut(name: str, values: dict[int, float], begin: int, last: int) -> dict[int, float]:
     earlier_s = 60 * begin if _CLOCK in name else 0
     return {
         minute - begin: value - earlier_s
-        for minute, value in held.items()
+        for minute, value in values.items()
         if begin <= minute <= last
     }
 
 
-def _ask(rules: list[Rule], held: Series, minutes: Iterable[int]) -> str:
-    series = []
-    for name, values in held.items():
-        series.append(
+def _ask(rules: list[Rule], series: Series, minutes: Iterable[int]) -> str:
+    input_series = []
+    for name, values in series.items():
+        input_series.append(
             {
                 "series": name,
                 "values": _values(values),
             }
         )
-    asked = []
+    questions = []
     for minute in minutes:
         for expr in _ASKED:
-            asked.append(
+            questions.append(
                 {
                     "expr": expr,
                     "eval_time": f"{minute}m",
@@ -196,8 +205,8 @@ def _ask(rules: list[Rule], held: Series, minutes: Iterable[int]) -> str:
             )
     test = {
         "interval": "1m",
-        "input_series": series,
-        "promql_expr_test": asked,
+        "input_series": input_series,
+        "promql_expr_test": questions,
     }
     printed = tested([(rules, "1m", test)])
     # Expecting nothing makes promtool print whatever there is, and anything else is no answer.
@@ -207,31 +216,37 @@ def _ask(rules: list[Rule], held: Series, minutes: Iterable[int]) -> str:
     return printed
 
 
-def _values(held: dict[int, float]) -> str:
-    """In promtool's notation, gaps included."""
+def _values(values: dict[int, float]) -> str:
+    """Return values in promtool's notation, gaps included."""
     words: list[str] = []
     following = 0
-    for minute in sorted(held):
+    for minute in sorted(values):
         gap = minute - following
         if gap:
             words.append(f"_x{gap}" if gap > 1 else "_")
-        words.append(f"{held[minute]:g}" if abs(held[minute]) < 1e5 else f"{held[minute]:.0f}")
+        words.append(
+            f"{values[minute]:g}" if abs(values[minute]) < 1e5 else f"{values[minute]:.0f}"
+        )
         following = minute + 1
     return " ".join(words)
 
 
 def _answers(output: str) -> Iterable[tuple[int, dict[str, str], int]]:
     """(end of the window, labels, first or last minute of it in which the alert fired)."""
-    at = 0
+    position = 0
     for line in output.splitlines():
         moment = _AT.search(line)
         if moment:
-            at = round(
+            position = round(
                 sum(int(n) * _UNIT_MIN[unit] for n, unit in re.findall(r"(\d+)([dhms])", moment[1]))
             )
         elif line.strip().startswith("got:"):
             for sample in _SAMPLE.finditer(line):
-                yield at, dict(_LABEL.findall(sample["labels"])), round(float(sample["value"]) / 60)
+                yield (
+                    position,
+                    dict(_LABEL.findall(sample["labels"])),
+                    round(float(sample["value"]) / 60),
+                )
 
 
 def _runs(minutes: set[int]) -> Iterable[tuple[int, int]]:

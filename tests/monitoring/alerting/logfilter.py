@@ -12,14 +12,14 @@ COMPARISON = re.compile(r'([\w.]+)=(\([^()]*\)|"[^"]*")')
 def matches(text: str, entry: dict[str, Any]) -> bool:
     """Each comparison becomes its answer; what is left then is Python."""
 
-    def compared(found: re.Match[str]) -> str:
-        wanted = set(re.findall(r'"([^"]*)"', found[2]))
-        return str(not wanted.isdisjoint(_values(entry, found[1].split("."))))
+    def compare(match: re.Match[str]) -> str:
+        values = set(re.findall(r'"([^"]*)"', match[2]))
+        return str(not values.isdisjoint(_values(entry, match[1].split("."))))
 
-    def logged(found: re.Match[str]) -> str:
-        return str(entry["logName"].endswith("/logs/" + found[1].replace("/", "%2F")))
+    def match_log(match: re.Match[str]) -> str:
+        return str(entry["logName"].endswith("/logs/" + match[1].replace("/", "%2F")))
 
-    answers = COMPARISON.sub(compared, LOG.sub(logged, text))
+    answers = COMPARISON.sub(compare, LOG.sub(match_log, text))
     assert re.fullmatch(r"(True|False|AND|OR|[\s()])+", answers), (
         f"a construct that is not known here: {answers}"
     )

@@ -19,12 +19,12 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def find(name: str) -> Alert:
-    """By name, or by the runbook's slug."""
-    known = alerts(EXAMPLE)
-    for alert in known:
+    """Find an alert by its name, or by the runbook's slug."""
+    by_name = alerts(EXAMPLE)
+    for alert in by_name:
         if name in (alert.name, alert.slug):
             return alert
-    allowed = ", ".join(alert.name for alert in known)
+    allowed = ", ".join(alert.name for alert in by_name)
     raise InputError(
         "no such alert",
         got=name,
@@ -44,9 +44,9 @@ def play(alert: Alert) -> list[Outcome]:
 @app.command()
 def main(alert: Annotated[str, typer.Argument(help="Name or slug.")]) -> None:
     """Play an alert's bad and good histories in Prometheus's engine and show what fired."""
-    found = find(alert)
-    outcomes = play(found)
-    print(f"{found.name} [{found.severity.value}] {found.query}")
+    item = find(alert)
+    outcomes = play(item)
+    print(f"{item.name} [{item.severity.value}] {item.query}")
     for outcome in outcomes:
         print(_line(outcome))
     if all(outcome.held for outcome in outcomes):
@@ -62,10 +62,10 @@ def _line(outcome: Outcome) -> str:
     history = outcome.history
     labels = [", ".join(f"{key}={value}" for key, value in fired) for fired in history.fires]
     if labels:
-        what = f"fires by minute {history.at_min}: {'; '.join(labels)}"
+        result = f"fires by minute {history.at_min}: {'; '.join(labels)}"
     else:
-        what = f"silent at minute {history.at_min}"
-    return f"  {'held  ' if outcome.held else 'BROKEN'} {what}" + (
+        result = f"silent at minute {history.at_min}"
+    return f"  {'held  ' if outcome.held else 'BROKEN'} {result}" + (
         "" if outcome.held else f"\n{outcome.output}"
     )
 

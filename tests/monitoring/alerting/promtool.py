@@ -34,7 +34,7 @@ class History:
     step_min: int = 1
     """Minutes between two samples, and between two evaluations of the alert."""
     at_min: int
-    """When the verdict is due."""
+    """The minute of the verdict."""
     fires: tuple[tuple[tuple[str, str], ...], ...] = ()
     """Labels of each alert that fires then, without name and severity; none for a good history."""
     quiet_until_min: int = -1
@@ -47,41 +47,39 @@ class Outcome:
     history: History
     held: bool
     output: str
-    """What promtool printed about it."""
+    """The output of promtool about it."""
 
 
 def program() -> str:
-    found = shutil.which("promtool") or shutil.which(str(build.TOOLS["promtool"].binary))
-    if not found:
+    path = shutil.which("promtool") or shutil.which(str(build.TOOLS["promtool"].binary))
+    if not path:
         raise Unjudged("no promtool: neither on PATH nor built by `make tools`")
-    return str(found)
+    return str(path)
 
 
 def run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
-    """Every case in the order given, a few hundred in one run of promtool."""
-    return [
-        outcome
-        for first in range(0, len(cases), AT_ONCE)
-        for outcome in _run(cases[first : first + AT_ONCE])
-    ]
+    """Run every case in the order given, a few hundred in one run of promtool."""
+    outcomes: list[Outcome] = []
+    for first in range(0, len(cases), AT_ONCE):
+        outcomes += _run(cases[first : first + AT_ONCE])
+    return outcomes
 
 
 def _run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
-    """A file for each case, because promtool gives one verdict a file."""
-    printed = tested(
-        [([rule(alert)], f"{history.step_min}m", _case(alert, history)) for alert, history in cases]
-    )
-    return [
-        Outcome(alert.name, history, held, output)
-        for (held, output), (alert, history) in zip(
-            verdicts(printed, len(cases)), cases, strict=True
-        )
-    ]
+    """Run cases with a file for each, because promtool gives one verdict for a file."""
+    files = []
+    for alert, history in cases:
+        files.append(([rule(alert)], f"{history.step_min}m", _case(alert, history)))
+    results = verdicts(tested(files), len(cases))
+    outcomes = []
+    for (passed, output), (alert, history) in zip(results, cases, strict=True):
+        outcomes.append(Outcome(alert.name, history, passed, output))
+    return outcomes
 
 
 def tested(files: Sequence[tuple[Sequence[Rule], str, dict[str, Any]]]) -> str:
-    """What promtool prints of files, each with its rules, the interval between evaluations, and one
-    test.
+    """Run promtool over files, each with its rules, the interval between evaluations, and one test.
+    Returns its output.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-alerts-") as name:
         command = [program(), "test", "rules"]
@@ -111,24 +109,24 @@ def tested(files: Sequence[tuple[Sequence[Rule], str, dict[str, Any]]]) -> str:
 
 
 def verdicts(output: str, count: int) -> list[tuple[bool, str]]:
-    """Whether each file held, with what was printed about it, in the order of the files.
+    """Return whether each file passed, with its output, in the order of the files.
 
     2.x prints the name of a file above its verdict, 3.x prints no name, and only 3.x writes JUnit;
     a verdict for each file, in their order, is what all releases print. Anything else is Unjudged,
     never "not held".
     """
-    found: list[tuple[bool, str]] = []
+    results: list[tuple[bool, str]] = []
     for line in output.splitlines():
         if line in VERDICTS:
-            found.append((VERDICTS[line], line + "\n"))
-        elif found and not line.startswith("Unit Testing:"):
-            held, before = found[-1]
-            found[-1] = held, before + line + "\n"
-    if len(found) != count:
+            results.append((VERDICTS[line], line + "\n"))
+        elif results and not line.startswith("Unit Testing:"):
+            held, before = results[-1]
+            results[-1] = held, before + line + "\n"
+    if len(results) != count:
         raise Unjudged(
-            f"promtool gave {len(found)} verdicts for {count} files; it printed: {output[:500]}"
+            f"promtool gave {len(results)} verdicts for {count} files; it printed: {output[:500]}"
         )
-    return found
+    return results
 
 
 def rule(alert: Alert) -> Rule:

@@ -1,5 +1,5 @@
-"""For each alert bad and good histories: what `make test-alert` plays and what the tests hold the
-queries to.
+"""Bad and good histories for each alert: `make test-alert` plays them, and tests compare the
+queries with them.
 """
 
 from tests.monitoring.alerting.promtool import History

@@ -63,7 +63,9 @@ CAPACITY: dict[str, tuple[History, ...]] = {
         ),
     ),
     "HoldfastProvisioningLost": risen(
-        "provisioning_requests_lost_total", 'reason="Failed"', labels(reason="Failed")
+        "provisioning_requests_lost_total",
+        'reason="Failed"',
+        labels(reason="Failed"),
     ),
     "HoldfastGpuXidErrors": (
         played(
@@ -76,7 +78,9 @@ CAPACITY: dict[str, tuple[History, ...]] = {
         played((_dcgm("XID_ERRORS"), "13x40 79x40"), at=43, fires=_OF_GPU),
         # The last code stays for ever: it is no news.
         played(
-            (_dcgm("XID_ERRORS"), "0x20 31x60"), (_dcgm("XID_ERRORS", "x"), "0x40 79x40"), at=42
+            (_dcgm("XID_ERRORS"), "0x20 31x60"),
+            (_dcgm("XID_ERRORS", "x"), "0x40 79x40"),
+            at=42,
         ),
     ),
     "HoldfastGpuUncorrectableEcc": (

@@ -26,21 +26,21 @@ UNDELIVERED = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subsc
 _FUTURE = f'{A},reason="from the future"'
 
 
-def _age(values: str, own: str = A, cluster: str = CLUSTER) -> tuple[str, str]:
-    return ours("last_commit_age_seconds", own, cluster), values
+def _age(values: str, labels: str = A, cluster: str = CLUSTER) -> tuple[str, str]:
+    return ours("last_commit_age_seconds", labels, cluster), values
 
 
-def _interval(values: str, own: str = A) -> tuple[str, str]:
-    return ours("commit_interval_seconds", own), values
+def _interval(values: str, labels: str = A) -> tuple[str, str]:
+    return ours("commit_interval_seconds", labels), values
 
 
 def _end(
     values: str,
-    own: str = A,
+    labels: str = A,
     node: str = "n1",
     cluster: str = CLUSTER,
 ) -> tuple[str, str]:
-    return ours("node_end_seconds", f'{own},node="{node}"', cluster), values
+    return ours("node_end_seconds", f'{labels},node="{node}"', cluster), values
 
 
 JOBS: dict[str, tuple[History, ...]] = {
@@ -175,8 +175,8 @@ JOBS: dict[str, tuple[History, ...]] = {
         ),
         played(  # jobs and reasons are judged alone
             *(
-                (ours("event_lines_refused_total", own), "0x80 8x90")
-                for own in (_NOT_AN_EVENT, _OF_B, _FUTURE)
+                (ours("event_lines_refused_total", labels), "0x80 8x90")
+                for labels in (_NOT_AN_EVENT, _OF_B, _FUTURE)
             ),
             at=85,
         ),

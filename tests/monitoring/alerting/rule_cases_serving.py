@@ -25,8 +25,8 @@ def _refused(reason: str, cluster: str = CLUSTER) -> str:
     return f'holdfast_server_refused_total{{{cluster},reason="{reason}",pod="a"}}'
 
 
-def _queue(most: str, cluster: str = CLUSTER) -> str:
-    return f'holdfast_server_queue_seconds_bucket{{{cluster},le="{most}",pod="a"}}'
+def _queue(bound: str, cluster: str = CLUSTER) -> str:
+    return f'holdfast_server_queue_seconds_bucket{{{cluster},le="{bound}",pod="a"}}'
 
 
 def _ready(pod: str, tier: str = "base", cluster: str = CLUSTER) -> str:
@@ -44,7 +44,10 @@ def rate(*legs: tuple[int, int], step: int = 1) -> str:
 
 
 def _burnt(
-    good: int, *bad: tuple[int, int], then: tuple[int, int] = (0, 0), step: int = 1
+    good: int,
+    *bad: tuple[int, int],
+    then: tuple[int, int] = (0, 0),
+    step: int = 1,
 ) -> tuple[tuple[str, str], ...]:
     """One listener's answers, `then` (minute, answers a minute), with failures of others that must
     not count.
@@ -82,7 +85,7 @@ def _waits(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
     total = sum(minutes for minutes, _, _ in legs)
     return (
         (_queue("0.5"), rate(*((minutes, half) for minutes, half, _ in legs))),
-        (_queue("1.0"), rate(*((minutes, one) for minutes, _, one in legs))),
+        (_queue("1.0"), rate(*((minutes, below_one) for minutes, _, below_one in legs))),
         (_queue("2.5"), rate((total, 100))),
         (_queue("+Inf"), rate((total, 100))),
         (_queue("0.5", ELSE), rate((total, 0))),
@@ -203,7 +206,10 @@ SERVING: dict[str, tuple[History, ...]] = {
             quiet=24,
         ),
         played(
-            (_ready("a"), "1x60"), (_ready("b"), "1x60"), (_ready("c", cluster=ELSE), "0x60"), at=40
+            (_ready("a"), "1x60"),
+            (_ready("b"), "1x60"),
+            (_ready("c", cluster=ELSE), "0x60"),
+            at=40,
         ),
         # All gone: their series end, and no other cluster's replicas stand in.
         played(

@@ -38,11 +38,11 @@ OLD = (
 NEW = "  SUCCESS\n\n  FAILED:\n    alertname: A, time: 3m, \n        exp:[], \n\n\n"
 
 
-def test_the_verdicts_of_promtool_2_and_3_are_read_and_other_output_is_not_judged() -> None:
+def test_promtool_2_and_3_verdicts_are_read_and_other_output_is_not() -> None:
     """It must never read as `every alert is broken`."""
     for output in (OLD, NEW):
-        (held, _), (broken, detail) = promtool.verdicts(output, 2)
-        assert held and not broken and "exp:[]" in detail
+        (passed, _), (broken, detail) = promtool.verdicts(output, 2)
+        assert passed and not broken and "exp:[]" in detail
     for output in (NEW.replace("  SUCCESS\n", ""), NEW + "  SUCCESS\n", "", "promtool: error"):
         with pytest.raises(Unjudged, match="for 2 files"):
             promtool.verdicts(output, 2)
@@ -51,7 +51,10 @@ def test_the_verdicts_of_promtool_2_and_3_are_read_and_other_output_is_not_judge
 @pytest.mark.process
 @pytest.mark.usefixtures("engine")
 def test_every_alert_fires_in_time_and_is_silent_otherwise() -> None:
-    outcomes = promtool.run([(alert, history) for alert in PROMQL for history in CASES[alert.name]])
+    cases = []
+    for alert in PROMQL:
+        cases += [(alert, history) for history in CASES[alert.name]]
+    outcomes = promtool.run(cases)
     assert len(outcomes) > 50
     assert [f"{o.alert}: {o.output}" for o in outcomes if not o.held] == []
 
@@ -68,16 +71,25 @@ def test_every_alert_has_a_bad_and_a_good_history(alert: Alert) -> None:
 @pytest.mark.usefixtures("engine")
 def test_changing_any_threshold_label_or_metric_breaks_a_case() -> None:
     """A query part that no case notices could be edited away unseen."""
-    left = [mutant for alert in PROMQL for mutant in mutate(alert)]
-    assert len(left) > 100
-    # a mutant that a case has noticed is shown no other
+    mutants: list[Alert] = []
+    for alert in PROMQL:
+        mutants += mutate(alert)
+    assert len(mutants) > 100
+    # A mutant that a case has noticed is not played again.
     for turn in range(max(map(len, CASES.values()))):
-        cases = [
-            (mutant, CASES[mutant.name][turn]) for mutant in left if turn < len(CASES[mutant.name])
-        ]
-        held = iter(promtool.run(cases))
-        left = [mutant for mutant in left if turn >= len(CASES[mutant.name]) or next(held).held]
-    assert not left, "\n".join(f"{mutant.name} {mutant.query} {mutant.hold_s}" for mutant in left)
+        cases = []
+        unnoticed = []
+        for mutant in mutants:
+            if turn < len(CASES[mutant.name]):
+                cases.append((mutant, CASES[mutant.name][turn]))
+            else:
+                unnoticed.append(mutant)
+        for (mutant, _), outcome in zip(cases, promtool.run(cases), strict=True):
+            if outcome.held:
+                unnoticed.append(mutant)
+        mutants = unnoticed
+    lines = [f"{mutant.name} {mutant.query} {mutant.hold_s}" for mutant in mutants]
+    assert not mutants, "\n".join(lines)
 
 
 def mutate(alert: Alert) -> Iterator[Alert]:
@@ -174,7 +186,7 @@ def test_the_log_filter_takes_the_failures_that_waiting_does_not_cure() -> None:
     )
 
 
-def test_what_cannot_be_played_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unplayable_alerts_give_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert play.find("spot-preemption-burst") == play.find("HoldfastSpotPreemptionBurst")
     with pytest.raises(InputError, match="HoldfastDeadLetters"):
         play.find("HoldfastDeadLetter")
@@ -194,7 +206,13 @@ from monitoring.alerting.alert import Alert, Severity
 
 def alerts():
     query = 'acme_queue_depth{cluster="$cluster"} > 100'
-    yield Alert(name="AcmeQueueDeep", severity=Severity.TICKET, why="users wait", query=query, runbook=RUNBOOK)
+    yield Alert(
+        name="AcmeQueueDeep",
+        severity=Severity.TICKET,
+        why="users wait",
+        query=query,
+        runbook=RUNBOOK,
+    )
 
 
 RUNBOOK = "**Meaning.** Users wait."
@@ -210,7 +228,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "acme_alerts"
 
 
-def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outside: str) -> None:
+def test_added_alerts_come_last_and_have_their_own_runbook(outside: str) -> None:
     every = alerts(EXAMPLE, [outside])
     assert every[:-1] == alerts(EXAMPLE)
     text = runbook.documentation(every[-1], "https://git.example.org/runbook.md")
@@ -224,7 +242,7 @@ def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outsi
     ("change", "named"),
     [
         (("AcmeQueueDeep", "HoldfastMonitoringSilent"), "each name once"),
-        ((", runbook=RUNBOOK", ""), "AcmeQueueDeep"),
+        (("        runbook=RUNBOOK,\n", ""), "AcmeQueueDeep"),
         (("def alerts", "def others"), "no attribute"),
         (("$cluster", "$clusters"), "clusters"),
         (("from monitoring", "import acme_absent\nfrom monitoring"), "acme_absent"),
@@ -250,14 +268,14 @@ def history() -> Recorder:
     """Ten hours: an exporter that is away for 40 minutes, a job that waits all along, two damaged
     checkpoints.
     """
-    found = Recorder(began_s=1_700_000_000.0)
+    recorder = Recorder(began_s=1_700_000_000.0)
     cluster = {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]}
     for minute in range(1, 600):
-        found.minute = minute
+        recorder.minute = minute
         if minute in BLIND:
             continue
-        found.add(f"{OURS}exporter_heartbeat_seconds", cluster, 60.0 * minute)
-        found.add(
+        recorder.add(f"{OURS}exporter_heartbeat_seconds", cluster, 60.0 * minute)
+        recorder.add(
             f"{OURS}queue_wait_seconds",
             cluster
             | {
@@ -268,13 +286,13 @@ def history() -> Recorder:
             },
             60.0 * minute,
         )
-        damaged = sum(minute >= at for at in (100, 421))
-        found.add(f"{OURS}restores_skipped_total", cluster | {"job": "a"}, damaged)
-    return found
+        damaged = sum(minute >= loss_minute for loss_minute in (100, 421))
+        recorder.add(f"{OURS}restores_skipped_total", cluster | {"job": "a"}, damaged)
+    return recorder
 
 
 @pytest.mark.process
-def test_slices_of_time_fire_as_the_whole_does() -> None:
+def test_time_slices_fire_like_the_whole_recording() -> None:
     whole = firings(alerts(EXAMPLE), history(), slice_min=1_000)
     assert [firing.alert for firing in whole] == [
         "HoldfastRestoreSkippedCheckpoint",

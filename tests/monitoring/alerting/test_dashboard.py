@@ -1,4 +1,4 @@
-"""What Google's messages print equals what is sent, so that the second plan has nothing to change."""
+"""Google's messages print dashboards as they are sent, so that the second plan changes nothing."""
 
 import json
 import re
@@ -23,7 +23,11 @@ VALUES = {
 COSTS = (("spot-l4", 0.34), ("flex-a100", 2.02))
 SCREENS = {
     name: dashboard.render(
-        f"c: {name}", charts, {"environment": "e"}, VALUES, choose="job" if name == "job" else ""
+        f"c: {name}",
+        charts,
+        {"environment": "e"},
+        VALUES,
+        choose="job" if name == "job" else "",
     )
     for name, charts in {
         "on-call": dashboard.on_call(COSTS),
@@ -38,7 +42,9 @@ def test_a_round_trip_through_the_api_message_changes_nothing(text: str) -> None
     message = Dashboard.from_json(text)  # an unknown field is an error
     returned = json.loads(
         Dashboard.to_json(
-            message, use_integers_for_enums=False, always_print_fields_with_no_presence=False
+            message,
+            use_integers_for_enums=False,
+            always_print_fields_with_no_presence=False,
         )
     )
     assert returned == json.loads(text)
@@ -59,7 +65,7 @@ def test_tiles_fill_the_screen_without_overlap(text: str) -> None:
         taken |= cells
 
 
-def test_the_cost_of_an_hour_is_nodes_times_price() -> None:
+def test_hourly_cost_is_nodes_times_price() -> None:
     [tile] = [
         t
         for t in json.loads(SCREENS["on-call"])["mosaicLayout"]["tiles"]
@@ -75,7 +81,7 @@ def test_the_cost_of_an_hour_is_nodes_times_price() -> None:
 def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     """All of ours but those whose alert says everything."""
     shown = set(re.findall(r"holdfast_(\w+)", "".join(SCREENS.values())))
-    asked = set(re.findall(r"holdfast_(\w+)", "".join(alert.query for alert in alerts(EXAMPLE))))
+    metrics = set(re.findall(r"holdfast_(\w+)", "".join(alert.query for alert in alerts(EXAMPLE))))
     quiet = {
         "provisioning_requests_lost_total",
         "restores_skipped_total",
@@ -86,25 +92,25 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
         "loss_not_finite",
         "slowest_rank_ratio",
     }
-    assert asked - shown == quiet
+    assert metrics - shown == quiet
     of_servers = {name.removeprefix("holdfast_") for name in SERVER_METRICS}
-    assert {name.removesuffix("_bucket") for name in shown | asked} <= set(METRICS) | of_servers
+    assert {name.removesuffix("_bucket") for name in shown | metrics} <= set(METRICS) | of_servers
     # An autoscaler's query stands in what is rendered for it.
     scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.bodies("example")))) & set(METRICS)
     of_churn = {"spot_node_seconds_total", "spot_node_losses_total"}  # `holdfast churn --project`
-    assert set(METRICS) <= shown | asked | scaled | of_churn, (
+    assert set(METRICS) <= shown | metrics | scaled | of_churn, (
         "nothing is exported that nobody reads"
     )
 
 
-def test_what_is_collected_of_kueue_is_what_is_shown() -> None:
+def test_dashboards_show_all_collected_kueue_metrics() -> None:
     (scraped,) = (
         b
         for b in rendered.bodies("example")
         if b["metadata"]["name"] == "kueue-metrics" and b["kind"] == "PodMonitoring"
     )
     (endpoint,) = scraped["spec"]["endpoints"]
-    (kept,) = (rule["regex"] for rule in endpoint["metricRelabeling"])
+    (pattern,) = (rule["regex"] for rule in endpoint["metricRelabeling"])
     shown = set(re.findall(r"kueue_\w+", "".join(SCREENS.values())))
-    assert all(re.fullmatch(kept, name) for name in shown)
+    assert all(re.fullmatch(pattern, name) for name in shown)
     assert {name.removesuffix("_bucket") for name in shown} == set(KUEUE_METRICS)

@@ -49,24 +49,24 @@ def test_a_section_has_all_its_parts_in_order_and_fits(alert: Alert) -> None:
 @pytest.mark.parametrize("slug", list(runbook.sections()))
 def test_every_command_parses(slug: str) -> None:
     """That commands of ours exist is what tests/test_pages.py asks of every page."""
-    found = runbook.commands(runbook.sections()[slug])
-    assert found
-    for command in found:
+    commands = runbook.commands(runbook.sections()[slug])
+    assert commands
+    for command in commands:
         subprocess.run(["bash", "-n", "-c", command], check=True, capture_output=True)
         words = shlex.split(command)
         assert words[0] in TOOLS, command
         assert words[0] == "kubectl" or "batch" not in words, (
             "a laptop does not reach the results database"
         )
-    events = [command for command in found if "--events" in command]
+    events = [command for command in commands if "--events" in command]
     assert not events or "--follow" in events[0], (
         "a laptop has no event lines before `explain --follow` has kept them"
     )
 
 
-def test_the_table_is_the_one_of_the_alerts() -> None:
+def test_runbook_table_matches_the_alerts() -> None:
     text = runbook.PATH.read_text()
-    assert runbook.with_table(text, ALERTS) == text, "run: python -m monitoring alerts --write"
+    assert runbook.replace_table(text, ALERTS) == text, "run: python -m monitoring alerts --write"
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,10 @@ OF_ENVIRONMENT = {"ENV", "PROJECT", "CLUSTER", "REGION", "CHECKPOINTS"}
 )
 def test_commands_use_only_what_the_notification_carries(alert: Alert) -> None:
     """An empty variable makes a command that returns nothing, or everything."""
-    carried = {
-        name for history in CASES[alert.name] for fired in history.fires for name, _ in fired
-    }
+    carried = set()
+    for history in CASES[alert.name]:
+        for labels in history.fires:
+            carried.update(name for name, _ in labels)
     for command in runbook.commands(runbook.sections()[alert.slug]):
         used = set(re.findall(r"\$\{?([A-Z_]+)", command)) - OF_ENVIRONMENT
         assert {LABEL_OF.get(name, name.lower()) for name in used} <= carried, command
@@ -108,12 +109,11 @@ def test_commands_use_only_what_the_notification_carries(alert: Alert) -> None:
 ENVIRONMENT = environments.load("example")
 CHECKPOINTS = RenderContext(platform(ENVIRONMENT)).checkpoints
 INVENTORY = Path(__file__).parents[2] / "snapshots" / "plan" / "example" / "foundation-example.yaml"
-USED = [
-    (slug, c)
-    for slug, body in runbook.sections().items()
-    for c in runbook.commands(body)
-    if c.startswith("gcloud ")
-]
+USED = []
+for slug, body in runbook.sections().items():
+    for command in runbook.commands(body):
+        if command.startswith("gcloud "):
+            USED.append((slug, command))
 
 
 def jobs() -> dict[str, str]:
@@ -127,7 +127,7 @@ def jobs() -> dict[str, str]:
 
 
 def words(command: str, job: str, folder: Path) -> list[str]:
-    """What gcloud would be called with, after the shell."""
+    """Return gcloud's arguments, as the shell passes them."""
     program(folder / "gcloud", '#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
     variables = {
         "JOB": job,
@@ -145,24 +145,26 @@ def words(command: str, job: str, folder: Path) -> list[str]:
     return done.stdout.split("\0")[:-1]
 
 
-def test_what_is_named_is_what_the_platform_makes(tmp_path: Path) -> None:
-    made = json.dumps(YAML(typ="safe").load(INVENTORY.read_text()))
+def test_runbook_names_existing_resources(tmp_path: Path) -> None:
+    inventory = json.dumps(YAML(typ="safe").load(INVENTORY.read_text()))
     named = re.compile(r"holdfast-example-\w+")
     for _, command in USED:
         for name in named.findall(" ".join(words(command, "job", tmp_path))):
-            assert name in made, command
+            assert name in inventory, command
 
 
 @pytest.mark.parametrize(("job", "run"), jobs().items())
-def test_checkpoints_of_a_rendered_job_are_found_by_the_name_in_its_alert(
-    job: str, run: str, tmp_path: Path
+def test_alert_names_the_job_whose_checkpoints_the_runbook_lists(
+    job: str,
+    run: str,
+    tmp_path: Path,
 ) -> None:
-    asked = []
+    commands = []
     for _, command in USED:
         if "$JOB" in command or "${JOB" in command:
-            asked.append(words(command, job, tmp_path))
+            commands.append(words(command, job, tmp_path))
     listed = []
-    for called in asked:
+    for called in commands:
         if called[0] == "storage":
             for word in called:
                 if word.startswith("gs://"):
@@ -173,10 +175,10 @@ def test_checkpoints_of_a_rendered_job_are_found_by_the_name_in_its_alert(
         assert fnmatch.fnmatch(commit_object(run, 1), f"{folder}/*"), pattern
 
 
-def test_lines_of_a_job_are_found_by_the_label_that_its_pods_have(tmp_path: Path) -> None:
-    asked: list[Any] = [
+def test_log_filter_finds_a_jobs_lines_by_its_pod_label(tmp_path: Path) -> None:
+    filters: list[Any] = [
         words(command, "job-1", tmp_path) for _, command in USED if "k8s-pod" in command
     ]
     label = f'labels."k8s-pod/{LABEL_HOLDFAST_JOB.replace(".", "_")}"="job-1"'
-    assert asked
-    assert all(label in called[2] for called in asked)
+    assert filters
+    assert all(label in called[2] for called in filters)

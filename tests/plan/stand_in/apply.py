@@ -19,7 +19,7 @@ from tests.support import program
 
 # The provider waits for seconds after some calls; many of them at once make a whole apply short.
 AT_ONCE = "-parallelism=40"
-# Lets the stand-in's time pass, not ours.
+# This program lets the stand-in's time pass, without waiting.
 SLEEP = """#!{python} -IS
 import http.client, sys
 # Not by urllib, which would go through the proxy that refuses everything.
@@ -30,14 +30,14 @@ sys.exit(connection.getresponse().status != 200)
 
 
 def fresh_project(environment: str) -> World:
-    """As `make bootstrap` leaves it, but for the APIs."""
-    wanted = settled(environment)
+    """Return a project after `make bootstrap`, but without its APIs."""
+    settings = settled(environment)
     world = World(
-        project=wanted.project,
+        project=settings.project,
         number=NUMBER,
-        keys={wanted.security.kms_key},
+        keys={settings.security.kms_key},
     )
-    for command in bootstrap(wanted, dry_run=True):
+    for command in bootstrap(settings, dry_run=True):
         world.run(command)
     return world
 
@@ -52,7 +52,7 @@ class Project:
     world: World
 
     def stack(self, synthesised: Path, name: str) -> Path:
-        """A stack's folder, ready to apply. Taken anew from another synthesis it keeps its state."""
+        """Prepare a stack's folder for an apply. With another synthesis, it keeps its state."""
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(synthesised / "stacks" / name / "cdk.tf.json", folder)
@@ -63,34 +63,32 @@ class Project:
         return folder
 
     def run(self, stack: Path, *arguments: str) -> str:
-        """Standard output. Raises EngineFailed with what Terraform printed."""
+        """Return standard output. Raises EngineFailed with Terraform's output."""
         return self.engine().run(stack, *arguments)
 
     def apply(self, stack: Path, *options: str) -> str:
         return self.run(stack, "apply", "-no-color", "-auto-approve", AT_ONCE, *options)
 
     def destroy(self, stack: Path) -> str:
-        """Of a stack that was compared: its state is as the stand-in is."""
+        """Destroy a stack whose state equals the stand-in, since it was compared before."""
         return self.run(stack, "destroy", "-no-color", "-auto-approve", "-refresh=false", AT_ONCE)
 
     def changes(self, stack: Path) -> dict[str, Any]:
-        """Address -> change, of a plan against the stand-in as it is; an empty one says that
-        nothing differs.
-        """
+        """Return address -> change of a plan against the stand-in; empty if nothing differs."""
         events = self.run(stack, "plan", "-json", AT_ONCE, "-out=again").splitlines()
-        # To show a plan the provider is started once more, which costs as much as to make it.
+        # Showing a plan starts the provider again, which takes as long as the plan itself.
         if not any(json.loads(event)["type"] == "planned_change" for event in events):
             return {}
         plan = json.loads(self.run(stack, "show", "-json", "again"))
-        return {
-            c["address"]: c["change"]
-            for c in plan["resource_changes"]
-            if c["change"]["actions"] != ["no-op"]
-        }
+        changes = {}
+        for resource in plan["resource_changes"]:
+            if resource["change"]["actions"] != ["no-op"]:
+                changes[resource["address"]] = resource["change"]
+        return changes
 
     def engine(self) -> engine.Engine:
-        """Terraform, and what a command beside it needs to reach the stand-in and nothing else."""
-        run = engine.cut_off(engine.offline())
+        """Return Terraform with variables that let it reach the stand-in and nothing else."""
+        run = engine.isolate(engine.offline())
         path = f"{self._sleep().parent}:{run.environment['PATH']}"
         variables = {
             **run.environment,
@@ -119,7 +117,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def _initialise(folder: Path, shared: Path) -> None:
-    """All stacks have one provider: found once, and then taken over."""
+    """Initialise a stack. All stacks have one provider, which is looked for once."""
     with _ONE_AT_A_TIME:
         if not (shared / ".terraform").exists():
             engine.offline().run(folder, "init", "-no-color", "-reconfigure")
@@ -129,7 +127,7 @@ def _initialise(folder: Path, shared: Path) -> None:
 
 
 def synthesise(out: Path) -> Path:
-    """The folder of the variants of tests.plan.stand_in.app."""
+    """Synthesise the variants of tests.plan.stand_in.app, and return their folder."""
     subprocess.run(
         [
             sys.executable,

@@ -1,8 +1,8 @@
-"""Google's published definitions of its APIs: which calls there are, and what a body may say.
+"""Google's published definitions of its APIs: their calls, and the fields of bodies.
 
 They are the discovery documents inside the google-api-python-client package
-(requirements/discovery.in), which the client of that name is driven by. Each is one JSON file with
-every method's path and every message's fields.
+(requirements/discovery.in). Each is one JSON file with every method's path and every message's
+fields.
 """
 
 import json
@@ -15,18 +15,17 @@ from typing import Any
 from tests.plan import isolated
 
 Json = dict[str, Any]
-# Where the version that the provider uses is not v1. An API is called as the segment after the
-# world in an endpoint.
+# APIs whose version is not v1. An API is named as the segment after the world in an endpoint.
 DOCUMENTS = {
     "logging": "logging.v2",
     "monitoring": "monitoring.v3",
     "monitoring-dashboards": "monitoring.v1",
     "sqladmin": "sqladmin.v1beta4",
 }
-# What every method takes, beside its own parameters.
+# Every method takes these parameters, besides its own.
 COMMON = {"alt", "prettyPrint", "fields", "key", "quotaUser", "userProject", "$.xgafv"}
-# Sent by the provider in every call of its kind, in force at Google, and missing in the published
-# definitions.
+# The provider sends these fields in every call of their kind. Google accepts them, but the
+# published definitions do not have them.
 UNPUBLISHED = {"NetworkRoutingConfig.deleteBgpAlwaysCompareMed", "RouterNat.initialNatIps"}
 
 
@@ -36,10 +35,10 @@ class Call:
 
     api: str
     id: str
-    """As `container.projects.locations.clusters.create`."""
+    """The name of the method, as `container.projects.locations.clusters.create`."""
     verb: str
     path: str
-    """Below the API's base, as `projects/p/locations/l/clusters`."""
+    """The path below the API's base, as `projects/p/locations/l/clusters`."""
     query: Mapping[str, Sequence[str]]
     body: Json
     answers: str
@@ -52,13 +51,13 @@ class Call:
 
     @property
     def target(self) -> str:
-        """Of a policy: the resource that it stands on."""
+        """The resource of a policy."""
         return re.sub(r"(:[gs]etIamPolicy|/[gs]etIamPolicy|/iam)$", "", self.path)
 
     @property
     def created_path(self) -> str:
-        """Where what it creates will be found: named by the body, by a parameter, by the path
-        itself, or by the API.
+        """The path of the resource that the call creates: its name is in the body, in a parameter,
+        or in the path itself.
         """
         if self.verb == "PUT":
             return self.path
@@ -82,8 +81,8 @@ def find(
     body: Json,
     decoded: Callable[[str], str],
 ) -> Call | None:
-    """The call, with what is wrong about its body and parameters; None where no method has this
-    verb and path.
+    """Return the call with the problems of its body and parameters; None if no method has this verb
+    and path.
     """
     query = {_camel(name): values for name, values in query.items()}
     for method, pattern in _methods(api):
@@ -107,10 +106,13 @@ def _problems(
     query: Mapping[str, Sequence[str]],
     body: Json,
 ) -> Iterator[str]:
-    known = {
-        name for name, p in method.get("parameters", {}).items() if p["location"] == "query"
-    } | COMMON
-    yield from (f"unknown parameter {name}" for name in query if name not in known)
+    parameters = set(COMMON)
+    for name, parameter in method.get("parameters", {}).items():
+        if parameter["location"] == "query":
+            parameters.add(name)
+    for name in query:
+        if name not in parameters:
+            yield f"unknown parameter {name}"
     request = method.get("request", {}).get("$ref")
     if request:
         yield from misfits(api, request, body, "")
@@ -118,39 +120,41 @@ def _problems(
         yield f"{method['id']} takes no body"
 
 
-def misfits(api: str, message: str, value: Any, at: str) -> Iterator[str]:
-    """What a value says that its message does not know: a field, an enum's value, a type."""
+def misfits(api: str, message: str, value: Any, parent: str) -> Iterator[str]:
+    """Yield the parts of a value that its message does not know: a field, an enum's value, a
+    type.
+    """
     schema = document(api)["schemas"][message]
     if not isinstance(value, dict):
-        yield f"{at or message}: {value!r} is no {message}"
+        yield f"{parent or message}: {value!r} is no {message}"
     elif "properties" not in schema:
         return  # as Struct, which holds anything
     else:
         for name, inner in value.items():
-            where = f"{at}.{name}" if at else name
-            known = schema["properties"].get(name)
-            if known is None and f"{message}.{name}" not in UNPUBLISHED:
-                yield f"{where}: no field of {message}"
-            elif known is not None:
-                yield from _fits(api, known, inner, where)
+            path = f"{parent}.{name}" if parent else name
+            property_schema = schema["properties"].get(name)
+            if property_schema is None and f"{message}.{name}" not in UNPUBLISHED:
+                yield f"{path}: no field of {message}"
+            elif property_schema is not None:
+                yield from _fits(api, property_schema, inner, path)
 
 
-def _fits(api: str, schema: Json, value: Any, at: str) -> Iterator[str]:
+def _fits(api: str, schema: Json, value: Any, path: str) -> Iterator[str]:
     if value is None:
         return
     if "$ref" in schema:
-        yield from misfits(api, schema["$ref"], value, at)
+        yield from misfits(api, schema["$ref"], value, path)
     elif schema["type"] == "array":
         items = value if isinstance(value, list) else [value]
         if not isinstance(value, list):
-            yield f"{at}: {value!r} is no list"
+            yield f"{path}: {value!r} is no list"
         for i, item in enumerate(items):
-            yield from _fits(api, schema["items"], item, f"{at}[{i}]")
+            yield from _fits(api, schema["items"], item, f"{path}[{i}]")
     elif schema["type"] == "object":
         for key, item in value.items() if "additionalProperties" in schema else ():
-            yield from _fits(api, schema["additionalProperties"], item, f"{at}.{key}")
+            yield from _fits(api, schema["additionalProperties"], item, f"{path}.{key}")
     elif problem := _scalar(schema, value):
-        yield f"{at}: {problem}"
+        yield f"{path}: {problem}"
 
 
 def _scalar(schema: Json, value: Any) -> str:
@@ -185,7 +189,7 @@ def _scalar(schema: Json, value: Any) -> str:
 
 def _camel(name: str) -> str:
     """Both spellings of a parameter are read."""
-    return re.sub(r"_(\w)", lambda found: found[1].upper(), name)
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
 
 
 @cache
@@ -196,8 +200,8 @@ def _methods(api: str) -> list[tuple[Json, re.Pattern[str]]]:
 def _base(api: str, method: Json) -> str:
     """`compute/v1/`, `v1/`: what stands before the resource's own path."""
     path = document(api)["servicePath"] + method["path"]
-    found = re.match(r"(?:[a-z]+/)?v\d\w*/", path)
-    return found.group() if found else ""
+    match = re.match(r"(?:[a-z]+/)?v\d\w*/", path)
+    return match.group() if match else ""
 
 
 def _regex(api: str, method: Json) -> str:

@@ -1,6 +1,4 @@
-"""Where one API differs from the others: names that it gives, fields that it fills in, calls of its
-own.
-"""
+"""Differences between APIs: names that they choose, fields that they fill in, special calls."""
 
 import itertools
 import random
@@ -18,7 +16,7 @@ UNORDERED = ("enableComponents", "taints")
 
 
 def shuffle(value: Any) -> None:
-    """In place: never the order in which two or more were sent."""
+    """Shuffle lists in place, so that two or more items never have the order that was sent."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in UNORDERED and isinstance(inner, list):
@@ -114,7 +112,7 @@ def _account(world: World, call: Call) -> Json:
     return world.shown(world.resources[path])
 
 
-def _numbered(world: World, call: Call) -> Json:
+def _add_numbers(world: World, call: Call) -> Json:
     path = f"{call.path}/{next(_numbers)}"
     return world.create(call, path, {**call.body, "name": path})
 
@@ -138,11 +136,12 @@ def _record(zone: str, record: Json) -> str:
 
 
 def _records(world: World, call: Call) -> Json:
-    found = [record for _, record in world.below(call.path)]
-    wanted = call.query.get("name")
-    if wanted:
-        found = [r for r in found if r["name"] == wanted[0] and r["type"] == call.query["type"][0]]
-    return {"rrsets": found}
+    names = call.query.get("name")
+    records = []
+    for _, record in world.below(call.path):
+        if not names or (record["name"], record["type"]) == (names[0], call.query["type"][0]):
+            records.append(record)
+    return {"rrsets": records}
 
 
 def _label(world: World, call: Call) -> Json:
@@ -160,8 +159,8 @@ def _peering(collection: str, network: str) -> str:
 
 
 def _peerings(world: World, call: Call) -> Json:
-    wanted = _peering(call.path, call.query["network"][0])
-    return {"connections": [world.resources[wanted]] if wanted in world.resources else []}
+    peering = _peering(call.path, call.query["network"][0])
+    return {"connections": [world.resources[peering]] if peering in world.resources else []}
 
 
 def _instance(world: World, call: Call) -> Json:
@@ -190,7 +189,7 @@ def _delete_instance(world: World, call: Call) -> Json:
     return world.delete(call)
 
 
-def _enabled(world: World, call: Call) -> Json:
+def _list_enabled(world: World, call: Call) -> Json:
     names = [f"{name}.googleapis.com" for name in sorted(world.enabled)]
     about = (
         {
@@ -199,13 +198,13 @@ def _enabled(world: World, call: Call) -> Json:
         }
         for name in names
     )
-    return {"services": [each | {"state": "ENABLED"} for each in about]}
+    return {"services": [service | {"state": "ENABLED"} for service in about]}
 
 
 def _enable(world: World, call: Call) -> Json:
     names = call.body.get("serviceIds") or [call.path.rpartition("/")[2].partition(":")[0]]
     world.enabled |= {name.removesuffix(".googleapis.com") for name in names}
-    # The others' agents are made when somebody asks for them, or on first use.
+    # Other agents are created on request, or on first use.
     for service in {"compute", "container"} & world.enabled:
         world.make_agent(service)
     return world.operation(call, {})
@@ -238,7 +237,7 @@ def _write_image_policy(world: World, call: Call) -> Json:
 
 
 SPECIAL: dict[str, Callable[[World, Call], Json]] = {
-    "billingbudgets.billingAccounts.budgets.create": _numbered,
+    "billingbudgets.billingAccounts.budgets.create": _add_numbers,
     "binaryauthorization.projects.getPolicy": _image_policy,
     "binaryauthorization.projects.updatePolicy": _write_image_policy,
     "cloudresourcemanager.projects.get": _project,
@@ -252,14 +251,14 @@ SPECIAL: dict[str, Callable[[World, Call], Json]] = {
     "dns.resourceRecordSets.list": _records,
     "iam.projects.locations.workloadIdentityPools.listAttestationRules": lambda world, call: {},
     "iam.projects.serviceAccounts.create": _account,
-    "monitoring.projects.alertPolicies.create": _numbered,
-    "monitoring.projects.dashboards.create": _numbered,
-    "monitoring.projects.notificationChannels.create": _numbered,
+    "monitoring.projects.alertPolicies.create": _add_numbers,
+    "monitoring.projects.dashboards.create": _add_numbers,
+    "monitoring.projects.notificationChannels.create": _add_numbers,
     "servicenetworking.services.connections.create": _peer,
     "servicenetworking.services.connections.list": _peerings,
     "serviceusage.services.batchEnable": _enable,
     "serviceusage.services.enable": _enable,
-    "serviceusage.services.list": _enabled,
+    "serviceusage.services.list": _list_enabled,
     "sql.instances.delete": _delete_instance,
     "sql.instances.insert": _instance,
 }

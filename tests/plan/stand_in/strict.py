@@ -1,4 +1,4 @@
-"""How Google's APIs change a resource, by mask or by merge, and what they fill in."""
+"""Changes of resources as Google's APIs make them, by mask or by merge, and fields they fill in."""
 
 import copy
 import re
@@ -15,7 +15,7 @@ GPU_TAINT = {
 
 def change(call: Call, resource: Json) -> tuple[Json, list[str]]:
     """The resource after an update, and what is wrong with it."""
-    body, mask = _masked(call)
+    body, mask = _read_mask(call)
     after = copy.deepcopy(resource)
     if mask:
         wrong = [f"updateMask: {path} is no field" for path in mask if not _is_field(call, path)]
@@ -27,21 +27,23 @@ def change(call: Call, resource: Json) -> tuple[Json, list[str]]:
     return after, wrong
 
 
-def _masked(call: Call) -> tuple[Json, list[str]]:
-    """The resource in a request, and the fields of it that the request changes; no mask: all that
-    it names.
+def _read_mask(call: Call) -> tuple[Json, list[str]]:
+    """Return the resource in a request, and the fields that the request changes; without a mask,
+    none.
     """
-    asked = call.query.get("updateMask", [])
+    mask = ",".join(call.query.get("updateMask", []))
     body = call.body
     if isinstance(body.get("updateMask"), str):
-        asked = [body["updateMask"]]
+        mask = body["updateMask"]
         (body,) = (inner for name, inner in body.items() if name != "updateMask")
-    paths = [path for text in asked for path in text.split(",") if path]
-    return body, [re.sub(r"_(\w)", lambda found: found[1].upper(), path) for path in paths]
+    camel_case = re.sub(r"_(\w)", lambda match: match[1].upper(), mask)
+    return body, [path for path in camel_case.split(",") if path]
 
 
 def _is_field(call: Call, path: str) -> bool:
-    """Of the message that the API answers with, or of any where it answers with an operation."""
+    """Tell whether the answer's message has the field; any message, if the answer is an
+    operation.
+    """
     schemas = definitions.document(call.api)["schemas"]
     messages = schemas.values() if call.answers == "Operation" else [schemas[call.answers]]
     return any(path.partition(".")[0] in message.get("properties", {}) for message in messages)
@@ -73,10 +75,10 @@ def _merge(target: Json, patch: Json) -> Json:
 
 
 def fill_pool(pool: Json) -> None:
-    """What GKE writes into a new pool: its GPU taint, labels of its own, and how it upgrades."""
+    """Fill in what GKE writes into a new pool: its GPU taint, labels, and upgrade settings."""
     config = pool.setdefault("config", {})
-    stated = {taint["key"] for taint in config.get("taints", ())}
-    if config.get("accelerators") and GPU_TAINT["key"] not in stated:
+    keys = {taint["key"] for taint in config.get("taints", ())}
+    if config.get("accelerators") and GPU_TAINT["key"] not in keys:
         config["taints"] = [*config.get("taints", []), GPU_TAINT]
     if config.get("spot"):
         model = "spot"

@@ -1,8 +1,7 @@
-"""A Google Cloud project as far as these stacks can tell: what was made is there, and what the API
-refuses is refused.
+"""A Google Cloud project for these stacks: created resources exist, and invalid calls are refused.
 
-What each API does alike (create, get, list, patch, delete, policies) is here; where one differs is
-in `services`.
+The common calls of all APIs (create, get, list, patch, delete, policies) are here; `services` has
+their differences.
 """
 
 import copy
@@ -17,7 +16,7 @@ from tests.plan.stand_in.definitions import Call, Json
 
 CREATES = ("insert", "create")
 CHANGES = ("patch", "update", "updateMask")
-# The service agents that a project may lack until somebody has them made; Google's names of them.
+# A project may lack these service agents until somebody has them created.
 AGENTS = {
     "artifactregistry": "gcp-sa-artifactregistry",
     "compute": "compute-system",
@@ -68,9 +67,9 @@ class World:
     project: str
     number: str
     now_s: float = 0.0
-    """Of a clock that stands until somebody lets time pass."""
+    """The time of a clock that moves only when a test lets time pass."""
     shuffled: bool = True
-    """Lists that are sets to the API are answered in another order than they were sent in."""
+    """Answers have lists that are sets to the API in another order than they were sent."""
     enabled: set[str] = field(default_factory=lambda: {"serviceusage", "cloudresourcemanager"})
     agents: set[str] = field(default_factory=set[str])
     keys: set[str] = field(default_factory=set[str])
@@ -81,12 +80,12 @@ class World:
     lock: Any = field(default_factory=threading.RLock)
 
     def run(self, command: str) -> None:
-        """A command of gcloud that bootstrap gives. The APIs are left off: Terraform must then have
+        """Run a gcloud command of bootstrap. APIs stay off, so that Terraform must enable them in
         the right order.
         """
-        made = re.search(r"services identity create --service=(\w+)\.googleapis\.com", command)
-        if made or "storage service-agent" in command:
-            self.make_agent(made[1] if made else "storage")
+        service = re.search(r"services identity create --service=(\w+)\.googleapis\.com", command)
+        if service or "storage service-agent" in command:
+            self.make_agent(service[1] if service else "storage")
 
     def make_agent(self, service: str) -> None:
         self.agents.add(f"service-{self.number}@{AGENTS[service]}.iam.gserviceaccount.com")
@@ -105,11 +104,13 @@ class World:
             self._require_enabled(api)
             if call.problems:
                 raise Refusal(
-                    400, f"{call.id}: {'; '.join(call.problems)}", status="INVALID_ARGUMENT"
+                    400,
+                    f"{call.id}: {'; '.join(call.problems)}",
+                    status="INVALID_ARGUMENT",
                 )
             special = services.SPECIAL.get(call.id)
-            found = special(self, call) if special else self._usual(call)
-            return copy.deepcopy(found)
+            response = special(self, call) if special else self._usual(call)
+            return copy.deepcopy(response)
 
     def _require_enabled(self, api: str) -> None:
         service = "monitoring" if api.startswith("monitoring") else api
@@ -170,7 +171,7 @@ class World:
         return self.resources[path]
 
     def create(self, call: Call, path: str, body: Json) -> Json:
-        """The resource under `path`, and the answer."""
+        """Create the resource under `path`, and return the answer."""
         from tests.plan.stand_in import services
 
         if path in self.resources:
@@ -187,7 +188,7 @@ class World:
         return self.operation(call, resource)
 
     def check(self, call: Call, body: Json) -> None:
-        """What it refers to exists, and its service may use the key that encrypts it."""
+        """Require that references exist, and that the service may use the key that encrypts it."""
         for name, text in _texts(body):
             self._check_reference(text)
             if "/cryptoKeys/" in text:
@@ -196,14 +197,16 @@ class World:
                 self._check_key("compute" if name == "bootDiskKmsKey" else call.api, text)
 
     def _check_reference(self, text: str) -> None:
-        """Networks, ranges, topics and accounts of this project."""
+        """Require that networks, ranges, topics and accounts of this project exist."""
         path = text.removeprefix("https://www.googleapis.com/compute/v1/")
         named = (
             rf"projects/{self.project}/(global/(?!regions)|regions/[^/]+/|topics/)[^/]+(/[^/]+)?"
         )
         if re.fullmatch(named, path) and path not in self.resources:
             raise Refusal(
-                400, f"The referenced resource '{path}' cannot be found", reason="invalid"
+                400,
+                f"The referenced resource '{path}' cannot be found",
+                reason="invalid",
             )
         account = re.fullmatch(rf"[^@/:\s]+@{self.project}\.iam\.gserviceaccount\.com", text)
         if account and f"projects/{self.project}/serviceAccounts/{text}" not in self.resources:
@@ -258,34 +261,32 @@ class World:
 
     def _list(self, call: Call) -> Json:
         schema = definitions.document(call.api)["schemas"][call.answers]["properties"]
-        plural = next(
-            name for name, p in schema.items() if p.get("type") == "array" and "$ref" in p["items"]
-        )
-        return {plural: [self.shown(r) for _, r in self.below(call.path)]}
+        items = [self.shown(resource) for _, resource in self.below(call.path)]
+        for name, field_schema in schema.items():
+            if field_schema.get("type") == "array" and "$ref" in field_schema["items"]:
+                return {name: items}
+        raise Refusal(501, f"the stand-in does not know the items of {call.answers}")
 
     def below(self, path: str) -> list[tuple[str, Json]]:
-        return [
-            (p, r)
-            for p, r in sorted(self.resources.items())
-            if re.fullmatch(rf"{re.escape(path)}/[^/]+", p)
-        ]
+        pattern = re.compile(rf"{re.escape(path)}/[^/]+")
+        return [item for item in sorted(self.resources.items()) if pattern.fullmatch(item[0])]
 
     def delete(self, call: Call) -> Json:
         resource = self.existing(call.path)
         if call.api == "compute" and (user := next(self._users(call.path), "")):
             text = f"The resource '{call.path}' is already being used by '{user}'"
             raise Refusal(400, text, reason="resourceInUseByAnotherResource")
-        for path in [p for p in self.resources if p == call.path or p.startswith(f"{call.path}/")]:
-            del self.resources[path]
+        for path in list(self.resources):
+            if path == call.path or path.startswith(f"{call.path}/"):
+                del self.resources[path]
         self.policies.pop(call.path, None)
         return self.operation(call, resource) if call.answers == "Operation" else {}
 
     def _users(self, path: str) -> Iterator[str]:
         for other, resource in self.resources.items():
             # An abandoned peering goes with its network.
-            if "/connections/" not in other and any(
-                text.endswith(path) for _, text in _texts(resource)
-            ):
+            is_user = any(text.endswith(path) for _, text in _texts(resource))
+            if is_user and "/connections/" not in other:
                 yield other
 
     def shown(self, resource: Json) -> Json:
@@ -297,7 +298,7 @@ class World:
         return shown
 
     def operation(self, call: Call, resource: Json) -> Json:
-        """What the API answers: the resource itself, or an operation that is done."""
+        """Return the API's answer: the resource itself, or an operation that is done."""
         if call.answers != "Operation":
             return self.shown(resource)
         name = f"operation-{len(self.calls)}"
@@ -316,15 +317,15 @@ class World:
 
 
 def _grants(policy: Mapping[str, Any]) -> set[tuple[str, str]]:
-    return {
-        (b["role"], member)
-        for b in policy.get("bindings") or ()
-        for member in b.get("members") or ()
-    }
+    grants = set()
+    for binding in policy.get("bindings") or ():
+        for member in binding.get("members") or ():
+            grants.add((binding["role"], member))
+    return grants
 
 
 def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """(field, text), at any depth; what a resource says of itself is no reference."""
+    """Yield (field, text) at any depth, without the resource's own name, which is no reference."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, Mapping):

@@ -12,7 +12,7 @@ from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
-from holdfast.jobs.submit import preparation
+from holdfast.jobs.submit import prepared_job
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests.render_context import RenderContext
 from holdfast.support.errors import InputError
@@ -162,5 +162,5 @@ def test_all_that_a_job_sends_is_in_its_teams_namespace(shape: dict[str, Any]) -
 )
 def test_a_job_without_a_home_is_refused(fields: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match="namespace") as caught:
-        preparation.prepare(own(**fields), PLATFORM)
+        prepared_job.prepare(own(**fields), PLATFORM)
     assert word in f"allowed {caught.value.allowed}"

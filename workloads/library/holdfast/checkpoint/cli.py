@@ -64,7 +64,7 @@ def list_attempts(
         }
         print(json.dumps(document))
     else:
-        _show(table)
+        print_attempts(table)
     # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are sound.
     if not table:
         raise InputError(
@@ -78,7 +78,7 @@ def list_attempts(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _show(table: list["Row"]) -> None:
+def print_attempts(table: list["Row"]) -> None:
     from holdfast.support.printable import printable
     from holdfast.support.tables import print_table
 

@@ -1,1 +1,1 @@
-"""Jobs as a user sees them: what starting one buys, how it fares, and why it waits or restarts."""
+"""Prices, starts and follows jobs, and explains why one waits or restarts."""

@@ -1,4 +1,4 @@
-"""The commands of jobs. Bodies import: `--help` must not wait for what only a run needs."""
+"""The commands of jobs. Imports are in the bodies, so that --help is quick."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from holdfast.clients.api import Api
-    from holdfast.jobs.submit.submission import Plan
+    from holdfast.jobs.plan.pricing import PurchasePlan
     from holdfast.platform import Platform
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
@@ -50,100 +50,105 @@ def submit(
 ) -> None:
     """Show the cost of a manifest and start it; refuse it above a price limit (exit 4)."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import show
-    from holdfast.jobs.submit import preparation
+    from holdfast.jobs import output
+    from holdfast.jobs.submit import prepared_job
 
     # Without a cluster only a dry run has an answer, by a document that was given or is near.
-    found, api = _platform(manifest, platform, kubeconfig, dry_run=dry_run)
-    made = _planned(manifest, job, found, max_usd_per_hour)
+    document, api = _choose_platform(manifest, platform, kubeconfig, dry_run=dry_run)
+    plan = _plan(manifest, job, document, max_usd_per_hour)
     if as_json:
-        show.as_json(made.as_json())
+        output.print_body(plan.as_json())
     else:
-        show.plan(made, str(manifest))
-    if made.refusals:
-        for refusal in made.refusals:
-            show.note(f"refused: {refusal}")
+        output.print_plan(plan, str(manifest))
+    if plan.refusals:
+        for refusal in plan.refusals:
+            output.note(f"refused: {refusal}")
         raise typer.Exit(EXIT_STOPPED)
     if write:
-        preparation.write_manifest(made, write / manifest.name)
+        prepared_job.write_manifest(plan, write / manifest.name)
     if dry_run:
         return
     _start(
         api or Api(kubeconfig),
-        made,
+        plan,
         yes=yes,
         replace=replace,
     )
 
 
-def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
-    """Sends what does not run already."""
-    from holdfast.jobs import show
+def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> None:
+    """Send what does not run already."""
+    from holdfast.jobs import output
     from holdfast.jobs.submit import existing_jobs, submission
 
-    with _asking():
-        sent, replaced = existing_jobs.compare(api, made.documents, replace=replace)
-    for document in made.documents:
+    with _reaching_cluster():
+        sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
+    for document in plan.documents:
         if document not in sent:
-            show.note(
+            output.note(
                 f"{document['metadata']['name']} runs already as the file says: it is not sent"
                 " again"
             )
     if not any(document["kind"] in submission.KINDS for document in sent):
         return
     for path in replaced:
-        show.note(
+        output.note(
             f"deletes {path.rpartition('/')[2]}, which runs now: what it did since its last"
             " checkpoint is lost"
         )
-    show.agree(yes)
-    with _asking():
+    output.ask_to_start(yes)
+    with _reaching_cluster():
         for path in replaced:
             existing_jobs.end(api, path)
     for name in submission.apply(api, sent):
-        show.note(f"applied {name}")
-    show.note(f"Next: holdfast explain {made.purchases[0].job}")
+        output.note(f"applied {name}")
+    job = plan.purchases[0].job
+    output.note(f"Next: holdfast explain {job}")
     if any(document["kind"] in ("Job", "JobSet") for document in sent):
-        show.note(f"Next: holdfast explain {made.purchases[0].job} --follow")
+        output.note(f"Next: holdfast explain {job} --follow")
 
 
-def _platform(
+def _choose_platform(
     file: Path,
-    given: Path | None,
-    config: Path | None,
+    document: Path | None,
+    kubeconfig: Path | None,
     *,
     dry_run: bool,
 ) -> "tuple[Platform, Api | None]":
-    """The platform to judge by. Raises Stopped where the file is in the folder of another
-    platform's document.
+    """Return the platform of the document, of the file's folder or of the cluster.
+
+    Raises Stopped if the file is in the folder of another platform's document.
     """
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose, nearest
 
-    if dry_run and (local := nearest(given, file.parent)):
-        return local, None
-    api = Api(config)
-    with _asking():
-        return choose(api, given, file.parent), api
+    if dry_run:
+        local = nearest(document, file.parent)
+        if local:
+            return local, None
+    api = Api(kubeconfig)
+    with _reaching_cluster():
+        return choose(api, document, file.parent), api
 
 
-def _planned(
+def _plan(
     file: Path,
     job: str,
     platform: "Platform",
     cap: float | None,
-) -> "Plan":
-    """Of a manifest, or of a job file."""
+) -> "PurchasePlan":
+    """Price the jobs of a manifest or of a job file."""
     from holdfast.cost import prices
     from holdfast.jobs.file import file_text
-    from holdfast.jobs.submit import preparation, submission
+    from holdfast.jobs.submit import prepared_job, submission
 
-    documents = submission.documents_of(file)
+    documents = file_text.read_documents(file)
     if documents and file_text.is_job(documents[0]):
-        return preparation.plan(preparation.read_job(documents[0], file, platform), cap)
-    chosen = submission.only(submission.checked(file, documents), job)
+        prepared = prepared_job.read_job(documents[0], file, platform)
+        return prepared_job.plan(prepared, cap)
+    objects = submission.only(submission.checked(file, documents), job)
     submission.require_of(file, platform)
-    return submission.plan(chosen, platform, prices.load(), cap)
+    return submission.plan(objects, platform, prices.load(), cap)
 
 
 def explain(
@@ -169,52 +174,67 @@ def explain(
     """
     from holdfast.clients.api import Api
     from holdfast.cost import prices
-    from holdfast.jobs import show
-    from holdfast.jobs.diagnose import explain as room
-    from holdfast.jobs.diagnose import job_snapshot
-    from holdfast.jobs.submit import following
+    from holdfast.jobs import output
+    from holdfast.jobs.diagnose import explain as explanations
     from holdfast.platform.cluster import choose
 
     if follow and (as_json or not job):
-        got = "--json" if as_json else "no job"
         raise InputError(
             "--follow shows one job as text",
-            got=got,
+            got="--json" if as_json else "no job",
             allowed="explain JOB --follow",
             fix="holdfast explain JOB --follow",
         )
-    with _asking():
+    with _reaching_cluster():
         api = Api(kubeconfig)
-        chosen = choose(api, platform)
+        document = choose(api, platform)
         if follow:
-            followed = job_snapshot.find(api, job, namespace)
-            if followed.kind == "Deployment":
-                fix = f"holdfast explain {job}"
-                raise InputError(
-                    "it never ends",
-                    got=f"{job}, a Deployment",
-                    allowed="a JobSet or a Job",
-                    fix=fix,
-                )
-            asked = following.Following(timeout_s=timeout_s, events=events)
-            raise typer.Exit(following.follow(api, chosen, followed, asked, show.note))
+            raise typer.Exit(_follow(api, document, job, namespace, timeout_s, events))
         if job:
-            found = room.explain(api, job, namespace, events, chosen)
+            explanation = explanations.explain(api, job, namespace, events, document)
+            rows = []
         else:
-            found = room.rows(api, chosen, prices.load(), events, namespace)
+            explanation = None
+            rows = explanations.rows(api, document, prices.load(), events, namespace)
     if as_json:
-        show.as_json(room.rows_json(found) if isinstance(found, list) else found.as_json())
-    elif not isinstance(found, list):
-        show.explanation(found)
-    elif found:
-        show.listing(found)
+        body = explanation.as_json() if explanation else explanations.rows_json(rows)
+        output.print_body(body)
+    elif explanation:
+        output.print_explanation(explanation)
+    elif rows:
+        output.print_jobs(rows)
     else:
-        show.note("no jobs")
+        output.note("no jobs")
+
+
+def _follow(
+    api: "Api",
+    platform: "Platform",
+    name: str,
+    namespace: str,
+    timeout_s: float,
+    events: Path | None,
+) -> int:
+    """Follow a job to its end and return the exit code. Raises InputError for a Deployment."""
+    from holdfast.jobs import output
+    from holdfast.jobs.diagnose import job_snapshot
+    from holdfast.jobs.submit import follower
+
+    job = job_snapshot.find(api, name, namespace)
+    if job.kind == "Deployment":
+        raise InputError(
+            "it never ends",
+            got=f"{name}, a Deployment",
+            allowed="a JobSet or a Job",
+            fix=f"holdfast explain {name}",
+        )
+    following = follower.Following(timeout_s=timeout_s, events=events)
+    return follower.follow(api, platform, job, following, output.note)
 
 
 @contextmanager
-def _asking() -> Generator[None]:
-    """A cluster that will not answer leaves nothing to judge by."""
+def _reaching_cluster() -> Generator[None]:
+    """Raise Unjudged if the cluster does not answer."""
     from holdfast.clients.api import ApiError
 
     try:
@@ -265,20 +285,19 @@ def place(
 
     Without a job: which capacity suits which workload, and why.
     """
-    from holdfast.place import ask, job, show
+    from holdfast.place import job, output, recommendation
     from holdfast.platform.cluster import nearest
     from holdfast.support.progress import working
 
     if not (gpu or hours or file):
-        show.matrix(as_json=as_json)
+        output.print_matrix(as_json=as_json)
         return
     if file and (gpu or hours or nodes):
-        fix = "leave --gpu, --hours and --nodes out"
         raise InputError(
             "--job and a question",
             got="both",
             allowed="one of them",
-            fix=fix,
+            fix="leave --gpu, --hours and --nodes out",
         )
     document = nearest(platform, file.parent if file else None)
     pools = document.pools if document else ()
@@ -286,16 +305,17 @@ def place(
     if file:
         from holdfast.jobs.file import file_text  # only here: it takes YAML readers
 
-        asked = file_text.question_of(file, document, offered)
+        question = file_text.read_question(file, document, offered)
     else:
-        asked = job.typed(gpu, gpus, hours, deadline, nodes, checkpoint, offered)
-    world = ask.world_of(
-        asked, churn, job.duration_h(spot_wait, "Spot wait") if spot_wait else None
-    )
+        question = job.parse_job(gpu, gpus, hours, deadline, nodes, checkpoint, offered)
+    spot_wait_h = job.parse_duration(spot_wait, "Spot wait") if spot_wait else None
+    world = recommendation.make_world(question, churn, spot_wait_h)
+    # A job runs where its platform is: a cheaper region is no answer to its owner.
+    if not region and document:
+        region = document.price_region
     with working("price every capacity"):
-        # A job runs where its platform is: a cheaper region is no answer to its owner.
-        answer = ask.answer(asked, world, region or (document.price_region if document else ""))
-    show.place(asked, answer, as_json=as_json)
+        answer = recommendation.answer(question, world, region)
+    output.print_answer(question, answer, as_json=as_json)
 
 
 def new_job(
@@ -324,7 +344,7 @@ def new_job(
     data: Annotated[
         str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")
     ] = None,
-    others: Annotated[
+    assignments: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
@@ -339,11 +359,11 @@ def new_job(
     """
     from holdfast.clients.api import Api
     from holdfast.jobs.file import file_text
-    from holdfast.jobs.submit import preparation
+    from holdfast.jobs.submit import prepared_job
     from holdfast.platform.cluster import choose, nearest
 
-    found = nearest(platform) or choose(Api(), None)
-    options = {
+    document = nearest(platform) or choose(Api(), None)
+    optional = {
         "gpus": gpus,
         "nodes": nodes,
         "capacity": capacity,
@@ -351,16 +371,15 @@ def new_job(
         "deadline_hours": deadline_hours,
         "data": data,
     }
-    stated = {
+    values = {
         "name": name,
-        "environment": found.name,
+        "environment": document.name,
         "image": image,
         "command": command or [],
     }
-    job = file_text.assigned(
-        others or (), stated | {key: each for key, each in options.items() if each is not None}
-    )
-    preparation.new_job(job, found, out or Path(f"{name}.yaml"))
+    values |= {key: value for key, value in optional.items() if value is not None}
+    job = file_text.assign(assignments or (), values)
+    prepared_job.new_job(job, document, out or Path(f"{name}.yaml"))
 
 
 def try_(
@@ -378,12 +397,12 @@ def try_(
 ) -> None:
     """Run the smallest sample on the cheapest Spot pool and follow it to its receipt."""
     from holdfast.clients.api import Api
-    from holdfast.jobs.submit import preparation
-    from holdfast.jobs.submit.following import Following
+    from holdfast.jobs.submit import prepared_job
+    from holdfast.jobs.submit.follower import Following
     from holdfast.platform.cluster import choose
 
     api = Api(kubeconfig)
-    asked = Following(evict=evict, timeout_s=timeout_s)
-    raise typer.Exit(
-        preparation.first_run(api, choose(api, platform), steps, asked, max_usd_per_hour, yes=yes)
-    )
+    document = choose(api, platform)
+    following = Following(evict=evict, timeout_s=timeout_s)
+    code = prepared_job.first_run(api, document, steps, following, max_usd_per_hour, yes=yes)
+    raise typer.Exit(code)

@@ -1,1 +1,1 @@
-"""Which capacity, for how much, finished when: the decision matrix and the arithmetic behind it."""
+"""The decision matrix, and the simulation that prices a job on each capacity."""

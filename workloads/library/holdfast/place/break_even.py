@@ -1,9 +1,8 @@
-"""The churn at which Spot costs as much as its rival, and what a job costs in a region without
-simulating it.
+"""Finds the churn at which Spot costs as much as its rival, and estimates a job's cost by region.
 
-The model of the simulator without a clock. Closed forms assume lives without memory and are wrong
-by an order of magnitude for short jobs, whose machines are always young. The same draws at every
-churn, so that the answer is smooth.
+It is the model of the simulator without a clock. Closed forms assume lives without memory and are
+wrong by an order of magnitude for short jobs, whose machines are always young. Every churn uses the
+same draws, so that the answer is smooth.
 """
 
 import math
@@ -13,12 +12,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from holdfast.place import advice, hazard
+from holdfast.place import advice, preemption_rate
 from holdfast.place.advice import FLEX_MAX_RUN_H
-from holdfast.place.belief import World
 from holdfast.place.job import Job
-from holdfast.place.runs import Floats
+from holdfast.place.options import World
 from holdfast.place.scenarios import Waits
+from holdfast.place.simulation_arrays import Floats
 from holdfast.vocabulary.capacity import Capacity
 
 SAMPLES = 30_000
@@ -29,8 +28,9 @@ MAX_CHURN = 1e3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """Spot costs as much as `against` at this churn of a node; inf: it never does; 0: it always
-    does.
+    """The churn of a node at which Spot costs as much as `against`.
+
+    inf: Spot is cheaper at any churn; 0: it is at none.
     """
 
     against: Capacity
@@ -42,18 +42,28 @@ class Estimate:
     region: str
     capacity: Capacity
     usd: float
-    """inf where nothing has a price."""
+    """The cost of the job; inf if nothing has a price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rate:
+    capacity: Capacity
+    usd: float
+    """USD for a useful hour of the job."""
 
 
 def flip(job: Job, world: World, region: str) -> Flip | None:
-    """Of money alone, without the deadline; None when a price is missing, or for an elastic gang."""
-    found = _rival(job, world, region)
+    """Return the break-even of money alone, without the deadline.
+
+    Returns None if a price is missing, or for an elastic gang.
+    """
+    rival = _find_rival(job, world, region)
     spot = advice.quote(job, world, region, Capacity.SPOT)
-    if found is None or spot is None or job.elastic:
+    if rival is None or spot is None or job.elastic:
         return None
-    waits = _waits(job, world)
-    churn = _threshold(lambda churn: spot.usd * slowdown(job, waits, churn) < found[1])
-    return Flip(against=found[0], churn_per_hour=churn)
+    waits = _usual_waits(job, world)
+    churn = _threshold(lambda churn: spot.usd * slowdown(job, waits, churn) < rival.usd)
+    return Flip(against=rival.capacity, churn_per_hour=churn)
 
 
 def estimates(
@@ -63,57 +73,62 @@ def estimates(
     *,
     with_spot: bool,
 ) -> list[Estimate]:
-    """Of each region the cheapest single capacity, cheapest first; without queues and deadlines,
-    which hardly change it.
+    """Return the cheapest single capacity of each region, cheapest first.
+
+    Queues and deadlines are left out, since they hardly change the order.
     """
-    slow = slowdown(job, _waits(job, world), world.churn.per_hour) if with_spot else math.inf
-    found: list[Estimate] = []
+    slow = math.inf
+    if with_spot:
+        slow = slowdown(job, _usual_waits(job, world), world.churn.per_hour)
+    regional: list[Estimate] = []
     for region in regions:
-        best = _rival(job, world, region) or (Capacity.ON_DEMAND, math.inf)
+        rate = _find_rival(job, world, region)
+        if rate is None:
+            rate = _Rate(capacity=Capacity.ON_DEMAND, usd=math.inf)
         spot = advice.quote(job, world, region, Capacity.SPOT)
-        if spot:
-            best = min(best, (Capacity.SPOT, spot.usd * slow), key=lambda each: each[1])
-        found.append(
+        if spot and spot.usd * slow < rate.usd:
+            rate = _Rate(capacity=Capacity.SPOT, usd=spot.usd * slow)
+        regional.append(
             Estimate(
                 region=region,
-                capacity=best[0],
-                usd=best[1] * job.hours,
+                capacity=rate.capacity,
+                usd=rate.usd * job.hours,
             )
         )
-    return sorted(found, key=lambda each: each.usd)
+    return sorted(regional, key=lambda estimate: estimate.usd)
 
 
 def slowdown(job: Job, waits: Waits, churn: float) -> float:
-    """Billed hours of one node for an hour of work of a rigid gang on Spot, at `churn` evictions a
-    node-hour.
+    """Return the billed hours of one node for an hour of work of a rigid gang on Spot.
+
+    churn: evictions a node-hour.
     """
     rate = advice.job_churn(job, churn)
-    interval, checkpoint_h = advice.kept(job, rate)
-    fold = max(1.0, rate * job.hours / (LIVES / 4.0)) if job.resumable or job.batch else 1.0
-    spans = _drawn(rate, advice.groups(job), fold > 1.0)
-    hours, evictions = _until_done(spans, job.hours / fold, job.restart_h, interval, checkpoint_h)
+    interval_h, checkpoint_h = advice.committed_interval(job, rate)
+    fold = 1.0
+    if job.resumable or job.batch:
+        fold = max(1.0, rate * job.hours / (LIVES / 4.0))
+    spans = _draw_lives(rate, advice.groups(job), fold > 1.0)
+    hours, evictions = _until_done(spans, job.hours / fold, job.restart_h, interval_h, checkpoint_h)
     # A machine alone leaves no survivors that are billed while they wait.
     if job.nodes > 1 and not job.batch:
-        hours = (
-            hours
-            + evictions
-            * waits.mean_billed_h(advice.billed_wait_h(job))
-            * (job.nodes - 1)
-            / job.nodes
-        )
+        wait_h = waits.mean_billed_h(advice.billed_wait_h(job))
+        hours = hours + evictions * wait_h * (job.nodes - 1) / job.nodes
     # The first restart comes once, however often the job is folded.
-    return (float(np.mean(hours)) - job.restart_h * (1.0 - 1.0 / fold)) * fold / job.hours
+    repeated_restart_h = job.restart_h * (1.0 - 1.0 / fold)
+    return (float(np.mean(hours)) - repeated_restart_h) * fold / job.hours
 
 
-def _waits(job: Job, world: World) -> Waits:
-    found = world.scenarios(job)
-    return found[len(found) // 2].waits
+def _usual_waits(job: Job, world: World) -> Waits:
+    scenarios = world.scenarios(job)
+    return scenarios[len(scenarios) // 2].waits
 
 
 @lru_cache(maxsize=8)
-def _drawn(rate: float, groups: int, settled: bool) -> Floats:
-    churn = np.full(max(60, SAMPLES // max(LIVES, 12 * groups)), rate / groups)
-    return hazard.gang_lives(
+def _draw_lives(rate: float, groups: int, settled: bool) -> Floats:
+    paths = max(60, SAMPLES // max(LIVES, 12 * groups))
+    churn = np.full(paths, rate / groups)
+    return preemption_rate.gang_lives(
         np.random.default_rng(0),
         churn,
         units=groups,
@@ -129,8 +144,9 @@ def _until_done(
     interval_h: float,
     block_h: float,
 ) -> tuple[Floats, Floats]:
-    """Machine hours and evictions of each run that only ever waits for Spot. Work that the spans do
-    not hold goes on at their pace; inf where they hold none.
+    """Return machine hours and evictions of each run that only ever waits for Spot.
+
+    Work that the spans do not hold goes on at their pace; the hours are inf if they hold none.
     """
     useful = np.maximum(spans - restart_h, 0.0)
     # Without checkpoints the period is infinite, and inf / inf is not a number.
@@ -150,32 +166,35 @@ def _until_done(
     hours = spent[rows, last] + restart_h + (work_h - before[rows, last]) / speed
     with np.errstate(divide="ignore"):
         share = work_h / committed.sum(axis=1)
-    return (
-        np.where(done, hours, spans.sum(axis=1) * share),
-        np.where(done, last.astype(float), spans.shape[1] * share),
-    )
+    projected_hours = spans.sum(axis=1) * share
+    projected_evictions = spans.shape[1] * share
+    billed_hours = np.where(done, hours, projected_hours)
+    evictions = np.where(done, last.astype(float), projected_evictions)
+    return billed_hours, evictions
 
 
-def _rival(job: Job, world: World, region: str) -> tuple[Capacity, float] | None:
-    """The cheaper of flex-start and on-demand, in USD for a useful hour of the job."""
-    found: dict[Capacity, float] = {}
+def _find_rival(job: Job, world: World, region: str) -> _Rate | None:
+    """Return the cheaper of flex-start and on-demand; on-demand if they cost the same."""
+    rates: list[_Rate] = []
     demand = advice.quote(job, world, region, Capacity.ON_DEMAND)
     if demand:
-        found[Capacity.ON_DEMAND] = demand.usd * (job.hours + job.restart_h) / job.hours
+        usd = demand.usd * (job.hours + job.restart_h) / job.hours
+        rates.append(_Rate(capacity=Capacity.ON_DEMAND, usd=usd))
+    flex = advice.quote(job, world, region, Capacity.FLEX_START)
     fits = job.resumable or job.batch or job.hours + job.restart_h <= FLEX_MAX_RUN_H
-    if fits and (flex := advice.quote(job, world, region, Capacity.FLEX_START)):
+    if flex and fits:
         # A restart for each node, and no lost work: its end is known.
         nodes = math.ceil(job.hours / max(FLEX_MAX_RUN_H - job.restart_h, 1e-9))
-        found[Capacity.FLEX_START] = flex.usd * (job.hours + nodes * job.restart_h) / job.hours
-    return min(
-        found.items(),
-        key=lambda item: (round(item[1], 9), item[0] is Capacity.FLEX_START),
-        default=None,
-    )
+        usd = flex.usd * (job.hours + nodes * job.restart_h) / job.hours
+        rates.append(_Rate(capacity=Capacity.FLEX_START, usd=usd))
+    return min(rates, key=lambda rate: round(rate.usd, 9), default=None)
 
 
 def _threshold(pays: Callable[[float], bool]) -> float:
-    """The largest churn at which Spot still pays: 0 where it never does, inf where it always does."""
+    """Return the largest churn at which Spot still pays.
+
+    Returns 0 if it never does, and inf if it always does.
+    """
     low = MIN_CHURN
     high = MAX_CHURN
     if not pays(low):
@@ -186,5 +205,8 @@ def _threshold(pays: Callable[[float], bool]) -> float:
     # a percent.
     for _ in range(14):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if pays(middle) else (low, middle)
+        if pays(middle):
+            low = middle
+        else:
+            high = middle
     return math.sqrt(low * high)

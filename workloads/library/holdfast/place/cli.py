@@ -44,9 +44,9 @@ def prices(
     as_json: Json = False,
 ) -> None:
     """List the price of one GPU-hour, with its share of the machine, by region and capacity."""
-    from holdfast.place import show
+    from holdfast.place import output
 
     if refresh:
         with working("read the price catalog"):
-            show.refresh()
-    show.prices(as_json=as_json)
+            output.refresh_prices()
+    output.print_prices(as_json=as_json)

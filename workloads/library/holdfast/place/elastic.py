@@ -1,5 +1,4 @@
-"""Many runs of an elastic gang at once: it works with the nodes that are there, from `least` to
-`nodes` of them.
+"""Simulates many runs of an elastic gang at once, which works with any number of its nodes.
 
 A lost node costs its share until a replacement runs; only with fewer than `least` does the gang
 stop, save and give its nodes back. `make bench-elastic` keeps the constants of shrinking and
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.place.belief import World
-from holdfast.place.hazard import lifetimes, residuals
 from holdfast.place.job import Job
+from holdfast.place.options import World
 from holdfast.place.policies import EPS_H
-from holdfast.place.runs import Bools, Floats, Ints, Outcome
+from holdfast.place.preemption_rate import lifetimes, residuals
 from holdfast.place.scenarios import Waits
+from holdfast.place.simulation_arrays import Bools, Floats, Ints, Outcome
 
 # A death and the redone step; how long survivors pause while a newcomer gets the state.
 SHRINK_H = 2 / 3600
@@ -36,7 +35,7 @@ class Gang:
     nodes: int
     least: int
     shards: int
-    """Of a step, whatever the number of nodes; the node with most of them sets the pace."""
+    """Shards of a step, whatever the number of nodes; the node with most of them sets the pace."""
     restart_h: float
     interval_h: float = 0.0
     checkpoint_h: float = 0.0
@@ -44,24 +43,25 @@ class Gang:
     grow_h: float = GROW_H
     hold_h: float = HOLD_H
     join_h: float | None = None
-    """From a newcomer's machine to its first step; None: a restart."""
+    """Time between the start of a newcomer's machine and its first step; None: a restart."""
 
     def speed(self, count: Ints) -> Floats:
-        """Of the whole gang; 0 below the least."""
-        most = np.ceil(self.shards / np.maximum(count, 1))
+        """Return the speed of the whole gang with `count` nodes; 0 below `least`."""
+        shards_per_node = np.ceil(self.shards / np.maximum(count, 1))
+        fewest_shards = math.ceil(self.shards / self.nodes)
         if self.interval_h > 0:
-            saving = self.interval_h / (self.interval_h + self.checkpoint_h)
+            working_share = self.interval_h / (self.interval_h + self.checkpoint_h)
         else:
-            saving = 1.0
-        return np.where(
-            count >= self.least, math.ceil(self.shards / self.nodes) / most * saving, 0.0
-        )
+            working_share = 1.0
+        speed = fewest_shards / shards_per_node * working_share
+        return np.where(count >= self.least, speed, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Nodes that are there: `count[:, j]` until `edges_h[:, j]`, a row for each run; the last ones
-    for good.
+    """The available nodes: `count[:, j]` until `edges_h[:, j]`, a row for each run.
+
+    The last count has no end.
     """
 
     edges_h: Floats
@@ -78,22 +78,25 @@ def drawn(
     waits_h: Floats,
     settled: bool = False,
 ) -> Counts:
-    """`units` equal groups of the nodes, each lost as one and independently of the others.
+    """Draw the available nodes: `units` equal groups, each lost as one and independently.
 
-    churn: of one group an hour, a value for each run. first_h: (runs, units), until each group
-    first comes; waits_h: (runs, units, spells), how long it stays away after each loss. settled:
-    groups begin at any age.
+    churn: losses of one group an hour, a value for each run. first_h: (runs, units), until each
+    group first comes; waits_h: (runs, units, spells), how long it stays away after each loss.
+    settled: groups begin at any age.
     """
     runs, _, spells = waits_h.shape
     spans = lifetimes(rng, np.repeat(churn, units), spells).reshape(waits_h.shape)
     if settled:
-        spans[:, :, 0] = residuals(rng, np.repeat(churn, units)).reshape(runs, units)
-    starts = np.concatenate([np.zeros((runs, units, 1)), (spans + waits_h).cumsum(axis=2)], axis=2)
-    comes = first_h[:, :, None] + starts
-    goes = comes[:, :, :-1] + spans
-    edges = np.concatenate([comes.reshape(runs, -1), goes.reshape(runs, -1)], axis=1)
+        ages = residuals(rng, np.repeat(churn, units))
+        spans[:, :, 0] = ages.reshape(runs, units)
+    cycles = (spans + waits_h).cumsum(axis=2)
+    starts = np.concatenate([np.zeros((runs, units, 1)), cycles], axis=2)
+    arrivals = first_h[:, :, None] + starts
+    losses = arrivals[:, :, :-1] + spans
+    edges = np.concatenate([arrivals.reshape(runs, -1), losses.reshape(runs, -1)], axis=1)
     order = np.argsort(edges, axis=1, kind="stable")
-    change = np.repeat([1, -1], [comes[0].size, goes[0].size])[order] * (nodes // units)
+    signs = np.repeat([1, -1], [arrivals[0].size, losses[0].size])
+    change = signs[order] * (nodes // units)
     before = np.zeros((runs, 1), np.int64)
     count = np.concatenate([before, change.cumsum(axis=1)], axis=1)
     return Counts(edges_h=np.take_along_axis(edges, order, axis=1), count=count)
@@ -104,7 +107,7 @@ class State:
     now: Floats
     done: Floats
     stall: Floats
-    """What is left of a restart, a shrink or a grow."""
+    """Remaining hours of a restart, a shrink or a grow."""
     node_h: Floats
     losses: Floats
     alive: Bools
@@ -117,7 +120,10 @@ def simulate(
     work_h: float,
     spot_usd: float = 1.0,
 ) -> Outcome:
-    """Every run to its end; the price is of all nodes an hour, and so are the hours of the outcome."""
+    """Simulate every run to its end.
+
+    The price is of all nodes an hour, and the hours of the outcome are of all nodes too.
+    """
     finish = np.full(len(counts.edges_h), np.inf)
     state = begin(len(finish))
     for before, count, end in stretches(counts):
@@ -144,27 +150,11 @@ def step(
     end: Floats,
     work_h: float,
 ) -> Bools:
-    """From one count to the next, what that costs in work and in time, and the time until the next;
-    which runs end.
+    """Change the number of nodes, and simulate until it changes again.
+
+    Returns the runs that end in this time.
     """
-    was = before >= gang.least
-    now = count >= gang.least
-    fewer = was & (count < before)
-    more = was & now & (count > before)
-    state.losses += fewer & state.alive
-    # Below the least it saves what it can; half a period is what it loses on average.
-    state.done -= np.where(
-        was & ~now & state.alive, np.minimum(state.done, gang.interval_h / 2), 0.0
-    )
-    state.stall = np.where(now, state.stall, 0.0)
-    state.stall += np.where(fewer & now, gang.shrink_h, 0.0)
-    # A newcomer is billed from its start; its share of the work begins when it has loaded what it
-    # needs.
-    join_h = gang.restart_h if gang.join_h is None else gang.join_h
-    state.stall += np.where(
-        more, gang.grow_h + join_h * (count - before) / np.maximum(count, 1), 0.0
-    )
-    state.stall = np.where(~was & now, gang.restart_h, state.stall)
+    _change_count(gang, state, before, count)
     speed = gang.speed(count)
     works = speed > 0
     stall = np.where(works, state.stall, 0.0)
@@ -172,28 +162,48 @@ def step(
         until_done = np.where(works, stall + (work_h - state.done) / speed, np.inf)
     hours = np.minimum(np.maximum(end - state.now, 0.0), until_done)
     hours = np.where(state.alive & np.isfinite(hours), hours, 0.0)
-    held = np.where(state.node_h > 0.0, np.minimum(hours, gang.hold_h), 0.0)
-    state.node_h += np.where(works, hours, held) * count
+    # A gang that has stopped gives its nodes back after the hold.
+    hold_h = np.where(state.node_h > 0.0, np.minimum(hours, gang.hold_h), 0.0)
+    state.node_h += np.where(works, hours, hold_h) * count
     state.done += speed * np.maximum(hours - stall, 0.0)
     state.stall = np.maximum(state.stall - hours, 0.0)
     state.now += hours
     return state.alive & works & (state.done >= work_h - EPS_H)
 
 
+def _change_count(gang: Gang, state: State, before: Ints, count: Ints) -> None:
+    """Apply what a change of the number of nodes costs, in work and in time."""
+    worked = before >= gang.least
+    works = count >= gang.least
+    shrinks = worked & (count < before)
+    grows = worked & works & (count > before)
+    state.losses += shrinks & state.alive
+    # Below the least it saves what it can; half a period is what it loses on average.
+    undone = np.minimum(state.done, gang.interval_h / 2)
+    state.done -= np.where(worked & ~works & state.alive, undone, 0.0)
+    state.stall = np.where(works, state.stall, 0.0)
+    state.stall += np.where(shrinks & works, gang.shrink_h, 0.0)
+    # A newcomer is billed from its start; its share of the work begins when it has loaded what it
+    # needs.
+    join_h = gang.restart_h if gang.join_h is None else gang.join_h
+    grow_h = gang.grow_h + join_h * (count - before) / np.maximum(count, 1)
+    state.stall += np.where(grows, grow_h, 0.0)
+    state.stall = np.where(~worked & works, gang.restart_h, state.stall)
+
+
 def begin(runs: int) -> State:
-    now, done, stall, node_h, losses = np.zeros((5, runs))
     return State(
-        now=now,
-        done=done,
-        stall=stall,
-        node_h=node_h,
-        losses=losses,
+        now=np.zeros(runs),
+        done=np.zeros(runs),
+        stall=np.zeros(runs),
+        node_h=np.zeros(runs),
+        losses=np.zeros(runs),
         alive=np.ones(runs, bool),
     )
 
 
 def stretches(counts: Counts) -> Iterator[tuple[Ints, Ints, Floats]]:
-    """The count before, the count, and until when; the last one without end."""
+    """Yield the count before, the count, and its end; the last one has no end."""
     before = np.zeros(len(counts.edges_h), np.int64)
     ends = [*counts.edges_h.T, np.full(len(counts.edges_h), np.inf)]
     for count, end in zip(counts.count.T, ends, strict=True):
@@ -209,7 +219,7 @@ def outcomes(
     spot_usd: float,
     interval_h: float,
 ) -> tuple[list[Outcome], float]:
-    """In each scenario, and how many times shorter the simulated job is."""
+    """Return the outcome of each scenario, and how many times shorter the simulated job is."""
     fold = max(1.0, job.hours * world.churn.per_hour * units / MAX_LOSSES)
     gang = Gang(
         nodes=job.max_nodes,
@@ -220,47 +230,47 @@ def outcomes(
         checkpoint_h=job.checkpoint_h,
     )
     # Fewer nodes to begin with are there sooner.
-    both = zip(
-        world.scenarios(job, job.max_nodes), world.scenarios(job, job.min_nodes), strict=True
-    )
-    counts = [_counts(job, world, whole.waits, least.waits, units, fold) for whole, least in both]
-    return [
-        simulate(
-            gang,
-            each,
-            work_h=job.hours / fold,
-            spot_usd=spot_usd,
-        )
-        for each in counts
-    ], fold
+    largest_gang = world.scenarios(job, job.max_nodes)
+    smallest_gang = world.scenarios(job, job.min_nodes)
+    results: list[Outcome] = []
+    for largest, smallest in zip(largest_gang, smallest_gang, strict=True):
+        counts = _draw_counts(job, world, largest.waits, smallest.waits, units, fold)
+        outcome = simulate(gang, counts, work_h=job.hours / fold, spot_usd=spot_usd)
+        results.append(outcome)
+    return results, fold
 
 
-def _counts(
+def _draw_counts(
     job: Job,
     world: World,
-    whole: Waits,
-    least: Waits,
+    largest: Waits,
+    smallest: Waits,
     units: int,
     fold: float,
 ) -> Counts:
+    """Draw the available nodes; `largest` and `smallest` are the waits for these sizes."""
     rng = np.random.default_rng(0)
     churn = np.maximum(world.churn.draw(rng, MOST_RUNS), 1e-6)
-    mean = SLOWEST * job.hours / fold * float(np.quantile(churn, 0.9))
-    lives = math.ceil(mean + 4.0 * math.sqrt(mean)) + 2
+    mean_losses = SLOWEST * job.hours / fold * float(np.quantile(churn, 0.9))
+    lives = math.ceil(mean_losses + 4.0 * math.sqrt(mean_losses)) + 2
     runs = int(np.clip(SAMPLES / (2 * units * lives), FEWEST_RUNS, MOST_RUNS))
     # A replacement waits as the whole gang would.
-    waits = whole.draw(rng, runs, 1 + units * lives)
-    few = least.draw(rng, runs, 1)[:, 0]
+    waits = largest.draw(rng, runs, 1 + units * lives)
+    first_of_all = waits[:, 0]
+    first_of_some = smallest.draw(rng, runs, 1)[:, 0]
     # The same luck for both: where the least wait long, all wait longer.
-    few = np.sort(few)[np.argsort(np.argsort(waits[:, 0]))]
-    first = np.repeat(np.maximum(few, waits[:, 0])[:, None], units, axis=1)
-    first[:, : math.ceil(job.min_nodes * units / job.max_nodes)] = few[:, None]
+    ranks = np.argsort(np.argsort(first_of_all))
+    first_of_some = np.sort(first_of_some)[ranks]
+    first_of_all = np.maximum(first_of_some, first_of_all)
+    first_h = np.repeat(first_of_all[:, None], units, axis=1)
+    early_units = math.ceil(job.min_nodes * units / job.max_nodes)
+    first_h[:, :early_units] = first_of_some[:, None]
     return drawn(
         rng,
         churn[:runs],
         units=units,
         nodes=job.max_nodes,
-        first_h=first / fold,
+        first_h=first_h / fold,
         waits_h=waits[:, 1:].reshape(runs, units, lives),
         settled=fold > 1.0,
     )

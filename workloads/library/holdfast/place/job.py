@@ -26,7 +26,7 @@ _NAMES = {
     "nvidia-h200-141gb": "h200 h200141 a3ultragpu",
     "nvidia-b200": "b200 a4highgpu",
 }
-ALIASES = {typed: name for name, all_typed in _NAMES.items() for typed in all_typed.split()}
+
 _NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
 
 
@@ -35,22 +35,21 @@ class Job:
     accelerator: str
     gpus: int
     hours: float
-    """Of undisturbed work on all GPUs together, by the clock."""
+    """Hours of undisturbed work on all GPUs together, by the clock."""
     deadline_h: float = math.inf
     checkpoint_h: float = 30 / HOUR_S
-    """How long one checkpoint blocks; inf: the job cannot resume."""
+    """Time for which one checkpoint blocks; inf: the job cannot resume."""
     restart_h: float = 5 / 60
     batch: bool = False
-    """Work from a queue: an eviction loses a micro-batch, checkpoints do not matter."""
+    """The work comes from a queue: an eviction loses a micro-batch, checkpoints do not matter."""
     min_nodes: int = 0
-    """The fewest nodes with which an elastic gang goes on; 0: a rigid one, which stops with any of
-    its nodes.
-    """
+    """The fewest nodes with which an elastic gang continues; 0: a rigid gang."""
     max_nodes: int = 0
-    """Of an elastic gang, all with the same number of GPUs."""
+    """Nodes of an elastic gang, all with the same number of GPUs; 0: a rigid gang."""
     sharded: int = 0
-    """Nodes of a gang whose other nodes stay for a lost one, with copies of their shards in memory;
-    0: no such gang.
+    """Nodes of a gang that keep copies of each other's shards in memory; 0: no such gang.
+
+    The other nodes stay when one is lost.
     """
     offered: frozenset[str] = frozenset()
     """The machine types that may be used, as those of a platform's pools; empty: any."""
@@ -74,20 +73,7 @@ class Job:
                 allowed="more than 0",
                 fix="as in 30s",
             )
-        # Else no option could name a machine, or say why it is refused.
-        if not any(self.machine_for(capacity) for capacity in Capacity):
-            sizes = sorted(
-                {m.gpus for m in MACHINE_TYPES.values() if m.accelerator == self.accelerator}
-            )
-            allowed = (
-                ", ".join(sorted(self.offered)) or f"multiples of {' or '.join(map(str, sizes))}"
-            )
-            raise InputError(
-                f"no machine with {self.accelerator} makes up {self.gpus} GPUs",
-                got=self.gpus,
-                allowed=allowed,
-                fix="take another number of GPUs, or another platform",
-            )
+        self._check_machines()
         need_h = self.hours + self.restart_h
         if not self.deadline_h >= need_h:
             raise InputError(
@@ -96,6 +82,22 @@ class Job:
                 allowed=f"at least {need_h:.4g} h: the work and one start, even on-demand",
                 fix="move the deadline, or use more GPUs so that --hours shrinks",
             )
+
+    def _check_machines(self) -> None:
+        # Without a machine no option could name one, or say why it is refused.
+        if any(self.machine_for(capacity) for capacity in Capacity):
+            return
+        allowed = ", ".join(sorted(self.offered))
+        if not allowed:
+            machines = MACHINE_TYPES.values()
+            sizes = {m.gpus for m in machines if m.accelerator == self.accelerator}
+            allowed = f"multiples of {' or '.join(map(str, sorted(sizes)))}"
+        raise InputError(
+            f"no machine with {self.accelerator} makes up {self.gpus} GPUs",
+            got=self.gpus,
+            allowed=allowed,
+            fix="take another number of GPUs, or another platform",
+        )
 
     def _check_elastic(self) -> None:
         if self.batch or not self.resumable:
@@ -122,37 +124,42 @@ class Job:
         return math.isfinite(self.checkpoint_h)
 
     def machine_for(self, capacity: Capacity) -> MachineType | None:
-        """Of the machines sold so of which a whole number makes up the GPUs: training takes the
-        largest, a queue the one with the least host for a GPU; the usual one among equals. None
-        where none is sold.
+        """Return the machine to use, of those that make up the GPUs by a whole number.
+
+        Training takes the largest, a queue the one with the least host for a GPU; among equals the
+        usual machine is taken. Returns None if none is sold on this capacity.
         """
         usual = reference_machine(self.accelerator)
-        fitting = [
-            m
-            for m in MACHINE_TYPES.values()
-            if m.accelerator == self.accelerator and self.gpus % m.gpus == 0 and sold(m, capacity)
-            if not self.offered or m.name in self.offered
-            if m.gpus * (self.max_nodes or self.sharded) in (0, self.gpus)
-            # Its GPUs sit on two boards with less memory each; no row of the price table fits.
-            if "mega" not in m.name
-        ]
+        machines = MACHINE_TYPES.values()
+        fitting = [m for m in machines if self._fits(m) and sold(m, capacity)]
         # Items of a queue do not talk, so a larger machine only adds the price of its cores and
         # memory. Which of them the predictor needs, only the platform knows: without one it is the
         # usual machine.
         if self.batch and (self.offered or usual not in fitting):
             return min(fitting, key=_host_share, default=None)
         # A gang talks within a machine for free.
-        size = (min if self.batch else max)((m.gpus for m in fitting), default=0)
-        equal = [m for m in fitting if m.gpus == size]
-        return usual if usual in equal else next(iter(equal), None)
+        sizes = [machine.gpus for machine in fitting]
+        size = min(sizes, default=0) if self.batch else max(sizes, default=0)
+        equals = [machine for machine in fitting if machine.gpus == size]
+        return usual if usual in equals else next(iter(equals), None)
+
+    def _fits(self, machine: MachineType) -> bool:
+        if machine.accelerator != self.accelerator or self.gpus % machine.gpus:
+            return False
+        if self.offered and machine.name not in self.offered:
+            return False
+        # Its GPUs sit on two boards with less memory each; no row of the price table fits.
+        if "mega" in machine.name:
+            return False
+        fixed_nodes = self.max_nodes or self.sharded
+        return not fixed_nodes or machine.gpus * fixed_nodes == self.gpus
 
     @property
     def machine(self) -> MachineType:
-        """Of the capacity that sells most kinds; every machine is sold on Spot."""
-        found = (
-            self.machine_for(c) for c in (Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND)
-        )
-        return next(m for m in found if m is not None)
+        """The machine of the capacity that sells most kinds; every machine is sold on Spot."""
+        capacities = (Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND)
+        machines = (self.machine_for(capacity) for capacity in capacities)
+        return next(machine for machine in machines if machine is not None)
 
     @property
     def nodes(self) -> int:
@@ -160,8 +167,9 @@ class Job:
 
 
 def _host_share(machine: MachineType) -> tuple[float, float, bool, int]:
-    """Cores and memory for each GPU, which the price follows; then the usual one, then the
-    smallest.
+    """Return a sort key: cores and memory for each GPU, which the price follows.
+
+    Among equals the usual machine comes first, then the smallest.
     """
     gpus = machine.gpus
     return (
@@ -172,21 +180,23 @@ def _host_share(machine: MachineType) -> tuple[float, float, bool, int]:
     )
 
 
-def accelerator(name: str) -> str:
-    """The label's value of `a100`, `A100-80GB`, `NVIDIA H100 80GB HBM3` or itself."""
+def parse_accelerator(name: str) -> str:
+    """Return the label's value of `a100`, `A100-80GB`, `NVIDIA H100 80GB HBM3` or itself.
+
+    Raises InputError if the name is of no known GPU.
+    """
     if name.lower() in ACCELERATORS:
         return name.lower()
-    typed = _NOISE.sub("", re.sub(r"hbm\d?e?", "", name.lower()))
-    known = ALIASES.get(typed)
-    if known:
-        return known
+    alias = _NOISE.sub("", re.sub(r"hbm\d?e?", "", name.lower()))
+    for accelerator, aliases in _NAMES.items():
+        if alias in aliases.split():
+            return accelerator
     # Short names too: the label of a GPU is far from what people type, and no near match would be
     # found.
-    names = sorted(
-        {*(a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS), *ACCELERATORS}
-    )
-    near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
-    fix = f"did you mean {near[0]}?" if near else "take one of these"
+    short_names = {a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS}
+    names = sorted({*short_names, *ACCELERATORS})
+    match = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
+    fix = f"did you mean {match[0]}?" if match else "take one of these"
     raise InputError(
         "unknown GPU",
         got=name,
@@ -195,16 +205,24 @@ def accelerator(name: str) -> str:
     )
 
 
-def duration_h(text: str, what: str) -> float:
-    """Hours of `30s`, `5m`, `72h`, `3d`; `none` is infinite. A number without a unit is refused."""
-    if text.strip() == "none":
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Return the hours of `30s`, `5m`, `72h` or `3d`; `none` is infinite.
+
+    Raises InputError, which names the option, for a number without a unit.
+    """
+    text = text.strip()
+    if text == "none":
         return math.inf
     seconds = duration_s(text)
     if seconds is None:
-        bare = text.strip() if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else ""
-        fix = f"did you mean {bare}s, {bare}m or {bare}h?" if bare else "as in 30s, 5m, 72h, 3d"
+        fix = "as in 30s, 5m, 72h, 3d"
+        if _NUMBER.fullmatch(text):
+            fix = f"did you mean {text}s, {text}m or {text}h?"
         raise InputError(
-            what,
+            option,
             got=text,
             allowed="a number with s, m, h or d",
             fix=fix,
@@ -212,23 +230,21 @@ def duration_h(text: str, what: str) -> float:
     return seconds / HOUR_S
 
 
-def clock_hours(text: str) -> float:
-    """A bare number is hours: the option's name says so."""
+def parse_hours(text: str) -> float:
+    """Return the hours of work; a bare number is hours, as the option's name says."""
     if not text:
-        allowed = "--hours by the clock"
-        fix = "as in --hours 40h"
         raise InputError(
             "how long the job works",
             got="nothing",
-            allowed=allowed,
-            fix=fix,
+            allowed="--hours by the clock",
+            fix="as in --hours 40h",
         )
-    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+    if _NUMBER.fullmatch(text.strip()):
         return float(text)
-    return duration_h(text, "hours")
+    return parse_duration(text, "hours")
 
 
-def typed(
+def parse_job(
     gpu: str,
     gpus: int,
     hours: str,
@@ -237,17 +253,17 @@ def typed(
     checkpoint: str,
     offered: frozenset[str],
 ) -> Job:
-    """The job of the options of `place`. InputError names the option."""
-    least, most = node_range.parse(nodes, MAX_GPUS) if nodes else (0, 0)
+    """Return the job of the options of `place`. Raises InputError, which names the option."""
+    min_nodes, max_nodes = node_range.parse(nodes, MAX_GPUS) if nodes else (0, 0)
     batch = checkpoint == "queue"
     return Job(
-        accelerator=accelerator(gpu),
+        accelerator=parse_accelerator(gpu),
         gpus=gpus,
-        hours=clock_hours(hours),
-        deadline_h=duration_h(deadline, "deadline"),
-        checkpoint_h=30 / HOUR_S if batch else duration_h(checkpoint, "checkpoint"),
+        hours=parse_hours(hours),
+        deadline_h=parse_duration(deadline, "deadline"),
+        checkpoint_h=30 / HOUR_S if batch else parse_duration(checkpoint, "checkpoint"),
         batch=batch,
-        min_nodes=least,
-        max_nodes=most,
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
         offered=offered,
     )

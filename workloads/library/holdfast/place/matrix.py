@@ -1,9 +1,9 @@
-"""The decision matrix as data: what a workload is like -> which capacity it runs on.
+"""The decision matrix as data: it maps the traits of a workload to a capacity.
 
 Rules are tried in order and the first match answers; every workload matches one. The matrix is the
 answer without numbers: `holdfast place` computes the same question from prices and churn; if the
-two disagree for a given job, `place` is right. The ids of rules are in the contract, so a manifest
-can cite its rule without importing this room.
+two disagree for a given job, `place` is right. The ids of rules are in the vocabulary, so that a
+manifest can cite its rule without importing this room.
 """
 
 import math
@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 
 class Deadline(StrEnum):
-    """LOOSE: at least TIGHT_SLACK times the undisturbed run time is left; TIGHT: less."""
+    """The time to the deadline: LOOSE is TIGHT_SLACK times the undisturbed run time or more."""
 
     NONE = "none"
     LOOSE = "loose"
@@ -42,7 +42,7 @@ class Deadline(StrEnum):
 TIGHT_SLACK = 1.1
 # With 2 nodes elasticity saves 3 % on recorded capacity, with 4 already 5 %, with 16 30 %.
 WORTH_ELASTIC = 4
-# What the vendor announces at most; the prices of the day stay within it or carry a note.
+# The most that the vendor announces; the prices of the day stay within it or carry a note.
 MAX_DISCOUNT = {
     Placement.SPOT: 0.91,
     Placement.FLEX_START: 0.53,
@@ -52,13 +52,13 @@ MAX_DISCOUNT = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """The six questions that decide."""
+    """The traits of a workload that decide."""
 
     kind: Kind
     resumable: bool = True
     """Another machine can go on where this one stopped."""
     nodes: int = 1
-    """That must run at the same time."""
+    """Number of nodes that must run at the same time."""
     elastic: bool = False
     """A gang whose other nodes go on without a lost one: each holds the whole state."""
     sharded: bool = False
@@ -75,7 +75,7 @@ class Rule:
     placement: Placement
     reason: str
     source: str
-    """Where the reason can be checked."""
+    """The document or command that shows the reason."""
     when: Callable[[Workload], bool]
 
     @property
@@ -219,23 +219,23 @@ RULES: tuple[Rule, ...] = (
 
 
 def decide(workload: Workload) -> Rule:
-    """The first rule that matches; the last rule matches everything."""
+    """Return the first rule that matches; the last rule matches everything."""
     # No default after the loop: a workload without a rule must fail in the tests, not run
     # somewhere.
     return next(rule for rule in RULES if rule.when(workload))
 
 
 def as_json() -> dict[str, object]:
-    rows = []
-    for r in RULES:
+    rows: list[dict[str, str]] = []
+    for rule in RULES:
         rows.append(
             {
-                "rule": r.id.value,
-                "scenario": r.scenario,
-                "placement": r.placement.value,
-                "discount": r.discount,
-                "reason": r.reason,
-                "source": r.source,
+                "rule": rule.id.value,
+                "scenario": rule.scenario,
+                "placement": rule.placement.value,
+                "discount": rule.discount,
+                "reason": rule.reason,
+                "source": rule.source,
             }
         )
     return {"schema": "holdfast.matrix/1", "rows": rows}

@@ -1,8 +1,7 @@
-"""What was priced for a job, as its object carries it: the policy, its numbers, and the queues that
-it moves between.
+"""The plan of a job that may be moved: the policy that was priced, its numbers, and its queues.
 
-Written when the job is rendered, read by the mover. Hours count from the object's creation. Why:
-infra/decisions/0058.
+The plan is written into the job's object when it is rendered, and read by the mover. Hours count
+from the object's creation. Why: infra/decisions/0058.
 """
 
 import json
@@ -14,7 +13,7 @@ import numpy as np
 
 from holdfast.place import policies
 from holdfast.place.policies import Policy, decide
-from holdfast.place.runs import Runs, runs_of
+from holdfast.place.simulation_arrays import Runs, runs_of
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
 
@@ -29,10 +28,10 @@ POLICIES: dict[str, Policy] = {
 
 
 class Standing(StrEnum):
-    """Where a job is now."""
+    """The capacity that a job is on now."""
 
     WAITING = "waiting"
-    """On nothing: its queue or its pods wait for the cheaper capacity."""
+    """The job has no capacity: its queue or its pods wait for the cheaper one."""
     SPOT = "spot"
     FLEX_START = "flex-start"
     ON_DEMAND = "on-demand"
@@ -47,7 +46,7 @@ class Plan:
     interval_h: float
     checkpoint_h: float
     spot_usd: float
-    """Of the cheaper capacity, whichever it is."""
+    """Price of the cheaper capacity, which may be flex-start."""
     on_demand_usd: float
     spot_queue: str = "spot"
     on_demand_queue: str = "on-demand"
@@ -67,10 +66,8 @@ class Plan:
             between(name, getattr(self, name), 0, MAX_HOURS)
         for name in ("spot_usd", "on_demand_usd"):
             between(name, getattr(self, name), 0, MAX_USD)
-        if (
-            not (self.spot_queue and self.on_demand_queue)
-            or self.spot_queue == self.on_demand_queue
-        ):
+        both_named = self.spot_queue and self.on_demand_queue
+        if not both_named or self.spot_queue == self.on_demand_queue:
             raise InputError(
                 "queues of a plan",
                 got=f"{self.spot_queue!r}, {self.on_demand_queue!r}",
@@ -80,7 +77,7 @@ class Plan:
 
     @property
     def cheaper(self) -> Standing:
-        """What the job waits for, and leaves for on-demand in time."""
+        """The capacity that the job waits for, and leaves for on-demand in time."""
         if self.policy == policies.QUEUE.name:
             return Standing.FLEX_START
         return Standing.SPOT
@@ -98,7 +95,10 @@ class Plan:
         )
 
     def slack_h(self, now_h: float, done_h: float) -> float:
-        """Time left less work left; below 0 the deadline cannot be kept by working on."""
+        """Return the remaining time less the remaining work.
+
+        Below 0 the deadline cannot be kept by working on.
+        """
         return self.deadline_h - now_h - max(self.work_h - done_h, 0.0)
 
     def move(
@@ -110,43 +110,41 @@ class Plan:
         up: bool,
         up_for_h: float,
     ) -> Standing | None:
-        """Where the job goes now; None: it stays. up: the cheaper one could be had now, and since
-        `up_for_h`.
+        """Return the capacity that the job moves to now, or None if it stays.
+
+        up: the cheaper capacity is available, for `up_for_h` hours already.
         """
+        work_left_h = max(self.work_h - done_h, 0.0)
         # The simulator's own function on a single run: the mover must decide as it was priced.
-        found = decide(
+        moves = decide(
             POLICIES[self.policy].lines(self.runs()),
-            left_h=np.array([max(self.work_h - done_h, 0.0)]),
+            left_h=np.array([work_left_h]),
             slack_h=np.array([self.slack_h(now_h, done_h)]),
             on_spot=np.array([standing is self.cheaper]),
             on_demand=np.array([standing is Standing.ON_DEMAND]),
             up=np.array([up]),
             up_for_h=np.array([up_for_h]),
         )
-        if found.to_demand[0]:
+        if moves.to_demand[0]:
             return Standing.ON_DEMAND
-        return self.cheaper if found.to_spot[0] else None
+        return self.cheaper if moves.to_spot[0] else None
 
     def text(self) -> str:
-        """One line of JSON, for an annotation."""
-        # A millionth of an hour is 4 ms; more digits only lengthen the annotation.
-        numbers = {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(self).items()}
-        return json.dumps(numbers, separators=(",", ":"))
+        """Return one line of JSON, for an annotation."""
+        body: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            # A millionth of an hour is 4 ms; more digits only lengthen the annotation.
+            body[name] = round(value, 6) if isinstance(value, float) else value
+        return json.dumps(body, separators=(",", ":"))
 
 
 def read(text: str) -> Plan:
-    """Of an annotation, which any user may have written; InputError where it is no plan."""
+    """Read the plan of an annotation, which any user may have written.
+
+    Raises InputError if it is no plan.
+    """
     try:
-        # Before it is parsed: any user may write the annotation, and the mover reads that of every
-        # job.
-        if len(text) > MAX_TEXT:
-            raise ValueError(f"{len(text)} characters")
-        body: Any = json.loads(text)
-        if not isinstance(body, dict) or not body.keys() <= {field.name for field in fields(Plan)}:
-            raise ValueError("fields that no plan has")
-        if not all(isinstance(body.get(name, ""), str) for name in _TEXTS):
-            raise ValueError("a number where a name belongs")
-        return Plan(**body)
+        return _parse(text)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise InputError(
             "placement plan",
@@ -157,3 +155,16 @@ def read(text: str) -> Plan:
 
 
 _TEXTS = frozenset({"policy", "spot_queue", "on_demand_queue"})
+
+
+def _parse(text: str) -> Plan:
+    # Checked before parsing: the mover reads the annotation of every job.
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"{len(text)} characters")
+    body: Any = json.loads(text)
+    names = {field.name for field in fields(Plan)}
+    if not isinstance(body, dict) or not body.keys() <= names:
+        raise ValueError("fields that no plan has")
+    if not all(isinstance(body.get(name, ""), str) for name in _TEXTS):
+        raise ValueError("a number where a name belongs")
+    return Plan(**body)

@@ -1,5 +1,4 @@
-"""Policies as data: each is a set of straight lines over the slack, so that the simulator has no
-policy code.
+"""Defines policies as straight lines over the slack, so that the simulator has no policy code.
 
 Slack is time left less work left. Waiting burns it hour by hour, every start burns one restart,
 running keeps it. A policy says at which slack it stops waiting, starts on Spot, leaves Spot, and
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.place.runs import Bools, Floats, Runs
+from holdfast.place.simulation_arrays import Bools, Floats, Runs
 
 # Sums of event times differ in the last bits; without it a run stays at its own event for ever.
 EPS_H = 1e-9
@@ -19,34 +18,37 @@ EPS_H = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Slack in hours. wait and back are base + slope * work left."""
+    """The slack in hours at which a run moves.
+
+    The lines of wait and back are `base + slope * work left`.
+    """
 
     wait_base: Floats
-    """Without Spot: at this slack or less, buy on-demand instead of waiting."""
+    """Slack at which a run without Spot stops waiting and buys on-demand."""
     wait_slope: Floats
     back_base: Floats
-    """On on-demand while Spot is available: go back only above this slack."""
+    """Slack above which a run on on-demand goes back to Spot that is available."""
     back_slope: Floats
     enter: Floats
-    """Start a Spot machine only above this slack, else buy on-demand."""
+    """Slack above which a Spot machine is started; below it, on-demand is bought."""
     leave: Floats
-    """On Spot: at this slack or less, move to on-demand while it is still safe."""
+    """Slack at which a run on Spot moves to on-demand, while it is still safe."""
     patience_h: Floats
-    """From on-demand, go back only to Spot that has been available this long."""
+    """Hours for which Spot must have been available before a run goes back to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     name: str
-    """In the plan of a job."""
+    """Name in the plan of a job."""
     shown: str = ""
-    """To a reader of an answer; empty where none shows it."""
+    """Name in an answer; empty if no answer shows it."""
     lines: Callable[[Runs], Lines]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """Which runs start on what now, from nothing or from the other capacity; none does both."""
+    """The runs that start on a capacity now, from nothing or from the other one; none does both."""
 
     to_spot: Bools
     to_demand: Bools
@@ -62,19 +64,24 @@ def decide(
     up: Bools,
     up_for_h: Floats,
 ) -> Moves:
-    """One element a run. left_h: work; slack_h: time left less that work; up_for_h: how long Spot
+    """Return the moves of runs, one element for each run.
+
+    left_h: remaining work. slack_h: remaining time less that work. up_for_h: hours for which Spot
     has been available.
     """
     idle = ~(on_spot | on_demand)
     near_limit = slack_h <= lines.enter + EPS_H
-    behind = slack_h <= lines.wait_base + lines.wait_slope * left_h + EPS_H
+    wait_line = lines.wait_base + lines.wait_slope * left_h
+    behind = slack_h <= wait_line + EPS_H
     # Near the limit also where Spot is available: one eviction from it would break the deadline.
     buy = idle & (near_limit | (behind & ~up))
-    ahead = slack_h >= lines.back_base + lines.back_slope * left_h - EPS_H
+    back_line = lines.back_base + lines.back_slope * left_h
+    ahead = slack_h >= back_line - EPS_H
     patient = up_for_h >= lines.patience_h - EPS_H
     back = on_demand & up & ahead & patient & ~near_limit
     leaving = on_spot & (slack_h <= lines.leave + EPS_H)
-    return Moves(to_spot=back | (idle & up & ~buy), to_demand=buy | leaving)
+    start = idle & up & ~buy
+    return Moves(to_spot=back | start, to_demand=buy | leaving)
 
 
 def lines_of(
@@ -88,8 +95,11 @@ def lines_of(
     back_slope: Floats | float = 0.0,
     patience_h: Floats | float = 0.0,
 ) -> Lines:
+    """Return lines with one element for each run; a number holds for all of them."""
+
     def full(value: Floats | float) -> Floats:
-        return np.broadcast_to(np.asarray(value, dtype=np.float64), (len(runs),)).copy()
+        array = np.asarray(value, dtype=np.float64)
+        return np.broadcast_to(array, (len(runs),)).copy()
 
     return Lines(
         wait_base=full(wait),
@@ -103,7 +113,7 @@ def lines_of(
 
 
 def net(runs: Runs, restarts: float) -> Floats:
-    """The slack that this number of restarts and one eviction cost."""
+    """Return the slack that this number of restarts and one eviction cost."""
     return restarts * runs.restart_h + runs.loss_h
 
 
@@ -141,9 +151,9 @@ def _hybrid(runs: Runs) -> Lines:
 
 
 def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], Lines]:
-    """Uniform progress at `share` of its slope and with `reserve` restarts, and from on-demand back
-    to Spot only when that has paid before, `ripe` times over.
+    """Return lines of uniform progress, at `share` of its slope and with `reserve` restarts.
 
+    A run goes from on-demand back to Spot only when that has paid before, `ripe` times over.
     Giving up on-demand costs a restart on each side. Spot must live long enough to earn them back;
     capacity that has been available for that long is likely to last as long again, because
     lifetimes have a heavy tail. The nets are exact, not doubled: simulated time stops at the very
@@ -154,47 +164,51 @@ def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], L
         saved = runs.on_demand_usd - runs.spot_usd
         # Spot that is not cheaper divides by zero here; `pays` keeps those runs off it.
         with np.errstate(divide="ignore", invalid="ignore"):
-            earned = ripe * runs.restart_h * (runs.on_demand_usd + runs.spot_usd) / saved
+            earned_h = ripe * runs.restart_h * (runs.on_demand_usd + runs.spot_usd) / saved
         pays = saved > 0.0
+        enter = np.where(pays, net(runs, 2), np.inf)
+        leave = np.where(pays, net(runs, 1), np.inf)
+        patience_h = np.where(pays, earned_h, np.inf)
+        wait_slope = share * (runs.deadline_h - runs.work_h) / runs.work_h
         return lines_of(
             runs,
             wait=net(runs, reserve),
-            wait_slope=share * (runs.deadline_h - runs.work_h) / runs.work_h,
+            wait_slope=wait_slope,
             back=net(runs, 2),
-            enter=np.where(pays, net(runs, 2), np.inf),
-            leave=np.where(pays, net(runs, 1), np.inf),
-            patience_h=np.where(pays, earned, np.inf),
+            enter=enter,
+            leave=leave,
+            patience_h=patience_h,
         )
 
     return lines
 
 
 WAIT = Policy(name="wait", shown="wait for Spot", lines=_wait)
-"""One interruptible capacity and nothing else: Spot only, flex-start only."""
+"""Uses one interruptible capacity and nothing else: Spot only, or flex-start only."""
 QUEUE = Policy(
     name="queue",
     shown="queue, on-demand in time",
     lines=_queue,
 )
-"""Flex-start, and on-demand from the last moment at which only it still arrives in time; never
-back.
-"""
+"""Waits for flex-start, and buys on-demand at the last moment at which it still arrives in time."""
 HYBRID = Policy(
     name="hybrid",
     shown="Spot, else on-demand at once",
     lines=_hybrid,
 )
-"""On-demand at once when Spot is gone, and back when it returns: a ComputeClass with active
-migration.
+"""Buys on-demand at once without Spot, and goes back when Spot returns.
+
+A ComputeClass with active migration does the same.
 """
 PATIENT = Policy(
     name="patient",
     shown="Spot, on-demand in time",
     lines=patience(share=0.6, reserve=4, ripe=1),
 )
-"""Never late where on-demand is always granted and the deadline is feasible. Fewer restarts in
-reserve left no room for a second eviction right after the switch. No policy is best for every job:
-the cheapest of IN_TIME is taken.
+"""Is never late if on-demand is always granted and the deadline is feasible.
+
+Fewer restarts in reserve left no room for a second eviction right after the switch. No policy is
+best for every job: the cheapest of IN_TIME is taken.
 """
 _EAGER = patience(share=0.4, reserve=2, ripe=0)
 _STEADY = patience(share=1.0, reserve=4, ripe=2)
@@ -203,11 +217,11 @@ EAGER = Policy(
     shown="Spot, on-demand in time, back at once",
     lines=_EAGER,
 )
-"""For much slack: waits longer, and goes back to Spot as soon as it is available."""
+"""Waits longer, and goes back to Spot as soon as it is available; it suits jobs with much slack."""
 STEADY = Policy(
     name="steady",
     shown="Spot, on-demand in time, rarely back",
     lines=_STEADY,
 )
-"""For little slack: buys sooner, and stays longer on what it has bought."""
+"""Buys sooner, and stays longer on what it has bought; it suits jobs with little slack."""
 IN_TIME = (PATIENT, EAGER, STEADY)

@@ -10,8 +10,8 @@ import numpy as np
 
 from holdfast.place import policies
 from holdfast.place.policies import Policy
-from holdfast.place.runs import Runs, take
-from holdfast.place.simulate import simulate
+from holdfast.place.simulation import simulate
+from holdfast.place.simulation_arrays import Runs, take
 from workloads.library.tests.bench.placements.checks import (
     choice_regret,
     daly_figures,

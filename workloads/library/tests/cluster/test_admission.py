@@ -18,7 +18,8 @@ from holdfast.manifests.render_context import yaml_text
 from holdfast.vocabulary.kubernetes import LABEL_GANG, LABEL_PART_OF, PART_OF
 from tests.cluster.sim.waiting import until
 from tests.platforms import load
-from workloads.library.tests.jobs.test_rendered import made, own
+from workloads.library.tests.jobs.test_manifests import own
+from workloads.library.tests.jobs.test_manifests import render as made
 
 KINDS = ("Job", "JobSet")
 # The server writes 30 s where no grace period is stated, and then cannot tell one from the other.

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.cost import prices
 from holdfast.jobs.diagnose import explain
-from holdfast.jobs.diagnose.cause import Count
 from holdfast.jobs.diagnose.explain import Row, rows
+from holdfast.jobs.diagnose.failures import Count
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.exit_codes import EXIT_BUG

@@ -67,7 +67,7 @@ class Case(NamedTuple):
 CASES = {
     "naive": Case(
         "taint",
-        f"pods have no node: 2 nodes bear {SPOT_TAINT}",
+        f"pods have no node: 2 nodes have the taint {SPOT_TAINT}",
         spec={"tolerations": POOL.tolerations()[1:]},
     ),
     "typo": Case("selector", "no node matches holdfast.dev/pool-class=spot-l5", spec=TYPO),

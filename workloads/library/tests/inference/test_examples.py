@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from holdfast.inference import examples
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.jobs.file.formats import DATA
-from holdfast.jobs.submit import preparation
+from holdfast.jobs.submit import prepared_job
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from tests.platforms import with_images
 from workloads.library.tests.inference.test_commands import run_command, status_of
@@ -37,7 +37,7 @@ def test_a_worker_is_killed_and_every_prompt_is_answered_once(
     example: Path,
 ) -> None:
     file = example.with_suffix(".yaml")
-    job_file = preparation.read_job(
+    job_file = prepared_job.read_job(
         YAML(typ="safe").load(file.read_text()), file, with_images("example")
     )
     pod = job_file.bodies[-1]["spec"]["template"]["spec"]

@@ -31,14 +31,14 @@ def serving(
 
     `logs`: by pod, what it printed and when. `platform`: whose document the cluster holds.
     """
-    given = ({PATH: platforms.published(platform)} if platform else {}) | (answers or {})
+    objects = ({PATH: platforms.published(platform)} if platform else {}) | (answers or {})
 
-    def answer(asked: str, headers: object, body: bytes) -> tuple[int, object]:
-        path, _, query = asked.partition("?")
+    def answer(url: str, headers: object, body: bytes) -> tuple[int, object]:
+        path, _, query = url.partition("?")
         if path.endswith("/log"):
             return 200, _log((logs or {})[path.split("/")[-2]], dict(parse_qsl(query)))
-        if path in given:
-            return 200, given[path]
+        if path in objects:
+            return 200, objects[path]
         items = _items(lists, path)
         if items is None:
             return (404, {"message": "not found"})
@@ -69,19 +69,19 @@ def _kubeconfig(path: Path, address: str) -> Path:
 
 
 def _log(printed: list[tuple[str, str]], query: dict[str, str]) -> bytes:
-    """As a kubelet: in whole seconds, cut off in the middle of a line."""
+    """Returns lines as a kubelet does: by whole seconds, cut off in the middle of a line."""
     since = query.get("sinceTime", "").removesuffix("Z")
     lines = [f"{t} {line}\n" for t, line in printed if t[: len(since)] >= since]
     return "".join(lines).encode()[: int(query["limitBytes"])]
 
 
 def _items(lists: dict[str, list[Object]], path: str) -> list[Object] | None:
-    """Of one namespace too, as the real one selects them."""
-    group, found, rest = path.partition("/namespaces/")
-    if not found:
+    """Returns the items of a path, which may name a namespace."""
+    group, separator, rest = path.partition("/namespaces/")
+    if not separator:
         return lists.get(path)
     namespace, _, plural = rest.partition("/")
     items = lists.get(f"{group}/{plural}")
     if items is None:
         return None
-    return [each for each in items if each["metadata"].get("namespace") == namespace]
+    return [item for item in items if item["metadata"].get("namespace") == namespace]

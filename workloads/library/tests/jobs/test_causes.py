@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.jobs.diagnose.cause import Cause, brief
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
-from holdfast.jobs.diagnose.diagnosis import cause_of
+from holdfast.jobs.diagnose.diagnosis import find_cause
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
+from holdfast.jobs.diagnose.reasons import Cause, brief
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parent / "recorded" / "kubelet.json").read_text()
 )
 
 
-def recorded(case: str) -> Object:
-    """Job, pods and events of their own, free to be changed."""
+def load_record(case: str) -> Object:
+    """Returns a copy of the recorded job, pods and events, free to be changed."""
     return deepcopy(RECORDED[case])
 
 
-def explained(history: Object) -> Cause:
+def explain_history(history: Object) -> Cause:
     job = JobSnapshot(body=history["job"] | {"kind": "Job"}, pods=history["pods"])
-    return cause_of(job, ClusterSnapshot(events=history["events"]))
+    return find_cause(job, ClusterSnapshot(events=history["events"]))
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def explained(history: Object) -> Cause:
 def test_what_a_kubelet_wrote_is_named_with_its_number(
     case: str, reason: str, blocker: str, evidence: str
 ) -> None:
-    found = explained(recorded(case))
-    assert found.reason == reason
-    assert_matches(blocker, found.blocker)
-    assert_matches(f"{evidence}.*", found.evidence)
+    cause = explain_history(load_record(case))
+    assert cause.reason == reason
+    assert_matches(blocker, cause.blocker)
+    assert_matches(f"{evidence}.*", cause.evidence)
 
 
 def assert_matches(pattern: str, text: str) -> None:
@@ -180,7 +180,7 @@ CHANGED: dict[str, tuple[str, Callable[[Object, Object], object], str, str]] = {
     ),
     "the most frequent end speaks for all pods": (
         "crash",
-        lambda history, _: history.update(pods=history["pods"] * 3 + recorded("memory")["pods"]),
+        lambda history, _: history.update(pods=history["pods"] * 3 + load_record("memory")["pods"]),
         "crash",
         "exit code 70 in 3 pods.*",
     ),
@@ -204,13 +204,13 @@ CHANGED: dict[str, tuple[str, Callable[[Object, Object], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_a_small_change_of_what_a_kubelet_wrote_has_another_cause(name: str) -> None:
-    case, change, reason, said = CHANGED[name]
-    history = recorded(case)
+def test_a_changed_kubelet_record_has_another_cause(name: str) -> None:
+    case, change, reason, text = CHANGED[name]
+    history = load_record(case)
     change(history, history["pods"][0]["status"])
-    found = explained(history)
-    assert found.reason == reason
-    assert_matches(said, f"{found.blocker} {found.action}")
+    cause = explain_history(history)
+    assert cause.reason == reason
+    assert_matches(text, f"{cause.blocker} {cause.action}")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_small_change_of_what_a_kubelet_wrote_has_another_cause(name: str) -> 
     ],
 )
 def test_labels_that_fit_no_node_are_named_among_tainted_nodes(verdict: str, reason: str) -> None:
-    history = recorded("image")
+    history = load_record("image")
     scheduled = {
         "type": "PodScheduled",
         "status": "False",
@@ -251,13 +251,13 @@ def test_labels_that_fit_no_node_are_named_among_tainted_nodes(verdict: str, rea
         "spec": {},
         "status": {"allocatable": {}},
     }
-    assert cause_of(job, ClusterSnapshot(nodes=[node])).reason == reason
+    assert find_cause(job, ClusterSnapshot(nodes=[node])).reason == reason
 
 
 def test_a_refusal_before_the_newest_pod_is_history() -> None:
-    history = recorded("crash")
+    history = load_record("crash")
     job = history["job"]["metadata"]
-    refused = {
+    refusal = {
         "metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"},
         "involvedObject": {
             "kind": "Job",
@@ -267,11 +267,11 @@ def test_a_refusal_before_the_newest_pod_is_history() -> None:
         "reason": "FailedCreate",
         "message": 'Error creating: admission webhook "w.example.com" denied the request: no',
     }
-    history["events"].append(refused)
-    assert explained(history).reason == "crash"
-    refused["lastTimestamp"] = "2099-01-01T00:00:00Z"
-    found = explained(history)
-    assert (found.reason, found.blocker) == (
+    history["events"].append(refusal)
+    assert explain_history(history).reason == "crash"
+    refusal["lastTimestamp"] = "2099-01-01T00:00:00Z"
+    cause = explain_history(history)
+    assert (cause.reason, cause.blocker) == (
         "refused",
         "1 of 1 pods are refused: webhook w.example.com: no",
     )
@@ -296,8 +296,8 @@ def test_a_jobset_without_pods_still_shows_its_own_failures() -> None:
         },
         "status": {"restarts": 5, "restartsCountTowardsMax": 2},
     }
-    found = cause_of(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
-    assert (found.reason, found.blocker.split(" by ")[0]) == (
+    cause = find_cause(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
+    assert (cause.reason, cause.blocker.split(" by ")[0]) == (
         "crash",
         "2 of 3 granted restarts are used up",
     )

@@ -13,8 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from holdfast.jobs.file import file_text
-from holdfast.jobs.submit import preparation
-from holdfast.jobs.submit.preparation import Prepared
+from holdfast.jobs.submit import prepared_job
+from holdfast.jobs.submit.prepared_job import Prepared
 from tests.platforms import with_images
 from workloads.library.tests.inference import test_examples as predictors
 from workloads.library.tests.training import test_examples as trainers
@@ -49,26 +49,30 @@ MOST_NODES = 600
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_short_and_its_job_file_runs_it(example: Path) -> None:
     assert sum(1 for _ in ast.walk(ast.parse(example.read_text()))) < MOST_NODES
-    given: dict[str, Any] = YAML(typ="safe").load(job_file(example).read_text())
-    jsonschema.validate(given, json.loads((ROOT / file_text.SCHEMA_FILE).read_text()))
+    document: dict[str, Any] = YAML(typ="safe").load(job_file(example).read_text())
+    jsonschema.validate(document, json.loads((ROOT / file_text.SCHEMA_FILE).read_text()))
     # Rendered, and refused where the linter finds anything.
-    prepared: Prepared = preparation.read_job(given, job_file(example), with_images("example"))
+    prepared: Prepared = prepared_job.read_job(document, job_file(example), with_images("example"))
     assert prepared.bodies and prepared.job.name == example.stem.replace("_", "-")
-    started = (
-        given.get("predictor", "").partition(":")[0]
-        or given["command"][given["command"].index("-m") + 1]
+    module = (
+        document.get("predictor", "").partition(":")[0]
+        or document["command"][document["command"].index("-m") + 1]
     )
-    assert started == ".".join(example.relative_to(LIBRARY).with_suffix("").parts)
+    assert module == ".".join(example.relative_to(LIBRARY).with_suffix("").parts)
     # By itself it saves under the name that its job gives it, so that either takes up what the
     # other left.
-    assert given.get("predictor") or f'"HOLDFAST_RUN", "{prepared.job.name}"' in example.read_text()
-    needs = (
+    assert (
+        document.get("predictor") or f'"HOLDFAST_RUN", "{prepared.job.name}"' in example.read_text()
+    )
+    frameworks = (
         set(re.findall(r"^(?:from|import) (\w+)", example.read_text(), re.MULTILINE)) & FRAMEWORKS
     )
-    assert given["image"] != "trainer" or not needs, "the trainer's image holds no framework"
+    assert document["image"] != "trainer" or not frameworks, (
+        "the trainer's image holds no framework"
+    )
 
 
-def test_the_page_of_examples_names_each_with_its_job_file() -> None:
+def test_examples_page_links_each_job_file() -> None:
     page = LIBRARY / "docs/reference/examples.md"
     linked = set()
     for target in re.findall(r"\]\(([^)#]+/examples/[^)#]+)\)", page.read_text()):

@@ -19,22 +19,22 @@ ROOT = Path(__file__).parents[4]
 
 
 def own(**fields: Any) -> OwnJob:
-    given = {
+    required = {
         "name": "my-run",
         "environment": "example",
         "image": IMAGE,
         "command": ("python", "train.py"),
     }
-    return OwnJob(**given | {"gpus": "1xl4"} | fields)
+    return OwnJob(**required | {"gpus": "1xl4"} | fields)
 
 
 def json_schema() -> str:
-    """Of the file, for editors; committed in the room."""
+    """Returns the schema of the file, which is committed for editors."""
     properties: dict[str, Any] = {"schema": {"const": file_text.SCHEMA}}
-    for each in fields(OwnJob):
-        default = {} if each.default is MISSING else {"default": each.default}
-        properties[each.name] = (
-            each.metadata["schema"] | {"description": each.metadata["about"]} | default
+    for field in fields(OwnJob):
+        default = {} if field.default is MISSING else {"default": field.default}
+        properties[field.name] = (
+            field.metadata["schema"] | {"description": field.metadata["about"]} | default
         )
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -50,7 +50,7 @@ def json_schema() -> str:
     return json.dumps(body, indent=2) + "\n"
 
 
-def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -> None:
+def test_written_file_reads_as_the_same_job_and_fits_its_schema() -> None:
     job = own(
         nodes=2,
         env={"A": "yes", "B": "3"},
@@ -69,7 +69,9 @@ def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -
         " print(json_schema(), end=str())' > " + file_text.SCHEMA_FILE
     )
     assert all(
-        each["description"] for name, each in schema["properties"].items() if name != "schema"
+        property_schema["description"]
+        for name, property_schema in schema["properties"].items()
+        if name != "schema"
     )
     elastic = own(nodes="4..8")
     body = YAML(typ="safe").load(file_text.dump(elastic))
@@ -108,7 +110,7 @@ NODES = {
 
 
 @pytest.mark.parametrize(
-    ("fields", "what", "fix"),
+    ("fields", "problem", "fix"),
     [
         ({"command": ()}, "command is missing", "-- python train.py"),
         ({"name": "a" * 35}, "too long", "shorten"),
@@ -174,14 +176,14 @@ NODES = {
         ({"predict_seconds": 60.0}, "predict_seconds", "leave it out"),
     ],
 )
-def test_what_a_job_may_not_say(fields: dict[str, Any], what: str, fix: str) -> None:
+def test_what_a_job_may_not_say(fields: dict[str, Any], problem: str, fix: str) -> None:
     with pytest.raises(InputError) as refused:
         own(**fields)
-    assert what in refused.value.what and fix in refused.value.fix, str(refused.value)
+    assert problem in refused.value.what and fix in refused.value.fix, str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "what", "fix"),
+    ("change", "problem", "fix"),
     [
         ({"schema": "holdfast.job/9"}, "schema", "new-job"),
         ({"node": 2}, "unknown field", "did you mean nodes?"),
@@ -191,11 +193,13 @@ def test_what_a_job_may_not_say(fields: dict[str, Any], what: str, fix: str) -> 
         ({"name": None}, "name", "quotes"),
     ],
 )
-def test_a_fault_names_the_file_and_the_field(change: dict[str, Any], what: str, fix: str) -> None:
+def test_a_fault_names_the_file_and_the_field(
+    change: dict[str, Any], problem: str, fix: str
+) -> None:
     body = YAML(typ="safe").load(file_text.dump(own())) | change
     with pytest.raises(InputError) as refused:
         file_text.parse(body, "jobs/my-run.yaml")
-    assert refused.value.what.startswith("jobs/my-run.yaml: ") and what in refused.value.what
+    assert refused.value.what.startswith("jobs/my-run.yaml: ") and problem in refused.value.what
     assert fix in refused.value.fix
 
 
@@ -209,10 +213,10 @@ STATED = {
 
 def test_a_field_without_a_default_must_be_given() -> None:
     with pytest.raises(InputError, match="allowed: image; fix: add it"):
-        file_text.assigned([], {key: value for key, value in STATED.items() if key != "image"})
+        file_text.assign([], {key: value for key, value in STATED.items() if key != "image"})
 
 
-def test_each_field_of_the_file_can_be_set_by_name() -> None:
+def test_each_field_can_be_set_by_name() -> None:
     job = own(
         nodes=2,
         hours=2.5,
@@ -247,16 +251,16 @@ def test_each_field_of_the_file_can_be_set_by_name() -> None:
         "secrets.HF_TOKEN=hf/3",
         "claims./mnt/models.v1=models",
     ]
-    assert file_text.assigned(words, STATED) == job
+    assert file_text.assign(words, STATED) == job
     batch = ["sharded=true", "cpus=2", "memory=8Gi", "nodes=3"]
-    assert file_text.assigned(batch, STATED) == own(
+    assert file_text.assign(batch, STATED) == own(
         gpus="none",
         sharded=True,
         cpus=2.0,
         memory="8Gi",
         nodes=3,
     )
-    assert file_text.assigned(["nodes=4..8"], STATED).pods == 8
+    assert file_text.assign(["nodes=4..8"], STATED).pods == 8
 
 
 WRONG = {
@@ -276,4 +280,4 @@ WRONG = {
 @pytest.mark.parametrize("word", WRONG)
 def test_a_field_that_is_set_wrongly_is_refused_as_in_a_file(word: str) -> None:
     with pytest.raises(InputError, match=re.escape(WRONG[word])):
-        file_text.assigned([word], STATED)
+        file_text.assign([word], STATED)

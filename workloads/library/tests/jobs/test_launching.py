@@ -15,7 +15,7 @@ from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.jobs.test_job_file import own
-from workloads.library.tests.jobs.test_rendered import made, pod_of
+from workloads.library.tests.jobs.test_manifests import get_pod_spec, render
 
 pytestmark = pytest.mark.process
 TORCHRUN = Path(sys.executable).with_name("torchrun")
@@ -33,14 +33,14 @@ import os, pathlib, sys
 """
 
 
-def started(job: OwnJob, **replaced: str) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the pod; `replaced` is what only a cluster knows."""
-    (container,) = pod_of(made(job))["containers"]
-    env = {each["name"]: each.get("value", "") for each in container["env"]} | replaced
+def get_command(job: OwnJob, **replaced: str) -> tuple[list[str], dict[str, str]]:
+    """Returns command and environment of the pod; `replaced` has what only a cluster sets."""
+    (container,) = get_pod_spec(render(job))["containers"]
+    env = {variable["name"]: variable.get("value", "") for variable in container["env"]} | replaced
     return container["command"], {"PATH": os.environ["PATH"]} | env
 
 
-def test_torchrun_without_options_makes_one_world_of_a_gang(tmp_path: Path) -> None:
+def test_torchrun_without_options_joins_all_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(RANK)
     job = own(
@@ -54,7 +54,7 @@ def test_torchrun_without_options_makes_one_world_of_a_gang(tmp_path: Path) -> N
     nodes: list[subprocess.Popen[bytes]] = []
     for rank in ("0", "1"):
         head = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
-        command, env = started(job, **head, PET_NODE_RANK=rank, NODE_RANK=rank)
+        command, env = get_command(job, **head, PET_NODE_RANK=rank, NODE_RANK=rank)
         nodes.append(subprocess.Popen(command, env=env))
     assert [node.wait(timeout=240) for node in nodes] == [0, 0]
     assert {rank: (tmp_path / rank).read_text() for rank in "0123"} == dict.fromkeys("0123", "4")
@@ -66,16 +66,18 @@ def test_a_program_that_ends_well_on_a_notice_is_not_taken_for_complete(tmp_path
     """
     ready = tmp_path / "ready"
     codes: dict[str, int] = {}
-    for how in ("handles", "wrap"):
-        command, env = started(own(on_notice=how, command=(sys.executable, "-c", DEAF, str(ready))))
+    for on_notice in ("handles", "wrap"):
+        command, env = get_command(
+            own(on_notice=on_notice, command=(sys.executable, "-c", DEAF, str(ready)))
+        )
         with subprocess.Popen(command, env=env) as program:
             until("it runs", ready.exists)
             program.send_signal(signal.SIGTERM)
-            codes[how] = program.wait(timeout=60)
+            codes[on_notice] = program.wait(timeout=60)
         ready.unlink()
     assert codes == {"handles": 0, "wrap": EXIT_PREEMPTED}
     for code in (0, 3):
-        command, env = started(
+        command, env = get_command(
             own(on_notice="wrap", command=(sys.executable, "-c", f"raise SystemExit({code})"))
         )
         assert subprocess.run(command, env=env, check=False).returncode == code

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.controllers.queues import read_workload
-from holdfast.jobs.diagnose.cause import losses
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot, fit
 from holdfast.jobs.diagnose.explain import in_place_text, progress_text
+from holdfast.jobs.diagnose.failures import losses
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, crashed, held_since_s, when
-from holdfast.jobs.diagnose.queues import held
+from holdfast.jobs.diagnose.queues import explain_kueue
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_summary import job_summaries
 from holdfast.lint.platform import tolerates
@@ -34,7 +34,11 @@ IGNORE = {
 
 
 def pod(
-    phase: str, code: int = 0, disrupted: bool = False, made: str = START, **annotations: int
+    phase: str,
+    code: int = 0,
+    disrupted: bool = False,
+    created: str = START,
+    **annotations: int,
 ) -> Object:
     if disrupted:
         conditions = [
@@ -54,7 +58,7 @@ def pod(
     ]
     prefix = "batch.kubernetes.io/job-"
     counts = {prefix + key.replace("_", "-"): str(value) for key, value in annotations.items()}
-    meta = {"creationTimestamp": made, "annotations": counts}
+    meta = {"creationTimestamp": created, "annotations": counts}
     return {
         "metadata": meta,
         "status": {
@@ -80,8 +84,8 @@ def plain_job(pods: list[Object], status: Object | None = None, **spec: object) 
     return JobSnapshot(body=body, pods=pods)
 
 
-def made(count: int) -> Object:
-    """The Job controller's event, which Kubernetes counts up."""
+def make_creation(count: int) -> Object:
+    """Makes the Job controller's event, which Kubernetes counts up."""
     return {
         "metadata": {"creationTimestamp": START},
         "involvedObject": {"uid": "u"},
@@ -90,11 +94,11 @@ def made(count: int) -> Object:
     }
 
 
-def counted(
+def count_losses(
     job: JobSnapshot, events: list[Object] | None = None, notices: int = 0
 ) -> tuple[str, str]:
-    found = losses(job, events or [], notices)
-    return str(found.evicted), str(found.crashed)
+    result = losses(job, events or [], notices)
+    return str(result.evicted), str(result.crashed)
 
 
 def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
@@ -105,7 +109,7 @@ def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
         pod("Succeeded"),
     ]
     job = plain_job(pods, backoffLimitPerIndex=0)
-    assert counted(job) == ("2", "1")
+    assert count_losses(job) == ("2", "1")
     assert crashed(job) == pods[2:3]
 
 
@@ -122,7 +126,7 @@ TAKEN = [
     for count in (0, 1)
 ]
 RUNNING = [pod("Running"), pod("Running")]
-LATE = [pod("Running", made=LATER), pod("Running", made=LATER)]
+LATE = [pod("Running", created=LATER), pod("Running", created=LATER)]
 LEFT = [pod("Failed", 143, True), pod("Failed", 1), pod("Running")]
 PLAIN = {"podFailurePolicy": IGNORE, "parallelism": 2}
 
@@ -149,15 +153,15 @@ PLAIN = {"podFailurePolicy": IGNORE, "parallelism": 2}
             0,
             ("2", "0"),
         ),
-        (plain_job(RUNNING, **PLAIN), [made(2)], 0, ("0", "0")),
-        (plain_job(LATE, **PLAIN), [made(9)], 0, ("7+", "0")),
+        (plain_job(RUNNING, **PLAIN), [make_creation(2)], 0, ("0", "0")),
+        (plain_job(LATE, **PLAIN), [make_creation(9)], 0, ("7+", "0")),
         (plain_job(LATE, **PLAIN), [], 4, ("4+", "0")),
         (plain_job(LATE, **PLAIN), [], 0, ("0+", "0")),
         (
             plain_job(
                 LATE[:1], {"failed": 3, "succeeded": 1}, podFailurePolicy=IGNORE, parallelism=1
             ),
-            [made(6)],
+            [make_creation(6)],
             0,
             ("1+", "3"),
         ),
@@ -190,13 +194,13 @@ PLAIN = {"podFailurePolicy": IGNORE, "parallelism": 2}
         "a JobSet's restarts",
     ],
 )
-def test_losses_are_counted_past_ones_too_and_what_is_a_lower_bound_says_so(
+def test_counts_include_past_losses_and_mark_lower_bounds(
     job: JobSnapshot,
     events: list[Object],
     notices: int,
     expected: tuple[str, str],
 ) -> None:
-    assert counted(job, events, notices) == expected
+    assert count_losses(job, events, notices) == expected
 
 
 def test_a_job_that_runs_shows_its_progress() -> None:
@@ -245,7 +249,7 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
     )
     assert held_since_s(job) == read_workload(workload).since_s
     taken_s = when("2026-01-01T02:00:00Z")
-    queued = held(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
+    queued = explain_kueue(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
     assert queued is not None
     assert (
         queued.position
@@ -253,11 +257,11 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
     )
 
     workload["status"] = {"conditions": [{"type": "Admitted", "status": "True"}]}
-    assert held_since_s(job) is None and held(job, ClusterSnapshot()) is None
+    assert held_since_s(job) is None and explain_kueue(job, ClusterSnapshot()) is None
 
 
-def sharded(*phases: str) -> JobSnapshot:
-    """A gang of eight GPUs a node; `phases`: of its pods by place, empty: there is none."""
+def make_sharded(*phases: str) -> JobSnapshot:
+    """Makes a gang with eight GPUs a node; an empty phase means that the place has no pod."""
     launcher = {
         "command": ["train", "ranks", "--sharded"],
         "resources": {"limits": {"nvidia.com/gpu": "8"}},
@@ -283,24 +287,24 @@ def sharded(*phases: str) -> JobSnapshot:
     )
 
 
-def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_costs() -> None:
-    job = sharded("Running", "Running", "Running", "Pending")
+def test_sharded_gang_names_the_missing_node_the_time_and_the_cost() -> None:
+    job = make_sharded("Running", "Running", "Running", "Pending")
     now = when("2026-01-01T12:30:00Z")
-    lost = {
+    condition = {
         "type": "DisruptionTarget",
         "status": "True",
         "lastTransitionTime": "2026-01-01T12:04:09Z",
     }
-    taken = job.pods[3] | {
+    lost_pod = job.pods[3] | {
         "status": {
             "phase": "Failed",
-            "conditions": [lost],
+            "conditions": [condition],
         }
     }
     job.pods[3]["metadata"] = job.pods[3]["metadata"] | {
         "creationTimestamp": "2026-01-01T12:04:19Z"
     }
-    job.pods.append(taken)
+    job.pods.append(lost_pod)
     waits = "3 nodes wait in place for node 3 since 12:04 UTC, which costs 24 GPU-hours an hour"
     assert in_place_text(job, now) == waits
     assert in_place_text(job, now, 3.0) == f"{waits} ($9.00)"
@@ -308,7 +312,7 @@ def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_co
 
 
 @pytest.mark.parametrize(
-    ("phases", "command", "said"),
+    ("phases", "command", "text"),
     [
         (("Running", "Running"), "--sharded", ""),
         (("Pending", "Pending"), "--sharded", ""),
@@ -322,11 +326,11 @@ def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_co
     ],
 )
 def test_only_a_sharded_gang_that_lacks_a_node_waits_in_place(
-    phases: tuple[str, ...], command: str, said: str
+    phases: tuple[str, ...], command: str, text: str
 ) -> None:
-    job = sharded(*phases)
+    job = make_sharded(*phases)
     job.pod_spec["containers"][0]["command"] = [command]
-    assert in_place_text(job, 0) == said
+    assert in_place_text(job, 0) == text
 
 
 def test_a_toleration_is_judged_as_the_scheduler_judges_it() -> None:
@@ -344,23 +348,23 @@ def test_a_toleration_is_judged_as_the_scheduler_judges_it() -> None:
         {"key": "important"} | exists,
     )
     taint = Taint(key="a", value="b")
-    assert all(tolerates(each, taint) for each in right) and not any(
-        tolerates(each, taint) for each in wrong
-    )
+    assert all(tolerates(toleration, taint) for toleration in right)
+    assert not any(tolerates(toleration, taint) for toleration in wrong)
 
 
-def test_only_a_taint_of_a_pool_that_is_on_every_node_is_blamed() -> None:
+def test_only_a_pool_taint_on_every_node_is_blamed() -> None:
     pool = next(p for p in platforms.load("example").pools if p.taints[:1] == (SPOT_TAINT,))
     tainted = node(pool, "n")
     bare = node(pool, "bare")
     bare["spec"]["taints"] = [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]
-    for left_out, taint in enumerate((SPOT_TAINT, GPU_TAINT)):
-        kept = [each for n, each in enumerate(pool.tolerations()) if n != left_out]
-        asked = {
+    for position, taint in enumerate((SPOT_TAINT, GPU_TAINT)):
+        tolerations = [*pool.tolerations()]
+        del tolerations[position]
+        pod_spec = {
             "nodeSelector": pool.selector(),
-            "tolerations": kept,
+            "tolerations": tolerations,
             "containers": [],
         }
-        assert fit(asked, [tainted], []).untolerated == (str(taint), 1)
-        found = fit(asked, [tainted, bare], [])
-        assert (found.untolerated, found.selected, found.total) == (None, 2, 1)
+        assert fit(pod_spec, [tainted], []).blocking_taint == (str(taint), 1)
+        nodes_fit = fit(pod_spec, [tainted, bare], [])
+        assert (nodes_fit.blocking_taint, nodes_fit.selected, nodes_fit.total) == (None, 2, 1)

@@ -24,7 +24,7 @@ START = "2026-01-01T00:00:00Z"
 
 
 def write_events(path: Path, job: str, lines: list[sample.Line]) -> None:
-    """Through the log that pods write with, at the history's own times."""
+    """Writes lines through the log that pods use, at the history's own times."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         for line in sorted(lines, key=lambda line: line["t"]):
@@ -116,8 +116,8 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
     cluster = running_job("set-back")
     for name, lines in HISTORIES.items():
         write_events(events / f"{name}.jsonl", name, lines)
-        for path, found in running_job(name).items():
-            cluster[path] += found if name != "set-back" else []
+        for path, objects in running_job(name).items():
+            cluster[path] += objects if name != "set-back" else []
     with serving(cluster, tmp_path) as config:
         options = ("--events", str(events), "--kubeconfig", str(config))
         listed = {
@@ -141,40 +141,38 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
         assert f" {shown} " in table[name]
         step = "" if row["step"] is None else f", step {row['step']}"
         assert f"useful {shown} % of its time{step}" in causes[name]["blocker"]
-    known = {
+    figures = {
         name: (f"{100 * row['useful_ratio']:.1f}", row["step"]) for name, row in listed.items()
     }
-    assert (known["set-back"], known["elastic"]) == (("27.6", 60), ("87.5", 60))
+    assert (figures["set-back"], figures["elastic"]) == (("27.6", 60), ("87.5", 60))
     assert listed["elastic"]["why"].startswith("8/8 nodes for ") and listed["calm"]["why"] == "none"
-    assert [known[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
+    assert [figures[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
 
 
-def rendered_training_jobs() -> dict[str, tuple[Object, Object]]:
-    """One JobSet whose pods share a run, one Job whose indices train apart: as `render` writes
-    them.
-    """
-    found: dict[str, tuple[Object, Object]] = {}
+def load_training_jobs() -> dict[str, tuple[Object, Object]]:
+    """Returns a JobSet whose pods share a run, and a Job whose indices train apart."""
+    jobs: dict[str, tuple[Object, Object]] = {}
     for body, spec in rendered.jobs("example"):
         if spec["template"]["spec"]["containers"][0]["command"][3:5] == ["train", "run"]:
             apart = spec["template"]["metadata"]["labels"].get(LABEL_RUN_PER_INDEX) == "true"
-            found.setdefault("by index" if apart else "gang", (body, spec))
-    return found
+            jobs.setdefault("by index" if apart else "gang", (body, spec))
+    return jobs
 
 
 @pytest.mark.parametrize("kind", ["gang", "by index"])
 def test_a_rendered_job_is_found_by_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """What its processes write joins what the cluster lists, whether its run bears an index or not."""
-    body, spec = rendered_training_jobs()[kind]
+    """Tests that event lines join the listed job, for a run with an index and for one without."""
+    body, spec = load_training_jobs()[kind]
     name = body["metadata"]["name"]
     variables = {
         key: entry.get("value", "") for key, entry in rendered.variables(spec["template"]).items()
     }
     monkeypatch.setenv(ENV_JOB, variables[ENV_JOB])
     monkeypatch.setenv(ENV_COMPLETION_INDEX, "0")
-    command_of = spec["template"]["spec"]["containers"][0]["command"]
-    run = rendered.option(command_of, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "0")
+    command_words = spec["template"]["spec"]["containers"][0]["command"]
+    run = rendered.option(command_words, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "0")
     write_events(tmp_path / "events.jsonl", run, sample.killed_and_restored(run))
     meta = body["metadata"] | {
         "namespace": "training",

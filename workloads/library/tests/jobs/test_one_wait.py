@@ -90,7 +90,7 @@ def test_explain_and_its_list_show_one_wait(
     monkeypatch.setattr(
         cluster_snapshot,
         "take_snapshot",
-        lambda *asked: replace(take_snapshot(*asked), taken_s=NOW),
+        lambda *request: replace(take_snapshot(*request), taken_s=NOW),
     )
     job = {
         "metadata": META | {"name": "train", "uid": "j"},
@@ -109,7 +109,7 @@ def test_explain_and_its_list_show_one_wait(
         "/apis/kueue.x-k8s.io/v1beta2/workloads": [workload("QuotaReserved", HELD[kind])],
     }
     if kind == "flex queue":
-        asked = {
+        request = {
             "metadata": (
                 META
                 | {
@@ -120,7 +120,7 @@ def test_explain_and_its_list_show_one_wait(
             ),
             "status": {},
         }
-        lists["/apis/autoscaling.x-k8s.io/v1/provisioningrequests"] = [asked]
+        lists["/apis/autoscaling.x-k8s.io/v1/provisioningrequests"] = [request]
     with serving(lists, tmp_path) as kubeconfig:
         api = Api(kubeconfig)
         (row,) = explain.rows(api, platforms.load("example"), prices.load())
@@ -128,9 +128,7 @@ def test_explain_and_its_list_show_one_wait(
     assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
 
 
-def test_the_chart_has_one_line_with_that_wait_and_the_report_shows_it_once_the_job_has_started() -> (
-    None
-):
+def test_chart_and_report_show_one_wait() -> None:
     """Prometheus' own engine asks the chart's query."""
     cluster = Cluster(clock=lambda: NOW)
     cluster.queues.workload("ADDED", workload("QuotaReserved", "False"))
@@ -140,18 +138,18 @@ def test_the_chart_has_one_line_with_that_wait_and_the_report_shows_it_once_the_
     writer = CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=lambda: NOW)
     writer.write(list(cluster.samples(NOW)))
     recorder.minute = 2
-    asked = Alert(
+    alert = Alert(
         name="Charted",
         severity=Severity.INFO,
         why="",
         query=filled(f"{query} == {WAITED_S}", EXAMPLE),
     )
-    (charted,) = firings([asked], recorder)
-    assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(charted.labels)
+    (firing,) = firings([alert], recorder)
+    assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(firing.labels)
     cluster.queues.workload("MODIFIED", workload("Admitted", "True"))
-    found: Capacities = capacities(
+    report_capacities: Capacities = capacities(
         parse(json.dumps(line).encode() for line in cluster.lines(NOW)).events
     )
-    (wait,) = found.queue_waits
+    (wait,) = report_capacities.queue_waits
     assert (wait.kind["queue"], wait.kind["accelerator"], wait.n) == ("spot", "nvidia-l4", 1)
     assert (wait.p50_s, wait.p95_s, wait.longest_s) == (WAITED_S, WAITED_S, WAITED_S)

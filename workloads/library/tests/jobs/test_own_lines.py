@@ -50,13 +50,13 @@ def server() -> Iterator[ForkServer]:
     server.close()
 
 
-def started(
+def start_loop(
     server: ForkServer,
     folder: Path,
     env: dict[str, str],
     stuck_at: int = STEPS,
 ) -> Started:
-    """What it prints goes to `out` in the folder."""
+    """Starts the loop, whose output goes to `out` in the folder."""
     (folder / "loop.py").write_text(LOOP)
     words = [
         sys.executable,
@@ -65,33 +65,35 @@ def started(
         str(STEPS),
         str(stuck_at),
     ]
-    ours = {key: value for key, value in os.environ.items() if key not in (ENV_JOB, ENV_EVENTS)}
+    inherited = {
+        key: value for key, value in os.environ.items() if key not in (ENV_JOB, ENV_EVENTS)
+    }
     with (folder / "out").open("a") as out:
         return server.start(
             words,
-            env=ours | env,
+            env=inherited | env,
             out=out,
             err=out,
             session=True,
         )
 
 
-def written(log: Path, event: str) -> list[dict[str, float]]:
+def list_events(log: Path, event: str) -> list[dict[str, float]]:
     lines = log.read_text().splitlines() if log.exists() else []
-    return [line for each in lines if (line := json.loads(each))["event"] == event]
+    return [line for text in lines if (line := json.loads(text))["event"] == event]
 
 
-def taken(log: Path) -> None:
-    """As the node watcher writes it."""
+def note_eviction(log: Path) -> None:
+    """Writes an eviction as the node watcher does."""
     with EventLog.open(log.with_name("watcher.jsonl"), job=JOB, kind=KIND_TRAINING) as watcher:
         watcher.emit("evict", signal="SIGTERM", target="theirs-0")
 
 
-def steps_of(log: Path) -> float:
-    return max((window["last_step"] for window in written(log, "window")), default=0)
+def newest_step(log: Path) -> float:
+    return max((window["last_step"] for window in list_events(log, "window")), default=0)
 
 
-def test_a_receipt_has_the_useful_time_and_the_lost_steps_of_a_plain_loop(
+def test_receipt_has_useful_time_and_lost_steps_from_a_plain_loop(
     server: ForkServer, tmp_path: Path
 ) -> None:
     log = tmp_path / "events" / "pod.jsonl"
@@ -99,22 +101,24 @@ def test_a_receipt_has_the_useful_time_and_the_lost_steps_of_a_plain_loop(
         ENV_JOB: JOB,
         ENV_EVENTS: str(log),
     }
-    first = started(server, tmp_path, env, stuck_at=SAVED + 50)
-    until("it is past a save", lambda: steps_of(log) > SAVED and written(log, "commit"), 240)
+    first = start_loop(server, tmp_path, env, stuck_at=SAVED + 50)
+    until("it is past a save", lambda: newest_step(log) > SAVED and list_events(log, "commit"), 240)
     first.kill()
     first.wait(60)
-    taken(log)
+    note_eviction(log)
     killed_s = time.time()
-    second = started(server, tmp_path, env)
-    until("it works again", lambda: written(log, "window")[-1]["t"] > killed_s, 240)
+    second = start_loop(server, tmp_path, env)
+    until("it works again", lambda: list_events(log, "window")[-1]["t"] > killed_s, 240)
     second.send_signal(signal.SIGTERM)
     assert second.wait(240) == EXIT_PREEMPTED
-    taken(log)
-    assert started(server, tmp_path, env).wait(240) == EXIT_COMPLETE
-    assert [line["code"] for line in written(log, "exit")] == [EXIT_PREEMPTED, EXIT_COMPLETE]
+    note_eviction(log)
+    assert start_loop(server, tmp_path, env).wait(240) == EXIT_COMPLETE
+    assert [line["code"] for line in list_events(log, "exit")] == [EXIT_PREEMPTED, EXIT_COMPLETE]
     (summary,) = read_job_summaries(log.parent).values()
-    done = sum(window["last_step"] - window["first_step"] + 1 for window in written(log, "window"))
-    assert [line["step"] for line in written(log, "restore")][:2] == [0, SAVED]
+    done = sum(
+        window["last_step"] - window["first_step"] + 1 for window in list_events(log, "window")
+    )
+    assert [line["step"] for line in list_events(log, "restore")][:2] == [0, SAVED]
     assert (summary.job, summary.step) == (JOB, STEPS)
     assert summary.lost == done - STEPS > 0, (
         "each step is in a window, those that the kill lost in two"
@@ -124,10 +128,14 @@ def test_a_receipt_has_the_useful_time_and_the_lost_steps_of_a_plain_loop(
         and len(summary.recoveries) == 2
         and 0.05 < (summary.useful_ratio or 0) < 1
     )
-    made = receipt(job_ledgers(read_folder(log.parent).events), 1.0, 3.0)
-    assert made.evictions == 2 and made.useful_hours > 0 and made.largest_loss_s > 0
+    job_receipt = receipt(job_ledgers(read_folder(log.parent).events), 1.0, 3.0)
+    assert (
+        job_receipt.evictions == 2
+        and job_receipt.useful_hours > 0
+        and job_receipt.largest_loss_s > 0
+    )
 
 
 def test_elsewhere_a_loop_writes_nothing_but_its_own(server: ForkServer, tmp_path: Path) -> None:
-    assert started(server, tmp_path, {}).wait(240) == EXIT_COMPLETE
+    assert start_loop(server, tmp_path, {}).wait(240) == EXIT_COMPLETE
     assert '"event"' not in (tmp_path / "out").read_text()

@@ -15,7 +15,7 @@ PATH = "/apis/batch/v1/namespaces/training/jobs"
 OVER = {"conditions": [{"type": "Complete", "status": "True"}]}
 
 
-def job(name: str, *, run: str = "", image: str = "a", **more: Any) -> Object:
+def job(name: str, *, run: str = "", image: str = "a", **changes: Any) -> Object:
     labels = {"labels": {LABEL_NAME: run}} if run else {}
     spec = {"template": {"spec": {"containers": [{"image": image}]}}}
     return {
@@ -23,31 +23,31 @@ def job(name: str, *, run: str = "", image: str = "a", **more: Any) -> Object:
         "kind": "Job",
         "metadata": {"name": name} | labels,
         "spec": spec,
-    } | more
+    } | changes
 
 
 class Cluster:
-    """Of Jobs: what it holds by path, and what it was asked to delete."""
+    """A cluster of Jobs by path, with the Jobs that it was asked to delete."""
 
     def __init__(self, *live: Object) -> None:
-        self.live = {f"{PATH}/{each['metadata']['name']}": each for each in live}
+        self.live = {f"{PATH}/{body['metadata']['name']}": body for body in live}
         self.ending: list[str] = []
 
     def path_of(self, body: Object) -> str:
         return f"{PATH}/{body['metadata']['name']}"
 
     def find(self, path: str) -> Object | None:
-        found = self.live.get(path)
+        body = self.live.get(path)
         if path in self.ending:
             self.live.pop(path, None)  # its pods are gone by the next question
-        return found
+        return body
 
     def items(self, path: str, labelSelector: str) -> list[Object]:
         run = labelSelector.partition("=")[2]
         return [
-            each
-            for each in self.live.values()
-            if each["metadata"].get("labels", {}).get(LABEL_NAME) == run
+            body
+            for body in self.live.values()
+            if body["metadata"].get("labels", {}).get(LABEL_NAME) == run
         ]
 
     def apply(self, path: str, body: Object, **_: object) -> Object:
@@ -64,7 +64,7 @@ def compare(
     return existing_jobs.compare(cluster, [*documents], replace=replace)
 
 
-def test_what_runs_is_not_sent_again_and_a_changed_file_is_refused_or_replaces_it() -> None:
+def test_running_jobs_are_not_sent_and_changed_files_are_refused() -> None:
     config = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -112,7 +112,7 @@ def test_the_replaced_job_is_gone_before_the_next_starts(monkeypatch: pytest.Mon
 
 
 def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:
-    """As the API server words it."""
+    """Tests with the words of the API server."""
     printed = (
         'PersistentVolume "data-training" is invalid: spec.persistentvolumesource: Forbidden:'
         " spec.persistentvolumesource is immutable after creation"

@@ -7,8 +7,9 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.cost import prices
+from holdfast.jobs.file.file_text import read_documents
 from holdfast.jobs.submit import submission
-from holdfast.jobs.submit.submission import checked, documents_of, only
+from holdfast.jobs.submit.submission import checked, only
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
@@ -24,13 +25,13 @@ def job(pool: Pool, pods: int, selector: dict[str, str] | None = None) -> Object
         "image": "x",
         "resources": {"limits": {"nvidia.com/gpu": "1"}},
     }
-    chosen = {
+    placement = {
         "nodeSelector": pool.selector() if selector is None else selector,
         "tolerations": pool.tolerations(),
     }
     body = {
         "parallelism": pods,
-        "template": {"spec": chosen | {"containers": [container]}},
+        "template": {"spec": placement | {"containers": [container]}},
     }
     return {
         "apiVersion": "batch/v1",
@@ -61,13 +62,13 @@ def test_a_job_costs_its_pods_times_the_most_expensive_machine() -> None:
         )
         return quote.usd if quote else 0.0
 
-    made = submission.plan([job(ENV.pool("spot-a100"), 4)], ENV, TABLE)
-    assert made.purchases[0].pools == ("spot-a100",)
-    assert made.usd_per_hour == pytest.approx(4 * usd("spot-a100"))
+    purchase_plan = submission.plan([job(ENV.pool("spot-a100"), 4)], ENV, TABLE)
+    assert purchase_plan.purchases[0].pools == ("spot-a100",)
+    assert purchase_plan.usd_per_hour == pytest.approx(4 * usd("spot-a100"))
     pool = next(p for p in ENV.pools if p.pool_class == "spot-l4")
-    made = submission.plan([jobset(pool, 2, 3)], ENV, TABLE)
-    assert json.loads(json.dumps(made.as_json()))["schema"] == "holdfast.purchase/2"
-    (bought,) = made.purchases
+    purchase_plan = submission.plan([jobset(pool, 2, 3)], ENV, TABLE)
+    assert json.loads(json.dumps(purchase_plan.as_json()))["schema"] == "holdfast.purchase/2"
+    (bought,) = purchase_plan.purchases
     assert (len(bought.pools), bought.pods, bought.gpus) == (3, 6, 6)
     assert bought.usd_per_hour == pytest.approx(6 * max(map(usd, bought.pools)))
 
@@ -130,7 +131,7 @@ def test_a_manifest_without_a_whole_job_is_bad_input(
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
-        checked(path, documents_of(path))
+        checked(path, read_documents(path))
     assert output in refused.value.lines()
 
 
@@ -162,7 +163,7 @@ def test_one_job_is_taken_with_everything_that_is_no_job(tmp_path: Path) -> None
     assert refused.value.fix == "did you mean b?"
     (tmp_path / "training.yaml").write_text("")
     with pytest.raises(InputError) as refused:
-        documents_of(tmp_path / "trainning.yaml")
+        read_documents(tmp_path / "trainning.yaml")
     assert refused.value.fix == f"did you mean {tmp_path}/training.yaml?"
 
 
@@ -176,6 +177,6 @@ def test_a_flex_job_costs_the_cheapest_machine_that_can_be_made_for_it() -> None
             "memory": "12Gi",
         }
         quote = TABLE.quote(prices.MACHINE_TYPES[machine], ENV.price_region, Capacity.FLEX_START)
-        made = submission.plan([document], ENV, TABLE, 100)
-        assert quote and (made.purchases[0].pools, made.refusals) == ((), [])
-        assert made.usd_per_hour == pytest.approx(3 * quote.usd)
+        purchase_plan = submission.plan([document], ENV, TABLE, 100)
+        assert quote and (purchase_plan.purchases[0].pools, purchase_plan.refusals) == ((), [])
+        assert purchase_plan.usd_per_hour == pytest.approx(3 * quote.usd)

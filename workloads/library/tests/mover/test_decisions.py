@@ -5,9 +5,9 @@ import pytest
 
 from holdfast.mover import mover as mover_module
 from holdfast.mover.mover import Mover
-from holdfast.place import plan, simulate
+from holdfast.place import plan, simulation
 from holdfast.place.plan import Plan, Standing
-from holdfast.place.runs import Paths
+from holdfast.place.simulation_arrays import Paths
 from workloads.library.tests.mover.played import CREATED_S, Played
 
 
@@ -50,7 +50,7 @@ def test_simulator_and_mover_agree_at_every_event(
 
 def replayed(given: Plan, trace: Paths) -> list[Standing]:
     """The moves of one run; each is asked of both before the simulator makes it."""
-    fleet = simulate.Fleet(given.runs(), plan.POLICIES[given.policy].lines(given.runs()), trace)
+    fleet = simulation.Fleet(given.runs(), plan.POLICIES[given.policy].lines(given.runs()), trace)
     cluster = Played(given)
     mover = Mover(cluster)
     sent: list[Standing] = []

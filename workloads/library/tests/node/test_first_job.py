@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from holdfast.clients.api import Api
 from holdfast.commands import app
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from holdfast.jobs.submit import preparation
-from holdfast.jobs.submit.following import Following
-from holdfast.jobs.submit.preparation import Prepared
+from holdfast.jobs.submit import prepared_job
+from holdfast.jobs.submit.follower import Following
+from holdfast.jobs.submit.prepared_job import Prepared
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import reading
 from holdfast.vocabulary.kubernetes import LABEL_NAME
@@ -190,7 +190,7 @@ def written(
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.output
     return smaller(
-        preparation.read_job(YAML(typ="safe").load(path.read_text()), path, reading.read(document))
+        prepared_job.read_job(YAML(typ="safe").load(path.read_text()), path, reading.read(document))
     )
 
 
@@ -217,7 +217,7 @@ def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
             assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
             machines.append(lab.boot(f"{prepared.job.name}-b", pool, gpu=True))
 
-    code = preparation.follow(
+    code = prepared_job.follow(
         lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report
     )
     lab.forget(machines[-1])

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from holdfast.cost import prices
-from holdfast.place import advice, ask, hazard, job, policies, scenarios
-from holdfast.place.belief import Option, World
+from holdfast.place import advice, job, policies, preemption_rate, recommendation, scenarios
 from holdfast.place.job import Job
+from holdfast.place.options import Option, World
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Capacity, Placement
 from workloads.library.tests.place.worlds import A100, A100_80, H100, L4, REGION, by, option, world
 
 
-def picked(asked: Job, there: World, region: str = REGION) -> Option:
-    return ask.choose(asked, advice.options(asked, there, region))
+def recommend(question: Job, beliefs: World, region: str = REGION) -> Option:
+    return recommendation.choose(question, advice.options(question, beliefs, region))
 
 
 @pytest.mark.parametrize(
@@ -33,16 +33,16 @@ def picked(asked: Job, there: World, region: str = REGION) -> Option:
 def test_gpus_become_the_largest_machines_that_fit(
     name: str, gpus: int, machine: str, nodes: int
 ) -> None:
-    asked = Job(
-        accelerator=job.accelerator(name),
+    question = Job(
+        accelerator=job.parse_accelerator(name),
         gpus=gpus,
         hours=1,
     )
-    assert (asked.machine.name, asked.nodes) == (machine, nodes)
+    assert (question.machine.name, question.nodes) == (machine, nodes)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "what"),
+    ("wrong", "problem"),
     [
         ({"hours": 0}, "hours"),
         ({"hours": -1}, "hours"),
@@ -55,8 +55,8 @@ def test_gpus_become_the_largest_machines_that_fit(
         ({"deadline_h": 10.05}, "impossible deadline"),
     ],
 )
-def test_impossible_jobs_are_refused(wrong: dict[str, float], what: str) -> None:
-    with pytest.raises(InputError, match=what):
+def test_impossible_jobs_are_refused(wrong: dict[str, float], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
         Job(
             **{
                 "accelerator": L4,
@@ -68,21 +68,23 @@ def test_impossible_jobs_are_refused(wrong: dict[str, float], what: str) -> None
 
 
 def test_no_option_is_dropped_when_its_price_is_missing() -> None:
-    there = world()
+    full_world = world()
     table = replace(
-        there.prices,
-        skus=tuple(s for s in there.prices.skus if s.capacity is not Capacity.ON_DEMAND),
+        full_world.prices,
+        skus=tuple(sku for sku in full_world.prices.skus if sku.capacity is not Capacity.ON_DEMAND),
     )
     options = by(
-        advice.options(Job(accelerator=A100, gpus=1, hours=5), replace(there, prices=table), REGION)
+        advice.options(
+            Job(accelerator=A100, gpus=1, hours=5), replace(full_world, prices=table), REGION
+        )
     )
     assert set(options) == set(Placement)
     for placement in (Placement.ON_DEMAND, Placement.HYBRID):
         assert "no on-demand price of a2-highgpu-1g in us-central1" in options[placement].refused
     assert not options[Placement.SPOT].refused
-    empty = replace(table, skus=tuple(s for s in table.skus if s.part == prices.GPU))
+    empty = replace(table, skus=tuple(sku for sku in table.skus if sku.part == prices.GPU))
     with pytest.raises(Unjudged, match="no spot price"):
-        picked(Job(accelerator=A100, gpus=1, hours=5), replace(there, prices=empty))
+        recommend(Job(accelerator=A100, gpus=1, hours=5), replace(full_world, prices=empty))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,8 @@ def test_no_option_is_dropped_when_its_price_is_missing() -> None:
 def test_the_cheapest_capacity_depends_on_gpu_and_churn(
     accelerator: str, churn: float, placement: Placement
 ) -> None:
-    asked = Job(accelerator=accelerator, gpus=1, hours=100)
-    assert picked(asked, world(churn, spot_wait_h=0.02)).placement is placement
+    question = Job(accelerator=accelerator, gpus=1, hours=100)
+    assert recommend(question, world(churn, spot_wait_h=0.02)).placement is placement
 
 
 SPOT = Placement.SPOT
@@ -139,7 +141,9 @@ def test_the_cheapest_that_keeps_the_deadline_is_taken(
     deadline_h: float, rows: list[Option], taken: Placement
 ) -> None:
     assert (
-        ask.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=deadline_h), rows).placement
+        recommendation.choose(
+            Job(accelerator=L4, gpus=1, hours=40, deadline_h=deadline_h), rows
+        ).placement
         is taken
     )
 
@@ -147,66 +151,66 @@ def test_the_cheapest_that_keeps_the_deadline_is_taken(
 def test_where_no_row_keeps_the_deadline_each_says_why() -> None:
     rows = [LATE_AT_WORST[0], replace(LATE_AT_WORST[1], refused="not sold")]
     with pytest.raises(Unjudged, match=r"50% late in the worst scenario.*not sold"):
-        ask.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=72), rows)
+        recommendation.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=72), rows)
 
 
 def test_a_tight_deadline_takes_what_is_never_late() -> None:
-    asked = Job(accelerator=L4, gpus=1, hours=40, deadline_h=42)
-    options = by(advice.options(asked, world(0.3), REGION))
+    question = Job(accelerator=L4, gpus=1, hours=40, deadline_h=42)
+    options = by(advice.options(question, world(0.3), REGION))
     assert options[Placement.SPOT].late > 0.3 and options[Placement.HYBRID].late == 0.0
-    assert picked(asked, world(0.3)).placement is Placement.HYBRID
+    assert recommend(question, world(0.3)).placement is Placement.HYBRID
 
 
 def test_a_queue_with_a_way_out_is_never_late() -> None:
-    asked = Job(accelerator=H100, gpus=8, hours=100, deadline_h=104)
-    options = advice.options(asked, world(0.5), REGION)
+    question = Job(accelerator=H100, gpus=8, hours=100, deadline_h=104)
+    options = advice.options(question, world(0.5), REGION)
     plain, safe = (o for o in options if o.placement is Placement.FLEX_START)
     assert plain.late > 0.02 and safe.late == 0.0
     assert plain.mean_usd < safe.mean_usd < by(options)[Placement.ON_DEMAND].mean_usd
-    assert ask.choose(asked, options) is safe
+    assert recommendation.choose(question, options) is safe
 
 
 def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
-    asked = Job(
+    question = Job(
         accelerator=A100,
         gpus=1,
         hours=60,
         checkpoint_h=math.inf,
     )
-    assert picked(asked, world(0.1)).placement is Placement.FLEX_START
-    longer = replace(asked, hours=300)
+    assert recommend(question, world(0.1)).placement is Placement.FLEX_START
+    longer = replace(question, hours=300)
     options = by(advice.options(longer, world(0.1), REGION))
     assert "longer than the 168 h" in options[Placement.FLEX_START].refused
-    assert picked(longer, world(0.1)).placement is Placement.ON_DEMAND
+    assert recommend(longer, world(0.1)).placement is Placement.ON_DEMAND
 
 
-def test_a_batch_takes_the_machine_with_the_least_host_for_a_gpu_and_hardly_notices_churn() -> None:
+def test_batch_takes_the_least_host_per_gpu_and_hardly_notices_churn() -> None:
     offered = frozenset({"g2-standard-32", "g2-standard-24"})
-    asked = Job(accelerator=L4, gpus=4, hours=50, batch=True)
-    assert replace(asked, gpus=8, offered=offered).machine.name == "g2-standard-24"
+    question = Job(accelerator=L4, gpus=4, hours=50, batch=True)
+    assert replace(question, gpus=8, offered=offered).machine.name == "g2-standard-24"
     calm, rough = (
-        by(advice.options(asked, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3)
+        by(advice.options(question, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3)
     )
     assert rough < 1.06 * calm
 
 
-def test_a_gang_is_stopped_by_each_group_of_its_nodes_and_survivors_are_billed() -> None:
-    one, eight = (Job(accelerator=H100, gpus=8 * n, hours=20) for n in (1, 8))
-    there = world(0.05, spot_wait_h=0.3)
-    alone, gang = (by(advice.options(j, there, REGION))[Placement.SPOT] for j in (one, eight))
+def test_gang_stops_with_each_node_group_and_pays_survivors() -> None:
+    single_node, eight_nodes = (Job(accelerator=H100, gpus=8 * n, hours=20) for n in (1, 8))
+    beliefs = world(0.05, spot_wait_h=0.3)
+    alone, gang = (
+        by(advice.options(j, beliefs, REGION))[Placement.SPOT] for j in (single_node, eight_nodes)
+    )
     assert (
         gang.usual.evictions > 3 * alone.usual.evictions
         and gang.mean_usd / 8 > 1.1 * alone.mean_usd
     )
     # In a queue each node works for itself.
-    queue = by(advice.options(replace(eight, batch=True), there, REGION))[Placement.SPOT]
+    queue = by(advice.options(replace(eight_nodes, batch=True), beliefs, REGION))[Placement.SPOT]
     assert queue.usual.evictions < 0.5 * gang.usual.evictions
 
 
-def test_nodes_are_lost_in_groups_of_about_the_square_root_and_in_the_record_no_more_often() -> (
-    None
-):
-    """Per hour in which the gang could start; single nodes of the same zones give the scale."""
+def test_loss_groups_are_no_rarer_than_in_the_record() -> None:
+    """Compares losses per hour in which the gang could start with those of single nodes."""
     groups = {
         nodes: advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1))
         for nodes in range(1, 65)
@@ -228,23 +232,23 @@ def test_nodes_are_lost_in_groups_of_about_the_square_root_and_in_the_record_no_
         assert 0.5 < rate(nodes) / rate(1) / groups[nodes] <= 1.0
 
 
-def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
-    asked = Job(accelerator=A100, gpus=1, hours=100)
+def test_spread_includes_the_churn_uncertainty() -> None:
+    question = Job(accelerator=A100, gpus=1, hours=100)
     sure = world(0.1)
-    unsure = replace(world(), churn=hazard.prior(A100))
-    usd = [by(advice.options(asked, w, REGION))[Placement.SPOT].usual.usd for w in (sure, unsure)]
-    spread = [np.ptp(np.percentile(each, [5, 95])) for each in usd]
+    unsure = replace(world(), churn=preemption_rate.prior(A100))
+    usd = [
+        by(advice.options(question, w, REGION))[Placement.SPOT].usual.usd for w in (sure, unsure)
+    ]
+    spread = [np.ptp(np.percentile(costs, [5, 95])) for costs in usd]
     assert spread[1] > 1.3 * spread[0]
 
 
-ASKED = Job(accelerator=A100_80, gpus=1, hours=10)
-BELIEVED = ask.world_of(ASKED, "0.05")
+QUESTION = Job(accelerator=A100_80, gpus=1, hours=10)
+BELIEFS = recommendation.make_world(QUESTION, "0.05")
 CHEAPEST = "us-east5"
 
 
-def test_a_job_goes_to_the_cheapest_of_the_regions_that_are_allowed_for_its_data_and_the_others_are_named() -> (
-    None
-):
+def test_answer_takes_the_cheapest_allowed_region_and_names_others() -> None:
     several = {"us-central1, EUROPE": ("us-central1", "europe-")}
     allowed = {
         "": "",
@@ -252,66 +256,70 @@ def test_a_job_goes_to_the_cheapest_of_the_regions_that_are_allowed_for_its_data
         "us-central1": "us-central1",
     } | several
     for region, beginnings in allowed.items():
-        found = ask.answer(ASKED, BELIEVED, region)
-        usd = [each.usd for each in found.elsewhere]
-        known = {name for name in prices.load().regions(A100_80) if name.startswith(beginnings)}
+        answer = recommendation.answer(QUESTION, BELIEFS, region)
+        usd = [estimate.usd for estimate in answer.elsewhere]
+        priced_regions = {
+            name for name in prices.load().regions(A100_80) if name.startswith(beginnings)
+        }
         assert {
-            found.region,
-            *(each.region for each in found.elsewhere),
-        } == known and usd == sorted(usd)
-        assert (found.region == CHEAPEST) is (region == "")
+            answer.region,
+            *(estimate.region for estimate in answer.elsewhere),
+        } == priced_regions and usd == sorted(usd)
+        assert (answer.region == CHEAPEST) is (region == "")
 
 
 @pytest.mark.parametrize("region", ["mars-north1", "us-east", "europe,,us", "u"])
 def test_no_such_region_gets_those_that_have_prices(region: str) -> None:
     with pytest.raises(InputError, match="--region") as refused:
-        ask.answer(Job(accelerator=A100, gpus=1, hours=1), BELIEVED, region)
+        recommendation.answer(Job(accelerator=A100, gpus=1, hours=1), BELIEFS, region)
     assert "europe-west4, me-west1, us-central1" in refused.value.allowed
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 6, 9, 16])
 def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int) -> None:
-    asked = Job(
+    question = Job(
         accelerator=A100,
         gpus=8 * nodes,
         hours=40,
         sharded=nodes,
     )
-    lost = [*combinations(range(nodes), nodes // advice.groups(asked))]
-    both = sum(any((one + 1) % nodes in each for one in each) for each in lost) / len(lost)
-    assert advice.neighbours_lost(asked) == pytest.approx(both)
-    kept_h, held_h = advice.kept(asked, 0.1)
-    upload_h, _ = advice.kept(replace(asked, sharded=0), 0.1)
-    assert kept_h == pytest.approx(both * upload_h + (1 - both) * 50 / 3600)
-    assert held_h / kept_h == pytest.approx(0.02 + asked.checkpoint_h / upload_h)
+    groups = [*combinations(range(nodes), nodes // advice.groups(question))]
+    share = sum(any((node + 1) % nodes in group for node in group) for group in groups) / len(
+        groups
+    )
+    assert advice.neighbours_lost(question) == pytest.approx(share)
+    interval_h, block_h = advice.committed_interval(question, 0.1)
+    upload_h, _ = advice.committed_interval(replace(question, sharded=0), 0.1)
+    assert interval_h == pytest.approx(share * upload_h + (1 - share) * 50 / 3600)
+    assert block_h / interval_h == pytest.approx(0.02 + question.checkpoint_h / upload_h)
 
 
 def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = Job(accelerator=H100, gpus=32, hours=150)
-    there = world(0.2)
-    short = advice.on_spot(asked, there, "us-east4", policies.WAIT)[0]
+    question = Job(accelerator=H100, gpus=32, hours=150)
+    beliefs = world(0.2)
+    short = advice.on_spot(question, beliefs, "us-east4", policies.WAIT)[0]
     monkeypatch.setattr(advice, "MAX_LIVES", 100_000)
-    whole = advice.on_spot(asked, there, "us-east4", policies.WAIT)[0]
+    whole = advice.on_spot(question, beliefs, "us-east4", policies.WAIT)[0]
     assert short.mean_usd == pytest.approx(whole.mean_usd, rel=0.05)
     assert short.usual.evictions == pytest.approx(whole.usual.evictions, rel=0.08)
     assert short.finish_at(50) == pytest.approx(whole.finish_at(50), rel=0.05)
 
 
-def test_what_spot_cannot_finish_is_refused_and_a_year_is_priced_on_one_machine_and_on_a_gang_of_hundreds() -> (
-    None
-):
+def test_endless_spot_runs_are_refused_and_a_year_is_priced() -> None:
     endless = Job(accelerator=L4, gpus=1, hours=50, restart_h=2.0)
     assert (
         "over 4 machine-hours"
         in advice.on_spot(endless, world(5.0), REGION, policies.WAIT)[0].refused
     )
     year = Job(accelerator=A100_80, gpus=8, hours=8_760)
-    chosen = ask.choose(year, advice.options(year, ask.world_of(year), CHEAPEST))
-    assert chosen.placement is Placement.SPOT and chosen.mean_usd == pytest.approx(
+    recommended = recommendation.choose(
+        year, advice.options(year, recommendation.make_world(year), CHEAPEST)
+    )
+    assert recommended.placement is Placement.SPOT and recommended.mean_usd == pytest.approx(
         120_771, rel=0.03
     )
     gang = replace(year, gpus=512)
-    spot = advice.on_spot(gang, ask.world_of(gang), CHEAPEST, policies.WAIT)[0]
+    spot = advice.on_spot(gang, recommendation.make_world(gang), CHEAPEST, policies.WAIT)[0]
     assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000

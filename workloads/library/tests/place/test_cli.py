@@ -13,7 +13,7 @@ from holdfast.commands import app
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.place.job import accelerator
+from holdfast.place.job import parse_accelerator
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Placement
 from tests import platforms
@@ -29,7 +29,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def asked(*arguments: str) -> dict[str, Any]:
+def place_json(*arguments: str) -> dict[str, Any]:
     return json.loads(run("place", *arguments, "--json")[1])
 
 
@@ -37,10 +37,10 @@ DATED = ("--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h")
 
 
 def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> None:
-    body = asked(*DATED, "--checkpoint", "30s", "--region", REGION)
+    body = place_json(*DATED, "--checkpoint", "30s", "--region", REGION)
     assert body["schema"] == "holdfast.place/3"
     assert {o["placement"] for o in body["options"]} == {p.value for p in Placement}
-    names = [each["name"] for each in body["scenarios"]]
+    names = [scenario["name"] for scenario in body["scenarios"]]
     assert names == ["Spot comes back at once", MIDDLE, "as in the record's worst week"]
     for option in body["options"]:
         assert list(option["scenarios"]) == names
@@ -54,7 +54,7 @@ def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> N
     assert body["break_even"]["churn_per_hour"] == pytest.approx(0.0725, abs=0.002)
 
 
-def test_the_answer_is_the_table_the_choice_and_what_it_rests_on_in_at_most_25_lines() -> None:
+def test_answer_has_table_choice_and_basis_in_25_lines() -> None:
     place = get_command(app).commands["place"]  # pyright: ignore[reportAttributeAccessIssue]
     assert len(place.params) <= 12
     for arguments in (
@@ -79,32 +79,35 @@ def test_the_answer_is_the_table_the_choice_and_what_it_rests_on_in_at_most_25_l
     assert "$0." in out and "$0," not in out, "small sums are not rounded to nothing"
 
 
-def test_what_is_not_sold_on_demand_is_offered_as_spot_or_from_the_queue_and_only_whole() -> None:
+def test_gpus_without_on_demand_are_offered_as_whole_machines() -> None:
     for gpu in ("h200", "b200"):
-        body = asked("--gpu", gpu, "--gpus", "16", "--hours", "40", "--region", REGION)
+        body = place_json("--gpu", gpu, "--gpus", "16", "--hours", "40", "--region", REGION)
         priced = {option["placement"] for option in body["options"] if option.get("usd_per_hour")}
         assert priced == {"spot", "flex-start"} and body["nodes"] == 2
         with pytest.raises(InputError) as refused:
             run("place", "--gpu", gpu, "--gpus", "3", "--hours", "4", "--region", REGION)
         assert refused.value.allowed == "multiples of 8"
-    body = asked("--gpu", "h100", "--hours", "10", "--deadline", "60h", "--region", REGION)
+    body = place_json("--gpu", "h100", "--hours", "10", "--deadline", "60h", "--region", REGION)
     reasons = {}
     for o in body["options"]:
         if o["placement"] in ("on-demand", "hybrid"):
             reasons[o["how"]] = o["refused"]
     assert reasons.keys() >= {"on-demand only", "Spot, on-demand in time"}
-    assert all("a3-highgpu-1g is not sold on demand" in str(why) for why in reasons.values())
+    assert all("a3-highgpu-1g is not sold on demand" in str(reason) for reason in reasons.values())
 
 
 def test_what_the_user_knows_replaces_what_is_assumed(tmp_path: Path) -> None:
     job = ("--gpu", "l4", "--hours", "40", "--region", REGION)
-    known = asked(*job, "--churn", "0.25", "--spot-wait", "2h")
-    assert known["churn"] == {
+    answer = place_json(*job, "--churn", "0.25", "--spot-wait", "2h")
+    assert answer["churn"] == {
         "per_hour": pytest.approx(0.25),
         "basis": "as given",
     }
-    assert [each["name"] for each in known["scenarios"]] == ["Spot comes back at once", "as stated"]
-    spot = next(o for o in known["options"] if o["placement"] == "spot")["scenarios"]
+    assert [scenario["name"] for scenario in answer["scenarios"]] == [
+        "Spot comes back at once",
+        "as stated",
+    ]
+    spot = next(o for o in answer["options"] if o["placement"] == "spot")["scenarios"]
     waited = (
         spot["as stated"]["finish_hours"]["p50"]
         - spot["Spot comes back at once"]["finish_hours"]["p50"]
@@ -124,7 +127,7 @@ def test_what_the_user_knows_replaces_what_is_assumed(tmp_path: Path) -> None:
             }
         )
     )
-    measured = asked(*job, "--churn", str(path))["churn"]
+    measured = place_json(*job, "--churn", str(path))["churn"]
     assert measured["per_hour"] == pytest.approx(52 / 540)
     assert measured["basis"].startswith("50 evictions in 500 h measured here")
 
@@ -159,7 +162,7 @@ def test_place_names_what_is_wrong_and_how_to_write_it(arguments: str) -> None:
         run("place", "--gpu", "l4", *arguments.split())
 
 
-def test_a_batch_takes_the_machine_of_the_platforms_pool_not_the_largest() -> None:
+def test_batch_takes_the_pool_machine_and_not_the_largest() -> None:
     arguments = (
         "--gpu",
         "l4",
@@ -172,14 +175,14 @@ def test_a_batch_takes_the_machine_of_the_platforms_pool_not_the_largest() -> No
         "--region",
         REGION,
     )
-    body = asked(*arguments)
+    body = place_json(*arguments)
     assert (body["machine"], body["nodes"], body["checkpoint_seconds"]) == (
         "g2-standard-8",
         8,
         None,
     )
-    there = asked(*arguments[:-2], "--platform", str(platforms.file("example")))
-    assert (there["machine"], there["region"]) == ("g2-standard-8", REGION), (
+    local_answer = place_json(*arguments[:-2], "--platform", str(platforms.file("example")))
+    assert (local_answer["machine"], local_answer["region"]) == ("g2-standard-8", REGION), (
         "a platform is answered where it is"
     )
 
@@ -188,13 +191,15 @@ def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
     arguments = (*DATED, "--region", "europe-west4")
     out = run("place", *arguments)[1]
     assert "the mover carries this out" in out and "on time if on-demand is granted" in out
-    body = asked(*arguments)
+    body = place_json(*arguments)
     assert body["chosen"] == {
         "placement": "hybrid",
         "how": "Spot, on-demand in time",
         "needs_mover": True,
     }
-    assert not asked("--gpu", "l4", "--hours", "10", "--region", REGION)["chosen"]["needs_mover"]
+    assert not place_json("--gpu", "l4", "--hours", "10", "--region", REGION)["chosen"][
+        "needs_mover"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -216,10 +221,10 @@ def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
     ],
 )
 def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
-    assert accelerator(typed) == meant
+    assert parse_accelerator(typed) == meant
 
 
-MINE = OwnJob(
+JOB = OwnJob(
     name="mine",
     environment="example",
     image="trainer",
@@ -230,17 +235,17 @@ MINE = OwnJob(
 )
 
 
-def of_file(folder: Path, *words: str, **changes: Any) -> tuple[str, ...]:
-    """The question of a job file as new-job writes it."""
+def write_question(folder: Path, *words: str, **changes: Any) -> tuple[str, ...]:
+    """Writes a job file as new-job does, and returns the options of `place`."""
     file = folder / "mine.yaml"
-    file.write_text(file_text.dump(replace(MINE, **changes)))
+    file.write_text(file_text.dump(replace(JOB, **changes)))
     return ("--job", str(file), *words)
 
 
 def test_a_job_file_is_the_whole_question(tmp_path: Path) -> None:
     platforms.written(platforms.load("example"), tmp_path)
-    rigid = asked(
-        *of_file(
+    rigid = place_json(
+        *write_question(
             tmp_path,
             gpus="1xa100",
             nodes=2,
@@ -253,12 +258,12 @@ def test_a_job_file_is_the_whole_question(tmp_path: Path) -> None:
         2,
     )
     assert "Spot, on-demand in time" in {option["how"] for option in rigid["options"]}
-    elastic = asked(*of_file(tmp_path, gpus="1xa100", nodes="4..8"))
+    elastic = place_json(*write_question(tmp_path, gpus="1xa100", nodes="4..8"))
     assert elastic["nodes"] == 8
     assert "elastic 4..8, wait for Spot" in {option["how"] for option in elastic["options"]}
 
 
-def test_a_loss_of_a_sharded_gang_costs_the_steps_since_a_copy_and_not_an_upload_interval(
+def test_sharded_gang_loses_only_the_steps_since_a_copy(
     tmp_path: Path,
 ) -> None:
     at_once: dict[str, float] = {}
@@ -267,11 +272,11 @@ def test_a_loss_of_a_sharded_gang_costs_the_steps_since_a_copy_and_not_an_upload
         ("sharded", {"sharded": True}),
         ("uncopied", {"sharded": True, "copies": 0}),
     ):
-        body = asked(*of_file(tmp_path, "--churn", "0.5", **changes))
+        body = place_json(*write_question(tmp_path, "--churn", "0.5", **changes))
         waits = next(option for option in body["options"] if option["placement"] == "spot")
         at_once[name] = next(iter(waits["scenarios"].values()))["usd"]["mean"]
     assert at_once["sharded"] < at_once["rigid"] == at_once["uncopied"]
-    shown = run("place", *of_file(tmp_path, sharded=True))[1].replace("\n", " ")
+    shown = run("place", *write_question(tmp_path, sharded=True))[1].replace("\n", " ")
     assert (
         "copies in memory every 50 s, which is what a loss costs, apart from the 29% that take two"
         in shown
@@ -279,7 +284,7 @@ def test_a_loss_of_a_sharded_gang_costs_the_steps_since_a_copy_and_not_an_upload
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "what"),
+    ("old", "new", "problem"),
     [
         ("schema: holdfast.job/1", "schema: holdfast.job/2", "schema"),
         ("schema: holdfast.job/1", "kind: Job", "no job file"),
@@ -292,11 +297,11 @@ def test_a_loss_of_a_sharded_gang_costs_the_steps_since_a_copy_and_not_an_upload
     ],
 )
 def test_a_job_file_that_is_no_question_is_refused_by_its_field(
-    tmp_path: Path, old: str, new: str, what: str
+    tmp_path: Path, old: str, new: str, problem: str
 ) -> None:
     platforms.written(platforms.load("example"), tmp_path)
-    words = of_file(tmp_path, gpus="1xl4", nodes=1)
+    words = write_question(tmp_path, gpus="1xl4", nodes=1)
     file = Path(words[1])
     file.write_text(file.read_text().replace(old, new, 1))
-    with pytest.raises(InputError, match=what):
+    with pytest.raises(InputError, match=problem):
         run("place", *words)

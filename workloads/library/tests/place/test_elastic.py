@@ -1,6 +1,4 @@
-"""Elastic gangs under the simulator: closed forms, recorded clusters, deadlines, and what `place`
-makes of a range.
-"""
+"""Tests elastic gangs: closed forms, recorded clusters, deadlines, and the answer to a range."""
 
 import json
 import math
@@ -10,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.place import advice, ask, elastic, hazard
+from holdfast.place import advice, elastic, preemption_rate, recommendation
 from holdfast.place.elastic import Counts, Gang
 from holdfast.place.job import Job
 from holdfast.support.errors import InputError
@@ -18,7 +16,7 @@ from holdfast.vocabulary.capacity import Placement
 from workloads.library.tests.bench.placements import gangs as placement_gangs
 
 RECORDED = Path(__file__).with_name("recorded")
-ASKED = Job(
+QUESTION = Job(
     accelerator="nvidia-tesla-a100",
     gpus=8,
     min_nodes=4,
@@ -28,17 +26,17 @@ ASKED = Job(
 
 
 def counts(*spells: tuple[float, int]) -> Counts:
-    """Nodes for so many hours each; the last for good."""
+    """Returns the number of nodes in spells of hours; the last one has no end."""
     edges = np.cumsum([hours for hours, _ in spells])[None, :-1]
     return Counts(edges_h=edges, count=np.array([[count for _, count in spells]]))
 
 
 def test_the_simulator_keeps_to_the_closed_forms_within_two_percent() -> None:
     apart = [placement_gangs.apart(8, 0.1, together, 0.25) for together in (1, 2)]
-    assert all(abs(each) < 0.02 for each in (*apart, placement_gangs.rigid_apart(8, 0.1, 0.25)))
+    assert all(abs(error) < 0.02 for error in (*apart, placement_gangs.rigid_apart(8, 0.1, 0.25)))
 
 
-def test_a_gang_short_of_a_node_goes_on_with_its_share_and_pays_for_those_that_are_there() -> None:
+def test_gang_with_missing_nodes_works_and_pays_in_proportion() -> None:
     gang = Gang(
         nodes=8,
         least=4,
@@ -47,12 +45,12 @@ def test_a_gang_short_of_a_node_goes_on_with_its_share_and_pays_for_those_that_a
         shrink_h=0.0,
         grow_h=0.0,
     )
-    there = counts((2, 8), (4, 6), (math.inf, 8))
-    found = elastic.simulate(gang, there, work_h=8.0, spot_usd=8.0)
+    available = counts((2, 8), (4, 6), (math.inf, 8))
+    outcome = elastic.simulate(gang, available, work_h=8.0, spot_usd=8.0)
     # 2 h of work, then 4 h at three quarters, then 3 h: 9 h, of which 4 were billed for 6 nodes.
-    assert found.finish_h[0] == pytest.approx(9.0)
-    assert found.usd[0] == pytest.approx(2 * 8 + 4 * 6 + 3 * 8)
-    assert found.evictions[0] == 1
+    assert outcome.finish_h[0] == pytest.approx(9.0)
+    assert outcome.usd[0] == pytest.approx(2 * 8 + 4 * 6 + 3 * 8)
+    assert outcome.evictions[0] == 1
 
 
 def test_below_the_least_it_stops_holds_for_a_minute_and_starts_again() -> None:
@@ -65,7 +63,7 @@ def test_below_the_least_it_stops_holds_for_a_minute_and_starts_again() -> None:
         shrink_h=0.0,
         grow_h=0.0,
     )
-    found = elastic.simulate(
+    outcome = elastic.simulate(
         gang,
         counts((2.5, 4), (3.0, 1), (math.inf, 4)),
         work_h=4.0,
@@ -73,58 +71,62 @@ def test_below_the_least_it_stops_holds_for_a_minute_and_starts_again() -> None:
     )
     # 2 h of work less half an interval; 3 h of nothing, of which one node is billed for a minute;
     # 0.5 h and 2.1 h.
-    assert found.finish_h[0] == pytest.approx(2.5 + 3.0 + 0.5 + 2.1)
-    assert found.usd[0] == pytest.approx(2.5 * 4 + 1 / 60 + 2.6 * 4)
+    assert outcome.finish_h[0] == pytest.approx(2.5 + 3.0 + 0.5 + 2.1)
+    assert outcome.usd[0] == pytest.approx(2.5 * 4 + 1 / 60 + 2.6 * 4)
 
 
-def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_so_the_larger_it_is() -> (
-    None
-):
+def test_elastic_gang_saves_more_the_larger_it_is() -> None:
     saved: list[float] = []
     for nodes in (2, 8, 32):
         job = replace(
-            ASKED,
+            QUESTION,
             hours=10,
             gpus=nodes,
             min_nodes=nodes // 2,
             max_nodes=nodes,
         )
-        rows = {o.policy: o for o in advice.options(job, ask.world_of(job), "us-central1")}
-        rigid = rows["wait for Spot"]
-        ours = rows[f"elastic {nodes // 2}..{nodes}, wait for Spot"]
-        assert ours.finish_at(50) <= rigid.finish_at(50)
-        saved.append(1 - ours.mean_usd / rigid.mean_usd)
+        rows = {
+            o.policy: o for o in advice.options(job, recommendation.make_world(job), "us-central1")
+        }
+        rigid_option = rows["wait for Spot"]
+        elastic_option = rows[f"elastic {nodes // 2}..{nodes}, wait for Spot"]
+        assert elastic_option.finish_at(50) <= rigid_option.finish_at(50)
+        saved.append(1 - elastic_option.mean_usd / rigid_option.mean_usd)
     assert saved == sorted(saved) and saved[0] > 0
 
 
 def test_a_year_is_priced_as_well_as_a_day() -> None:
     day, year = (
-        advice.options(replace(ASKED, hours=hours), ask.world_of(ASKED), "us-central1")[-1].mean_usd
+        advice.options(
+            replace(QUESTION, hours=hours), recommendation.make_world(QUESTION), "us-central1"
+        )[-1].mean_usd
         / hours
         for hours in (48, 8760)
     )
     assert year == pytest.approx(day, rel=0.1)
 
 
-def test_the_churn_believed_of_an_a100_is_that_of_the_public_record() -> None:
+def test_prior_churn_matches_the_public_a100_record() -> None:
     data = np.array(json.loads((RECORDED / "gcp-a100-us-east1-b.json").read_text())["data"])
     per_hour = np.maximum(-np.diff(data), 0).sum() / (data.sum() / 60)
-    assert hazard.prior("nvidia-tesla-a100").per_hour == pytest.approx(per_hour, rel=0.02)
+    assert preemption_rate.prior("nvidia-tesla-a100").per_hour == pytest.approx(per_hour, rel=0.02)
 
 
-def test_an_elastic_gang_is_taken_where_it_is_cheapest_and_not_for_a_deadline_that_the_worst_week_breaks() -> (
-    None
-):
-    answer = ask.answer(ASKED, ask.world_of(ASKED, "0.02"), "me-west1")
-    assert (answer.chosen.policy, answer.chosen.placement) == (
+def test_elastic_gang_is_recommended_unless_it_may_miss_the_deadline() -> None:
+    answer = recommendation.answer(
+        QUESTION, recommendation.make_world(QUESTION, "0.02"), "me-west1"
+    )
+    assert (answer.recommended.policy, answer.recommended.placement) == (
         "elastic 4..8, wait for Spot",
         Placement.SPOT,
     )
     assert answer.flip is None and "the gang is elastic" in answer.reason
-    dated = replace(ASKED, deadline_h=45)
-    rows = ask.answer(dated, ask.world_of(ASKED), "us-central1").options
-    row = next(each for each in rows if each.policy == answer.chosen.policy)
-    assert row.late > 0.5 > row.cases[0].late and row not in ask.keeping(dated, rows)
+    dated = replace(QUESTION, deadline_h=45)
+    rows = recommendation.answer(dated, recommendation.make_world(QUESTION), "us-central1").options
+    row = next(option for option in rows if option.policy == answer.recommended.policy)
+    assert row.late > 0.5 > row.cases[0].late and row not in recommendation.select_in_time(
+        dated, rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,4 +140,4 @@ def test_an_elastic_gang_is_taken_where_it_is_cheapest_and_not_for_a_deadline_th
 )
 def test_what_cannot_be_elastic_is_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="nodes"):
-        replace(ASKED, **wrong)  # pyright: ignore[reportArgumentType]
+        replace(QUESTION, **wrong)  # pyright: ignore[reportArgumentType]

@@ -17,20 +17,18 @@ ALL_WORKLOADS = [
         kind=kind,
         resumable=resumable,
         nodes=nodes,
-        elastic=how == "elastic",
-        sharded=how == "sharded",
+        elastic=gang_kind == "elastic",
+        sharded=gang_kind == "sharded",
         deadline=deadline,
         beyond_flex=beyond,
     )
-    for kind, resumable, (nodes, how), deadline, beyond in product(
+    for kind, resumable, (nodes, gang_kind), deadline, beyond in product(
         Kind, (True, False), GANGS, Deadline, (True, False)
     )
 ]
 
 
-def test_every_workload_reaches_a_rule_and_what_cannot_resume_or_has_a_deadline_is_not_left_to_spot_alone() -> (
-    None
-):
+def test_every_workload_matches_a_rule_and_risky_ones_avoid_spot() -> None:
     assert (
         {decide(workload).id for workload in ALL_WORKLOADS}
         == {rule.id for rule in RULES}
@@ -42,8 +40,8 @@ def test_every_workload_reaches_a_rule_and_what_cannot_resume_or_has_a_deadline_
     dated = [w for w in ALL_WORKLOADS if w.deadline is not Deadline.NONE]
     assert {decide(w).placement for w in dated} == {Placement.ON_DEMAND, Placement.HYBRID}
     # A deadline is tight when its slack is below the limit.
-    given = [Deadline.of(10, hours) for hours in (10.9, 11.0, float("inf"))]
-    assert given == [Deadline.TIGHT, Deadline.LOOSE, Deadline.NONE]
+    deadlines = [Deadline.of(10, hours) for hours in (10.9, 11.0, float("inf"))]
+    assert deadlines == [Deadline.TIGHT, Deadline.LOOSE, Deadline.NONE]
 
 
 SPOT = Placement.SPOT
@@ -53,7 +51,7 @@ MIX = Placement.HYBRID
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "placement"),
+    ("kind", "traits", "placement"),
     [
         ("platform", {}, DEMAND),
         ("serving", {}, MIX),
@@ -77,8 +75,8 @@ MIX = Placement.HYBRID
         ("batch", {"deadline": Deadline.TIGHT}, DEMAND),
     ],
 )
-def test_the_matrix_answers(kind: str, more: dict[str, Any], placement: Placement) -> None:
-    assert decide(Workload(kind=Kind(kind), **more)).placement is placement
+def test_the_matrix_answers(kind: str, traits: dict[str, Any], placement: Placement) -> None:
+    assert decide(Workload(kind=Kind(kind), **traits)).placement is placement
 
 
 def test_the_page_shows_the_matrix() -> None:
@@ -97,31 +95,33 @@ WORKLOADS = {"Job", "JobSet", "Deployment", "StatefulSet", "CronJob"}
 PLACED = {rule.id: rule.placement for rule in RULES}
 
 
-def under(node: Any, key: str) -> list[Any]:
-    """All values of the key in the object and in its pod templates."""
+def find_values(node: Any, key: str) -> list[Any]:
+    """Returns all values of the key in the object and in its pod templates."""
+    values: list[Any] = []
     if isinstance(node, dict):
-        return ([node[key]] if key in node else []) + [
-            found for value in node.values() for found in under(value, key)
-        ]
+        if key in node:
+            values.append(node[key])
+        node = list(node.values())
     if isinstance(node, list):
-        return [found for value in node for found in under(value, key)]
-    return []
+        for child in node:
+            values += find_values(child, key)
+    return values
 
 
 @pytest.mark.parametrize("env", names())
 def test_each_workload_cites_its_rule_and_runs_where_the_rule_places_it(env: str) -> None:
-    documents = [each for each in rendered.bodies(env) if each["kind"] in WORKLOADS]
+    documents = [document for document in rendered.bodies(env) if document["kind"] in WORKLOADS]
     assert documents
     for document in documents:
         name = f"{document['kind']}/{document['metadata']['name']}"
-        (rule,) = set(under(document, ANNOTATION_RULE))
-        chosen = under(document, "nodeSelector")
-        on_spot = any(s.get(pools.LABEL_SPOT) == "true" for s in chosen)
-        on_flex = any(s.get(pools.LABEL_FLEX_START) == "true" for s in chosen)
+        (rule,) = set(find_values(document, ANNOTATION_RULE))
+        selectors = find_values(document, "nodeSelector")
+        on_spot = any(s.get(pools.LABEL_SPOT) == "true" for s in selectors)
+        on_flex = any(s.get(pools.LABEL_FLEX_START) == "true" for s in selectors)
         allowed = {
             Placement.SPOT: on_spot and not on_flex,
             Placement.FLEX_START: on_flex and not on_spot,
             Placement.ON_DEMAND: not on_spot and not on_flex,
             Placement.HYBRID: not on_flex,
         }
-        assert allowed[PLACED[PlacementRule(rule)]], f"{name} cites {rule} but selects {chosen}"
+        assert allowed[PLACED[PlacementRule(rule)]], f"{name} cites {rule} but selects {selectors}"

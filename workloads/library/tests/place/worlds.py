@@ -1,12 +1,12 @@
-"""A world of stated churn and short waits, for tests of what is chosen in it."""
+"""Builds beliefs with a given churn and short waits, for tests of recommendations."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from holdfast.cost import prices
-from holdfast.place import hazard
-from holdfast.place.belief import Case, Option, World
+from holdfast.place import preemption_rate
+from holdfast.place.options import Case, Option, World
 from holdfast.vocabulary.capacity import Placement
 
 A100 = "nvidia-tesla-a100"
@@ -21,14 +21,14 @@ SHORT_WAIT_H = 0.25 / 3
 def world(churn: float = 0.1, **changes: object) -> World:
     plain = World(
         prices=prices.load(),
-        churn=hazard.fixed(churn),
+        churn=preemption_rate.fixed(churn),
         spot_wait_h=SHORT_WAIT_H,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def by(options: list[Option]) -> dict[Placement, Option]:
-    """Of two mixes of one placement, the plain one."""
+    """Index options by placement; of two mixes of one placement the plain one stays."""
     return {option.placement: option for option in reversed(options)}
 
 

@@ -1,6 +1,4 @@
-"""What a cluster holds that may keep a job from running: nodes, pods, events, queues; and which
-nodes a pod fits.
-"""
+"""A snapshot of the objects that may keep a job from running, and the nodes that a pod fits."""
 
 import time
 from collections import Counter
@@ -9,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose.job_snapshot import KUEUE, path_in
+from holdfast.jobs.plan.pricing import count_gpus
 from holdfast.lint.platform import tolerates
 from holdfast.vocabulary.kubernetes import PROVISIONING_API, api_path
 from holdfast.vocabulary.pools import GPU_RESOURCE, Effect, Taint
@@ -18,10 +17,10 @@ PROVISIONING = api_path(PROVISIONING_API)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterSnapshot:
-    """What a waiting job waits for."""
+    """The objects that explain why a job waits."""
 
     taken_s: float = field(default_factory=time.time)
-    """Unix time."""
+    """Unix time of the snapshot."""
     nodes: list[Object] = field(default_factory=list[Object])
     others: list[Object] = field(default_factory=list[Object])
     """Every pod of the cluster."""
@@ -31,31 +30,30 @@ class ClusterSnapshot:
     requests: list[Object] = field(default_factory=list[Object])
     """ProvisioningRequests: the queue of flex-start."""
     workloads: list[Object] = field(default_factory=list[Object])
-    """Of Kueue."""
+    """Kueue's records of jobs."""
     local_queues: list[Object] = field(default_factory=list[Object])
     cluster_queues: list[Object] = field(default_factory=list[Object])
 
     def within(self, namespace: str) -> "ClusterSnapshot":
-        """All pods and what has no namespace, and of the rest what is in this one."""
-        lists = [each.name for each in fields(self) if each.name not in ("others", "taken_s")]
-        return replace(
-            self,
-            **{
-                name: [
-                    each
-                    for each in getattr(self, name)
-                    if each["metadata"].get("namespace", namespace) == namespace
-                ]
-                for name in lists
-            },
-        )
+        """Return all pods, and the other objects of this namespace or of none."""
+        lists: dict[str, list[Object]] = {}
+        for column in fields(self):
+            if column.name in ("others", "taken_s"):
+                continue
+            objects: list[Object] = getattr(self, column.name)
+            lists[column.name] = [
+                body
+                for body in objects
+                if body["metadata"].get("namespace", namespace) == namespace
+            ]
+        return replace(self, **lists)
 
 
 def take_snapshot(api: Api, namespace: str = "") -> ClusterSnapshot:
-    """Everything that explains the jobs of a namespace, or of all: one request each."""
+    """List everything that explains the jobs of a namespace, or of all, with one request each."""
     return ClusterSnapshot(
         nodes=list(api.items("/api/v1/nodes")),
-        others=_pods(api, namespace),
+        others=_list_pods(api, namespace),
         events=list(api.items(path_in("/api/v1", "events", namespace))),
         claims=list(api.items(path_in("/api/v1", "persistentvolumeclaims", namespace))),
         requests=list(api.items(path_in(PROVISIONING, "provisioningrequests", namespace))),
@@ -65,9 +63,10 @@ def take_snapshot(api: Api, namespace: str = "") -> ClusterSnapshot:
     )
 
 
-def _pods(api: Api, namespace: str) -> list[Object]:
-    """Of the cluster; of the namespace for people who may not see those of other teams: GPUs that
-    others use then look free.
+def _list_pods(api: Api, namespace: str) -> list[Object]:
+    """List the pods of the cluster, or of the namespace for users without the right to more.
+
+    The GPUs that other teams use then look free.
     """
     try:
         return list(api.items("/api/v1/pods"))
@@ -78,22 +77,27 @@ def _pods(api: Api, namespace: str) -> list[Object]:
 
 
 def events_about(events: Iterable[Object], uids: Container[str], *reasons: str) -> list[Object]:
-    """Oldest first; no reasons means all of them."""
-    found = [e for e in events if e.get("involvedObject", {}).get("uid") in uids]
-    return sorted((e for e in found if not reasons or e.get("reason") in reasons), key=time_of)
+    """Return the events about these objects, oldest first; without reasons all of them."""
+    matches: list[Object] = []
+    for event in events:
+        about = event.get("involvedObject", {}).get("uid")
+        if about in uids and (not reasons or event.get("reason") in reasons):
+            matches.append(event)
+    return sorted(matches, key=get_time)
 
 
 def newest_event(events: Iterable[Object], uids: Container[str], *reasons: str) -> Object | None:
     return next(reversed(events_about(events, uids, *reasons)), None)
 
 
-def time_of(event: Object) -> str:
-    """Kubernetes' time, which sorts as text. Schedulers write the newer kind of event, others the
-    older.
+def get_time(event: Object) -> str:
+    """Return Kubernetes' time, which sorts as text.
+
+    Schedulers write the newer kind of event, others the older.
     """
-    again = (event.get("series") or {}).get("lastObservedTime")
+    series = event.get("series") or {}
     return (
-        again
+        series.get("lastObservedTime")
         or event.get("lastTimestamp")
         or event.get("eventTime")
         or event["metadata"]["creationTimestamp"]
@@ -101,79 +105,76 @@ def time_of(event: Object) -> str:
 
 
 def times_seen(event: Object) -> int:
-    return int((event.get("series") or {}).get("count") or event.get("count") or 1)
+    series = event.get("series") or {}
+    return int(series.get("count") or event.get("count") or 1)
 
 
-def message_of(event: Object) -> str:
+def get_message(event: Object) -> str:
     return str(event.get("message") or "")
 
 
-_BY_THE_CLUSTER = "node."  # taints of a state (not-ready, unschedulable), not of a pool
+_STATE_PREFIX = "node."  # taints of a state (not-ready, unschedulable), not of a pool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
+    """The nodes that a pod fits, and their GPUs."""
+
     selector: str
     selected: int
     """Nodes that the selector matches."""
-    untolerated: tuple[str, int] | None
-    """The taint that keeps the pod from every selected node, and from how many."""
-    wanted: int
+    blocking_taint: tuple[str, int] | None
+    """The taint that keeps the pod from every selected node, and the number of these nodes."""
+    pod_gpus: int
     free: int
     total: int
-    """GPUs: of the pod, and of the nodes it may use."""
     most_free: int
-    """GPUs on the node that has most of them free: a pod cannot use two nodes."""
+    """Free GPUs of the node that has most of them: a pod cannot use two nodes."""
 
 
 def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
+    """Find the nodes that the pod selects and tolerates, and count their free GPUs."""
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
     selected = [n for n in nodes if selector.items() <= n["metadata"].get("labels", {}).items()]
-    blocked = {
-        n["metadata"]["name"]: taint for n in selected if (taint := untolerated(pod_spec, n))
-    }
-    open_nodes = {
-        n["metadata"]["name"]: n for n in selected if n["metadata"]["name"] not in blocked
-    }
-    has = {
-        name: int(n["status"].get("allocatable", {}).get(GPU_RESOURCE, 0))
-        for name, n in open_nodes.items()
-    }
-    free = Counter(has)
+    taints: Counter[str] = Counter()
+    gpus: dict[str, int] = {}
+    for node in selected:
+        taint = find_blocking_taint(pod_spec, node)
+        if taint:
+            taints[taint] += 1
+        else:
+            allocatable = node["status"].get("allocatable", {})
+            gpus[node["metadata"]["name"]] = int(allocatable.get(GPU_RESOURCE, 0))
+    free = Counter(gpus)
     for pod in pods:
-        if pod["spec"].get("nodeName") in open_nodes and pod["status"].get("phase") in (
-            "Pending",
-            "Running",
-        ):
-            free[pod["spec"]["nodeName"]] -= gpus(pod["spec"])
-    common = Counter(blocked.values()).most_common(1)
+        node_name = pod["spec"].get("nodeName")
+        if node_name in gpus and pod["status"].get("phase") in ("Pending", "Running"):
+            free[node_name] -= count_gpus(pod["spec"])
+    frequent = taints.most_common(1)
     return Fit(
         selector=", ".join(f"{key}={value}" for key, value in selector.items()) or "any node",
         selected=len(selected),
-        untolerated=common[0] if common and not open_nodes else None,
-        wanted=gpus(pod_spec),
+        blocking_taint=frequent[0] if frequent and not gpus else None,
+        pod_gpus=count_gpus(pod_spec),
         free=free.total(),
-        total=sum(has.values()),
+        total=sum(gpus.values()),
         most_free=max(free.values(), default=0),
     )
 
 
-def untolerated(pod_spec: Object, node: Object) -> str:
-    """The first taint of a pool that the pod does not tolerate, as `key=value:effect`."""
-    for taint in node["spec"].get("taints", ()):
-        hard = taint["effect"] in ("NoSchedule", "NoExecute") and not taint["key"].startswith(
-            _BY_THE_CLUSTER
+def find_blocking_taint(pod_spec: Object, node: Object) -> str:
+    """Return the first taint of a pool that the pod does not tolerate, as `key=value:effect`."""
+    tolerations = pod_spec.get("tolerations", ())
+    for body in node["spec"].get("taints", ()):
+        if body["effect"] not in ("NoSchedule", "NoExecute"):
+            continue
+        if body["key"].startswith(_STATE_PREFIX):
+            continue
+        taint = Taint(
+            key=body["key"],
+            value=body.get("value", ""),
+            effect=Effect(body["effect"]),
         )
-        found = Taint(
-            key=taint["key"],
-            value=taint.get("value", ""),
-            effect=Effect(taint["effect"]),
-        )
-        if hard and not any(tolerates(t, found) for t in pod_spec.get("tolerations", ())):
-            return str(found)
+        if not any(tolerates(toleration, taint) for toleration in tolerations):
+            return str(taint)
     return ""
-
-
-def gpus(pod_spec: Object) -> int:
-    limits = (c.get("resources", {}).get("limits", {}) for c in pod_spec.get("containers", ()))
-    return sum(int(each.get(GPU_RESOURCE, 0)) for each in limits)

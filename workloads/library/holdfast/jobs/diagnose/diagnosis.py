@@ -1,7 +1,7 @@
-"""Why a job waits, restarts or is slow: the first cause that holds, with the number that blocks.
+"""Diagnoses why a job waits, restarts or is slow: the first cause that holds is the answer.
 
-Pure: snapshots of the job and of its cluster in, a cause out. The order is from what stops
-everything to what stops one pod.
+The input is a snapshot of the job and one of its cluster. The order of the checks is from what
+stops everything to what stops one pod.
 """
 
 import re
@@ -9,18 +9,29 @@ from collections.abc import Iterator
 
 from holdfast.clients.api import Object
 from holdfast.jobs.diagnose import cluster_snapshot, queues
-from holdfast.jobs.diagnose.cause import Cause, Losses, Reason, brief, describe, ended
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.diagnose.failures import Losses, explain_failure
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, condition, containers, disruption
-from holdfast.jobs.diagnose.unscheduled import refused, unplaced
+from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
+from holdfast.jobs.diagnose.unscheduled import explain_refusal, explain_unscheduled
 
 
-def cause_of(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
-    checks = (_finished, _held, refused, stuck, unplaced, _crashing, _between_attempts, starting)
+def find_cause(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
+    """Return the first cause that holds; the last one is that nothing blocks."""
+    checks = (
+        _explain_finish,
+        _explain_hold,
+        explain_refusal,
+        _explain_stuck,
+        explain_unscheduled,
+        _explain_crash,
+        _explain_back_off,
+        _explain_start,
+    )
     for check in checks:
-        found = check(job, cluster)
-        if found is not None:
-            return found
+        cause = check(job, cluster)
+        if cause is not None:
+            return cause
     action = (
         f"look at its speed: `holdfast explain {job.name} --follow --events FOLDER`, then `holdfast"
         " report --events FOLDER`"
@@ -33,72 +44,81 @@ def cause_of(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
     )
 
 
-def state_of(job: JobSnapshot, lost: Losses) -> str:
+def describe_state(job: JobSnapshot, losses: Losses) -> str:
     running = len(job.phase("Running"))
-    reason = job.finished or (
-        "Suspended" if job.suspended else "Running" if running >= job.wanted else "Waiting"
-    )
+    if job.finished:
+        state = job.finished
+    elif job.suspended:
+        state = "Suspended"
+    else:
+        state = "Running" if running >= job.wanted else "Waiting"
     return (
-        f"{reason}: {running} of {job.size} pods run; evicted {lost.evicted}, crashed"
-        f" {lost.crashed}"
+        f"{state}: {running} of {job.size} pods run; evicted {losses.evicted}, crashed"
+        f" {losses.crashed}"
     )
 
 
-def _finished(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
+def _explain_finish(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
     if job.finished == "Complete":
-        return Cause(Reason.DONE, "nothing: it is complete", "-", _get(job))
+        return Cause(Reason.DONE, "nothing: it is complete", "-", _describe_command(job))
     if job.finished != "Failed":
         return None
-    worst = ended(job)
+    failure = explain_failure(job)
     reason = condition(job.body, "Failed")
     details = f"{reason.get('reason', '')}: {reason.get('message', '')}"
     action = "fix the cause, delete the job, submit it again: it resumes from its last checkpoint"
-    if worst is None:
-        return Cause(Reason.FAILED, details, action, _get(job))
-    return Cause(Reason.FAILED, f"{worst.blocker}; {details}", action, worst.evidence)
+    if failure is None:
+        return Cause(Reason.FAILED, details, action, _describe_command(job))
+    return Cause(Reason.FAILED, f"{failure.blocker}; {details}", action, failure.evidence)
 
 
-def _held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+def _explain_hold(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     if not job.suspended:
         return None
+    queue = queues.explain_flex_start(job, cluster) or queues.explain_kueue(job, cluster)
+    if queue:
+        return queue
+    blocker = "spec.suspend is true and no queue has it"
     action = "set spec.suspend to false, or label the job with a queue"
-    by_hand = Cause(Reason.SUSPENDED, "spec.suspend is true and no queue has it", action, _get(job))
-    return queues.queued(job, cluster) or queues.held(job, cluster) or by_hand
+    return Cause(Reason.SUSPENDED, blocker, action, _describe_command(job))
 
 
-def _crashing(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
-    """Of a JobSet only its count may be left: a restart deletes the pods that made it necessary."""
-    found = ended(job)
-    used = int(job.status.get("restartsCountTowardsMax", 0))
-    if found or not used:
-        return found
-    granted = job.body["spec"].get("failurePolicy", {}).get("maxRestarts", 0)
+def _explain_crash(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
+    """Explain a crash by its pods, or by the count of a JobSet, whose restart deletes the pods."""
+    failure = explain_failure(job)
+    restarts = int(job.status.get("restartsCountTowardsMax", 0))
+    if failure or not restarts:
+        return failure
+    max_restarts = job.body["spec"].get("failurePolicy", {}).get("maxRestarts", 0)
     blocker = (
-        f"{used} of {granted} granted restarts are used up by its own failures; their pods are gone"
+        f"{restarts} of {max_restarts} granted restarts are used up by its own failures; their"
+        " pods were deleted"
     )
     action = "read its log where logs are kept: `gcloud logging read`; evictions use up no restart"
-    return Cause(Reason.CRASH, blocker, action, _get(job))
+    return Cause(Reason.CRASH, blocker, action, _describe_command(job))
 
 
-def _between_attempts(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
-    """Taken down by the platform and not yet created again: the Job controller backs off, JobSet
-    does not.
+def _explain_back_off(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
+    """Explain pods that were evicted and not yet created again.
+
+    The Job controller backs off, JobSet does not.
     """
-    lost = [pod for pod in job.phase("Failed") if disruption(pod)]
-    lacking = job.wanted - len(job.active)
-    if lacking <= 0:
+    missing = job.wanted - len(job.active)
+    if missing <= 0:
         return None
-    reasons = ", ".join(sorted({disruption(pod) for pod in lost})) or "pods not made yet"
+    disruptions = [disruption(pod) for pod in job.phase("Failed") if disruption(pod)]
+    reasons = ", ".join(sorted(set(disruptions))) or "pods not made yet"
     blocker = (
-        f"{lacking} of {job.size} pods are not replaced yet, {len(lost)} were evicted: {reasons}"
+        f"{missing} of {job.size} pods are not replaced yet, {len(disruptions)} were evicted:"
+        f" {reasons}"
     )
     action = (
         "wait: a Job waits 10 s to 10 min after evictions; a JobSet is recreated within seconds"
     )
-    return Cause(Reason.BACK_OFF, blocker, action, _get(job))
+    return Cause(Reason.BACK_OFF, blocker, action, _describe_command(job))
 
 
-def _get(job: JobSnapshot) -> str:
+def _describe_command(job: JobSnapshot) -> str:
     return f"kubectl describe {job.kind.lower()} -n {job.namespace} {job.name}"
 
 
@@ -115,87 +135,100 @@ _MISSING = re.compile(r'(?P<kind>configmap|secret) "(?P<name>[^"]+)" not found')
 _BUCKET = "gcsfuse"
 
 
-def stuck(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    """What waiting does not cure."""
-    return _unmade(job) or _mount(job, cluster)
+def _explain_stuck(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """Explain what waiting does not cure."""
+    return _explain_container(job) or _explain_mount(job, cluster)
 
 
-def starting(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    """Nothing wrong yet: what the kubelet did last, or that no scheduler has looked."""
-    found = job.phase("Pending")
-    if not found:
+def _explain_start(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """Describe a start without a problem: the kubelet's last event, or a scheduler's silence."""
+    pending = job.phase("Pending")
+    if not pending:
         return None
-    last = cluster_snapshot.newest_event(cluster.events, {pod["metadata"]["uid"] for pod in found})
-    since = found[0]["metadata"]["creationTimestamp"]
-    scheduler = found[0]["spec"].get("schedulerName", "default-scheduler")
-    if _placed(job):
-        quiet = "the kubelet has reported nothing yet"
+    first = pending[0]
+    uids = {pod["metadata"]["uid"] for pod in pending}
+    event = cluster_snapshot.newest_event(cluster.events, uids)
+    if event:
+        news = f"{event['reason']}: {brief(cluster_snapshot.get_message(event))}"
+    elif _list_starting(job):
+        news = "the kubelet has reported nothing yet"
     else:
-        quiet = f"{scheduler} has not looked at them yet"
-    now = f"{last['reason']}: {brief(cluster_snapshot.message_of(last))}" if last else quiet
+        scheduler = first["spec"].get("schedulerName", "default-scheduler")
+        news = f"{scheduler} has not looked at them yet"
+    since = first["metadata"]["creationTimestamp"]
+    blocker = f"{len(pending)} of {job.size} pods start since {since}; {news}"
     action = "wait: a large image takes minutes on a fresh node; `streaming` images start sooner"
-    blocker = f"{len(found)} of {job.size} pods start since {since}; {now}"
-    return Cause(Reason.STARTING, blocker, action, describe(found[0]))
+    return Cause(Reason.STARTING, blocker, action, describe(first))
 
 
-def _placed(job: JobSnapshot) -> list[Object]:
+def _list_starting(job: JobSnapshot) -> list[Object]:
     return [pod for pod in job.phase("Pending") if pod["spec"].get("nodeName")]
 
 
-def _waiting(job: JobSnapshot, reasons: tuple[str, ...]) -> Iterator[tuple[Object, Object]]:
-    """(pod, container status) of each container that waits for one of the reasons."""
+def _list_waiting(job: JobSnapshot, reasons: tuple[str, ...]) -> Iterator[tuple[Object, Object]]:
+    """Yield the pod and the status of each container that waits for one of the reasons."""
     for pod in job.active:
         for status in containers(pod):
             if status.get("state", {}).get("waiting", {}).get("reason") in reasons:
                 yield pod, status
 
 
-def _unmade(job: JobSnapshot) -> Cause | None:
-    """An image that does not come, or a container that lacks a setting."""
-    for reasons in (_IMAGE, _CONFIG):
-        found = list(_waiting(job, reasons))
-        if found:
-            pod, status = found[0]
-            waits = status["state"]["waiting"]
-            reason = waits["reason"]
-            message = waits.get("message", "")
-            if reasons is _CONFIG:
-                return _unset(job, len(found), pod, f"{reason} of {status['name']}: {message}")
-            why = brief(
-                f"{reason}: {status['image']} on {pod['spec'].get('nodeName', '?')}: {message}"
-            )
-            action = "push the image, or correct its name or the node's right to read it"
-            blocker = f"{len(found)} of {job.size} pods: {why.removesuffix(':')}"
-            return Cause(Reason.IMAGE, blocker, action, describe(pod))
+def _explain_container(job: JobSnapshot) -> Cause | None:
+    """Explain an image that cannot be pulled, or a container that lacks a setting."""
+    waiting = list(_list_waiting(job, _IMAGE))
+    if waiting:
+        pod, status = waiting[0]
+        reason, message = _get_waiting_reason(status)
+        node = pod["spec"].get("nodeName", "?")
+        text = brief(f"{reason}: {status['image']} on {node}: {message}")
+        blocker = f"{len(waiting)} of {job.size} pods: {text.removesuffix(':')}"
+        action = "push the image, or correct its name or the node's right to read it"
+        return Cause(Reason.IMAGE, blocker, action, describe(pod))
+    waiting = list(_list_waiting(job, _CONFIG))
+    if waiting:
+        pod, status = waiting[0]
+        reason, message = _get_waiting_reason(status)
+        text = f"{reason} of {status['name']}: {message}"
+        return _explain_missing(job, len(waiting), pod, text)
     return None
 
 
-def _unset(job: JobSnapshot, many: int, pod: Object, why: str) -> Cause:
-    missing = _MISSING.search(why)
+def _get_waiting_reason(status: Object) -> tuple[str, str]:
+    waiting = status["state"]["waiting"]
+    return waiting["reason"], waiting.get("message", "")
+
+
+def _explain_missing(job: JobSnapshot, count: int, pod: Object, message: str) -> Cause:
+    """Explain a ConfigMap, Secret or setting that does not exist."""
+    missing = _MISSING.search(message)
+    evidence = describe(pod)
     if missing:
         evidence = f"kubectl get {missing['kind']} -n {job.namespace} {missing['name']}"
-    else:
-        evidence = describe(pod)
     action = "create what is missing, or correct it in the manifest"
-    return Cause(Reason.CONFIG, f"{many} of {job.size} pods: {brief(why)}", action, evidence)
+    blocker = f"{count} of {job.size} pods: {brief(message)}"
+    return Cause(Reason.CONFIG, blocker, action, evidence)
 
 
-def _mount(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    """A mount that failed and later went well leaves a pod that runs: those are not looked at."""
-    pods = {pod["metadata"]["uid"]: pod for pod in _placed(job)}
-    failed = cluster_snapshot.events_about(cluster.events, pods, *_MOUNT)
-    if not failed:
+def _explain_mount(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """Explain a volume that cannot be mounted.
+
+    Running pods are left out: their mount failed and later succeeded.
+    """
+    pods = {pod["metadata"]["uid"]: pod for pod in _list_starting(job)}
+    events = cluster_snapshot.events_about(cluster.events, pods, *_MOUNT)
+    if not events:
         return None
-    many = len({event["involvedObject"]["uid"] for event in failed})
-    pod = pods[failed[-1]["involvedObject"]["uid"]]
-    why = cluster_snapshot.message_of(failed[-1])
-    if _MISSING.search(why):
-        return _unset(job, many, pod, why)
+    count = len({event["involvedObject"]["uid"] for event in events})
+    newest = events[-1]
+    pod = pods[newest["involvedObject"]["uid"]]
+    message = cluster_snapshot.get_message(newest)
+    if _MISSING.search(message):
+        return _explain_missing(job, count, pod, message)
     action = "correct the volume in the manifest, or fix what the driver names"
-    if _BUCKET in why:
+    if _BUCKET in message:
         action = (
             "check the bucket's name, the Cloud Storage FUSE add-on, and the service account's"
             " right to read it"
         )
-    blocker = f"{many} of {job.size} pods: {failed[-1]['reason']}: {brief(why)}"
+    blocker = f"{count} of {job.size} pods: {newest['reason']}: {brief(message)}"
     return Cause(Reason.VOLUME, blocker, action, describe(pod))

@@ -1,5 +1,6 @@
-"""How jobs fare: `explain` with one row a job, `explain JOB` with the cause and the command that
-shows it.
+"""Explains jobs: `explain` lists them in rows, `explain JOB` shows the cause and its evidence.
+
+Why: infra/decisions/0100.
 """
 
 import time
@@ -12,23 +13,22 @@ from holdfast.clients.api import Api, Object
 from holdfast.cost import prices
 from holdfast.cost.prices import Table
 from holdfast.jobs.diagnose import cluster_snapshot, job_snapshot
-from holdfast.jobs.diagnose.cause import Cause, Count, Reason, losses
-from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot, gpus
-from holdfast.jobs.diagnose.diagnosis import cause_of, state_of
+from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.diagnose.diagnosis import describe_state, find_cause
+from holdfast.jobs.diagnose.failures import Count, losses
 from holdfast.jobs.diagnose.job_snapshot import (
     JobSnapshot,
     held_since_s,
-    lost_at_s,
+    loss_time_s,
     ran_s,
     waited_s,
     when,
 )
+from holdfast.jobs.diagnose.reasons import Cause, Reason
 from holdfast.jobs.plan import pricing
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.platform import Platform
 from holdfast.vocabulary.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_POOL_CLASS
-
-# Why it is so: infra/decisions/0100.
 
 SCHEMA = "holdfast.explanation/2"
 MOST_LISTED = 5
@@ -44,15 +44,17 @@ class Explanation:
     similar: str
 
     def lines(self) -> list[tuple[str, str]]:
+        """Return name and text of each line that has a text."""
         cause = self.cause
-        rows = {
+        texts = {
             "state": self.state,
             "blocker": cause.blocker,
             "position": cause.position,
             "similar": self.similar,
+            "do": cause.action,
+            "evidence": cause.evidence,
         }
-        rows |= {"do": cause.action, "evidence": cause.evidence}
-        return [(name, text) for name, text in rows.items() if text]
+        return [(name, text) for name, text in texts.items() if text]
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)
@@ -65,45 +67,49 @@ def explain(
     events: Path | None = None,
     platform: Platform | None = None,
 ) -> Explanation:
-    """platform: where its machines have their prices; None: nothing is in dollars."""
+    """Explain one job.
+
+    platform: it prices the job's machines; None: nothing is in dollars. Raises InputError if there
+    is no such job.
+    """
     job = job_snapshot.find(api, name, namespace)
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
-    cause = cause_of(job, cluster)
+    cause = find_cause(job, cluster)
     now = time.time()
-    priced = platform and (job.missing_places or (summary and summary.size))
-    if platform and priced:
-        rented = pricing.rented_on(job.pod_spec, platform, prices.load())
-    else:
-        rented = None
-    rate = rented.usd if rented else None
-    waits = in_place_text(job, now, rate)
-    if waits:
-        cause = replace(cause, blocker=f"{waits}; {cause.blocker}")
-    elif cause.reason is Reason.NONE and (text := progress_text(summary, now, rate)):
-        cause = replace(cause, blocker=f"{cause.blocker}; {text}")
-    lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
+    usd_per_hour: float | None = None
+    if platform and (job.missing_places or (summary and summary.size)):
+        machine = pricing.find_rented(job.pod_spec, platform, prices.load())
+        usd_per_hour = machine.usd if machine else None
+    wait = in_place_text(job, now, usd_per_hour)
+    progress = progress_text(summary, now, usd_per_hour)
+    if wait:
+        cause = replace(cause, blocker=f"{wait}; {cause.blocker}")
+    elif cause.reason is Reason.NONE and progress:
+        cause = replace(cause, blocker=f"{cause.blocker}; {progress}")
+    job_losses = losses(job, cluster.events, summary.orderly_exits if summary else 0)
     return Explanation(
         job=job.name,
         namespace=job.namespace,
-        state=state_of(job, lost),
+        state=describe_state(job, job_losses),
         cause=cause,
-        similar=similar(job, cluster),
+        similar=describe_similar_waits(job, cluster),
     )
 
 
-def similar(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
-    """What other jobs' pods of the same class of pools waited for a node, as far as the cluster
-    still knows.
+def describe_similar_waits(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
+    """Return how long other jobs' pods of the same class of pools waited for a node.
+
+    Only pods that still exist count.
     """
     selector: dict[str, str] = job.pod_spec.get("nodeSelector", {})
-    own = {pod["metadata"]["uid"] for pod in job.pods}
-    others = [pod for pod in cluster.others if pod["metadata"]["uid"] not in own]
-    same = []
-    for p in others:
-        if all(p["spec"].get("nodeSelector", {}).get(k) == selector.get(k) for k in _CLASS):
-            same.append(p)
-    waits = sorted(wait for pod in same if (wait := waited_s(pod)) is not None)
+    own_uids = {pod["metadata"]["uid"] for pod in job.pods}
+    waits: list[float] = []
+    for pod in cluster.others:
+        wait_s = waited_s(pod)
+        is_other = pod["metadata"]["uid"] not in own_uids
+        if wait_s is not None and is_other and _matches_class(pod, selector):
+            waits.append(wait_s)
     no_eta = "; Google gives no ETA for flex-start" if LABEL_FLEX_START in selector else ""
     if not waits:
         return f"no other pod of this class has started here yet{no_eta}"
@@ -114,30 +120,37 @@ def similar(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     )
 
 
+def _matches_class(pod: Object, selector: dict[str, str]) -> bool:
+    pod_selector = pod["spec"].get("nodeSelector", {})
+    return all(pod_selector.get(label) == selector.get(label) for label in _CLASS)
+
+
 def progress_text(
     summary: JobSummary | None, now_s: float, usd_per_hour: float | None = None
 ) -> str:
-    """`useful 27.6 % of its time, step 1200, saved 40 s ago`; empty where it has written nothing."""
+    """Return `useful 27.6 % of its time, step 1200, saved 40 s ago`.
+
+    Returns an empty text if the job has written nothing. The price is that of a node.
+    """
     if summary is None:
         return ""
+    facts: list[str] = []
+    if summary.useful_ratio is not None:
+        facts.append(f"useful {100 * summary.useful_ratio:.1f} % of its time")
+    if summary.step is not None:
+        facts.append(f"step {summary.step}")
     saved_age_s = summary.saved_age_s(now_s)
-    facts = [
-        (
-            f"useful {100 * summary.useful_ratio:.1f} % of its time"
-            if summary.useful_ratio is not None
-            else ""
-        ),
-        f"step {summary.step}" if summary.step is not None else "",
-        f"saved {saved_age_s:.0f} s ago" if saved_age_s is not None else "",
-        size_text(summary, now_s, usd_per_hour),
-        restarts_text(summary),
-    ]
-    return ", ".join(fact for fact in facts if fact)
+    if saved_age_s is not None:
+        facts.append(f"saved {saved_age_s:.0f} s ago")
+    facts.append(size_text(summary, now_s, usd_per_hour))
+    facts.append(restarts_text(summary))
+    return ", ".join(filter(None, facts))
 
 
 def size_text(summary: JobSummary, now_s: float, usd_per_hour: float | None = None) -> str:
-    """`7/8 nodes for 20 min (3.2 node-hours missing, $1.09 to make up)`; empty for a rigid job. The
-    price is of a node.
+    """Return `7/8 nodes for 20 min (3.2 node-hours missing, $1.09 to make up)`.
+
+    Returns an empty text for a rigid job. The price is that of a node.
     """
     size = summary.size
     if size is None:
@@ -151,42 +164,61 @@ def size_text(summary: JobSummary, now_s: float, usd_per_hour: float | None = No
 
 
 def restarts_text(summary: JobSummary) -> str:
-    """`restarted 2 times from memory, 1 time from the bucket, the last time in 12 s`; empty for a
-    gang that reads no memory.
+    """Return `restarted 2 times from memory, 1 time from the bucket, the last time in 12 s`.
+
+    Returns an empty text for a gang that has never restarted from memory.
     """
-    memory = sum(restart.from_memory for restart in summary.restarts)
-    if not memory:
+    from_memory = sum(restart.from_memory for restart in summary.restarts)
+    if not from_memory:
         return ""
-    store = len(summary.restarts) - memory
-    times = (
-        f"{n} time{'s' * (n > 1)} from {source}"
-        for n, source in ((memory, "memory"), (store, "the bucket"))
-        if n
-    )
-    return f"restarted {', '.join(times)}, the last time in {summary.restarts[-1].seconds:.0f} s"
+    counts = [f"{_times(from_memory)} from memory"]
+    from_bucket = len(summary.restarts) - from_memory
+    if from_bucket:
+        counts.append(f"{_times(from_bucket)} from the bucket")
+    seconds = summary.restarts[-1].seconds
+    return f"restarted {', '.join(counts)}, the last time in {seconds:.0f} s"
+
+
+def _times(count: int) -> str:
+    return f"{count} times" if count > 1 else "1 time"
 
 
 def in_place_text(job: JobSnapshot, now_s: float, usd_per_hour: float | None = None) -> str:
-    """`3 nodes wait in place for node 3 since 12:04 UTC, which costs 24 GPU-hours an hour ($9.10)`;
-    empty where none waits so. The price is of a node.
+    """Return `3 nodes wait in place for node 3 since 12:04 UTC`, with what that costs.
+
+    Returns an empty text if no node waits in place. The price is that of a node.
     """
     missing = job.missing_places
     if not missing:
         return ""
     waiting = job.size - len(missing)
-    lost = [at for place in missing if (at := lost_at_s(job, place)) is not None]
-    form = "%H:%M UTC" if lost and now_s - min(lost) < 86_400 else "%Y-%m-%d %H:%M UTC"
-    since = f" since {time.strftime(form, time.gmtime(min(lost)))}" if lost else ""
-    who = f"{waiting} nodes wait" if waiting > 1 else "1 node waits"
-    whom = (
-        f"node{'s' * (len(missing) > 1)}"
-        f" {', '.join(map(str, missing[:MOST_LISTED]))}{', ...' * (len(missing) > MOST_LISTED)}"
-    )
-    price = f" (${waiting * usd_per_hour:.2f})" if usd_per_hour is not None else ""
-    hours = waiting * gpus(job.pod_spec)
-    return f"{who} in place for {whom}{since}" + (
-        f", which costs {hours} GPU-hours an hour{price}" if hours else ""
-    )
+    subject = f"{waiting} nodes wait" if waiting > 1 else "1 node waits"
+    text = f"{subject} in place for {_list_places(missing)}{_describe_loss_time(job, now_s)}"
+    gpu_hours = waiting * pricing.count_gpus(job.pod_spec)
+    if gpu_hours:
+        price = f" (${waiting * usd_per_hour:.2f})" if usd_per_hour is not None else ""
+        text += f", which costs {gpu_hours} GPU-hours an hour{price}"
+    return text
+
+
+def _list_places(places: list[int]) -> str:
+    """Return `node 3`, or `nodes 1, 2, 3, 4, 5, ...`."""
+    noun = "nodes" if len(places) > 1 else "node"
+    numbers = [str(place) for place in places[:MOST_LISTED]]
+    if len(places) > MOST_LISTED:
+        numbers.append("...")
+    return f"{noun} {', '.join(numbers)}"
+
+
+def _describe_loss_time(job: JobSnapshot, now_s: float) -> str:
+    """Return the time of the first loss, with its date if that is not in the last 24 hours."""
+    times_s = [loss_time_s(job, place) for place in job.missing_places]
+    known_times_s = [time_s for time_s in times_s if time_s is not None]
+    if not known_times_s:
+        return ""
+    first_s = min(known_times_s)
+    form = "%H:%M UTC" if now_s - first_s < 86_400 else "%Y-%m-%d %H:%M UTC"
+    return f" since {time.strftime(form, time.gmtime(first_s))}"
 
 
 LIST_SCHEMA = "holdfast.jobs/1"
@@ -205,12 +237,12 @@ class Row:
     evicted: Count
     crashed: Count
     waited_s: float
-    """Of the pod that waited longest for its node; a pod without a node counts until now."""
+    """Longest wait of a pod for its node; a pod without a node has waited until now."""
     ran_s: float
-    """Over all pods that the cluster still knows."""
+    """Sum over all pods that still exist."""
     useful_ratio: float | None
     usd: float | None
-    """Of those pods; None where a machine has no price."""
+    """Price of these pods; None if a machine has no price."""
 
 
 def rows(
@@ -220,89 +252,96 @@ def rows(
     events: Path | None = None,
     namespace: str = "",
 ) -> list[Row]:
-    known = read_job_summaries(events) if events else {}
+    """Return a row for each job of a namespace, or of all."""
+    summaries = read_job_summaries(events) if events else {}
     cluster = cluster_snapshot.take_snapshot(api, namespace)
     return [
-        _row(job, cluster, platform, prices, known.get(job.name))
+        _make_row(job, cluster.within(job.namespace), platform, prices, summaries.get(job.name))
         for job in job_snapshot.all_jobs(api, namespace)
     ]
 
 
-def _row(
+def _make_row(
     job: JobSnapshot,
-    all_: ClusterSnapshot,
+    cluster: ClusterSnapshot,
     platform: Platform,
     prices: Table,
     summary: JobSummary | None,
 ) -> Row:
-    cluster = all_.within(job.namespace)
     now = time.time()
-    waits = [waited_s(pod) for pod in job.pods]
-    since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
-    lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
-    rented = pricing.rented_on(job.pod_spec, platform, prices)
-    rate = rented.usd if rented else None
+    job_losses = losses(job, cluster.events, summary.orderly_exits if summary else 0)
+    machine = pricing.find_rented(job.pod_spec, platform, prices)
+    capacity = machine.capacity if machine else pricing.guess_capacity(job.pod_spec)
+    usd_per_hour = machine.usd if machine else None
+    reason = find_cause(job, cluster).reason
     return Row(
         name=job.name,
         namespace=job.namespace,
         kind=job.kind,
-        capacity=(rented.capacity if rented else pricing.capacity_of(job.pod_spec)).value,
-        status=state_of(job, lost).partition(":")[0],
-        why=_why(job, cause_of(job, cluster).reason, now, rate, summary),
+        capacity=capacity.value,
+        status=describe_state(job, job_losses).partition(":")[0],
+        why=_describe_reason(job, reason, now, usd_per_hour, summary),
         step=summary.step if summary else None,
         saved_age_s=summary.saved_age_s(now) if summary else None,
-        evicted=lost.evicted,
-        crashed=lost.crashed,
-        waited_s=max(
-            (now - since if wait is None else wait for wait in waits), default=now - since
-        ),
+        evicted=job_losses.evicted,
+        crashed=job_losses.crashed,
+        waited_s=_longest_wait_s(job, now),
         ran_s=sum(ran_s(pod, now) for pod in job.pods),
         useful_ratio=summary.useful_ratio if summary else None,
-        usd=_usd(job.pods, cluster.nodes, platform, prices, now),
+        usd=_sum_usd(job.pods, cluster.nodes, platform, prices, now),
     )
 
 
-def _why(
+def _longest_wait_s(job: JobSnapshot, now: float) -> float:
+    since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
+    waits: list[float] = []
+    for pod in job.pods:
+        wait_s = waited_s(pod)
+        waits.append(now - since if wait_s is None else wait_s)
+    return max(waits, default=now - since)
+
+
+def _describe_reason(
     job: JobSnapshot,
     reason: Reason,
     now: float,
-    rate: float | None,
+    usd_per_hour: float | None,
     summary: JobSummary | None,
 ) -> str:
-    """The reason, and of a gang whose pods stay what it lacks."""
-    progress = (
-        summary
-        and reason is Reason.NONE
-        and (size_text(summary, now, rate) or restarts_text(summary))
-    )
-    return ": ".join(filter(None, (progress or reason, in_place_text(job, now, rate))))
+    """Return the reason, with the missing nodes of a gang whose pods stay."""
+    text: str = reason.value
+    if summary and reason is Reason.NONE:
+        text = size_text(summary, now, usd_per_hour) or restarts_text(summary) or text
+    wait = in_place_text(job, now, usd_per_hour)
+    return f"{text}: {wait}" if wait else text
 
 
-def _usd(
+def _sum_usd(
     pods: list[Object],
     nodes: list[Object],
     platform: Platform,
     prices: Table,
     now: float,
 ) -> float | None:
-    pools = {}
-    for n in nodes:
-        pools[n["metadata"]["name"]] = n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "")
+    pools: dict[str, str] = {}
+    for node in nodes:
+        meta = node["metadata"]
+        pools[meta["name"]] = meta.get("labels", {}).get(LABEL_NODEPOOL, "")
     total = 0.0
     for pod in pods:
         hours = ran_s(pod, now) / 3600
         if hours:
-            at = pricing.rented_on(
-                pod["spec"], platform, prices, pools.get(pod["spec"].get("nodeName", ""), "")
-            )
-            if at is None or at.usd is None:
+            spec = pod["spec"]
+            pool = pools.get(spec.get("nodeName", ""), "")
+            machine = pricing.find_rented(spec, platform, prices, pool)
+            if machine is None or machine.usd is None:
                 return None
-            total += hours * at.usd
+            total += hours * machine.usd
     return total
 
 
-def rows_json(found: list[Row]) -> dict[str, Any]:
+def rows_json(jobs: list[Row]) -> dict[str, Any]:
     return {
         "schema": LIST_SCHEMA,
-        "jobs": [asdict(row) for row in found],
+        "jobs": [asdict(job) for job in jobs],
     }

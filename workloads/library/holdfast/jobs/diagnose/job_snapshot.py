@@ -1,4 +1,4 @@
-"""One job of the cluster with what belongs to it: its pods, and its place in the queue.
+"""A snapshot of one job of the cluster, with its pods and its place in the queue.
 
 A job is a JobSet, a Job that no JobSet owns, or a Deployment of workers. Nothing here judges.
 """
@@ -44,7 +44,7 @@ class JobSnapshot:
 
     @property
     def uid(self) -> str:
-        """Empty for a manifest that was not sent."""
+        """The object's uid; empty for a manifest that was not sent."""
         return self.body["metadata"].get("uid", "")
 
     @property
@@ -61,62 +61,61 @@ class JobSnapshot:
 
     @property
     def size(self) -> int:
-        """Pods that run at once when all is well."""
+        """The number of pods that run at once when all is well."""
+        spec = self.body["spec"]
+        if self.kind == "Job":
+            return int(spec.get("parallelism", 1))
         if self.kind != "JobSet":
-            return int(
-                self.body["spec"].get("parallelism" if self.kind == "Job" else "replicas", 1)
-            )
-        groups = self.body["spec"]["replicatedJobs"]
-        return sum(
-            int(g.get("replicas", 1)) * int(g["template"]["spec"].get("parallelism", 1))
-            for g in groups
-        )
+            return int(spec.get("replicas", 1))
+        size = 0
+        for group in spec["replicatedJobs"]:
+            parallelism = int(group["template"]["spec"].get("parallelism", 1))
+            size += int(group.get("replicas", 1)) * parallelism
+        return size
 
     @property
     def wanted(self) -> int:
-        """Pods that should run now: those that succeeded are not made again."""
+        """The number of pods that should run now: those that succeeded are not made again."""
         if self.kind == "Deployment":
             return self.size
         if self.kind == "JobSet":
             return self.size - len(self.phase("Succeeded"))
-        left = int(self.body["spec"].get("completions") or self.size) - int(
-            self.status.get("succeeded", 0)
-        )
-        return max(0, min(self.size, left))
+        completions = int(self.body["spec"].get("completions") or self.size)
+        remaining = completions - int(self.status.get("succeeded", 0))
+        return max(0, min(self.size, remaining))
 
     @property
     def pod_spec(self) -> Object:
-        """Of the first group; ours have one."""
+        """The pod spec of the first group; rendered jobs have one group."""
         spec = self.body["spec"]
-        holder = spec if self.kind != "JobSet" else spec["replicatedJobs"][0]["template"]["spec"]
-        return holder["template"]["spec"]
+        if self.kind == "JobSet":
+            spec = spec["replicatedJobs"][0]["template"]["spec"]
+        return spec["template"]["spec"]
 
     @property
     def sharded(self) -> bool:
-        """A gang whose pods wait in place for each that is lost."""
-        return any(
-            "--sharded" in (each.get("command") or ())
-            for each in self.pod_spec.get("containers", ())
-        )
+        """The job is a gang whose pods stay while a lost one is replaced."""
+        for container in self.pod_spec.get("containers", ()):
+            if "--sharded" in (container.get("command") or ()):
+                return True
+        return False
 
     @property
     def missing_places(self) -> list[int]:
-        """Of a sharded gang the places without a running pod, for which its other pods wait; empty:
-        for none.
-        """
-        there = {place_of(pod) for pod in self.phase("Running") + self.phase("Succeeded")}
-        waits = there and self.sharded and not self.finished
-        if waits:
-            return [place for place in range(self.size) if place not in there]
-        return []
+        """The places of a sharded gang for whose pods the other pods wait."""
+        pods = self.phase("Running") + self.phase("Succeeded")
+        if not pods or not self.sharded or self.finished:
+            return []
+        places = {place_of(pod) for pod in pods}
+        return [place for place in range(self.size) if place not in places]
 
     @property
     def finished(self) -> str:
-        """`Complete`, `Failed` or nothing yet."""
-        found = {c["type"]: c["status"] for c in self.status.get("conditions") or ()}
-        if found.get("Failed") == "True":
+        """`Complete`, `Failed`, or empty while the job has not ended."""
+        if has_condition(self.body, "Failed"):
             return "Failed"
-        if "True" in (found.get("Complete"), found.get("Completed")):
+        # A Job has the one condition, a JobSet the other.
+        if has_condition(self.body, "Complete") or has_condition(self.body, "Completed"):
             return "Complete"
         return ""
 
@@ -129,20 +128,14 @@ class JobSnapshot:
 
 
 def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
-    """JobSets, then Jobs of their own, then Deployments of workers."""
+    """Yield JobSets, then Jobs without a JobSet, then Deployments of workers."""
     pods = list(api.items(path_in("/api/v1", "pods", namespace)))
     workloads = list(api.items(path_in(KUEUE, "workloads", namespace)))
     for kind, group, plural, label in LISTED:
         for body in api.items(path_in(group, plural, namespace)):
-            meta = body["metadata"]
-            if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
+            if not _is_job(body, kind):
                 continue
-            if kind == "Deployment":
-                account = body["spec"]["template"]["spec"].get("serviceAccountName")
-            else:
-                account = ""
-            if kind == "Deployment" and NAMESPACE_BATCH not in (meta["namespace"], account):
-                continue  # servers and the platform's own
+            meta = body["metadata"]
             yield JobSnapshot(
                 body=body | {"kind": kind},
                 pods=[pod for pod in pods if _belongs(pod, meta, label)],
@@ -150,59 +143,79 @@ def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
             )
 
 
+def _is_job(body: Object, kind: str) -> bool:
+    """Leave out the Jobs of JobSets, and Deployments of servers and of the platform."""
+    meta = body["metadata"]
+    if kind == "Job":
+        return LABEL_JOBSET not in meta.get("labels", {})
+    if kind == "Deployment":
+        account = body["spec"]["template"]["spec"].get("serviceAccountName")
+        return NAMESPACE_BATCH in (meta["namespace"], account)
+    return True
+
+
 def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
-    """The job called `name`, or the newest that was made of it; an InputError for none, or one in
-    several namespaces.
+    """Return the job called `name`, or the newest job of the run called so.
+
+    Raises InputError if there is none, or one in several namespaces.
     """
-    views = list(all_jobs(api, namespace))
-    found = [job for job in views if job.name == name] or _newest_of(views, name)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        places = ", ".join(job.namespace for job in found)
+    jobs = list(all_jobs(api, namespace))
+    matches = [job for job in jobs if job.name == name] or _find_newest(jobs, name)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        namespaces = ", ".join(job.namespace for job in matches)
         raise InputError(
             "job name is not unique",
-            got=f"{name} in {places}",
+            got=f"{name} in {namespaces}",
             allowed="one job",
             fix="--namespace NAME",
         )
-    names = sorted({job.name for job in views})
-    near = get_close_matches(name, names, n=1)
+    names = sorted({job.name for job in jobs})
+    similar = get_close_matches(name, names, n=1)
     raise InputError(
         "no such job",
         got=name,
         allowed=", ".join(names[:10]) or f"none: no job in {namespace or 'this cluster'}",
-        fix=f"did you mean {near[0]}?" if near else "`holdfast explain`",
+        fix=f"did you mean {similar[0]}?" if similar else "`holdfast explain`",
     )
 
 
-def _newest_of(views: list[JobSnapshot], run: str) -> list[JobSnapshot]:
-    """One a namespace. A job's own name ends in a digest of its template, which people do not type."""
-    made = [job for job in views if job.body["metadata"].get("labels", {}).get(LABEL_NAME) == run]
-    made.sort(key=lambda job: job.body["metadata"].get("creationTimestamp", ""))
-    return list({job.namespace: job for job in made}.values())
+def _find_newest(jobs: list[JobSnapshot], run: str) -> list[JobSnapshot]:
+    """Return the newest job of the run in each namespace.
+
+    A job's own name ends in a digest of its template, which people do not type.
+    """
+    run_jobs: list[JobSnapshot] = []
+    for job in jobs:
+        if job.body["metadata"].get("labels", {}).get(LABEL_NAME) == run:
+            run_jobs.append(job)
+    run_jobs.sort(key=lambda job: job.body["metadata"].get("creationTimestamp", ""))
+    return list({job.namespace: job for job in run_jobs}.values())
 
 
 def place_of(pod: Object) -> int:
-    """Index of its Job; -1: none."""
+    """Return the pod's index in its Job, or -1 if it has none."""
     return int(pod["metadata"].get("annotations", {}).get(kubernetes.ANNOTATION_INDEX, -1))
 
 
-def lost_at_s(job: JobSnapshot, place: int) -> float | None:
-    """Unix seconds since which the place has no running pod, as far as the cluster still knows;
-    None: it does not.
+def loss_time_s(job: JobSnapshot, place: int) -> float | None:
+    """Return the Unix time since which a place has no running pod.
+
+    Returns None if the cluster does not know it any more.
     """
-    pods = sorted(
-        (p for p in job.pods if place_of(p) == place),
-        key=lambda p: p["metadata"]["creationTimestamp"],
-    )
-    taken = [
-        condition(pod, "DisruptionTarget").get("lastTransitionTime")
-        for pod in pods
-        if pod in job.phase("Failed")
-    ]
-    made = [pod["metadata"]["creationTimestamp"] for pod in pods if pod in job.phase("Pending")]
-    return min((when(text) for text in (*taken[-1:], *made) if text), default=None)
+    pods = [pod for pod in job.pods if place_of(pod) == place]
+    pods.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])
+    disruption_time: str | None = None
+    times: list[float] = []
+    for pod in pods:
+        if pod in job.phase("Failed"):
+            disruption_time = condition(pod, "DisruptionTarget").get("lastTransitionTime")
+        elif pod in job.phase("Pending"):
+            times.append(when(pod["metadata"]["creationTimestamp"]))
+    if disruption_time:
+        times.append(when(disruption_time))
+    return min(times, default=None)
 
 
 def owners(body: Object) -> set[str]:
@@ -210,73 +223,78 @@ def owners(body: Object) -> set[str]:
 
 
 def condition(body: Object, kind: str) -> Object:
-    """Empty where the object has none of this kind."""
-    found = body.get("status", {}).get("conditions") or ()
-    return next((c for c in found if c["type"] == kind), {})
+    """Return the condition of this kind, or an empty one."""
+    conditions = body.get("status", {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def has_condition(body: Object, kind: str) -> bool:
+    """Return whether the object has a condition of this kind that is true."""
+    return condition(body, kind).get("status") == "True"
 
 
 def disruption(pod: Object) -> str:
-    """Why the platform ended the pod; empty if the platform did not."""
+    """Return why the platform ended the pod; empty if the platform did not."""
     return disruptions.disruption(pod)[0]
 
 
 def containers(pod: Object) -> list[Object]:
-    """Statuses, those of init containers first."""
+    """Return the statuses of the pod's containers, those of init containers first."""
     status = pod["status"]
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def crashed(job: JobSnapshot) -> list[Object]:
-    """Pods that ended by their own fault and are still there."""
+    """Return the existing pods that ended by their own fault."""
     return [pod for pod in job.phase("Failed") if not disruption(pod)]
 
 
 def when(text: str) -> float:
-    """Unix seconds of Kubernetes' time."""
-    at = moment(text)
-    assert at, text
-    return at.timestamp()
+    """Return the Unix seconds of Kubernetes' time."""
+    time = moment(text)
+    assert time, text
+    return time.timestamp()
 
 
 def waited_s(pod: Object) -> float | None:
-    """From creation to a node; None while it has none."""
-    scheduled = condition(pod, "PodScheduled")
-    if scheduled.get("status") != "True":
+    """Return how long the pod waited for a node, or None while it has none."""
+    if not has_condition(pod, "PodScheduled"):
         return None
-    return max(
-        0.0, when(scheduled["lastTransitionTime"]) - when(pod["metadata"]["creationTimestamp"])
-    )
+    created_s = when(pod["metadata"]["creationTimestamp"])
+    scheduled_s = when(condition(pod, "PodScheduled")["lastTransitionTime"])
+    return max(0.0, scheduled_s - created_s)
 
 
 def ran_s(pod: Object, now: float) -> float:
-    """From its start to its end, or until now."""
+    """Return how long the pod ran, until its end or until now."""
     start = pod["status"].get("startTime")
     if not start:
         return 0.0
-    ends = []
+    ends: list[float] = []
     for status in pod["status"].get("containerStatuses") or ():
-        if status.get("state", {}).get("terminated", {}).get("finishedAt"):
-            ends.append(when(status["state"]["terminated"]["finishedAt"]))
-    return max(0.0, (max(ends) if ends else now) - when(start))
+        end = status.get("state", {}).get("terminated", {}).get("finishedAt")
+        if end:
+            ends.append(when(end))
+    return max(0.0, max(ends, default=now) - when(start))
 
 
 def held_since_s(job: JobSnapshot) -> float | None:
-    """Unix seconds since which Kueue holds the job back: its creation, or its last eviction; None
-    where it does not.
+    """Return the Unix time since which Kueue holds the job: its creation, or its last eviction.
 
-    As the exporter counts queue_wait_seconds.
+    Returns None if Kueue does not hold it. The exporter counts queue_wait_seconds in the same way.
     """
     workload = job.workload
-    if workload is None or condition(workload, "Admitted").get("status") == "True":
+    if workload is None or has_condition(workload, "Admitted"):
         return None
-    evicted = condition(workload, "Evicted")
-    times = [workload["metadata"]["creationTimestamp"]]
-    times += [evicted["lastTransitionTime"]] if evicted.get("status") == "True" else []
-    return max(map(when, times))
+    created_s = when(workload["metadata"]["creationTimestamp"])
+    if not has_condition(workload, "Evicted"):
+        return created_s
+    evicted_s = when(condition(workload, "Evicted")["lastTransitionTime"])
+    return max(created_s, evicted_s)
 
 
 def held_for_s(job: JobSnapshot, now_s: float) -> float:
-    """0 where Kueue does not hold it."""
+    """Return how long Kueue has held the job; 0 if it does not."""
     since_s = held_since_s(job)
     return 0.0 if since_s is None else max(0.0, now_s - since_s)
 

@@ -1,141 +1,171 @@
-"""The queues that hold a job: Kueue's, with its place in the line, and Dynamic Workload
-Scheduler's. Pure.
+"""Explains the queues that hold a job: Kueue's, and Dynamic Workload Scheduler's.
+
+Nothing here asks the cluster.
 """
 
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.jobs.diagnose.cause import Cause, Reason, brief
-from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot, gpus
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, condition, held_for_s, owners
+from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.diagnose.job_snapshot import (
+    JobSnapshot,
+    condition,
+    has_condition,
+    held_for_s,
+    owners,
+)
+from holdfast.jobs.diagnose.reasons import Cause, Reason, brief
+from holdfast.jobs.plan.pricing import count_gpus
 from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, KUEUE_INADMISSIBLE
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
 
-def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    """None where Kueue does not have the job, or has admitted it."""
+def explain_kueue(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """Return the cause of a job that Kueue holds, or None if it does not."""
     workload = job.workload
-    if workload is None or condition(workload, "Admitted").get("status") == "True":
+    if workload is None or has_condition(workload, "Admitted"):
         return None
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     queue = workload["spec"].get("queueName", "")
-    if condition(workload, "QuotaReserved").get("status") == "True":
+    wait_s = held_for_s(job, cluster.taken_s)
+    if has_condition(workload, "QuotaReserved"):
         action = "wait for the controller of the check, or remove the check from the ClusterQueue"
-        position = f"past queue {queue}, waiting for {held_for_s(job, cluster.taken_s):.0f} s"
-        return Cause(Reason.GATE, _checks(workload), action, evidence, position)
-    line = sorted(_waiting(cluster.workloads, queue), key=_turn)
-    place = 1 + next(
-        (i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0
-    )
-    blocker = _blocker(job, workload, _cluster_queue(cluster, queue), queue)
-    position = (
-        f"{place} of {len(line)} waiting in queue {queue}, for"
-        f" {held_for_s(job, cluster.taken_s):.0f} s"
-    )
+        position = f"past queue {queue}, waiting for {wait_s:.0f} s"
+        blocker = _describe_checks(workload)
+        return Cause(Reason.GATE, blocker, action, evidence, position)
+    line = sorted(_list_waiting(cluster.workloads, queue), key=_turn)
+    uids = [waiting["metadata"]["uid"] for waiting in line]
+    uid = workload["metadata"]["uid"]
+    place = 1 + (uids.index(uid) if uid in uids else 0)
+    cluster_queue = _find_cluster_queue(cluster, queue)
+    blocker = _describe_quota(job, workload, cluster_queue, queue)
+    position = f"{place} of {len(line)} waiting in queue {queue}, for {wait_s:.0f} s"
     reason = str(condition(workload, "QuotaReserved").get("reason", ""))
-    turn = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
-    action = KUEUE_INADMISSIBLE.get(reason, turn)
+    action = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
+    action = KUEUE_INADMISSIBLE.get(reason, action)
     return Cause(Reason.QUOTA, blocker, action, evidence, position)
 
 
-def _blocker(
+def _describe_quota(
     job: JobSnapshot,
     workload: Object,
-    found: Object | None,
+    cluster_queue: Object | None,
     queue: str,
 ) -> str:
-    """In GPUs, if they are short; otherwise in Kueue's own words."""
-    if found is None:
+    """Describe the blocker in GPUs, if they are short; otherwise in Kueue's own words."""
+    if cluster_queue is None:
         return f"queue {queue} does not exist in {job.namespace}, so nothing can admit the job"
-    active = condition(found, "Active")
+    active = condition(cluster_queue, "Active")
     if active.get("status") == "False":
         return f"queue {queue} admits nothing: {brief(str(active.get('message', '')))}"
-    asked = job.size * gpus(job.pod_spec)
-    lent = sum(
-        int(str(r["nominalQuota"]))
-        for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors")
-    )
-    used = sum(
-        int(str(r["total"])) for r in _gpu_rows([found.get("status", {})], "flavorsReservation")
-    )
+    gpus = job.size * count_gpus(job.pod_spec)
+    lent = _sum_gpus(cluster_queue["spec"].get("resourceGroups"), "flavors", "nominalQuota")
+    used = _sum_gpus([cluster_queue.get("status", {})], "flavorsReservation", "total")
     quota = condition(workload, "QuotaReserved")
-    why = str(quota.get("message", ""))
-    if why and (asked <= lent - used or quota.get("reason") in KUEUE_INADMISSIBLE):
-        return f"quota: {brief(why)}"
-    return f"quota: asks for {asked} {GPU_RESOURCE}, queue {queue} lends {lent}, {used} are in use"
+    message = str(quota.get("message", ""))
+    if message and (gpus <= lent - used or quota.get("reason") in KUEUE_INADMISSIBLE):
+        return f"quota: {brief(message)}"
+    return f"quota: asks for {gpus} {GPU_RESOURCE}, queue {queue} lends {lent}, {used} are in use"
 
 
-def _checks(workload: Object) -> str:
-    open_ = [c for c in workload["status"].get("admissionChecks") or () if c["state"] != "Ready"]
-    unready = (
-        f"{c['name']} is {c['state']}" + (f" ({c['message']})" if c.get("message") else "")
-        for c in open_
-    )
-    return f"quota is reserved, admission check {brief(', '.join(unready) or 'not done')}"
+def _describe_checks(workload: Object) -> str:
+    descriptions: list[str] = []
+    for check in workload["status"].get("admissionChecks") or ():
+        if check["state"] != "Ready":
+            message = f" ({check['message']})" if check.get("message") else ""
+            descriptions.append(f"{check['name']} is {check['state']}{message}")
+    checks = ", ".join(descriptions) or "not done"
+    return f"quota is reserved, admission check {brief(checks)}"
 
 
-def _cluster_queue(cluster: ClusterSnapshot, queue: str) -> Object | None:
-    local = next((q for q in cluster.local_queues if q["metadata"]["name"] == queue), None)
-    wanted = local["spec"]["clusterQueue"] if local else None
-    return next((q for q in cluster.cluster_queues if q["metadata"]["name"] == wanted), None)
+def _find_cluster_queue(cluster: ClusterSnapshot, queue: str) -> Object | None:
+    local_queue = _find_by_name(cluster.local_queues, queue)
+    if local_queue is None:
+        return None
+    return _find_by_name(cluster.cluster_queues, local_queue["spec"]["clusterQueue"])
 
 
-def _gpu_rows(groups: list[dict[str, Any]] | None, key: str) -> list[dict[str, Any]]:
-    flavors = [flavor for group in groups or () for flavor in group.get(key) or ()]
-    return [row for flavor in flavors for row in flavor["resources"] if row["name"] == GPU_RESOURCE]
+def _find_by_name(objects: list[Object], name: str) -> Object | None:
+    return next((body for body in objects if body["metadata"]["name"] == name), None)
 
 
-def _waiting(workloads: list[Object], queue: str) -> list[Object]:
-    mine = [
-        w
-        for w in workloads
-        if w["spec"].get("queueName") == queue and w["spec"].get("active", True)
-    ]
-    past = ("QuotaReserved", "Finished")
-    return [w for w in mine if all(condition(w, kind).get("status") != "True" for kind in past)]
+def _sum_gpus(groups: list[dict[str, Any]] | None, flavors: str, amount: str) -> int:
+    """Sum `amount` over the GPU resources of the flavors in each group."""
+    total = 0
+    for group in groups or ():
+        for flavor in group.get(flavors) or ():
+            for resource in flavor["resources"]:
+                if resource["name"] == GPU_RESOURCE:
+                    total += int(str(resource[amount]))
+    return total
+
+
+def _list_waiting(workloads: list[Object], queue: str) -> list[Object]:
+    return [workload for workload in workloads if _waits_in(workload, queue)]
+
+
+def _waits_in(workload: Object, queue: str) -> bool:
+    spec = workload["spec"]
+    if spec.get("queueName") != queue or not spec.get("active", True):
+        return False
+    if has_condition(workload, "QuotaReserved"):
+        return False
+    return not has_condition(workload, "Finished")
 
 
 def _turn(workload: Object) -> tuple[int, str]:
-    return -int(workload["spec"].get("priority") or 0), workload["metadata"]["creationTimestamp"]
+    """Return the sort key of Kueue: priority, then age."""
+    priority = int(workload["spec"].get("priority") or 0)
+    return -priority, workload["metadata"]["creationTimestamp"]
 
 
 PATIENCE = "wait: Google gives no ETA for flex-start; `holdfast place` compares with Spot"
 
 
-def queued(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    """None where no request holds the job, or where its nodes were granted."""
-    request = next((r for r in cluster.requests if _is_of(r, job)), None)
-    if request is None or condition(request, "Provisioned").get("status") == "True":
+def explain_flex_start(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """Return the cause of a job that waits for its nodes, or None if no request holds it."""
+    request = next((r for r in cluster.requests if _belongs(r, job)), None)
+    if request is None:
         return None
-    name = request["metadata"]["name"]
-    asked = f"{job.size * gpus(job.pod_spec)} {GPU_RESOURCE} for {job.size} pods"
-    failed = condition(request, "Failed")
-    if failed.get("status") == "True":
-        status = f"failed: {_why(failed)}"
+    if has_condition(request, "Provisioned"):
+        return None
+    action = PATIENCE
+    if has_condition(request, "Failed"):
+        status = f"failed: {_describe_condition(request, 'Failed')}"
         action = "delete the job and submit it again, or take Spot"
-    elif condition(request, "Accepted").get("status") == "True":
+    elif has_condition(request, "Accepted"):
         since = condition(request, "Accepted").get("lastTransitionTime", "?")
-        status = f"accepted {since}, no nodes yet: {_why(condition(request, 'Provisioned'))}"
-        action = PATIENCE
+        message = _describe_condition(request, "Provisioned")
+        status = f"accepted {since}, no nodes yet: {message}"
     else:
-        status = f"not accepted yet: {_why(condition(request, 'Accepted'))}"
-        action = PATIENCE
-    evidence = f"kubectl describe provisioningrequest -n {job.namespace} {name}"
+        status = f"not accepted yet: {_describe_condition(request, 'Accepted')}"
+    name = request["metadata"]["name"]
+    gpus = job.size * count_gpus(job.pod_spec)
     position = f"waiting for {held_for_s(job, cluster.taken_s):.0f} s" if job.workload else ""
     return Cause(
         Reason.FLEX_QUEUE,
-        f"flex queue: {asked}; request {name} {status}",
+        f"flex queue: {gpus} {GPU_RESOURCE} for {job.size} pods; request {name} {status}",
         action,
-        evidence,
+        f"kubectl describe provisioningrequest -n {job.namespace} {name}",
         position,
     )
 
 
-def _is_of(request: Object, job: JobSnapshot) -> bool:
-    holders = {job.uid} | ({job.workload["metadata"]["uid"]} if job.workload else set())
-    named = {pod["metadata"].get("annotations", {}).get(ANNOTATION_CONSUMES) for pod in job.pods}
-    return bool(holders & owners(request)) or request["metadata"]["name"] in named
+def _belongs(request: Object, job: JobSnapshot) -> bool:
+    """Return whether the job or its workload owns the request, or a pod names it."""
+    holders = {job.uid}
+    if job.workload:
+        holders.add(job.workload["metadata"]["uid"])
+    if holders & owners(request):
+        return True
+    name = request["metadata"]["name"]
+    for pod in job.pods:
+        if pod["metadata"].get("annotations", {}).get(ANNOTATION_CONSUMES) == name:
+            return True
+    return False
 
 
-def _why(found: Object) -> str:
-    return brief(str(found.get("message") or found.get("reason") or "the autoscaler says nothing"))
+def _describe_condition(request: Object, kind: str) -> str:
+    body = condition(request, kind)
+    text = body.get("message") or body.get("reason") or "the autoscaler says nothing"
+    return brief(str(text))

@@ -1,4 +1,7 @@
-"""Pods without a node: refused by the API server, gated, or with no node that takes them. Pure."""
+"""Explains pods without a node: refused by the API server, gated, or without a fitting node.
+
+Nothing here asks the cluster.
+"""
 
 import re
 from dataclasses import dataclass
@@ -6,43 +9,57 @@ from typing import NamedTuple
 
 from holdfast.clients.api import Object
 from holdfast.jobs.diagnose import cluster_snapshot, queues
-from holdfast.jobs.diagnose.cause import Cause, Reason, brief, describe
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, condition
+from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
 from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_FLEX_START
 
-_UNPLACED = ("Unschedulable", "SchedulerError", "SchedulingGated")
+_UNSCHEDULED = ("Unschedulable", "SchedulerError", "SchedulingGated")
 _VOLUME = re.compile(
     r"persistent ?volume|storageclass|volume node affinity|max volume count", re.IGNORECASE
 )
 _VERDICT = re.compile(r"^0/(\d+) nodes are available: ([^.]*)")
-_BY_LABELS = "didn't match Pod's node affinity"
-_BY_PLACE = re.compile(rf"(\d+) node\(s\) (?:{_BY_LABELS}|had untolerated taint)")
+_LABEL_VERDICT = "didn't match Pod's node affinity"
+_EXCLUDED_NODES = re.compile(rf"(\d+) node\(s\) (?:{_LABEL_VERDICT}|had untolerated taint)")
 _SCALING = ("FailedScaleUp", "NotTriggerScaleUp", "TriggeredScaleUp")
-# What the autoscaler says, and what it means; the first that matches counts.
-_SCALE_UP = (
-    (
+
+
+class _ScaleUp(NamedTuple):
+    """A message of the autoscaler, and what it means."""
+
+    pattern: str
+    reason: Reason
+    action: str
+
+
+# The first that matches counts.
+_SCALE_UPS = (
+    _ScaleUp(
         r"quota.?exceeded|exceeded.*quota",
         Reason.QUOTA,
         "ask Google for more: `gcloud compute regions describe REGION` shows limits and use",
     ),
-    (
+    _ScaleUp(
         r"out.?of.?resources|stock.?out|resource_pool_exhausted|enough resources|in backoff",
         Reason.STOCK_OUT,
         "wait, allow more zones or machine types, or take flex-start: `holdfast place`",
     ),
-    (
+    _ScaleUp(
         r"max (node group size|cluster limit|limit) reached|no\.scale\.up\.nap.*limit",
         Reason.POOL_LIMIT,
         "wait for another job to end, or raise the pool's maximum in infra/environments",
     ),
-    (r"triggered scale-up: ", Reason.SCALE_UP, "wait: a GPU node takes minutes to come up"),
+    _ScaleUp(
+        r"triggered scale-up: ",
+        Reason.SCALE_UP,
+        "wait: a GPU node takes minutes to come up",
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """The job's pods without a node; the first speaks for all."""
+    """The job's pods without a node; the first one represents all."""
 
     job: JobSnapshot
     cluster: ClusterSnapshot
@@ -57,144 +74,167 @@ class _Waiting:
     def scheduler(self) -> str:
         return brief(str(condition(self.pod, "PodScheduled").get("message", "")))
 
-    def cause(
+    def make_cause(
         self,
         reason: Reason,
-        why: str,
+        blocker: str,
         action: str,
         evidence: str = "",
     ) -> Cause:
-        many = f"{len(self.pods)} of {self.job.size} pods have no node: "
-        return Cause(reason, many + why, action, evidence or describe(self.pod))
+        prefix = f"{len(self.pods)} of {self.job.size} pods have no node: "
+        return Cause(reason, prefix + blocker, action, evidence or describe(self.pod))
 
 
-def unplaced(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    found = []
-    for p in job.phase("Pending"):
-        if condition(p, "PodScheduled").get("reason") in _UNPLACED:
-            found.append(p)
-    if not found:
+def explain_unscheduled(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """Return the cause of pods that no scheduler has placed, or None if there are none."""
+    pods: list[Object] = []
+    for pod in job.phase("Pending"):
+        if condition(pod, "PodScheduled").get("reason") in _UNSCHEDULED:
+            pods.append(pod)
+    if not pods:
         return None
-    waiting = _Waiting(
-        job, cluster, found, cluster_snapshot.fit(found[0]["spec"], cluster.nodes, cluster.others)
+    fit = cluster_snapshot.fit(pods[0]["spec"], cluster.nodes, cluster.others)
+    waiting = _Waiting(job, cluster, pods, fit)
+    return (
+        _explain_gate(waiting)
+        or _explain_volume(waiting)
+        or queues.explain_flex_start(job, cluster)
+        or _explain_taint(waiting)
+        or _explain_autoscaler(waiting)
+        or _explain_flex_node(waiting)
+        or _explain_selector(waiting)
+        or _explain_capacity(waiting)
     )
-    kept = _gated(waiting) or _volume(waiting) or queues.queued(job, cluster)
-    checks = (_taint, _autoscaler, _flex, _selector, _full)
-    return kept or next(cause for check in checks if (cause := check(waiting)))
 
 
-def _gated(waiting: _Waiting) -> Cause | None:
-    gates = ", ".join(gate["name"] for gate in waiting.pod["spec"].get("schedulingGates") or ())
+def _explain_gate(waiting: _Waiting) -> Cause | None:
+    gates = waiting.pod["spec"].get("schedulingGates")
+    if not gates:
+        return None
+    names = ", ".join(gate["name"] for gate in gates)
     action = "wait: the controller that set the gate removes it, Kueue when it admits the job"
-    if gates:
-        return waiting.cause(Reason.GATE, f"held by the gate {gates}", action)
-    return None
+    return waiting.make_cause(Reason.GATE, f"held by the gate {names}", action)
 
 
-def _volume(waiting: _Waiting) -> Cause | None:
+def _explain_volume(waiting: _Waiting) -> Cause | None:
     if not _VOLUME.search(waiting.scheduler):
         return None
     namespace = waiting.job.namespace
-    volumes = waiting.pod["spec"].get("volumes") or ()
-    names = []
-    for v in volumes:
-        if "persistentVolumeClaim" in v:
-            names.append(v["persistentVolumeClaim"]["claimName"])
-    known = {claim["metadata"]["name"]: claim for claim in waiting.cluster.claims}
+    names: list[str] = []
+    for volume in waiting.pod["spec"].get("volumes") or ():
+        if "persistentVolumeClaim" in volume:
+            names.append(volume["persistentVolumeClaim"]["claimName"])
+    claims = {claim["metadata"]["name"]: claim for claim in waiting.cluster.claims}
     for name in names:
-        if name not in known:
-            why = f"claim {name} does not exist in {namespace}"
+        if name not in claims:
+            blocker = f"claim {name} does not exist in {namespace}"
             action = "create the claim, or correct claimName in the manifest"
-            return waiting.cause(Reason.VOLUME, why, action, f"kubectl get pvc -n {namespace}")
+            evidence = f"kubectl get pvc -n {namespace}"
+            return waiting.make_cause(Reason.VOLUME, blocker, action, evidence)
     for name in names:
-        if known[name].get("status", {}).get("phase") != "Bound":
-            why = f"claim {name} is {_unbound(known[name], waiting.cluster)}"
+        if claims[name].get("status", {}).get("phase") != "Bound":
+            blocker = f"claim {name} is {_describe_claim(claims[name], waiting.cluster)}"
             action = "correct its storage class or size, or make the volume that it asks for"
-            return waiting.cause(
-                Reason.VOLUME, why, action, f"kubectl describe pvc -n {namespace} {name}"
-            )
+            evidence = f"kubectl describe pvc -n {namespace} {name}"
+            return waiting.make_cause(Reason.VOLUME, blocker, action, evidence)
     action = "a disk serves one zone and few nodes: use its zone, or a bucket, which serves all"
-    return waiting.cause(Reason.VOLUME, waiting.scheduler, action)
+    return waiting.make_cause(Reason.VOLUME, waiting.scheduler, action)
 
 
-def _unbound(claim: Object, cluster: ClusterSnapshot) -> str:
-    asked = claim["spec"].get("resources", {}).get("requests", {}).get("storage", "?")
-    storage = claim["spec"].get("storageClassName") or "no storage class"
+def _describe_claim(claim: Object, cluster: ClusterSnapshot) -> str:
+    spec = claim["spec"]
+    phase = claim.get("status", {}).get("phase", "Pending")
+    size = spec.get("resources", {}).get("requests", {}).get("storage", "?")
+    storage = spec.get("storageClassName") or "no storage class"
     event = cluster_snapshot.newest_event(cluster.events, {claim["metadata"]["uid"]})
-    why = f": {cluster_snapshot.message_of(event)}" if event else ""
-    return brief(f"{claim.get('status', {}).get('phase', 'Pending')}, {asked} of {storage}{why}")
+    message = f": {cluster_snapshot.get_message(event)}" if event else ""
+    return brief(f"{phase}, {size} of {storage}{message}")
 
 
-def _taint(waiting: _Waiting) -> Cause | None:
-    found = waiting.fit.untolerated
-    if found is None:
+def _explain_taint(waiting: _Waiting) -> Cause | None:
+    if waiting.fit.blocking_taint is None:
         return None
+    taint, nodes = waiting.fit.blocking_taint
     action = "use the manifest of this pool: `python -m workloads render`"
-    return waiting.cause(Reason.TAINT, f"{found[1]} nodes bear {found[0]}", action)
+    return waiting.make_cause(Reason.TAINT, f"{nodes} nodes have the taint {taint}", action)
 
 
-def _autoscaler(waiting: _Waiting) -> Cause | None:
-    """Its newest word on any of the pods. What only says that no pool fits is left to the next
-    checks.
+def _explain_autoscaler(waiting: _Waiting) -> Cause | None:
+    """Explain the autoscaler's newest event about the pods.
+
+    An event that only says that no pool fits is left to the next checks.
     """
     uids = {pod["metadata"]["uid"] for pod in waiting.pods}
     event = cluster_snapshot.newest_event(waiting.cluster.events, uids, *_SCALING)
     if event is None:
         return None
-    text = brief(cluster_snapshot.message_of(event))
-    pattern = next((known for known in _SCALE_UP if re.search(known[0], text, re.IGNORECASE)), None)
-    if pattern and not (pattern[1] is Reason.SCALE_UP and _flexible(waiting.pod)):
-        return waiting.cause(pattern[1], f"{event['reason']}: {text}", pattern[2])
+    message = brief(cluster_snapshot.get_message(event))
+    scale_up = _match_scale_up(message)
+    if scale_up and not (scale_up.reason is Reason.SCALE_UP and _is_flex_start(waiting.pod)):
+        blocker = f"{event['reason']}: {message}"
+        return waiting.make_cause(scale_up.reason, blocker, scale_up.action)
     if event["reason"] == "FailedScaleUp":
         action = "fix what it names; `gcloud logging read` has the autoscaler's visibility events"
-        return waiting.cause(Reason.CAPACITY, f"FailedScaleUp: {text}", action)
+        return waiting.make_cause(Reason.CAPACITY, f"FailedScaleUp: {message}", action)
     return None
 
 
-def _flex(waiting: _Waiting) -> Cause | None:
-    if not _flexible(waiting.pod) or waiting.fit.selected:
+def _match_scale_up(message: str) -> _ScaleUp | None:
+    for scale_up in _SCALE_UPS:
+        if re.search(scale_up.pattern, message, re.IGNORECASE):
+            return scale_up
+    return None
+
+
+def _explain_flex_node(waiting: _Waiting) -> Cause | None:
+    if not _is_flex_start(waiting.pod) or waiting.fit.selected:
         return None
-    why = f"no flex-start node yet, each wants {waiting.fit.wanted} {GPU_RESOURCE}"
-    return waiting.cause(Reason.FLEX_QUEUE, why, queues.PATIENCE)
+    blocker = f"no flex-start node yet, each wants {waiting.fit.pod_gpus} {GPU_RESOURCE}"
+    return waiting.make_cause(Reason.FLEX_QUEUE, blocker, queues.PATIENCE)
 
 
-def _selector(waiting: _Waiting) -> Cause | None:
-    """By the labels, or by an affinity, which only the scheduler has judged."""
+def _explain_selector(waiting: _Waiting) -> Cause | None:
+    """Explain labels that no node has, or an affinity, which only the scheduler has judged."""
     action = (
         "compare the selector with `python -m infra outputs`; a pool at 0 nodes scales up within"
         " minutes"
     )
     if not waiting.fit.selected:
-        return waiting.cause(Reason.SELECTOR, f"no node matches {waiting.fit.selector}", action)
+        blocker = f"no node matches {waiting.fit.selector}"
+        return waiting.make_cause(Reason.SELECTOR, blocker, action)
     if _fits_nowhere(waiting.scheduler):
-        return waiting.cause(Reason.SELECTOR, waiting.scheduler, action)
+        return waiting.make_cause(Reason.SELECTOR, waiting.scheduler, action)
     return None
 
 
-def _fits_nowhere(verdict: str) -> bool:
-    """Labels and taints alone rule out every node. A real cluster has tainted nodes of its own."""
-    judged = _VERDICT.match(verdict)
-    if judged is None or _BY_LABELS not in judged[2]:
+def _fits_nowhere(message: str) -> bool:
+    """Return whether labels and taints alone exclude every node.
+
+    A real cluster has tainted nodes of its own.
+    """
+    verdict = _VERDICT.match(message)
+    if verdict is None or _LABEL_VERDICT not in verdict[2]:
         return False
-    return sum(map(int, _BY_PLACE.findall(judged[2]))) == int(judged[1])
+    excluded = sum(map(int, _EXCLUDED_NODES.findall(verdict[2])))
+    return excluded == int(verdict[1])
 
 
-def _full(waiting: _Waiting) -> Cause:
-    """GPUs, if they are short; otherwise the scheduler's own count of what is."""
+def _explain_capacity(waiting: _Waiting) -> Cause:
+    """Explain by the GPUs, if they are short; otherwise by the scheduler's own count."""
     fit = waiting.fit
     action = "wait for a node or for another job to end, or ask for fewer at once"
-    if fit.wanted > fit.most_free:
-        why = (
-            f"each wants {fit.wanted} {GPU_RESOURCE}, the fitting nodes have {fit.free} of"
-            f" {fit.total} free"
-        )
-        return waiting.cause(
-            Reason.CAPACITY, why + (f", at most {fit.most_free} on one" if fit.free else ""), action
-        )
-    return waiting.cause(Reason.CAPACITY, waiting.scheduler, action)
+    if fit.pod_gpus <= fit.most_free:
+        return waiting.make_cause(Reason.CAPACITY, waiting.scheduler, action)
+    blocker = (
+        f"each wants {fit.pod_gpus} {GPU_RESOURCE}, the fitting nodes have {fit.free} of"
+        f" {fit.total} free"
+    )
+    if fit.free:
+        blocker += f", at most {fit.most_free} on one"
+    return waiting.make_cause(Reason.CAPACITY, blocker, action)
 
 
-def _flexible(pod: Object) -> bool:
+def _is_flex_start(pod: Object) -> bool:
     return LABEL_FLEX_START in pod["spec"].get("nodeSelector", {})
 
 
@@ -208,7 +248,10 @@ _WEBHOOKS = "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigur
 
 
 class Refusal(NamedTuple):
-    """`text`, `action` and `evidence` may name the groups of `pattern`, and {namespace}."""
+    """A message of the API server, and what it means.
+
+    `text`, `action` and `evidence` may name the groups of `pattern`, and {namespace}.
+    """
 
     pattern: str
     text: str
@@ -217,7 +260,7 @@ class Refusal(NamedTuple):
     reason: Reason = Reason.REFUSED
 
 
-_OF_QUOTA = "kubectl describe resourcequota -n {namespace} {name}"
+_QUOTA_EVIDENCE = "kubectl describe resourcequota -n {namespace} {name}"
 _MISSING = "apply the platform's manifests (`make apply ENV=NAME`), or correct "
 REFUSALS = (
     Refusal(
@@ -225,14 +268,14 @@ REFUSALS = (
         r" (?P<lent>.+)",
         "ResourceQuota {name}: asks for {asked}; {used} in use, {lent} allowed",
         "wait until others are done, or raise the quota of the namespace",
-        _OF_QUOTA,
+        _QUOTA_EVIDENCE,
         Reason.QUOTA,
     ),
     Refusal(
         r"failed quota: (?P<name>[^:]+): (?P<what>must specify .+)",
         "ResourceQuota {name}: {what}",
         "state these requests and limits in the manifest",
-        _OF_QUOTA,
+        _QUOTA_EVIDENCE,
     ),
     Refusal(
         r'serviceaccount "(?P<name>[^"]+)" not found',
@@ -279,41 +322,43 @@ REFUSALS = (
 )
 
 
-def refused(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    """The newest refusal, if no pod was made after it."""
-    lacking = job.wanted - len(job.active)
-    event = cluster_snapshot.newest_event(
-        cluster.events, {job.uid, *_children(job, cluster)}, *REASONS
-    )
-    made = max((pod["metadata"]["creationTimestamp"] for pod in job.pods), default="")
-    if lacking <= 0 or event is None or cluster_snapshot.time_of(event) < made:
+def explain_refusal(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """Return the newest refusal of a pod, if no pod was created after it."""
+    missing = job.wanted - len(job.active)
+    uids = {job.uid, *_list_child_uids(job, cluster)}
+    event = cluster_snapshot.newest_event(cluster.events, uids, *REASONS)
+    creation_times = [pod["metadata"]["creationTimestamp"] for pod in job.pods]
+    newest_pod = max(creation_times, default="")
+    if missing <= 0 or event is None or cluster_snapshot.get_time(event) < newest_pod:
         return None
-    many = f"{lacking} of {job.size} pods are refused: "
-    text = cluster_snapshot.message_of(event)
-    for known in REFUSALS:
-        match = re.search(known.pattern, text, re.DOTALL)
+    prefix = f"{missing} of {job.size} pods are refused: "
+    message = cluster_snapshot.get_message(event)
+    for refusal in REFUSALS:
+        match = re.search(refusal.pattern, message, re.DOTALL)
         if match:
             values = match.groupdict() | {"namespace": job.namespace}
-            blocker, action, evidence = (
-                each.format(**values) for each in (known.text, known.action, known.evidence)
+            return Cause(
+                refusal.reason,
+                prefix + brief(refusal.text.format(**values)),
+                refusal.action.format(**values),
+                refusal.evidence.format(**values),
             )
-            return Cause(known.reason, many + brief(blocker), action, evidence)
+    action = "change the manifest as the API server says"
     evidence = f"kubectl get events -n {job.namespace} --field-selector reason={event['reason']}"
-    return Cause(
-        Reason.REFUSED, many + brief(text), "change the manifest as the API server says", evidence
-    )
+    return Cause(Reason.REFUSED, prefix + brief(message), action, evidence)
 
 
-def _children(job: JobSnapshot, cluster: ClusterSnapshot) -> set[str]:
-    """Uids of a JobSet's Jobs, known by their names."""
+def _list_child_uids(job: JobSnapshot, cluster: ClusterSnapshot) -> set[str]:
+    """Return the uids of a JobSet's Jobs, which events name."""
     if job.kind != "JobSet":
         return set()
-    groups = job.body["spec"]["replicatedJobs"]
-    names = set()
-    for g in groups:
-        for n in range(int(g.get("replicas", 1))):
-            names.add(f"{job.name}-{g['name']}-{n}")
-    objects = (e.get("involvedObject", {}) for e in cluster.events)
-    return {
-        each["uid"] for each in objects if each.get("kind") == "Job" and each.get("name") in names
-    }
+    names: set[str] = set()
+    for group in job.body["spec"]["replicatedJobs"]:
+        for number in range(int(group.get("replicas", 1))):
+            names.add(f"{job.name}-{group['name']}-{number}")
+    uids: set[str] = set()
+    for event in cluster.events:
+        involved = event.get("involvedObject", {})
+        if involved.get("kind") == "Job" and involved.get("name") in names:
+            uids.add(involved["uid"])
+    return uids

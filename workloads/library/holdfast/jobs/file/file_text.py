@@ -1,12 +1,13 @@
-"""The job file as text: written with a comment for each field, read with an error for each fault;
-and the planner's question.
+"""Reads and writes the text of a job file, and turns the job into the planner's question.
+
+A written file has a comment for each field; reading it raises an error for each wrong field.
 """
 
 import io
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, Field, asdict, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from holdfast.jobs.file.job_file import OwnJob
 from holdfast.place.job import Job
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
+from holdfast.support.values import finite
 
 SCHEMA = "holdfast.job/1"
 CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
 ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
 SCHEMA_FILE = "workloads/library/holdfast/jobs/file/job.schema.json"
+RENDER_COMMAND = "`python -m workloads render` writes manifests with jobs"
 _HEAD = f"""\
 # yaml-language-server: $schema={SCHEMA_FILE}
 # `holdfast submit FILE` shows the price of this job and starts it.
@@ -31,106 +34,119 @@ _REST = "\n# Other fields with their defaults:\n"
 
 
 def dump(job: OwnJob) -> str:
-    """Short: the fields that every job needs, those that were stated, and the rest as comments."""
+    """Return a short file: the fields that every job needs and those that differ from the default.
+
+    The other fields follow as comments.
+    """
     values = asdict(job)
-    stated = _HEAD
-    rest = _REST
-    for each in fields(OwnJob):
-        default = each.default_factory() if each.default_factory is not MISSING else each.default
-        lines = _lines(each.name, values[each.name])
-        if each.name in ALWAYS or values[each.name] != default:
-            stated += f"# {each.metadata['about']}\n{lines}"
+    text = _HEAD
+    comments = _REST
+    for field in fields(OwnJob):
+        value = values[field.name]
+        lines = _dump_field(field.name, value)
+        about = f"# {field.metadata['about']}\n"
+        if field.name in ALWAYS or value != _default(field):
+            text += about + lines
         else:
-            rest += f"# {each.metadata['about']}\n" + "".join(
-                f"#   {line}\n" for line in lines.splitlines()
-            )
-    return stated + rest
+            commented = "".join(f"#   {line}\n" for line in lines.splitlines())
+            comments += about + commented
+    return text + comments
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def is_job(document: Any) -> bool:
-    return isinstance(document, dict) and str(document.get("schema", "")).startswith(
-        SCHEMA.partition("/")[0] + "/"
-    )
+    if not isinstance(document, dict):
+        return False
+    family = SCHEMA.partition("/")[0]
+    return str(document.get("schema", "")).startswith(f"{family}/")
 
 
-def parse(document: dict[str, Any], where: str) -> OwnJob:
-    """InputError names the file and the field."""
+def parse(document: dict[str, Any], source: str) -> OwnJob:
+    """Return the job of a document. Raises InputError, which names the file and the field."""
     if document.get("schema") != SCHEMA:
-        got = document.get("schema")
-        fix = "write it again with `holdfast new-job`"
         raise InputError(
-            f"{where}: schema",
-            got=got,
+            f"{source}: schema",
+            got=document.get("schema"),
             allowed=SCHEMA,
-            fix=fix,
+            fix="write it again with `holdfast new-job`",
         )
-    given = {key: value for key, value in document.items() if key != "schema"}
-    known = {each.name: each for each in fields(OwnJob)}
-    for key in given:
-        if key not in known:
-            near = get_close_matches(str(key), known, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"see {SCHEMA_FILE}"
-            raise InputError(
-                f"{where}: unknown field",
-                got=key,
-                allowed=", ".join(known),
-                fix=fix,
-            )
+    schema_fields = {field.name: field for field in fields(OwnJob)}
+    values: dict[str, Any] = {}
+    for key, value in document.items():
+        if key == "schema":
+            continue
+        if key not in schema_fields:
+            raise _unknown_field(source, key, list(schema_fields))
+        values[key] = tuple(value) if isinstance(value, list) else value
     try:
-        values: dict[str, Any] = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in given.items()
-        }
         return OwnJob(**values)
     except InputError as error:
         raise InputError(
-            f"{where}: {error.what}",
+            f"{source}: {error.what}",
             got=error.got,
             allowed=error.allowed,
             fix=error.fix,
         ) from error
     except TypeError as error:
-        missing = [
-            n
-            for n, each in known.items()
-            if n not in given and each.default is each.default_factory is MISSING
-        ]
+        required = [name for name, field in schema_fields.items() if _is_required(field)]
+        missing = [name for name in required if name not in values]
         raise InputError(
-            f"{where}: a field is missing",
+            f"{source}: a field is missing",
             got=error,
             allowed=", ".join(missing),
             fix="add it",
         ) from error
 
 
-def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
-    """The job of `stated` fields and of each FIELD=VALUE. InputError as for a file, and for a field
-    that is given twice.
+def _unknown_field(source: str, key: Any, names: list[str]) -> InputError:
+    matches = get_close_matches(str(key), names, n=1)
+    return InputError(
+        f"{source}: unknown field",
+        got=key,
+        allowed=", ".join(names),
+        fix=f"did you mean {matches[0]}?" if matches else f"see {SCHEMA_FILE}",
+    )
+
+
+def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
+    """Return the job of option values and of each FIELD=VALUE.
+
+    Raises InputError as for a file, and for a field that is given twice.
     """
-    known = {each.name: each.metadata["schema"]["type"] for each in fields(OwnJob)}
-    found = {key: _read(value, known[key]) for key, value in stated.items()}
-    for text in given:
-        key, joined, value = text.partition("=")
+    types = {field.name: field.metadata["schema"]["type"] for field in fields(OwnJob)}
+    values = {key: _read(value, types[key]) for key, value in options.items()}
+    for text in assignments:
+        key, equals, value = text.partition("=")
         name, _, entry = key.partition(".")
-        kinds = known.get(name, "")
-        by_name = kinds == "object"
-        place, last = (found.setdefault(name, {}), entry) if by_name else (found, key)
-        if not joined or not last or last in place:
-            why = "given twice" if last in place else "no FIELD=VALUE"
-            allowed = "FIELD=VALUE, and FIELD.NAME=VALUE of env, secrets and claims, each once"
-            fix = "--set restarts=5 --set env.MODE=fast"
+        kind = types.get(name, "")
+        is_mapping = kind == "object"
+        target = values.setdefault(name, {}) if is_mapping else values
+        last = entry if is_mapping else key
+        if not equals or not last or last in target:
+            reason = "given twice" if last in target else "no FIELD=VALUE"
             raise InputError(
                 "--set",
-                got=f"{text} ({why})",
-                allowed=allowed,
-                fix=fix,
+                got=f"{text} ({reason})",
+                allowed="FIELD=VALUE, and FIELD.NAME=VALUE of env, secrets and claims, each once",
+                fix="--set restarts=5 --set env.MODE=fast",
             )
-        place[last] = value if by_name else _read(value, kinds)
-    return parse({"schema": SCHEMA} | found, "new-job")
+        target[last] = value if is_mapping else _read(value, kind)
+    return parse({"schema": SCHEMA} | values, "new-job")
 
 
-def question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
-    """The question to the planner about the job on `gpus` GPUs in all, of these machine types;
-    empty: of any.
+def make_question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
+    """Return the planner's question about the job on `gpus` GPUs in all.
+
+    offered: the machine types that may be used; empty: any.
     """
     return Job(
         accelerator=job.accelerator,
@@ -146,11 +162,12 @@ def question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
     )
 
 
-def question_of(path: Path, platform: Platform | None, offered: frozenset[str]) -> Job:
-    """The question to the planner about the job of a file. InputError names the file and the field."""
-    from holdfast.jobs.submit import submission
+def read_question(path: Path, platform: Platform | None, offered: frozenset[str]) -> Job:
+    """Return the planner's question about the job of a file.
 
-    documents = submission.documents_of(path)
+    Raises InputError, which names the file and the field.
+    """
+    documents = read_documents(path)
     if not documents or not is_job(documents[0]):
         raise InputError(
             "no job file",
@@ -180,28 +197,73 @@ def question_of(path: Path, platform: Platform | None, offered: frozenset[str]) 
             allowed="hours above 0",
             fix=f"add `hours: 40` to {path.name}",
         )
-    return question(job, job.gpu_count * job.pods, offered)
+    return make_question(job, job.gpu_count * job.pods, offered)
 
 
-def _read(value: Any, kinds: str | list[str]) -> Any:
-    """As YAML has it: numbers and words like true are texts on a command line. What is none is left
-    to the checks.
+def read_documents(path: Path) -> list[Any]:
+    """Return the documents of a YAML file, of any kind.
+
+    Raises InputError if there is no file, or it cannot be read. The linter's reader bounds size,
+    depth and what aliases and merges expand to.
     """
+    from holdfast.lint import document
+
+    if not path.is_file():
+        raise _no_such_file(path)
+    try:
+        if path.stat().st_size > document.MAX_FILE_BYTES:
+            raise _unreadable(path, f"more than {document.MAX_FILE_BYTES:,} bytes")
+        documents = list(document.read(path.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, str(error)) from error
+    for parsed in documents:
+        for trouble in parsed.troubles:
+            raise _unreadable(path, f"line {trouble.mark.line}: {trouble.message}")
+        # JSON, in which all goes to the API server, knows no other numbers
+        if finite(parsed.value) != parsed.value:
+            raise _unreadable(path, "a number that is infinite or none (.inf, .nan)")
+    return [parsed.value for parsed in documents]
+
+
+def _unreadable(path: Path, reason: str) -> InputError:
+    return InputError(
+        "manifest cannot be read",
+        got=f"{path}: {reason}",
+        allowed="a YAML file",
+        fix="give a rendered file",
+    )
+
+
+def _no_such_file(path: Path) -> InputError:
+    files = sorted(map(str, path.parent.glob("*.yaml")))
+    matches = get_close_matches(str(path), files, n=1)
+    return InputError(
+        "no such manifest",
+        got=path,
+        allowed=", ".join(files[:6]) or "a YAML file",
+        fix=f"did you mean {matches[0]}?" if matches else RENDER_COMMAND,
+    )
+
+
+def _read(value: Any, kind: str | list[str]) -> Any:
+    """Convert a text of the command line as YAML would; the checks judge what does not convert."""
     if not isinstance(value, str):
         return value
-    if "boolean" in kinds:
+    if "boolean" in kind:
         return {"true": True, "false": False}.get(value, value)
-    if "integer" in kinds and re.fullmatch("[0-9]{1,9}", value):
+    if "integer" in kind and re.fullmatch("[0-9]{1,9}", value):
         return int(value)
-    if "number" in kinds and re.fullmatch("[0-9]{1,9}([.][0-9]{1,9})?", value):
+    if "number" in kind and re.fullmatch("[0-9]{1,9}([.][0-9]{1,9})?", value):
         return float(value)
     return value
 
 
-def _lines(key: str, value: Any) -> str:
+def _dump_field(key: str, value: Any) -> str:
     yaml = YAML()
     stream = io.StringIO()
     yaml.width = 120
     yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.dump({key: list(value) if isinstance(value, tuple) else value}, stream)
+    if isinstance(value, tuple):
+        value = list(value)
+    yaml.dump({key: value}, stream)
     return stream.getvalue()

@@ -1,9 +1,9 @@
-"""The forms that texts of a job file have, and what they mean."""
+"""Defines the formats of texts in a job file, and parses them."""
 
 import re
 from dataclasses import dataclass
 
-from holdfast.place.job import accelerator
+from holdfast.place.job import parse_accelerator
 from holdfast.support.errors import InputError
 
 # A child Job, an index of three digits and the pod's suffix come behind it, and a pod's name is its
@@ -16,31 +16,30 @@ DATA = "/data"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A text by a pattern, and what an error says about another one."""
+    """A pattern for a text, with the words of the error about a text that does not match."""
 
     pattern: str
     allowed: str
     fix: str
     longest: int = LONGEST_TEXT
 
-    def matched(self, what: str, got: object) -> str:
-        """The text. InputError names `what`."""
-        if not isinstance(got, str) or not re.fullmatch(self.pattern, got):
+    def match(self, field: str, text: object) -> str:
+        """Return the text. Raises InputError, which names the field, if it does not match."""
+        if not isinstance(text, str) or not re.fullmatch(self.pattern, text):
             raise InputError(
-                what,
-                got=repr(got),
+                field,
+                got=repr(text),
                 allowed=self.allowed,
                 fix=self.fix,
             )
-        if len(got) > self.longest:
-            long = f"{got} ({len(got)} characters)"
+        if len(text) > self.longest:
             raise InputError(
-                f"{what} is too long",
-                got=long,
+                f"{field} is too long",
+                got=f"{text} ({len(text)} characters)",
                 allowed=f"{self.longest} characters",
                 fix="shorten it",
             )
-        return got
+        return text
 
 
 _NAME = (
@@ -69,42 +68,56 @@ TEXT = Form(
     "text without control characters",
     "put it into a file of the image",
 )
-# Not what the platform sets itself: it would part a process from its job, its window or its peers.
+# A name that the platform sets is refused: another value would separate a process from its job,
+# its window or its peers.
 VARIABLE = Form(
     "(?!HOLDFAST_|PET_|JOB_COMPLETION_INDEX)[A-Za-z_][A-Za-z0-9_]{0,127}",
     "letters, digits and '_', and no name that the platform sets",
     "rename it, or leave it out",
 )
-# Where the platform mounts.
-_TAKEN = ("/tmp", "/dev", DATA, "/run", "/var/run", "/proc", "/sys", "/etc", "/bin", "/usr", "/lib")
+# The folders at which the platform mounts.
+_RESERVED_FOLDERS = (
+    "/tmp",
+    "/dev",
+    DATA,
+    "/run",
+    "/var/run",
+    "/proc",
+    "/sys",
+    "/etc",
+    "/bin",
+    "/usr",
+    "/lib",
+)
 PATH = Form(
-    f"(?!.*[.][.])(?!({'|'.join(_TAKEN)})(/|$))/[A-Za-z0-9._/-]{{1,200}}",
-    f"an absolute path of letters, digits, '.', '_' and '-', none below {', '.join(_TAKEN)}",
+    f"(?!.*[.][.])(?!({'|'.join(_RESERVED_FOLDERS)})(/|$))/[A-Za-z0-9._/-]{{1,200}}",
+    "an absolute path of letters, digits, '.', '_' and '-', none below"
+    f" {', '.join(_RESERVED_FOLDERS)}",
     "as /mnt/models",
 )
 
 
-def gpus(got: object) -> tuple[int, str]:
-    """`8xa100` -> 8 and the accelerator's label."""
-    count, _, kind = GPUS.matched("gpus", got).partition("x")
+def parse_gpus(text: object) -> tuple[int, str]:
+    """Split `8xa100` into 8 and the accelerator's label."""
+    count, _, kind = GPUS.match("gpus", text).partition("x")
     if len(count) > 2 or int(count) > MAX_GPUS:
-        fix = f"take {MAX_GPUS} on each node, and more --nodes"
         raise InputError(
             "GPUs of a node",
             got=count,
             allowed=f"1 to {MAX_GPUS}",
-            fix=fix,
+            fix=f"take {MAX_GPUS} on each node, and more --nodes",
         )
-    return int(count), accelerator(kind)
+    return int(count), parse_accelerator(kind)
 
 
-def bucket(field: str, got: object) -> tuple[str, str]:
-    """`gs://b/a/c/` -> `b` and `a/c`."""
-    head, _, folder = BUCKET.matched(field, got).removeprefix("gs://").partition("/")
-    return head, folder.strip("/")
+def parse_bucket(field: str, url: object) -> tuple[str, str]:
+    """Split `gs://b/a/c/` into `b` and `a/c`."""
+    path = BUCKET.match(field, url).removeprefix("gs://")
+    bucket, _, folder = path.partition("/")
+    return bucket, folder.strip("/")
 
 
-def secret(got: str) -> tuple[str, str]:
-    """`hf/3` -> `hf` and `3`."""
-    head, _, version = got.partition("/")
-    return head, version or "latest"
+def parse_secret(text: str) -> tuple[str, str]:
+    """Split `hf/3` into `hf` and `3`."""
+    name, _, version = text.partition("/")
+    return name, version or "latest"

@@ -1,5 +1,6 @@
-"""The file of one job: the metadata of a field is its documentation, its line in the file, its JSON
-schema, its check.
+"""The job file as a dataclass.
+
+The metadata of a field is its documentation, its line in the file, its JSON schema and its check.
 """
 
 import re
@@ -7,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 from holdfast.jobs.file import formats
-from holdfast.jobs.file.formats import SIZE, TEXT, Form, gpus
+from holdfast.jobs.file.formats import SIZE, TEXT, Form, parse_gpus
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
@@ -22,17 +24,19 @@ CPU_ONLY = "none"
 MAX_NODES = 1000
 FEWEST_SHARDED = 2
 MAX_HOURS = 168.0
+Contradiction = tuple[str, object, str, str]
+"""Fields that do not go together: what, got, allowed, fix."""
 
 
 class OnNotice(StrEnum):
-    """What the program does on the preemption of its node."""
+    """The behaviour of the program on the preemption of its node."""
 
     HANDLES = "handles"
     DRAIN = "drain"
     WRAP = "wrap"
 
 
-def described(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
+def make_metadata(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
     return {
         "about": text,
         "form": form,
@@ -41,16 +45,18 @@ def described(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
 
 
 def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any) -> Any:
-    """A field with its documentation and its JSON schema; `None` as default: it must be given. Its
-    type is the default's.
+    """Return a field with its documentation and its JSON schema.
+
+    The field has the type of its default; with `None` it has no default and must be given.
     """
     if form is not TEXT:
         fits = default is None or re.fullmatch(form.pattern, default)
         schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
-    kept = described(text, form, **{"type": _TYPES.get(type(default), "string")} | schema)
+    kind = _TYPES.get(type(default), "string")
+    metadata = make_metadata(text, form, **{"type": kind} | schema)
     if default is None:
-        return field(metadata=kept)
-    return field(default=default, metadata=kept)
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 _TYPES: dict[type, str] = {
@@ -68,15 +74,16 @@ _WORDS: dict[str, Any] = {
     "minItems": 1,
 }
 
-
-_OF_SHARDED = ("copies", "state", "wait_hours")
-# Of a gang whose pods stay: its library takes the notices, and its nodes come from one pool, one by
-# one.
+_SHARDED_ONLY = ("copies", "state", "wait_hours")
+# Fields that a gang whose pods stay cannot have: the library takes its notices, and its nodes come
+# from one pool, one by one.
 _NOT_IN_PLACE = ("predictor", "deadline_hours", "on_notice", "resumes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnJob:
+    """A job as its file states it."""
+
     name: str = about(
         "Name of the run; a job started again under it resumes from its checkpoints.",
         form=formats.NAME,
@@ -131,7 +138,7 @@ class OwnJob:
     capacity: str = about(
         "Where it runs; auto: as the placement matrix says.",
         AUTO,
-        enum=[AUTO, *(each.value for each in Capacity)],
+        enum=[AUTO, *(capacity.value for capacity in Capacity)],
     )
     hours: float = about(
         "Undisturbed work, for prices and placement; 0: unknown.",
@@ -157,7 +164,7 @@ class OwnJob:
         "handles: the program handles SIGTERM and then exits non-zero. drain: a preStop hook stops"
         " the process in it that uses holdfast. wrap: the program knows nothing of notices.",
         OnNotice.HANDLES.value,
-        enum=[each.value for each in OnNotice],
+        enum=[answer.value for answer in OnNotice],
     )
     restarts: int = about(
         "Crashes before the job fails; evictions do not count. A gang on queued flex-start goes"
@@ -187,11 +194,11 @@ class OwnJob:
         form=formats.SECRET,
     )
     env: dict[str, str] = field(
-        default_factory=dict, metadata=described("Environment variables.", **_TEXTS)
+        default_factory=dict, metadata=make_metadata("Environment variables.", **_TEXTS)
     )
     secrets: dict[str, str] = field(
         default_factory=dict,
-        metadata=described(
+        metadata=make_metadata(
             "Variable -> secret of Secret Manager, as NAME or NAME/VERSION. It is a file, whose"
             " path is in VARIABLE_FILE.",
             **_TEXTS,
@@ -199,7 +206,7 @@ class OwnJob:
     )
     claims: dict[str, str] = field(
         default_factory=dict,
-        metadata=described(
+        metadata=make_metadata(
             "Path -> PersistentVolumeClaim, mounted read-only.",
             **_TEXTS,
         ),
@@ -228,43 +235,40 @@ class OwnJob:
     )
 
     def __post_init__(self) -> None:
-        for each in fields(self):
+        for each_field in fields(self):
             _check(
-                each.name,
-                getattr(self, each.name),
-                each.metadata["schema"],
-                each.metadata["form"],
-                each.default,
+                each_field.name,
+                getattr(self, each_field.name),
+                each_field.metadata["schema"],
+                each_field.metadata["form"],
+                each_field.default,
             )
-        for name, form in (("env", TEXT), ("secrets", formats.SECRET), ("claims", formats.CLAIM)):
-            for key, value in getattr(self, name).items():
-                if name == "claims":
-                    keys, shown = (formats.PATH, "path")
-                else:
-                    keys, shown = (formats.VARIABLE, key[:99])
-                keys.matched(f"{name}: {shown}", key)
-                form.matched(f"{name}[{key}]", value)
+        self._check_mappings()
         if self.gpus != CPU_ONLY:
-            gpus(self.gpus)
-        for what, got, allowed, fix in self._contradictions():
-            raise InputError(what, got=got, allowed=allowed, fix=fix)
+            parse_gpus(self.gpus)
+        for problem, got, allowed, fix in chain(self._check_work(), self._check_gang_fields()):
+            raise InputError(problem, got=got, allowed=allowed, fix=fix)
 
-    def _contradictions(self) -> Iterator[tuple[str, object, str, str]]:
-        """Fields that do not go together: what, got, allowed, fix."""
+    def _check_mappings(self) -> None:
+        for name, form in (("env", TEXT), ("secrets", formats.SECRET)):
+            for variable, value in getattr(self, name).items():
+                formats.VARIABLE.match(f"{name}: {variable[:99]}", variable)
+                form.match(f"{name}[{variable}]", value)
+        for path, claim in self.claims.items():
+            formats.PATH.match("claims: path", path)
+            formats.CLAIM.match(f"claims[{path}]", claim)
+
+    def _check_work(self) -> Iterator[Contradiction]:
         hours = self.hours
         deadline = self.deadline_hours
-        most = self.max_hours
+        max_hours = self.max_hours
         if not self.command and not self.predictor:
-            yield (
-                "command is missing",
-                "nothing",
-                "a program and its options, word by word",
-                "add -- python train.py",
-            )
-        if self.predictor and self.deadline_hours:
+            allowed = "a program and its options, word by word"
+            yield "command is missing", "nothing", allowed, "add -- python train.py"
+        if self.predictor and deadline:
             yield "deadline_hours", deadline, "0 for a batch", "leave it out"
-        if deadline and not 0 < hours < deadline <= most:
-            got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {most:g}"
+        if deadline and not 0 < hours < deadline <= max_hours:
+            got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {max_hours:g}"
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
         if self.predictor and not self.data:
@@ -273,29 +277,39 @@ class OwnJob:
             yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
         if self.predict_seconds and not self.predictor:
             yield "predict_seconds", "no predictor", "0 without one", "leave it out"
+
+    def _check_gang_fields(self) -> Iterator[Contradiction]:
         if self.sharded and (self.elastic or self.pods < FEWEST_SHARDED):
             allowed = "a fixed number of nodes, 2 at least: each has a part of the state"
             fix = f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out"
             yield "sharded", f"nodes: {self.nodes}", allowed, fix
-        stated = {}
-        for each in fields(self):
-            if getattr(self, each.name) != each.default:
-                stated[each.name] = each.default
-        for name in (n for n in _OF_SHARDED if n in stated and not self.sharded):
-            allowed = f"{stated[name] or 'nothing'}, without sharded"
-            yield name, getattr(self, name), allowed, "leave it out, or sharded: true"
-        for name in (n for n in _NOT_IN_PLACE if n in stated and self.in_place):
-            if self.sharded:
-                gang, how = ("a sharded", "sharded")
-            else:
-                gang, how = ("an elastic", f"nodes: {self.nodes}")
+        defaults = self._list_changed_defaults()
+        if not self.sharded:
+            for name in _SHARDED_ONLY:
+                if name in defaults:
+                    allowed = f"{defaults[name] or 'nothing'}, without sharded"
+                    fix = "leave it out, or sharded: true"
+                    yield name, getattr(self, name), allowed, fix
+        if self.in_place:
+            gang = "a sharded" if self.sharded else "an elastic"
+            reason = "sharded" if self.sharded else f"nodes: {self.nodes}"
             other = "sharded" if self.sharded else f"nodes: {self.pods}"
-            allowed = f"{stated[name]}, for {gang} gang"
-            yield name, f"{getattr(self, name)} with {how}", allowed, f"leave it out, or {other}"
+            for name in _NOT_IN_PLACE:
+                if name in defaults:
+                    got = f"{getattr(self, name)} with {reason}"
+                    allowed = f"{defaults[name]}, for {gang} gang"
+                    yield name, got, allowed, f"leave it out, or {other}"
+
+    def _list_changed_defaults(self) -> dict[str, Any]:
+        defaults: dict[str, Any] = {}
+        for each_field in fields(self):
+            if getattr(self, each_field.name) != each_field.default:
+                defaults[each_field.name] = each_field.default
+        return defaults
 
     @property
     def pods(self) -> int:
-        """At most."""
+        """The number of pods; of an elastic gang the most."""
         return node_range.parse(self.nodes, MAX_NODES)[1]
 
     @property
@@ -308,84 +322,93 @@ class OwnJob:
 
     @property
     def in_place(self) -> bool:
-        """Its other pods stay when one is lost."""
+        """The other pods stay when one is lost."""
         return self.elastic or self.sharded
 
     @property
     def gpu_count(self) -> int:
-        """Of each node."""
-        return 0 if self.gpus == CPU_ONLY else gpus(self.gpus)[0]
+        """The number of GPUs of each node."""
+        return 0 if self.gpus == CPU_ONLY else parse_gpus(self.gpus)[0]
 
     @property
     def accelerator(self) -> str:
-        return "" if self.gpus == CPU_ONLY else gpus(self.gpus)[1]
+        return "" if self.gpus == CPU_ONLY else parse_gpus(self.gpus)[1]
 
     @property
     def gang(self) -> bool:
-        """Rigid: all of its pods run, or none."""
+        """The job is a rigid gang: all of its pods run, or none."""
         return self.pods > 1 and not (self.predictor or self.in_place)
 
     @property
     def role(self) -> str:
-        """Whose service account it has."""
+        """The role whose service account the job has."""
         return "batch" if self.predictor else "trainer"
 
     @property
     def home(self) -> str:
-        """Namespace of its objects."""
+        """The namespace of the job's objects."""
         return self.namespace or KSA_NAMESPACES[self.role]
 
 
 def _check(
     name: str,
-    got: Any,
+    value: Any,
     schema: dict[str, Any],
     form: Form,
     default: Any,
 ) -> None:
     if name == "nodes":
-        node_range.parse(got, MAX_NODES)
+        node_range.parse(value, MAX_NODES)
         return
-    _require_type(name, got, schema["type"])
-    if got == default:
+    _require_type(name, value, schema["type"])
+    if value == default:
         return
-    for text in got if isinstance(got, tuple) else [got] if isinstance(got, str) else []:
-        form.matched(name, text)
-    if "enum" in schema and got not in schema["enum"]:
-        fix = (
-            "".join(f"write {n}" for n in get_close_matches(got, schema["enum"], 1, 0.4))
-            or "choose one of these"
-        )
+    if isinstance(value, str):
+        form.match(name, value)
+    elif isinstance(value, tuple):
+        for text in value:
+            form.match(name, text)
+    if "enum" in schema and value not in schema["enum"]:
+        matches = get_close_matches(value, schema["enum"], 1, 0.4)
         raise InputError(
             name,
-            got=repr(got),
+            got=repr(value),
             allowed=", ".join(schema["enum"]),
-            fix=fix,
+            fix=f"write {matches[0]}" if matches else "choose one of these",
         )
     if "minimum" in schema:
-        between(name, got, schema["minimum"], schema["maximum"])
+        between(name, value, schema["minimum"], schema["maximum"])
 
 
-def _require_type(name: str, got: Any, kind: str) -> None:
-    """Python would take a text for a list of letters, and YAML reads 3 where "3" was meant."""
-    right = {
-        "string": isinstance(got, str),
-        "boolean": isinstance(got, bool),
-        "integer": isinstance(got, int) and not isinstance(got, bool),
-        "number": isinstance(got, int | float) and not isinstance(got, bool),
-        "array": isinstance(got, tuple) and all(isinstance(each, str) for each in got),
-        "object": (
-            isinstance(got, dict)
-            and all(isinstance(each, str) for pair in got.items() for each in pair)
-        ),
-    }
-    if not right[kind]:
-        allowed = {"array": "a list of texts", "object": "texts by name"}.get(
-            kind, f"a value of type {kind}"
-        )
-        raise InputError(
-            name,
-            got=f"{got!r}"[:120],
-            allowed=allowed,
-            fix="put numbers and words like yes in quotes",
-        )
+def _require_type(name: str, value: Any, kind: str) -> None:
+    """Raise InputError for another type.
+
+    Python takes a text for a list of letters, and YAML reads 3 without quotes as a number.
+    """
+    if _has_type(value, kind):
+        return
+    phrases = {"array": "a list of texts", "object": "texts by name"}
+    raise InputError(
+        name,
+        got=f"{value!r}"[:120],
+        allowed=phrases.get(kind, f"a value of type {kind}"),
+        fix="put numbers and words like yes in quotes",
+    )
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "array":
+            return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+        case _:
+            if not isinstance(value, dict):
+                return False
+            return all(isinstance(text, str) for text in chain(value.keys(), value.values()))

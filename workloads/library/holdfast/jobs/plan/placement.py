@@ -1,5 +1,6 @@
-"""Which machines an environment offers, and which of them a job takes: as stated, as planned, or as
-the matrix says.
+"""Chooses the machine of a job among those that its environment offers.
+
+The job's file may state the capacity; else the planner chooses by price, or the decision matrix.
 """
 
 import math
@@ -8,16 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from holdfast.cost.prices import Table
-from holdfast.jobs.file.file_text import question
+from holdfast.jobs.file.file_text import make_question
 from holdfast.jobs.file.job_file import AUTO, OwnJob
 from holdfast.jobs.plan.pricing import rate
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import advice, ask
-from holdfast.place.ask import Answer, keeping
-from holdfast.place.belief import Option, in_time
+from holdfast.place import advice, recommendation
 from holdfast.place.job import Job
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
+from holdfast.place.options import Option, in_time
 from holdfast.place.plan import Plan
+from holdfast.place.recommendation import Answer, select_in_time
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import QUEUES, Capacity, Placement, PlacementRule
@@ -26,6 +27,7 @@ from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType, sold
 from holdfast.vocabulary.pools import STAYING, Pool, Role
 
 ROLES = (Role.BATCH, Role.TRAINING)
+MAX_GPUS_PER_NODE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,97 +35,107 @@ class Offer:
     capacity: Capacity
     accelerator: str
     machine: MachineType
-    """The smallest of its class, so that a pod fits all of them."""
+    """The smallest machine of its class, so that a pod fits all of them."""
     lent_gpus: int
-    """To all jobs at once."""
+    """The most GPUs for all jobs at once."""
     pool: Pool | None = None
-    """None: auto-provisioning makes the node."""
+    """The pool; None if auto-provisioning makes the node."""
 
     def __str__(self) -> str:
         name = self.accelerator.removeprefix("nvidia-").removeprefix("tesla-")
         return f"{self.machine.gpus}x{name} {self.capacity.value} (at most {self.lent_gpus} GPUs)"
 
     def usd(self, platform: Platform, prices: Table) -> float:
-        """Of a machine for an hour; infinite where the table has no price."""
-        found = rate(
-            self.machine,
-            self.capacity,
-            platform,
-            prices,
-            self.pool.own_usd_per_hour if self.pool else None,
-        )
-        return math.inf if found is None else found
+        """Return the price of a machine for an hour; infinite if the table has none."""
+        own_usd = self.pool.own_usd_per_hour if self.pool else None
+        usd = rate(self.machine, self.capacity, platform, prices, own_usd)
+        return math.inf if usd is None else usd
 
 
 def offers(platform: Platform) -> list[Offer]:
-    return [*_of_groups(platform), *_provisioned(platform)]
+    return [*_list_pool_offers(platform), *_list_auto_provisioning(platform)]
 
 
-def _of_groups(platform: Platform) -> Iterator[Offer]:
-    """Flex-start groups are not among them: a pod on flex-start takes a node of a group or one that
-    NAP makes.
+def _list_pool_offers(platform: Platform) -> Iterator[Offer]:
+    """Yield an offer for each class of pools, except flex-start groups.
+
+    A pod on flex-start takes a node of a group or one that NAP makes.
     """
     for name, pools in platform.classes.items():
         first = pools[0]
-        lent = platform.quota(name)
-        bought = first.capacity in (Capacity.SPOT, *STAYING)
-        if first.gpus_per_node and lent and first.role in ROLES and bought:
-            smallest = min(pools, key=lambda p: _room(MACHINE_TYPES[p.machine_type]))
+        lent_gpus = platform.quota(name)
+        is_offered = first.capacity in (Capacity.SPOT, *STAYING)
+        if first.gpus_per_node and lent_gpus and first.role in ROLES and is_offered:
+            smallest = min(pools, key=lambda pool: _room(MACHINE_TYPES[pool.machine_type]))
             machine = MACHINE_TYPES[smallest.machine_type]
-            yield Offer(first.capacity, first.accelerator, machine, lent, smallest)
+            yield Offer(first.capacity, first.accelerator, machine, lent_gpus, smallest)
 
 
-def _provisioned(platform: Platform) -> Iterator[Offer]:
+def _list_auto_provisioning(platform: Platform) -> Iterator[Offer]:
     context = RenderContext(platform)
     for accelerator in platform.auto_provisioning:
-        flex = context.flex_gpus(accelerator)
-        queued = context.queued_gpus(accelerator)
-        for capacity, lent in ((Capacity.FLEX_START, flex), (Capacity.QUEUED, queued)):
-            machines = [
-                m
-                for m in MACHINE_TYPES.values()
-                if m.accelerator == accelerator and m.gpus <= min(lent, 8)
-            ]
-            for gpus in sorted({m.gpus for m in machines if sold(m, capacity, platform.region)}):
-                smallest = min((m for m in machines if m.gpus == gpus), key=_room)
-                yield Offer(capacity, accelerator, smallest, lent)
+        flex_gpus = context.flex_gpus(accelerator)
+        queued_gpus = context.queued_gpus(accelerator)
+        for capacity, lent in ((Capacity.FLEX_START, flex_gpus), (Capacity.QUEUED, queued_gpus)):
+            for machine in _smallest_machines(platform, accelerator, capacity, lent):
+                yield Offer(capacity, accelerator, machine, lent)
+
+
+def _smallest_machines(
+    platform: Platform, accelerator: str, capacity: Capacity, lent_gpus: int
+) -> list[MachineType]:
+    """Return the smallest machine of each number of GPUs that is sold on this capacity."""
+    by_gpus: dict[int, list[MachineType]] = {}
+    sizes: set[int] = set()
+    for machine in MACHINE_TYPES.values():
+        if machine.accelerator != accelerator or machine.gpus > min(lent_gpus, MAX_GPUS_PER_NODE):
+            continue
+        by_gpus.setdefault(machine.gpus, []).append(machine)
+        if sold(machine, capacity, platform.region):
+            sizes.add(machine.gpus)
+    return [min(by_gpus[gpus], key=_room) for gpus in sorted(sizes)]
 
 
 def _room(machine: MachineType) -> tuple[int, int]:
     return machine.vcpus, machine.memory_gib
 
 
-def fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) -> list[Offer]:
-    """Machines with at least that many GPUs, the smallest of each capacity. InputError where there
-    is none.
+def list_fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) -> list[Offer]:
+    """Return the machines with at least that many GPUs, the smallest of each capacity.
+
+    Raises InputError if there is none.
     """
-    known = offers(platform)
-    same = [offer for offer in known if offer.accelerator == accelerator]
-    large = [offer for offer in same if offer.machine.gpus >= gpus]
-    found = [offer for offer in large if offer.lent_gpus >= gpus * nodes]
-    if not found:
-        what = f"no pool of {platform.name} has {gpus} such GPUs on a node"
+    all_offers = offers(platform)
+    of_accelerator = [offer for offer in all_offers if offer.accelerator == accelerator]
+    large = [offer for offer in of_accelerator if offer.machine.gpus >= gpus]
+    fitting = [offer for offer in large if offer.lent_gpus >= gpus * nodes]
+    if not fitting:
+        problem = f"no pool of {platform.name} has {gpus} such GPUs on a node"
         if large:
-            what = f"{platform.name} lends fewer GPUs at once than {nodes} x {gpus}"
-        elif not same:
-            what = f"no pool of {platform.name} has this GPU"
+            problem = f"{platform.name} lends fewer GPUs at once than {nodes} x {gpus}"
+        elif not of_accelerator:
+            problem = f"no pool of {platform.name} has this GPU"
         raise InputError(
-            what,
+            problem,
             got=f"{gpus} x {accelerator} on {nodes} nodes",
-            allowed="; ".join(map(str, same or known)) or "CPU only",
+            allowed="; ".join(map(str, of_accelerator or all_offers)) or "CPU only",
             fix=(
                 "take fewer GPUs or nodes, or ask the platform team for a node group in"
                 f" {platform.name}"
             ),
         )
-    smallest = {}
-    for c in {o.capacity for o in found}:
-        smallest[c] = min(o.machine.gpus for o in found if o.capacity is c)
-    return [offer for offer in found if offer.machine.gpus == smallest[offer.capacity]]
+    smallest: dict[Capacity, int] = {}
+    for offer in fitting:
+        size = offer.machine.gpus
+        smallest[offer.capacity] = min(size, smallest.get(offer.capacity, size))
+    return [offer for offer in fitting if offer.machine.gpus == smallest[offer.capacity]]
 
 
 def cheapest_spot(platform: Platform, prices: Table) -> Offer:
-    """The Spot machine with the lowest price; InputError where the environment has no Spot group."""
+    """Return the Spot machine with the lowest price.
+
+    Raises InputError if the environment has no Spot group.
+    """
     spot = [offer for offer in offers(platform) if offer.capacity is Capacity.SPOT]
     if not spot:
         raise InputError(
@@ -145,7 +157,7 @@ _CHEAPEST_FIRST = (
     Capacity.QUEUED,
     Capacity.ON_DEMAND,
 )
-_OF = {
+_CAPACITIES = {
     Placement.SPOT: (Capacity.SPOT,),
     Placement.HYBRID: (Capacity.SPOT,),
     Placement.FLEX_START: (Capacity.FLEX_START, Capacity.QUEUED),
@@ -156,63 +168,50 @@ _OF = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
     offer: Offer | None
-    """None: CPU only."""
+    """The machine; None for a job without GPUs."""
     rule: PlacementRule
     reason: str
     plan: Plan | None = None
-    """It may be moved: what was priced."""
+    """The plan that was priced, if the job may be moved."""
 
 
 def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
-    """InputError where the environment has no such GPUs, or not with this capacity."""
+    """Choose the machine of a job.
+
+    Raises InputError if the environment has no such GPUs, or not with this capacity.
+    """
     if not job.gpu_count:
-        if job.capacity not in (AUTO, Capacity.ON_DEMAND):
-            allowed = "auto, on-demand"
-            raise InputError(
-                "capacity of a job without GPUs",
-                got=job.capacity,
-                allowed=allowed,
-                fix="leave it out",
-            )
-        reason = "on demand: without a GPU it costs little, and is not preempted"
-        return Placed(
-            offer=None,
-            rule=PlacementRule.PLATFORM,
-            reason=reason,
-        )
-    found = fitting(platform, job.accelerator, job.gpu_count, job.pods)
-    refusals = [(offer, _refused(job, offer.capacity) or _closed(job, offer)) for offer in found]
-    usable = [offer for offer, why in refusals if not why]
-    by_price = sorted(
-        usable,
-        key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(platform, prices)),
+        return _place_without_gpus(job)
+    fitting = list_fitting(platform, job.accelerator, job.gpu_count, job.pods)
+    refusals = [(offer, _refuse(job, offer)) for offer in fitting]
+    usable = [offer for offer, reason in refusals if not reason]
+    usable.sort(
+        key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(platform, prices))
     )
     if job.capacity != AUTO:
-        return _as_asked(job, by_price, dict((offer.capacity, why) for offer, why in refusals))
-    if not by_price:
-        why = "; ".join(f"{offer.capacity.value}: {why}" for offer, why in refusals)
-        allowed = "another number of nodes, or GPUs"
+        reasons = {offer.capacity: reason for offer, reason in refusals}
+        return _place_by_capacity(job, usable, reasons)
+    if not usable:
         raise InputError(
             "no capacity for this job",
-            got=why,
-            allowed=allowed,
+            got="; ".join(f"{offer.capacity.value}: {reason}" for offer, reason in refusals),
+            allowed="another number of nodes, or GPUs",
             fix="change --nodes",
         )
-    if by_price[0].capacity is Capacity.RESERVED:
-        reason = "reserved: it is paid for whether it runs or not"
+    if usable[0].capacity is Capacity.RESERVED:
         return Placed(
-            offer=by_price[0],
-            rule=_rule(job, Capacity.RESERVED),
-            reason=reason,
+            offer=usable[0],
+            rule=_find_rule(job, Capacity.RESERVED),
+            reason="reserved: it is paid for whether it runs or not",
         )
     # The planner counts a gang as lost with one of its nodes.
     if job.hours and not job.in_place:
-        return _planned(job, platform, by_price)
-    return _by_matrix(job, by_price)
+        return _place_by_price(job, platform, usable)
+    return _place_by_matrix(job, usable)
 
 
 def workload(job: OwnJob) -> Workload:
-    """The job as the matrix sees it."""
+    """Return the traits of the job that the matrix asks for."""
     return Workload(
         kind=Kind.BATCH if job.predictor else Kind.TRAINING,
         resumable=job.resumes,
@@ -224,8 +223,24 @@ def workload(job: OwnJob) -> Workload:
     )
 
 
-def _refused(job: OwnJob, capacity: Capacity) -> str:
-    """Why a capacity cannot serve this job; empty where it can."""
+def _place_without_gpus(job: OwnJob) -> Placed:
+    if job.capacity not in (AUTO, Capacity.ON_DEMAND):
+        raise InputError(
+            "capacity of a job without GPUs",
+            got=job.capacity,
+            allowed="auto, on-demand",
+            fix="leave it out",
+        )
+    return Placed(
+        offer=None,
+        rule=PlacementRule.PLATFORM,
+        reason="on demand: without a GPU it costs little, and is not preempted",
+    )
+
+
+def _refuse(job: OwnJob, offer: Offer) -> str:
+    """Return why an offer cannot serve this job, or an empty text if it can."""
+    capacity = offer.capacity
     if capacity is Capacity.SPOT and not job.resumes:
         return "each eviction starts a job that cannot resume over"
     if job.in_place and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
@@ -235,90 +250,92 @@ def _refused(job: OwnJob, capacity: Capacity) -> str:
         return "its nodes come one by one, and a gang pays for those that wait: take queued"
     if capacity is Capacity.QUEUED and not job.gang:
         return "it is for nodes that must come together: take flex-start"
-    return ""
+    return _refuse_by_calendar(job, offer)
 
 
-def _closed(job: OwnJob, offer: Offer) -> str:
-    """Why a reservation in calendar mode cannot serve this job; empty where it can."""
-    begins, ends = offer.pool.reserved_days if offer.pool else ("", "")
+def _refuse_by_calendar(job: OwnJob, offer: Offer) -> str:
+    """Return why a reservation in calendar mode cannot serve this job, or an empty text."""
+    first_day, last_day = offer.pool.reserved_days if offer.pool else ("", "")
     now = datetime.now(UTC)
-    if begins and now.date() < date.fromisoformat(begins):
-        return f"the reservation begins on {begins}"
-    if ends and (now + timedelta(hours=job.hours)).date() > date.fromisoformat(ends):
-        return f"the reservation ends on {ends}, before {job.hours:g} h of work are done"
+    if first_day and now.date() < date.fromisoformat(first_day):
+        return f"the reservation begins on {first_day}"
+    end = now + timedelta(hours=job.hours)
+    if last_day and end.date() > date.fromisoformat(last_day):
+        return f"the reservation ends on {last_day}, before {job.hours:g} h of work are done"
     return ""
 
 
-def _as_asked(job: OwnJob, usable: Sequence[Offer], refusals: Mapping[Capacity, str]) -> Placed:
-    chosen = next((offer for offer in usable if offer.capacity == job.capacity), None)
-    if chosen is None:
-        why = (
-            refusals.get(Capacity(job.capacity))
-            or f"{job.environment} has no such machines with this capacity"
-        )
-        allowed = (
-            ", ".join(sorted({offer.capacity.value for offer in usable})) or "none for this job"
-        )
-        fix = f"--capacity {AUTO}, or other GPUs"
-        raise InputError(
-            f"capacity: {why}",
-            got=job.capacity,
-            allowed=allowed,
-            fix=fix,
-        )
-    return Placed(
-        offer=chosen,
-        rule=_rule(job, chosen.capacity),
-        reason="as stated",
+def _place_by_capacity(
+    job: OwnJob, usable: Sequence[Offer], reasons: Mapping[Capacity, str]
+) -> Placed:
+    for offer in usable:
+        if offer.capacity == job.capacity:
+            return Placed(
+                offer=offer,
+                rule=_find_rule(job, offer.capacity),
+                reason="as stated",
+            )
+    reason = reasons.get(Capacity(job.capacity))
+    if not reason:
+        reason = f"{job.environment} has no such machines with this capacity"
+    capacities = sorted({offer.capacity.value for offer in usable})
+    raise InputError(
+        f"capacity: {reason}",
+        got=job.capacity,
+        allowed=", ".join(capacities) or "none for this job",
+        fix=f"--capacity {AUTO}, or other GPUs",
     )
 
 
-def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
+def _place_by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
     rule = decide(workload(job))
-    chosen = next((offer for offer in usable if offer.capacity in _OF[rule.placement]), None)
-    if chosen is not None:
+    offer = _find_offer(usable, rule.placement)
+    if offer is not None:
         return Placed(
-            offer=chosen,
+            offer=offer,
             rule=rule.id,
-            reason=f"{chosen.capacity.value}: {rule.reason}",
+            reason=f"{offer.capacity.value}: {rule.reason}",
         )
-    chosen = usable[0]
-    reason = (
-        f"{chosen.capacity.value}: {job.environment} does not offer {rule.placement.value}, the"
-        " matrix's choice"
-    )
+    offer = usable[0]
     return Placed(
-        offer=chosen,
-        rule=_rule(job, chosen.capacity),
-        reason=reason,
+        offer=offer,
+        rule=_find_rule(job, offer.capacity),
+        reason=(
+            f"{offer.capacity.value}: {job.environment} does not offer {rule.placement.value}, the"
+            " matrix's choice"
+        ),
     )
 
 
-def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed:
-    """By the planner's dollars and hours, over the machines that the environment has."""
-    asked = question(
-        job, usable[0].machine.gpus * job.pods, frozenset(offer.machine.name for offer in usable)
-    )
-    answer = ask.answer(asked, ask.world_of(asked), platform.price_region)
-    for option in sorted(
-        keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)
-    ):
-        chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
+def _find_offer(usable: Sequence[Offer], placement: Placement) -> Offer | None:
+    for offer in usable:
+        if offer.capacity in _CAPACITIES[placement]:
+            return offer
+    return None
+
+
+def _place_by_price(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed:
+    """Choose by the planner's dollars and hours, over the machines that the environment has."""
+    machines = frozenset(offer.machine.name for offer in usable)
+    question = make_question(job, usable[0].machine.gpus * job.pods, machines)
+    world = recommendation.make_world(question)
+    answer = recommendation.answer(question, world, platform.price_region)
+    options = select_in_time(question, answer.options)
+    options.sort(key=lambda option: (option is not answer.recommended, option.mean_usd))
+    for option in options:
+        offer = _find_offer(usable, option.placement)
         # A switch to on-demand in time needs the mover.
         moves = option.placement is Placement.HYBRID or in_time(option) is not None
-        if chosen is None or (moves and not _movable(chosen, usable, option)):
+        if offer is None or (moves and not _can_move(offer, usable, option)):
             continue
-        first = option is answer.chosen
-        if first:
+        reason = f"{option.policy}: the cheapest that {platform.name} offers"
+        if option is answer.recommended:
             reason = answer.reason
-        else:
-            reason = f"{option.policy}: the cheapest that {platform.name} offers"
-        plan = _plan(asked, answer, option, chosen.capacity) if moves else None
         return Placed(
-            offer=chosen,
-            rule=_rule(job, chosen.capacity),
+            offer=offer,
+            rule=_find_rule(job, offer.capacity),
             reason=reason,
-            plan=plan,
+            plan=_make_plan(question, answer, option, offer.capacity) if moves else None,
         )
     if job.deadline_hours:
         raise InputError(
@@ -330,51 +347,57 @@ def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed
                 " the deadline"
             ),
         )
-    return _by_matrix(job, usable)
+    return _place_by_matrix(job, usable)
 
 
-def _movable(chosen: Offer, usable: Sequence[Offer], option: Option) -> bool:
-    """Both ends of the way are there, and a policy of this platform, not a ComputeClass, walks it."""
+def _can_move(offer: Offer, usable: Sequence[Offer], option: Option) -> bool:
+    """Return whether the mover can take the job between this offer and on-demand.
+
+    Both must be offered, and the policy must be one of the mover's, not of a ComputeClass.
+    """
     # A gang that was provisioned at once is bound to those nodes by its ProvisioningRequest.
-    ends = chosen.capacity is not Capacity.QUEUED and Capacity.ON_DEMAND in {
-        offer.capacity for offer in usable
-    }
-    return ends and in_time(option) is not None
+    if offer.capacity is Capacity.QUEUED or in_time(option) is None:
+        return False
+    return any(other.capacity is Capacity.ON_DEMAND for other in usable)
 
 
-def _plan(
-    asked: Job,
+def _make_plan(
+    question: Job,
     answer: Answer,
     option: Option,
     cheaper: Capacity,
 ) -> Plan:
     policy = in_time(option)
-    price, demand = (
-        advice.quote(asked, answer.world, option.region, c) for c in (cheaper, Capacity.ON_DEMAND)
-    )
+    price = advice.quote(question, answer.world, option.region, cheaper)
+    demand = advice.quote(question, answer.world, option.region, Capacity.ON_DEMAND)
     assert policy is not None and price is not None and demand is not None, (
         "an option without a price is refused"
     )
-    churn = advice.job_churn(asked, answer.world.churn.per_hour)
+    interval_h = 0.0
+    checkpoint_h = 0.0
     # The end of a flex-start node is announced, so nothing is lost and no checkpoint is paid for.
-    taken = cheaper is Capacity.SPOT
+    if cheaper is Capacity.SPOT:
+        churn = advice.job_churn(question, answer.world.churn.per_hour)
+        interval_h = min(advice.interval_h(question, churn), question.hours)
+        checkpoint_h = min(question.checkpoint_h, question.hours)
     return Plan(
         policy=policy.name,
-        work_h=asked.hours,
-        deadline_h=asked.deadline_h,
-        restart_h=asked.restart_h,
-        interval_h=min(advice.interval_h(asked, churn), asked.hours) if taken else 0.0,
-        checkpoint_h=min(asked.checkpoint_h, asked.hours) if taken else 0.0,
+        work_h=question.hours,
+        deadline_h=question.deadline_h,
+        restart_h=question.restart_h,
+        interval_h=interval_h,
+        checkpoint_h=checkpoint_h,
         spot_usd=price.usd,
         on_demand_usd=demand.usd,
         spot_queue=QUEUES[cheaper],
     )
 
 
-def _rule(job: OwnJob, capacity: Capacity) -> PlacementRule:
-    """The row of the matrix that fits the job and places it so; else the row that fits it."""
-    asked = workload(job)
-    rows = (
-        row for row in (decide(asked), *RULES) if row.when(asked) and capacity in _OF[row.placement]
-    )
-    return next((row.id for row in rows), decide(asked).id)
+def _find_rule(job: OwnJob, capacity: Capacity) -> PlacementRule:
+    """Return the row of the matrix that fits the job and places it so, or the row that fits it."""
+    traits = workload(job)
+    first = decide(traits)
+    for rule in (first, *RULES):
+        if rule.when(traits) and capacity in _CAPACITIES[rule.placement]:
+            return rule.id
+    return first.id

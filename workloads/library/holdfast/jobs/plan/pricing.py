@@ -1,32 +1,29 @@
-"""What starting a manifest buys: machines and dollars an hour; and the receipt.
+"""Prices the pods of a manifest: their machines, and dollars an hour.
 
 A pod pays for its share of a machine's GPUs; a job without GPUs has no price in the table and says
 so.
 """
 
 import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from holdfast.clients.api import Object
-from holdfast.cost import prices
 from holdfast.cost.prices import Table
-from holdfast.cost.receipt import receipt
-from holdfast.jobs.diagnose.cluster_snapshot import gpus
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, ran_s
-from holdfast.ledger.disruptions import eviction
-from holdfast.ledger.events import read_folder
-from holdfast.ledger.job_ledger import job_ledgers
-from holdfast.ledger.processes import FOREIGN_TYPES
 from holdfast.lint.platform import tolerates
 from holdfast.platform import Platform
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType
-from holdfast.vocabulary.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT, Pool
+from holdfast.vocabulary.pools import (
+    GPU_RESOURCE,
+    LABEL_ACCELERATOR,
+    LABEL_FLEX_START,
+    LABEL_SPOT,
+    Pool,
+)
+
+SCHEMA = "holdfast.purchase/2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,25 +34,93 @@ class Purchase:
     pods: int
     gpus: int
     usd_per_hour: float | None
-    """Of the most expensive pool that may serve it, or of the machine that auto-provisioning would
-    take; None where the table has no price.
+    """Price in the most expensive pool that may serve it; None if the table has no price.
+
+    Without a pool it is the price of the machine that auto-provisioning would take.
     """
 
 
-def pools_of(pod_spec: Object, platform: Platform) -> list[Pool]:
-    """The pools of the environment whose nodes the pod selects and tolerates."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PurchasePlan:
+    """The objects that `submit` sends, and the price of their jobs."""
+
+    environment: str
+    documents: list[Object]
+    purchases: list[Purchase]
+    price_date: str
+    refusals: list[str]
+    """The reasons not to start it; empty if it is within the cap."""
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        total = 0.0
+        for purchase in self.purchases:
+            if purchase.usd_per_hour is None:
+                return None
+            total += purchase.usd_per_hour
+        return total
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "usd_per_hour": self.usd_per_hour,
+            "price_date": self.price_date,
+            "refusals": self.refusals,
+            "purchases": [asdict(purchase) for purchase in self.purchases],
+        }
+
+
+class Rented(NamedTuple):
+    """A machine for a pod, and what the pod pays for it an hour; None without a price.
+
+    In a pool the pod pays for its share of the machine's GPUs.
+    """
+
+    pool: str
+    """Name of the pool; empty if auto-provisioning makes the node."""
+    capacity: Capacity
+    usd: float | None
+    on_demand_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    pool: str
+    machine: MachineType | None
+    capacity: Capacity
+    own_usd: float | None = None
+
+
+def count_gpus(pod_spec: Object) -> int:
+    """Return the number of GPUs that a pod asks for."""
+    count = 0
+    for container in pod_spec.get("containers", ()):
+        limits = container.get("resources", {}).get("limits", {})
+        count += int(limits.get(GPU_RESOURCE, 0))
+    return count
+
+
+def select_pools(pod_spec: Object, platform: Platform) -> list[Pool]:
+    """Return the pools of the environment whose nodes the pod selects and tolerates."""
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
-    known = [pool for pool in platform.pools if selector.items() <= pool.node_labels().items()]
+    pools: list[Pool] = []
+    for pool in platform.pools:
+        selected = selector.items() <= pool.node_labels().items()
+        if selected and _tolerates_all(pod_spec, pool):
+            pools.append(pool)
+    return pools
+
+
+def _tolerates_all(pod_spec: Object, pool: Pool) -> bool:
     tolerations = pod_spec.get("tolerations", ())
-    return [
-        pool
-        for pool in known
-        if all(any(tolerates(t, taint) for t in tolerations) for taint in pool.taints)
-    ]
+    for taint in pool.taints:
+        if not any(tolerates(toleration, taint) for toleration in tolerations):
+            return False
+    return True
 
 
-def capacity_of(pod_spec: Object) -> Capacity:
-    """By the selector alone, for nodes that no environment lists."""
+def guess_capacity(pod_spec: Object) -> Capacity:
+    """Return the capacity by the selector alone, for nodes that no environment lists."""
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
     if LABEL_FLEX_START in selector:
         return Capacity.FLEX_START
@@ -67,150 +132,116 @@ def rate(
     capacity: Capacity,
     platform: Platform,
     table: Table,
-    own: float | None,
+    own_usd: float | None,
 ) -> float | None:
-    """Dollars of a machine for an hour; None without a price. `own`: of a reservation. Queued nodes
-    cost what flex-start costs.
+    """Return the dollars of a machine for an hour, or None without a price.
+
+    own_usd: the price of a reservation. Queued nodes cost what flex-start costs.
     """
-    if own is not None:
-        return own
+    if own_usd is not None:
+        return own_usd
     sold_as = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
     quote = table.quote(machine, platform.price_region, sold_as)
     return quote.usd if quote else None
 
 
-def provisioned(pod_spec: Object, platform: Platform) -> list[MachineType]:
-    """Machines that auto-provisioning may make for a flex-start pod: its accelerator, and room for
-    what it asks.
+def list_provisionable(pod_spec: Object, platform: Platform) -> list[MachineType]:
+    """Return the machines that auto-provisioning may make for a flex-start pod.
+
+    They have its accelerator, and room for what it requests.
     """
     accelerator = pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
-    if capacity_of(pod_spec) is not Capacity.FLEX_START or not platform.auto_provisioning.get(
-        accelerator
-    ):
+    if guess_capacity(pod_spec) is not Capacity.FLEX_START:
         return []
-    asked = [c.get("resources", {}).get("requests", {}) for c in pod_spec.get("containers", ())]
-    cpus, memory = (
-        sum(quantity(each.get(name, 0)) or 0 for each in asked) for name in ("cpu", "memory")
-    )
-    return [
-        machine
-        for machine in MACHINE_TYPES.values()
-        if machine.accelerator == accelerator and machine.gpus >= gpus(pod_spec)
-        if machine.vcpus > cpus and machine.memory_gib * GIB > memory
-    ]
+    if not platform.auto_provisioning.get(accelerator):
+        return []
+    gpus = count_gpus(pod_spec)
+    cpus = _sum_requests(pod_spec, "cpu")
+    memory = _sum_requests(pod_spec, "memory")
+    machines: list[MachineType] = []
+    for machine in MACHINE_TYPES.values():
+        fits = machine.vcpus > cpus and machine.memory_gib * GIB > memory
+        if machine.accelerator == accelerator and machine.gpus >= gpus and fits:
+            machines.append(machine)
+    return machines
 
 
-class Rented(NamedTuple):
-    """A machine for a pod, and what the pod pays there an hour, in a pool by its share of the GPUs;
-    None without a price.
-    """
-
-    pool: str
-    """Empty: auto-provisioning makes the node."""
-    capacity: Capacity
-    usd: float | None
-    on_demand_usd: float | None
+def _sum_requests(pod_spec: Object, resource: str) -> float:
+    total = 0.0
+    for container in pod_spec.get("containers", ()):
+        requests = container.get("resources", {}).get("requests", {})
+        total += quantity(requests.get(resource, 0)) or 0
+    return total
 
 
-def rented(
+def list_rented(
     pod_spec: Object,
     platform: Platform,
     prices: Table,
     pool: str = "",
 ) -> list[Rented]:
-    """In this pool, else in each that the pod fits; if it fits none, on the machine that
-    auto-provisioning would make.
-    """
-    pools = [each for each in platform.pools if each.name == pool] or pools_of(pod_spec, platform)
-    offers = []
-    for p in pools:
-        offers.append((p.name, MACHINE_TYPES.get(p.machine_type), p.capacity, p.own_usd_per_hour))
-    offers = offers or [
-        ("", machine, Capacity.FLEX_START, None) for machine in provisioned(pod_spec, platform)
-    ]
+    """Return the machine and the price in the pool called `pool`, or in each that the pod fits.
 
-    def share(machine: MachineType | None, capacity: Capacity, own: float | None) -> float | None:
+    If it fits none, the machine is the cheapest that auto-provisioning may make, as GKE takes it.
+    """
+    pools = [candidate for candidate in platform.pools if candidate.name == pool]
+    pools = pools or select_pools(pod_spec, platform)
+    offers = [_make_offer(candidate) for candidate in pools]
+    if not pools:
+        machines = list_provisionable(pod_spec, platform)
+        offers = [_Offer("", machine, Capacity.FLEX_START) for machine in machines]
+    gpus = count_gpus(pod_spec)
+
+    def price(
+        machine: MachineType | None, capacity: Capacity, own_usd: float | None
+    ) -> float | None:
         if machine is None or not machine.gpus:
             return None
-        usd = rate(machine, capacity, platform, prices, own)
+        usd = rate(machine, capacity, platform, prices, own_usd)
         # A node that is made for the pod is its own.
-        return usd if usd is None or not pools else usd * gpus(pod_spec) / machine.gpus
+        return usd if usd is None or not pools else usd * gpus / machine.gpus
 
-    demand = Capacity.ON_DEMAND
-    found = [
-        Rented(name, each, share(m, each, own), share(m, demand, None))
-        for name, m, each, own in offers
-    ]
-    # GKE takes the cheapest machine that it may make.
+    rented: list[Rented] = []
+    for offer in offers:
+        usd = price(offer.machine, offer.capacity, offer.own_usd)
+        on_demand_usd = price(offer.machine, Capacity.ON_DEMAND, None)
+        rented.append(Rented(offer.pool, offer.capacity, usd, on_demand_usd))
     if pools:
-        return found
-    return sorted(found, key=lambda each: math.inf if each.usd is None else each.usd)[:1]
+        return rented
+    return sorted(rented, key=lambda machine: math.inf if machine.usd is None else machine.usd)[:1]
 
 
-def rented_on(
+def _make_offer(pool: Pool) -> _Offer:
+    machine = MACHINE_TYPES.get(pool.machine_type)
+    return _Offer(pool.name, machine, pool.capacity, pool.own_usd_per_hour)
+
+
+def find_rented(
     pod_spec: Object,
     platform: Platform,
     prices: Table,
     pool: str = "",
 ) -> Rented | None:
-    """In this pool, or the first that the pod fits; None where it fits nothing."""
-    return next(iter(rented(pod_spec, platform, prices, pool)), None)
+    """Return the machine in this pool, or in the first that the pod fits; None if it fits none."""
+    return next(iter(list_rented(pod_spec, platform, prices, pool)), None)
 
 
-def purchase(
+def make_purchase(
     body: Object,
-    size: int,
+    pods: int,
     pod_spec: Object,
     platform: Platform,
     prices: Table,
 ) -> Purchase:
-    found = rented(pod_spec, platform, prices)
-    known = [each.usd for each in found if each.usd is not None]
+    """Price a job of `pods` pods at the most expensive machine that they may get."""
+    machines = list_rented(pod_spec, platform, prices)
+    rates = [machine.usd for machine in machines if machine.usd is not None]
+    is_priced = rates and len(rates) == len(machines)
     return Purchase(
         job=body["metadata"]["name"],
-        pods=size,
-        gpus=size * gpus(pod_spec),
-        capacity=found[0].capacity if found else capacity_of(pod_spec),
-        pools=tuple(each.pool for each in found if each.pool),
-        usd_per_hour=size * max(known) if known and len(known) == len(found) else None,
-    )
-
-
-def bill(
-    job: JobSnapshot,
-    platform: Platform,
-    events: Path,
-    pods: Sequence[Object],
-    pool: str,
-) -> str:
-    """`pods`: all that were seen of it. `pool`: of a node that it ran on; empty: the first that
-    fits.
-    """
-    at = rented_on(job.pod_spec, platform, prices.load(), pool)
-    if at is None or at.usd is None or at.on_demand_usd is None:
-        return (
-            f"{job.name}: no receipt, since its machines have no price in {platform.price_region}"
-        )
-    spot = at.usd
-    demand = at.on_demand_usd
-    # the pods of a gang are one lane of the ledger
-    together = job.size if job.kind == "JobSet" or job.sharded else 1
-    reading = read_folder(events)
-    runs = [found for found in job_ledgers(reading.events) if found.job == job.name]
-    # What is noted about its pods alone shows no work, and none that was lost.
-    if any(event.type not in FOREIGN_TYPES for event in reading.events if event.job == job.name):
-        made = receipt(runs, spot * together, demand * together)
-        lost = sum(run.lost for run in runs)
-        if lost:
-            lost = f", {lost} steps lost"
-        else:
-            lost = ", no step lost"
-        useful = made.useful_hours / made.machine_hours if made.machine_hours else 0.0
-        return f"{made.line()}; useful {100 * useful:.1f} % of its time{lost}"
-    hours = sum(ran_s(pod, time.time()) for pod in pods) / 3600
-    evictions = sum(bool(eviction(pod)[0]) for pod in pods)
-    return (
-        f"{job.name}: paid ${hours * spot:.4f} for {hours * 60:.1f} minutes with {evictions}"
-        f" evictions; on demand ${hours * demand:.4f}; useful time is not known, since no pod's"
-        " lines could be read"
+        pods=pods,
+        gpus=pods * count_gpus(pod_spec),
+        capacity=machines[0].capacity if machines else guess_capacity(pod_spec),
+        pools=tuple(machine.pool for machine in machines if machine.pool),
+        usd_per_hour=pods * max(rates) if is_priced else None,
     )

@@ -1,5 +1,6 @@
-"""A job file to the objects that the cluster gets, made by the builders of the platform's own jobs,
-and linted.
+"""Turns a job into the objects that the cluster gets, and lints them.
+
+The objects are made by the builders of the platform's own jobs.
 """
 
 from dataclasses import replace
@@ -8,11 +9,11 @@ from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.jobs.plan.placement import Placed
 from holdfast.jobs.render import pod_parts
 from holdfast.lint.engine import Options, lint_texts
+from holdfast.manifests import training
 from holdfast.manifests.elastic import elastic
 from holdfast.manifests.pods import PodSettings, Size
 from holdfast.manifests.policies import budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
-from holdfast.manifests.training import Task, gang, job, requeued
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 from holdfast.support.errors import InputError
@@ -31,7 +32,7 @@ HEAD = (
     "# Written by `holdfast submit --write`; change the job file and write it again.\n# holdfast:"
     " environment={}\n"
 )
-# What an ordinary program writes goes where it may; torch asks the system for the name of its user.
+# An ordinary program writes to its home; torch asks the system for the name of its user.
 HOMELESS = {
     "USER": "nonroot",
     "LOGNAME": "nonroot",
@@ -40,42 +41,47 @@ HOMELESS = {
 FLEX_GRACE_S = 60
 
 
-def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
-    """The objects in the order in which they are sent; what the job needs before it."""
-    work = _placed(own, placed, pod_parts.mounted(own, _work(own, context, placed)))
-    if own.predictor:
-        work = pod_parts.predicting(own, context, work)
+def bodies(job: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
+    """Return the objects in the order in which they are sent: what the job needs comes first."""
+    work = _make_settings(job, context, placed)
+    work = pod_parts.add_volumes(job, work)
+    work = _apply_placement(job, placed, work)
+    if job.predictor:
+        work = pod_parts.add_batch(job, context, work)
     else:
-        work = pod_parts.started(own, work)
-    found = [body for body in (pod_parts.provider_class(own, context),) if body]
+        work = pod_parts.add_start(job, work)
+    objects: list[Body] = []
+    provider = pod_parts.provider_class(job, context)
+    if provider:
+        objects.append(provider)
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
-    task = Task(
+    task = training.Task(
         work=work,
-        pods=own.pods,
-        least=own.min_nodes,
-        sharded=own.sharded,
+        pods=job.pods,
+        least=job.min_nodes,
+        sharded=job.sharded,
         queue=queue,
-        deadline_s=round(own.max_hours * 3600),
-        restarts=own.restarts,
-        namespace=own.home,
+        deadline_s=round(job.max_hours * 3600),
+        restarts=job.restarts,
+        namespace=job.home,
     )
-    if own.in_place:
-        return [*found, *elastic(context, task)]
-    if not own.gang:
-        return [*found, _movable(job(context, task), placed)]
+    if job.in_place:
+        return [*objects, *elastic(context, task)]
+    if not job.gang:
+        return [*objects, _add_plan(training.job(context, task), placed)]
     reason = (
         "An eviction through the API restarts the whole gang: one at a time. Spot preemption does"
         " not ask."
     )
-    found.append(peers(own.name, own.home))
-    found.append(budget(own.name, own.home, own.name, reason, keep=own.pods - 1))
+    objects.append(peers(job.name, job.home))
+    objects.append(budget(job.name, job.home, job.name, reason, keep=job.pods - 1))
     if queue == QUEUES[Capacity.QUEUED]:
-        task = requeued(task, round(own.deadline_hours * 3600))
-    return [*found, _movable(gang(context, task), placed)]
+        task = training.requeued(task, round(job.deadline_hours * 3600))
+    return [*objects, _add_plan(training.gang(context, task), placed)]
 
 
-def _movable(body: Body, placed: Placed) -> Body:
-    """The mover finds it by the label, and what was priced in the annotation."""
+def _add_plan(body: Body, placed: Placed) -> Body:
+    """Add the label by which the mover finds the job, and the plan that was priced."""
     if placed.plan is not None:
         meta = body["metadata"]
         meta["labels"] = meta.get("labels", {}) | {LABEL_MOVES: "true"}
@@ -83,15 +89,13 @@ def _movable(body: Body, placed: Placed) -> Body:
     return body
 
 
-def text(environment: str, found: list[Body]) -> str:
-    return HEAD.format(environment) + yaml_text(found)
+def text(environment: str, objects: list[Body]) -> str:
+    return HEAD.format(environment) + yaml_text(objects)
 
 
-def judge(name: str, written: str, platform: Platform) -> None:
-    """InputError with the rule where the linter finds anything: what it would find later is refused
-    now.
-    """
-    report = lint_texts({name: written}, Options(platforms=[platform]))
+def judge(name: str, manifest: str, platform: Platform) -> None:
+    """Lint a manifest. Raises InputError with the rule of the first finding."""
+    report = lint_texts({name: manifest}, Options(platforms=[platform]))
     if report.active:
         first = report.active[0]
         raise InputError(
@@ -102,78 +106,83 @@ def judge(name: str, written: str, platform: Platform) -> None:
         )
 
 
-def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
-    checkpoints = context.platform.checkpoints_of(own.name, own.home)
+def _make_settings(job: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
+    checkpoints = context.platform.checkpoints_of(job.name, job.home)
     env = {
-        ENV_RUN: own.name,
-        ENV_CHECKPOINTS: own.checkpoints or checkpoints,
+        ENV_RUN: job.name,
+        ENV_CHECKPOINTS: job.checkpoints or checkpoints,
         **HOMELESS,
     }
-    state = {kubernetes.ANNOTATION_STATE: own.state} if own.state else {}
-    # The library's commits and results refuse a second writer; of a wrapped program that is not
-    # known.
-    expendable = {} if own.on_notice == OnNotice.WRAP else kubernetes.EXPENDABLE
+    annotations = {ANNOTATION_RULE: placed.rule.value}
+    if job.state:
+        annotations[kubernetes.ANNOTATION_STATE] = job.state
+    # The library's commits and results refuse a second writer; a wrapped program may not.
+    if job.on_notice != OnNotice.WRAP:
+        annotations |= kubernetes.EXPENDABLE
     return PodSettings(
-        name=own.name,
-        role=own.role,
-        image=own.image,
-        job=own.name,
-        command=list(own.command),
-        size=_size(own, placed),
+        name=job.name,
+        role=job.role,
+        image=job.image,
+        job=job.name,
+        command=list(job.command),
+        size=_size(job, placed),
         pool=None,
         priority=kubernetes.PRIORITY_FLEX,
         grace_s=FLEX_GRACE_S,
         restart="Never",
-        env=env | own.env,
-        reads_run=own.name if _signs(own) else "",
-        writes_run=own.name if own.role == SHARED_ACCOUNT else "",
-        namespace=own.home,
-        annotations={ANNOTATION_RULE: placed.rule.value} | state | expendable,
+        env=env | job.env,
+        reads_run=job.name if _signs(job) else "",
+        writes_run=job.name if job.role == SHARED_ACCOUNT else "",
+        namespace=job.home,
+        annotations=annotations,
     )
 
 
-def _signs(own: OwnJob) -> bool:
-    """Whether it takes the run's key where the environment signs. A wrapped program knows nothing
-    of checkpoints.
+def _signs(job: OwnJob) -> bool:
+    """Return whether the job takes the run's key if the environment signs.
+
+    A wrapped program knows nothing of checkpoints.
     """
-    return not (own.checkpoint_key or own.predictor or own.on_notice == OnNotice.WRAP)
+    return not (job.checkpoint_key or job.predictor or job.on_notice == OnNotice.WRAP)
 
 
-def _size(own: OwnJob, placed: Placed) -> Size:
-    disk = pod_parts.disk(own)
+def _size(job: OwnJob, placed: Placed) -> Size:
+    disk = pod_parts.disk(job)
     if placed.offer is None:
         return Size(
-            cpu=f"{own.cpus:g}",
-            memory=own.memory,
+            cpu=f"{job.cpus:g}",
+            memory=job.memory,
             disk=disk,
-            scratch=own.scratch,
+            scratch=job.scratch,
         )
-    size = Size.share(placed.offer.machine, own.gpu_count, disk=disk)
-    return replace(size, scratch=own.scratch, shared_memory=own.shm or size.shared_memory)
+    size = Size.share(placed.offer.machine, job.gpu_count, disk=disk)
+    return replace(size, scratch=job.scratch, shared_memory=job.shm or size.shared_memory)
 
 
-def _placed(own: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
-    """Where it may run, under which priority, and how long it has after a notice."""
+def _apply_placement(job: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
+    """Set the nodes on which the job may run, its priority, and its time after a notice."""
     offer = placed.offer
     if offer is None:
         return work
-    spot = offer.capacity is Capacity.SPOT
-    alone = placed.plan is None and not own.gang
+    is_spot = offer.capacity is Capacity.SPOT
+    priority = kubernetes.PRIORITY_FLEX
+    # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.
+    if is_spot and placed.plan is None and not job.gang:
+        priority = kubernetes.PRIORITY_SPOT
     work = replace(
         work,
-        # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label
-        # value.
-        priority=kubernetes.PRIORITY_SPOT if spot and alone else kubernetes.PRIORITY_FLEX,
-        grace_s=offer.pool.window.pod_s if spot and offer.pool else FLEX_GRACE_S,
+        priority=priority,
+        grace_s=offer.pool.window.pod_s if is_spot and offer.pool else FLEX_GRACE_S,
         calls_kubernetes=offer.pool is None,  # a flex-start node says in an annotation when it ends
     )
     if placed.plan is not None:
         # Neither selector nor toleration of a capacity: the flavor of the queue that it is in puts
         # them in.
-        return replace(
-            work, tolerations=[GPU_TAINT], selector={LABEL_ACCELERATOR: offer.accelerator}
-        )
+        selector = {LABEL_ACCELERATOR: offer.accelerator}
+        return replace(work, tolerations=[GPU_TAINT], selector=selector)
     if offer.pool is not None:
         return replace(work, pool=offer.pool)
-    tolerations = [GPU_TAINT, QUEUED_TAINT] if offer.capacity is Capacity.QUEUED else [GPU_TAINT]
+    tolerations = [GPU_TAINT]
+    if offer.capacity is Capacity.QUEUED:
+        tolerations.append(QUEUED_TAINT)
     return replace(work, tolerations=tolerations, selector=flex_selector(offer.accelerator))

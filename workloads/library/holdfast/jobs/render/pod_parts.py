@@ -1,6 +1,4 @@
-"""What a pod of a job has in addition to its image: how its program starts, what it mounts, the
-queue of a batch.
-"""
+"""Adds to a pod what a job needs: the start of its program, its volumes, a batch's queue."""
 
 import io
 from dataclasses import replace
@@ -8,7 +6,7 @@ from dataclasses import replace
 from kubernetes import client
 from ruamel.yaml import YAML
 
-from holdfast.jobs.file.formats import bucket, secret
+from holdfast.jobs.file.formats import parse_bucket, parse_secret
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.manifests import data, database
 from holdfast.manifests.pods import PodSettings, Size, annotation, container
@@ -44,77 +42,50 @@ exit "$code"
 """
 
 
-def started(own: OwnJob, work: PodSettings) -> PodSettings:
-    if own.predictor:
+def add_start(job: OwnJob, work: PodSettings) -> PodSettings:
+    """Wrap the command as the job's kind and its handling of notices need it."""
+    if job.predictor:
         return work
     # torchrun's agent would end with 1, and each eviction of a node count as its crash.
-    if own.sharded:
-        kept = [
-            "--sharded",
-            "--copies",
-            str(own.copies),
-            "--wait",
-            f"{own.wait_hours * 3600:.0f}",
-        ]
-        work = replace(
-            work,
-            command=[
-                *RANKS,
-                str(_processes(own)),
-                *kept,
-                "--",
-                *work.command,
-            ],
-        )
-    elif own.elastic and _processes(own) > 1:
-        work = replace(
-            work,
-            command=[
-                *RANKS,
-                str(_processes(own)),
-                "--",
-                *work.command,
-            ],
-        )
-    ranks = ("NODE_RANK", "PET_NODE_RANK") if own.gang else ()
+    if job.sharded:
+        wait = f"{job.wait_hours * 3600:.0f}"
+        options = ["--sharded", "--copies", str(job.copies), "--wait", wait]
+        command = [*RANKS, str(_processes(job)), *options, "--", *work.command]
+        work = replace(work, command=command)
+    elif job.elastic and _processes(job) > 1:
+        command = [*RANKS, str(_processes(job)), "--", *work.command]
+        work = replace(work, command=command)
+    ranks = ("NODE_RANK", "PET_NODE_RANK") if job.gang else ()
     from_pod = work.from_pod | {name: annotation(ANNOTATION_INDEX) for name in ranks}
-    work = replace(work, env=_torchrun(own) | work.env, from_pod=from_pod)
-    if own.on_notice == OnNotice.DRAIN:
+    work = replace(work, env=_torchrun(job) | work.env, from_pod=from_pod)
+    if job.on_notice == OnNotice.DRAIN:
         return replace(work, pre_stop=DRAIN_HOOK)
-    if own.on_notice == OnNotice.WRAP:
-        return replace(
-            work,
-            command=[
-                "/bin/sh",
-                "-c",
-                WRAPPER,
-                "wrap",
-                *work.command,
-            ],
-        )
+    if job.on_notice == OnNotice.WRAP:
+        return replace(work, command=["/bin/sh", "-c", WRAPPER, "wrap", *work.command])
     return work
 
 
-def _torchrun(own: OwnJob) -> dict[str, str]:
-    """What torchrun takes instead of options (PET_*), and what scripts read that start one process
-    themselves.
+def _torchrun(job: OwnJob) -> dict[str, str]:
+    """Return the variables that torchrun takes instead of options (PET_*), and their plain names.
 
-    RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for
-    peers.
+    Scripts that start one process themselves read the plain names. RANK and WORLD_SIZE are left to
+    the launcher: a single process that found them would wait for peers.
     """
-    processes = _processes(own)
-    nodes = own.pods if own.gang or own.sharded else 1
-    found: dict[str, object] = {"NNODES": nodes, "NPROC_PER_NODE": processes}
-    found |= {f"PET_{name}": value for name, value in found.items()}
-    if own.gang:
-        head = {"MASTER_ADDR": HEAD, "MASTER_PORT": RENDEZVOUS_PORT}
-        found |= head | {f"PET_{name}": value for name, value in head.items()}
-    return {name: str(value) for name, value in found.items()}
+    nodes = job.pods if job.gang or job.sharded else 1
+    sizes = {"NNODES": str(nodes), "NPROC_PER_NODE": str(_processes(job))}
+    head: dict[str, str] = {}
+    if job.gang:
+        head = {"MASTER_ADDR": HEAD, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+    return sizes | _with_prefix(sizes) | head | _with_prefix(head)
 
 
-def _processes(own: OwnJob) -> int:
-    """Of a pod."""
-    return own.processes or max(own.gpu_count, 1)
+def _with_prefix(variables: dict[str, str]) -> dict[str, str]:
+    return {f"PET_{name}": value for name, value in variables.items()}
+
+
+def _processes(job: OwnJob) -> int:
+    """Return the number of processes of a pod."""
+    return job.processes or max(job.gpu_count, 1)
 
 
 # The add-on mounts values and makes no Kubernetes Secret, so a program gets a path: VARIABLE_FILE,
@@ -125,19 +96,21 @@ KEY = "checkpoint-key"
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 
 
-def mounted(own: OwnJob, work: PodSettings) -> PodSettings:
-    """With its claims, its data and its secrets."""
-    volumes = []
-    for number, (path, name) in enumerate(sorted(own.claims.items())):
+def add_volumes(job: OwnJob, work: PodSettings) -> PodSettings:
+    """Mount the claims, the data and the secrets of the job."""
+    volumes: list[tuple[client.V1Volume, str]] = []
+    for number, (path, name) in enumerate(sorted(job.claims.items())):
         volumes.append((_claim(number, name), path))
     env: dict[str, str] = {}
-    if own.data:
-        volumes.append((_dataset(own), data.PATH))
-    if secret_files(own):
-        volumes.append((_secrets(own), SECRETS_PATH))
-        env = {f"{variable}_FILE": f"{SECRETS_PATH}/{variable}" for variable in own.secrets}
-        env |= {ENV_KEY_FILE: f"{SECRETS_PATH}/{KEY}"} if own.checkpoint_key else {}
-    sidecar = data.SIDECAR if own.data else {}
+    if job.data:
+        volumes.append((_dataset(job), data.PATH))
+    if secret_files(job):
+        volumes.append((_secrets(job), SECRETS_PATH))
+        for variable in job.secrets:
+            env[f"{variable}_FILE"] = f"{SECRETS_PATH}/{variable}"
+        if job.checkpoint_key:
+            env[ENV_KEY_FILE] = f"{SECRETS_PATH}/{KEY}"
+    sidecar = data.SIDECAR if job.data else {}
     return replace(
         work,
         volumes=volumes,
@@ -146,36 +119,41 @@ def mounted(own: OwnJob, work: PodSettings) -> PodSettings:
     )
 
 
-def secret_files(own: OwnJob) -> dict[str, str]:
-    """File -> secret."""
-    return dict(own.secrets) | ({KEY: own.checkpoint_key} if own.checkpoint_key else {})
+def secret_files(job: OwnJob) -> dict[str, str]:
+    """Return the secret behind each file of the mounted folder."""
+    files = dict(job.secrets)
+    if job.checkpoint_key:
+        files[KEY] = job.checkpoint_key
+    return files
 
 
-def disk(own: OwnJob) -> str:
-    """Of the pod: /tmp, logs and the container's own layer."""
-    number = int(own.scratch[:-2])
-    unit = own.scratch[-2:]
+def disk(job: OwnJob) -> str:
+    """Return the disk of the pod: /tmp, logs and the container's own layer."""
+    number = int(job.scratch[:-2])
+    unit = job.scratch[-2:]
     gib = number if unit == "Gi" else -(-number // 1024)
     return f"{gib + _LOGS_GIB}Gi"
 
 
-def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
-    """Names the secrets; None where there are none. Their values never pass through the manifest."""
-    if not secret_files(own):
+def provider_class(job: OwnJob, context: RenderContext) -> Body | None:
+    """Return the object that names the secrets, or None if the job has none.
+
+    Their values never pass through the manifest.
+    """
+    if not secret_files(job):
         return None
-    _require_add_on(own, context.platform)
-    parts = ((file, *secret(named)) for file, named in sorted(secret_files(own).items()))
-    project = f"projects/{context.platform.project}/secrets"
-    listed = [
-        {"resourceName": f"{project}/{name}/versions/{version}", "path": file}
-        for file, name, version in parts
-    ]
+    _require_add_on(job, context.platform)
+    folder = f"projects/{context.platform.project}/secrets"
+    resources: list[dict[str, str]] = []
+    for file, secret in sorted(secret_files(job).items()):
+        name, version = parse_secret(secret)
+        resources.append({"resourceName": f"{folder}/{name}/versions/{version}", "path": file})
     stream = io.StringIO()
-    YAML().dump(listed, stream)
+    YAML().dump(resources, stream)
     return {
         "apiVersion": SECRETS_API,
         "kind": "SecretProviderClass",
-        "metadata": plain(meta(own.name, own.home)),
+        "metadata": plain(meta(job.name, job.home)),
         "spec": {
             "provider": SECRETS_PROVIDER,
             "parameters": {"secrets": stream.getvalue()},
@@ -183,15 +161,13 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     }
 
 
-def _require_add_on(own: OwnJob, platform: Platform) -> None:
-    """Without its driver the pod would wait for a volume that nothing mounts."""
+def _require_add_on(job: OwnJob, platform: Platform) -> None:
+    """Raise InputError without the add-on: the pod would wait for a volume that nothing mounts."""
     if not platform.security.secret_manager:
+        secrets = ", ".join(sorted(set(secret_files(job).values())))
         raise InputError(
             "secrets by reference need GKE's Secret Manager add-on",
-            got=(
-                f"{', '.join(sorted(set(secret_files(own).values())))}, with the add-on off in"
-                f" {platform.name}"
-            ),
+            got=f"{secrets}, with the add-on off in {platform.name}",
             allowed="an environment with security.secret_manager",
             fix=(
                 f"the platform team sets secret_manager=True in Security of {platform.name}, then"
@@ -200,8 +176,8 @@ def _require_add_on(own: OwnJob, platform: Platform) -> None:
         )
 
 
-def _dataset(own: OwnJob) -> client.V1Volume:
-    name, folder = bucket("data", own.data)
+def _dataset(job: OwnJob) -> client.V1Volume:
+    name, folder = parse_bucket("data", job.data)
     options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
     attributes = {"bucketName": name, "mountOptions": options}
     source = client.V1CSIVolumeSource(
@@ -212,8 +188,8 @@ def _dataset(own: OwnJob) -> client.V1Volume:
     return client.V1Volume(name=data.CLAIM, csi=source)
 
 
-def _secrets(own: OwnJob) -> client.V1Volume:
-    attributes = {"secretProviderClass": own.name}
+def _secrets(job: OwnJob) -> client.V1Volume:
+    attributes = {"secretProviderClass": job.name}
     source = client.V1CSIVolumeSource(
         driver=SECRETS_DRIVER,
         read_only=True,
@@ -230,54 +206,42 @@ def _claim(number: int, name: str) -> client.V1Volume:
 _HOLDFAST = ("python", "-m", "holdfast", "batch")
 
 
-def predicting(own: OwnJob, context: RenderContext, work: PodSettings) -> PodSettings:
-    """Workers that take items from the results database's queue, and end when it is empty."""
-    results = database.access(context, context.platform.role_in(own.home, "batch"))
-    command = [
-        *_HOLDFAST,
-        "run",
-        own.name,
-        "--predictor",
-        own.predictor,
-        "--window",
-        str(work.grace_s),
-    ]
-    command += (
-        ["--set", f"predict_timeout_s={own.predict_seconds:g}"] if own.predict_seconds else []
-    )
+def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSettings:
+    """Make the pods workers of a batch.
+
+    They take items from the results database's queue, and end when it is empty.
+    """
+    results = database.access(context, context.platform.role_in(job.home, "batch"))
+    command = [*_HOLDFAST, "run", job.name]
+    command += ["--predictor", job.predictor]
+    command += ["--window", str(work.grace_s)]
+    if job.predict_seconds:
+        command += ["--set", f"predict_timeout_s={job.predict_seconds:g}"]
     return replace(
         work,
-        command=[*command, *own.command],
+        command=[*command, *job.command],
         env=results.env | work.env,
-        sidecars=[*results.sidecars, _loader(own, context, work, results)],
+        sidecars=[*results.sidecars, _make_loader(job, context, work, results)],
         volumes=[*work.volumes, *results.volumes],
     )
 
 
-def _loader(
-    own: OwnJob,
+def _make_loader(
+    job: OwnJob,
     context: RenderContext,
     work: PodSettings,
     results: database.Access,
 ) -> client.V1Container:
-    """Fills the queue before a worker starts. In every pod: queueing is idempotent, and a worker
-    that came first would find nothing to do and call the batch done.
+    """Return the container that fills the queue before a worker starts.
+
+    Every pod has it: queueing is idempotent, and a worker that came first would find nothing to do
+    and call the batch done.
     """
-    command = [
-        *_HOLDFAST,
-        "enqueue",
-        own.name,
-        "--source",
-        data.PATH,
-    ]
-    volumes = [*work.volumes, *results.volumes]
-    size = Size(cpu="1", memory="2Gi")
-    env = results.env | work.env
-    loading = replace(
+    settings = replace(
         work,
-        command=command,
-        size=size,
-        env=env,
-        volumes=volumes,
+        command=[*_HOLDFAST, "enqueue", job.name, "--source", data.PATH],
+        size=Size(cpu="1", memory="2Gi"),
+        env=results.env | work.env,
+        volumes=[*work.volumes, *results.volumes],
     )
-    return container(context, loading, name="load")
+    return container(context, settings, name="load")

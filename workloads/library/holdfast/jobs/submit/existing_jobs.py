@@ -1,6 +1,6 @@
-"""What of a manifest runs already, by name or by the run that it writes, and what has to go first.
+"""Finds the jobs of a manifest that run already, by their name or by the run that they write.
 
-To send a running job again would suspend it and replace its pods. Two jobs of one run, as those of
+Sending a running job again would suspend it and replace its pods. Two jobs of one run, as those of
 two images are, would take its checkpoints from each other.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
-from holdfast.jobs.submit.submission import lacks_right, named
+from holdfast.jobs.submit.submission import describe, lacks_right
 from holdfast.support.errors import Stopped, Unjudged
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 
@@ -22,98 +22,101 @@ LOOK_S = 0.5
 def compare(
     api: Api, documents: list[Object], *, replace: bool = False
 ) -> tuple[list[Object], list[str]]:
-    """The documents without jobs that run already as they are, and paths of running jobs that have
-    to go first.
+    """Return the documents to send, and the paths of running jobs that must be deleted first.
 
-    Raises Stopped, unless `replace`, where a running job differs from its document, or another one
-    writes its run.
+    Jobs that run already as they are, are not sent. Raises Stopped, unless `replace`, if a running
+    job differs from its document, or if another job writes its run.
     """
     unsent: list[Object] = []
     replaced: list[str] = []
     for document in documents:
-        if document["kind"] in KINDS:
-            path = api.path_of(document)
-            changed = _changes(api, path, document)
-            if changed == []:
-                continue
-            reasons = ["the file differs from it: " + ", ".join(changed[:4])] if changed else []
-            found = [path] if changed else []
-            for other in _of_the_same_run(api, path, document, documents):
-                reasons.append(f"{named(other)} writes the same run, {_run_of(document)}")
-                found.append(f"{path.rpartition('/')[0]}/{other['metadata']['name']}")
-            if reasons and not replace:
-                raise _runs_already(document, reasons)
-            replaced += found
+        if document["kind"] not in KINDS:
+            unsent.append(document)
+            continue
+        path = api.path_of(document)
+        folder = path.rpartition("/")[0]
+        changes = _find_changes(api, path, document)
+        if changes == []:
+            continue
+        reasons: list[str] = []
+        if changes:
+            reasons.append("the file differs from it: " + ", ".join(changes[:4]))
+            replaced.append(path)
+        for other in _find_rivals(api, folder, document, documents):
+            reasons.append(f"{describe(other)} writes the same run, {_run(document)}")
+            replaced.append(f"{folder}/{other['metadata']['name']}")
+        if reasons and not replace:
+            raise _runs_already(document, reasons)
         unsent.append(document)
     return unsent, replaced
 
 
 def end(api: Api, path: str, *, sleep: Callable[[float], object] = time.sleep) -> None:
-    """Delete a job and wait until its pods are gone. Raises Unjudged where they stay."""
+    """Delete a job and wait until its pods are gone. Raises Unjudged if they stay."""
     # In the foreground: the job is gone when its pods are, so that none of them writes while those
     # of the next do.
     api.delete(path, propagationPolicy="Foreground")
-    ends = time.monotonic() + GONE_WITHIN_S
+    deadline = time.monotonic() + GONE_WITHIN_S
     while api.find(path) is not None:
-        if time.monotonic() > ends:
+        if time.monotonic() > deadline:
             raise Unjudged(f"{path} is not gone after {GONE_WITHIN_S:.0f} s; nothing was started")
         sleep(LOOK_S)
 
 
-def _changes(api: Api, path: str, document: Object) -> list[str] | None:
-    """What differs from the job of that name that runs; None where none runs."""
+def _find_changes(api: Api, path: str, document: Object) -> list[str] | None:
+    """Return the differences from the running job of that name, or None if none runs."""
     live = api.find(path)
     if live is None or JobSnapshot(body=live, pods=[]).finished:
         return None
     try:
-        tried = api.apply(path, document, dryRun="All")
+        trial = api.apply(path, document, dryRun="All")
     except ApiError as error:  # the template of a job cannot change
         if lacks_right(error):
-            raise Unjudged(f"no right to start {named(document)}: {error}") from error
+            raise Unjudged(f"no right to start {describe(document)}: {error}") from error
         return [str(error)]
-    return list(_changed(live["spec"], tried["spec"]))
+    return list(_compare_fields(live["spec"], trial["spec"]))
 
 
-def _changed(live: Any, tried: Any, path: str = "spec") -> Iterator[str]:
-    """Fields whose values differ. A queue decides whether a job is suspended, so that is none."""
-    if not (isinstance(live, dict) and isinstance(tried, dict)):
-        yield from [] if live == tried else [path]
+def _compare_fields(live: Any, trial: Any, path: str = "spec") -> Iterator[str]:
+    """Yield the fields whose values differ, except `suspend`, which a queue decides."""
+    if not (isinstance(live, dict) and isinstance(trial, dict)):
+        if live != trial:
+            yield path
         return
-    for name in sorted({*live, *tried} - {"suspend"}):
-        yield from _changed(live.get(name), tried.get(name), f"{path}.{name}")
+    for name in sorted({*live, *trial} - {"suspend"}):
+        yield from _compare_fields(live.get(name), trial.get(name), f"{path}.{name}")
 
 
-def _of_the_same_run(
+def _find_rivals(
     api: Api,
-    path: str,
+    folder: str,
     document: Object,
     documents: list[Object],
 ) -> Iterator[Object]:
-    """Other jobs that run. A rendered job has its run's name as a label, and the digest of its
-    template in its own.
+    """Yield other running jobs that write the same run.
+
+    A rendered job has its run's name as a label, and the digest of its template in its name.
     """
-    run = _run_of(document)
+    run = _run(document)
     if not run:
         return
-    names = {each["metadata"]["name"] for each in documents}
-    for found in api.items(path.rpartition("/")[0], labelSelector=f"{LABEL_NAME}={run}"):
-        meta = found["metadata"]
-        owned = meta.get("ownerReferences")
-        if (
-            meta["name"] not in names
-            and not owned
-            and not JobSnapshot(body=found, pods=[]).finished
-        ):
-            yield {"apiVersion": document["apiVersion"], "kind": document["kind"]} | found
+    names = {other["metadata"]["name"] for other in documents}
+    for body in api.items(folder, labelSelector=f"{LABEL_NAME}={run}"):
+        meta = body["metadata"]
+        if meta["name"] in names or meta.get("ownerReferences"):
+            continue
+        if not JobSnapshot(body=body, pods=[]).finished:
+            yield {"apiVersion": document["apiVersion"], "kind": document["kind"]} | body
 
 
-def _run_of(document: Object) -> str:
-    return (document["metadata"].get("labels") or {}).get(LABEL_NAME, "")
+def _run(document: Object) -> str:
+    labels = document["metadata"].get("labels") or {}
+    return labels.get(LABEL_NAME, "")
 
 
 def _runs_already(document: Object, reasons: list[str]) -> Stopped:
     return Stopped(
-        f"{named(document)} cannot be started while this runs",
+        f"{describe(document)} cannot be started while this runs",
         got="; ".join(reasons),
         allowed="the file that the running job was started from, or a run of its own",
         fix=(

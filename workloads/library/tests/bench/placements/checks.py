@@ -8,11 +8,11 @@ import numpy as np
 
 from holdfast.cost import prices
 from holdfast.ledger import closed_forms
-from holdfast.place import advice, break_even, hazard, policies
-from holdfast.place.belief import World
+from holdfast.place import advice, break_even, policies, preemption_rate
 from holdfast.place.job import Job
-from holdfast.place.runs import Paths, Runs, runs_of
-from holdfast.place.simulate import simulate
+from holdfast.place.options import World
+from holdfast.place.simulation import simulate
+from holdfast.place.simulation_arrays import Paths, Runs, runs_of
 from holdfast.vocabulary.capacity import Placement
 from holdfast.vocabulary.checkpoint_interval import daly
 from workloads.library.tests.bench.placements.policies import DEADLINES_H, Trace, share
@@ -94,12 +94,12 @@ def flips() -> bool:
         asked = Job(accelerator="nvidia-tesla-a100", gpus=1, hours=hours)
         world = World(
             prices=prices.load(),
-            churn=hazard.fixed(0.1),
+            churn=preemption_rate.fixed(0.1),
             spot_wait_h=0.25 / 3,
         )
         flip = break_even.flip(asked, world, "us-central1")
         assert flip is not None
-        there = replace(world, churn=hazard.fixed(flip.churn_per_hour))
+        there = replace(world, churn=preemption_rate.fixed(flip.churn_per_hour))
         means = {}
         for o in advice.options(asked, there, "us-central1"):
             if not o.refused:

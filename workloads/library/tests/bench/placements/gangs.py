@@ -9,9 +9,9 @@ import numpy as np
 
 from holdfast.place import elastic, policies, scenarios
 from holdfast.place.elastic import Counts, Gang
-from holdfast.place.hazard import gang_lives
-from holdfast.place.runs import Floats, Ints, Paths, runs_of
-from holdfast.place.simulate import simulate
+from holdfast.place.preemption_rate import gang_lives
+from holdfast.place.simulation import simulate
+from holdfast.place.simulation_arrays import Floats, Ints, Paths, runs_of
 
 RESTART_H = 6 / 60
 LOST_H = 2 / 60

@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.place import policies
 from holdfast.place.policies import Policy
-from holdfast.place.runs import Bools, Floats
+from holdfast.place.simulation_arrays import Bools, Floats
 from workloads.library.tests.bench.placements.policies import (
     DEADLINES_H,
     RATIO,

@@ -9,8 +9,8 @@ import numpy as np
 
 from holdfast.place import policies
 from holdfast.place.policies import Lines, Policy, lines_of, net
-from holdfast.place.runs import Bools, Floats, Paths, Runs, runs_of
-from holdfast.place.simulate import simulate
+from holdfast.place.simulation import simulate
+from holdfast.place.simulation_arrays import Bools, Floats, Paths, Runs, runs_of
 
 WORK_H = 48.0
 RESTART_H = 0.2

@@ -7,7 +7,7 @@ import random
 from functools import cache
 from typing import Any
 
-from holdfast.checkpoint.cli import show
+from holdfast.checkpoint.cli import print_attempts
 from holdfast.checkpoint.errors import Damaged, Fenced
 from holdfast.checkpoint.format import digest_of, fence
 from holdfast.checkpoint.format.decoding import decode_commit, parse_manifest
@@ -87,7 +87,7 @@ def _enter_checkpoint(data: bytes) -> None:
 def _enter_listing(data: bytes) -> None:
     """List the checkpoints as a table, which shows odd ones and refuses none."""
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        show(list(rows(_store_manifest(data), RUN, read=True)))
+        print_attempts(list(rows(_store_manifest(data), RUN, read=True)))
     assert "\x1b" not in output.getvalue()
 
 

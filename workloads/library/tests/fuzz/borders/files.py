@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from holdfast.cost import prices
+from holdfast.jobs.file import file_text
 from holdfast.jobs.submit import submission
 from holdfast.lint import examples, formats
 from holdfast.lint.engine import Options, lint_texts
@@ -97,7 +98,7 @@ def _enter_submit(data: bytes) -> None:
         path = Path(folder) / "job.yaml"
         path.write_bytes(data)
         submission.plan(
-            submission.checked(path, submission.documents_of(path)),
+            submission.checked(path, file_text.read_documents(path)),
             platforms.load("example"),
             prices.load(),
             1.0,

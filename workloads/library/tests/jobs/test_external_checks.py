@@ -76,7 +76,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
 }
 
 
-def called(*words: str) -> Result:
+def run(*words: str) -> Result:
     return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
@@ -85,7 +85,7 @@ def new_job(**changed: str) -> Result:
     for pair in (GIVEN | changed).items():
         for word in pair:
             options.append(word)
-    return called("new-job", "my-run", *options, "--", "python", "train.py", "--lr", "3")
+    return run("new-job", "my-run", *options, "--", "python", "train.py", "--lr", "3")
 
 
 @pytest.fixture
@@ -105,10 +105,10 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gcloud: Gcloud) -> Pat
 def test_what_is_wrong_is_refused_with_its_fix_and_nothing_is_written(
     work: Path, case: str
 ) -> None:
-    changed, what, fix = CASES[case]
+    changed, problem, fix = CASES[case]
     with pytest.raises(InputError) as error:
         new_job(**changed)
-    assert what in str(error.value) and fix in str(error.value), error.value
+    assert problem in str(error.value) and fix in str(error.value), error.value
     assert not list(work.rglob("*"))
 
 
@@ -118,13 +118,13 @@ def test_a_job_is_written_and_submit_reads_it(work: Path, monkeypatch: pytest.Mo
     done = new_job()
     assert "wrote my-run.yaml" in done.stderr and "my-run-" in done.stdout
     submitted = ["submit", "my-run.yaml", "--dry-run", "--write", "gitops", "--json"]
-    body: dict[str, Any] = json.loads(called(*submitted).stdout)
+    body: dict[str, Any] = json.loads(run(*submitted).stdout)
     assert body["usd_per_hour"] > 0 and body["purchases"][0]["gpus"] == 1
-    again = called(*submitted)
-    assert again.exit_code == 0 and "wrote gitops/my-run.yaml" in again.stderr, (
+    repeated = run(*submitted)
+    assert repeated.exit_code == 0 and "wrote gitops/my-run.yaml" in repeated.stderr, (
         "its own manifest is replaced"
     )
-    linted = called("lint", "gitops")
+    linted = run("lint", "gitops")
     assert linted.exit_code == 0, linted.stdout
     (work / "my-run.yaml").write_text("mine")
     with pytest.raises(InputError, match="something else in it"):
@@ -133,7 +133,7 @@ def test_a_job_is_written_and_submit_reads_it(work: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.process
-def test_the_right_on_a_bucket_of_ones_own_is_named_with_its_account(gcloud: Gcloud) -> None:
+def test_grant_for_a_foreign_bucket_names_the_account(gcloud: Gcloud) -> None:
     job = own(data="gs://near/x")
     env = load("example")
     assert any("was not checked" in line for line in external_checks.check(job, env)), (
@@ -144,7 +144,7 @@ def test_the_right_on_a_bucket_of_ones_own_is_named_with_its_account(gcloud: Gcl
     assert "--member=serviceAccount:holdfast-example-trainer@" in granted
 
 
-def test_a_folder_of_the_bucket_that_the_job_may_not_write_is_refused(gcloud: Gcloud) -> None:
+def test_a_checkpoint_folder_without_write_access_is_refused(gcloud: Gcloud) -> None:
     env = load("example")
     bucket = f"gs://{env.buckets['checkpoints']}"
     for allowed in ("", f"{bucket}/default", f"{bucket}/default/mine/"):

@@ -12,15 +12,14 @@ from typer.testing import CliRunner
 
 from holdfast.clients.api import Api
 from holdfast.commands import app
-from holdfast.jobs.plan.pricing import bill
-from holdfast.jobs.submit import following
-from holdfast.jobs.submit.following import PodLines
+from holdfast.jobs.submit import follower
+from holdfast.jobs.submit.follower import PodLines, make_bill
 from holdfast.ledger.job_summary import read_job_summaries
 from tests import platforms
 from workloads.library.tests import sample
 from workloads.library.tests.jobs.api_server import serving
-from workloads.library.tests.jobs.test_causes import recorded
-from workloads.library.tests.jobs.test_losses import sharded
+from workloads.library.tests.jobs.test_causes import load_record
+from workloads.library.tests.jobs.test_losses import make_sharded
 from workloads.library.tests.jobs.test_one_answer import running_job, write_events
 
 pytestmark = pytest.mark.process
@@ -29,28 +28,28 @@ DISRUPTED = {
     "status": "True",
     "reason": "TerminationByKubelet",
 }
-NEVER_BEGAN = ("image", "device")
+NEVER_STARTED = ("image", "device")
 """Recorded of a kubelet: a pod that it never started, and one that it turned away."""
 POOL = platforms.load("example").pool("spot-l4-g2-standard-8")
-Printed = list[tuple[str, str]]
+PodLog = list[tuple[str, str]]
 
 
 @pytest.fixture
-def printed(tmp_path: Path) -> Printed:
-    """Of a training job that was killed twice, between lines of its own; several a second."""
+def pod_log(tmp_path: Path) -> PodLog:
+    """The log of a training job that was killed twice, with event lines between its own lines."""
     written = tmp_path / "written.jsonl"
     write_events(written, "train", sample.training("train", kills=sample.KILLS[:2]))
-    lines = [
-        each for line in written.read_text().splitlines() for each in ("epoch 1: loss 0.3", line)
-    ]
+    lines: list[str] = []
+    for line in written.read_text().splitlines():
+        lines += ["epoch 1: loss 0.3", line]
     return [
         (f"{datetime.fromtimestamp(1.79e9 + n // 7, UTC):%FT%T}.{n:09}Z", line)
         for n, line in enumerate(lines)
     ]
 
 
-def looked(folder: Path, *shown: Printed) -> list[str]:
-    """What is kept after a look at each of these, the last one twice."""
+def follow_log(folder: Path, *shown: PodLog) -> list[str]:
+    """Returns the stored lines after a look at each of these logs, the last one twice."""
     events = folder / "events"
     now = list[tuple[str, str]]()
     events.mkdir()
@@ -58,57 +57,59 @@ def looked(folder: Path, *shown: Printed) -> list[str]:
         api = Api(kubeconfig)
         lines = PodLines(events)
         (pod,) = api.items("/api/v1/pods")
-        for more in (*shown, []):
-            now += more
+        for lines_of_look in (*shown, []):
+            now += lines_of_look
             lines.look(api, pod)
-    return [
-        line for path in sorted(events.glob("*.jsonl")) for line in path.read_text().splitlines()
-    ]
+    stored: list[str] = []
+    for path in sorted(events.glob("*.jsonl")):
+        stored += path.read_text().splitlines()
+    return stored
 
 
 @pytest.mark.parametrize(("piece", "flooded"), [(2_000, False), (1 << 20, False), (2_000, True)])
-def test_each_line_is_kept_once(
-    tmp_path: Path, printed: Printed, piece: int, flooded: bool
-) -> None:
+def test_each_line_is_kept_once(tmp_path: Path, pod_log: PodLog, piece: int, flooded: bool) -> None:
     """However it comes, also after a second that prints more than a piece."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(following, "PIECE", piece)
+        patch.setattr(follower, "PIECE", piece)
         if flooded:
-            flood = [(f"{printed[0][0][:19]}.{n:09}Z", "x" * 100) for n in range(100)]
-            assert looked(tmp_path, flood + printed[14:]) == [line for _, line in printed[15::2]]
+            flood = [(f"{pod_log[0][0][:19]}.{n:09}Z", "x" * 100) for n in range(100)]
+            assert follow_log(tmp_path, flood + pod_log[14:]) == [
+                line for _, line in pod_log[15::2]
+            ]
         else:  # the second look begins within the last second that was read
-            kept = looked(tmp_path, printed[:30], printed[30:33], printed[33:])
-            assert kept == [line for _, line in printed[1::2]]
+            stored = follow_log(tmp_path, pod_log[:30], pod_log[30:33], pod_log[33:])
+            assert stored == [line for _, line in pod_log[1::2]]
 
 
 def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(
-    tmp_path: Path, printed: Printed
+    tmp_path: Path, pod_log: PodLog
 ) -> None:
     lists = running_job("train")
-    (job,), (pod,) = lists["/apis/batch/v1/jobs"], lists["/api/v1/pods"]
+    (job,) = lists["/apis/batch/v1/jobs"]
+    (pod,) = lists["/api/v1/pods"]
     job["status"] |= {"conditions": [{"type": "Complete", "status": "True"}]}
     pod["spec"] |= {
         "nodeSelector": POOL.selector(),
         "tolerations": POOL.tolerations(),
     }
-    first, second = (json.loads(line) for _, line in printed if '"evict"' in line)
-    taken = f"{datetime.fromtimestamp(first['t'], UTC):%FT%TZ}"
+    first, second = (json.loads(line) for _, line in pod_log if '"evict"' in line)
+    eviction_time = f"{datetime.fromtimestamp(first['t'], UTC):%FT%TZ}"
     pod["status"] |= {
-        "conditions": [evicted := DISRUPTED | {"lastTransitionTime": taken}],
-        "containerStatuses": recorded("crash")["pods"][0]["status"]["containerStatuses"],
+        "conditions": [evicted := DISRUPTED | {"lastTransitionTime": eviction_time}],
+        "containerStatuses": load_record("crash")["pods"][0]["status"]["containerStatuses"],
     }
-    for case in NEVER_BEGAN:
-        turned_away = deepcopy(pod)
-        turned_away["metadata"] |= {"name": f"train-0-{case}", "uid": case}
-        turned_away["status"] = recorded(case)["pods"][0]["status"] | {"phase": "Failed"}
+    for case in NEVER_STARTED:
+        rejected = deepcopy(pod)
+        rejected["metadata"] |= {"name": f"train-0-{case}", "uid": case}
+        rejected["status"] = load_record(case)["pods"][0]["status"] | {"phase": "Failed"}
         later = f"{datetime.fromtimestamp(second['t'], UTC):%FT%TZ}"
-        turned_away["status"].setdefault("conditions", []).append(
+        rejected["status"].setdefault("conditions", []).append(
             evicted | {"lastTransitionTime": later}
         )
-        lists["/api/v1/pods"].append(turned_away)
-    of_pods = [(t, line) for t, line in printed if '"evict"' not in line]
+        lists["/api/v1/pods"].append(rejected)
+    pod_lines = [(t, line) for t, line in pod_log if '"evict"' not in line]
     with serving(
-        lists, tmp_path, {"train-0": of_pods} | {f"train-0-{case}": [] for case in NEVER_BEGAN}
+        lists, tmp_path, {"train-0": pod_lines} | {f"train-0-{case}": [] for case in NEVER_STARTED}
     ) as kubeconfig:
         folder = tmp_path / "events"
         words = [
@@ -127,16 +128,16 @@ def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(
     assert "wasted by 1 evictions" in out, "by what the cluster shows of its pods"
 
 
-def test_a_sharded_gang_pays_for_each_of_its_pods(tmp_path: Path) -> None:
+def test_sharded_gang_pays_for_each_pod(tmp_path: Path) -> None:
     write_events(tmp_path / "w.jsonl", "w", sample.training("w"))
     paid: list[float] = []
-    for job in (sharded("Succeeded"), sharded(*["Succeeded"] * 4)):
+    for job in (make_sharded("Succeeded"), make_sharded(*["Succeeded"] * 4)):
         job.pod_spec.update(
             {
                 "nodeSelector": POOL.selector(),
                 "tolerations": POOL.tolerations(),
             }
         )
-        receipt = bill(job, platforms.load("example"), tmp_path, [], POOL.name)
+        receipt = make_bill(job, platforms.load("example"), tmp_path, [], POOL.name)
         paid.append(float(receipt.partition("paid $")[2].split()[0]))
     assert paid[0] > 0 and paid[1] == pytest.approx(4 * paid[0], rel=0.05)

@@ -1,4 +1,4 @@
-"""A job file prepared: checked, placed, rendered and priced; what `new-job` and `try` do with it."""
+"""Prepares the job of a file: checks, places, renders and prices it."""
 
 import json
 import time
@@ -8,14 +8,15 @@ from typing import Any
 
 from holdfast.clients.api import Api
 from holdfast.cost import prices
-from holdfast.jobs import show
+from holdfast.jobs import output
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.jobs.plan import placement
+from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.jobs.render import manifests
-from holdfast.jobs.submit import external_checks, following, submission
-from holdfast.jobs.submit.following import Following, Report
+from holdfast.jobs.submit import external_checks, follower, submission
+from holdfast.jobs.submit.follower import Following, Report
 from holdfast.manifests import database
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.platform import Platform
@@ -25,7 +26,7 @@ from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
-LOSES = {
+LOSSES = {
     OnNotice.DRAIN: (
         "the preStop hook waits within the same window: what it takes, the program does not have,"
         " and the image needs the package holdfast"
@@ -40,16 +41,17 @@ LOSES = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     job: OwnJob
-    """With its image by digest."""
+    """The job, with its image by digest."""
     platform: Platform
     bodies: list[Body]
     notes: list[str]
-    """Why it runs there, what it loses, what was not checked."""
+    """The reason for its placement, what it loses on a notice, and what was not checked."""
 
 
 def prepare(job: OwnJob, platform: Platform) -> Prepared:
-    """Raises InputError, and Stopped for a job of another environment: nothing was written and
-    nothing sent.
+    """Check, place and render a job; nothing is written or sent.
+
+    Raises InputError, and Stopped for a job of another environment.
     """
     if job.environment != platform.name:
         raise Stopped(
@@ -61,35 +63,36 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
     _require_home(job, platform)
     context = RenderContext(platform)
     placed = placement.place(job, platform, prices.load())
-    fixed = replace(job, image=external_checks.resolve(job.image, context))
+    pinned = replace(job, image=external_checks.resolve(job.image, context))
     if job.predictor and platform.database:
         context.require_digests([database.PROXY])
-    found = manifests.bodies(fixed, context, placed)
-    manifests.judge(f"{job.name}.yaml", manifests.text(platform.name, found), platform)
-    lost = LOSES.get(OnNotice(job.on_notice))
-    notes = [f"placed: {placed.reason}", *([f"on_notice {job.on_notice}: {lost}"] if lost else [])]
+    objects = manifests.bodies(pinned, context, placed)
+    manifests.judge(f"{job.name}.yaml", manifests.text(platform.name, objects), platform)
+    notes = [f"placed: {placed.reason}"]
+    loss = LOSSES.get(OnNotice(job.on_notice))
+    if loss:
+        notes.append(f"on_notice {job.on_notice}: {loss}")
     notes += external_checks.check(job, platform)
     return Prepared(
-        job=fixed,
+        job=pinned,
         platform=platform,
-        bodies=found,
+        bodies=objects,
         notes=notes,
     )
 
 
 def _require_home(job: OwnJob, platform: Platform) -> None:
-    """InputError where no team has its namespace, or where its run trains in another one."""
-    spaces = platform.job_namespaces
-    if job.home not in spaces:
-        fix = (
-            f"the platform team adds the namespace to a Team of {platform.name}, then make deploy"
-            " and make apply"
-        )
+    """Raise InputError if no team has the namespace, or if the run trains in another one."""
+    namespaces = platform.job_namespaces
+    if job.home not in namespaces:
         raise InputError(
             "namespace",
             got=job.home,
-            allowed=", ".join(spaces),
-            fix=fix,
+            allowed=", ".join(namespaces),
+            fix=(
+                f"the platform team adds the namespace to a Team of {platform.name}, then make"
+                " deploy and make apply"
+            ),
         )
     home = platform.namespace_of(job.name)
     if platform.is_listed(job.name) and job.role == SHARED_ACCOUNT and job.home != home:
@@ -102,48 +105,52 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
 
 
 def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
-    """Writes the job file and shows its price. Raises InputError, and then nothing was written."""
+    """Write the job file and print its price.
+
+    Raises InputError before anything is written.
+    """
     prepared = prepare(job, platform)
     # A role keeps its name in the file, so that the job follows the images of the environment.
     _write(file, file_text.dump(job))
-    show.plan(plan(prepared), str(file))
+    output.print_plan(plan(prepared), str(file))
     for line in (*prepared.notes, f"wrote {file}"):
-        show.note(line)
-    show.note(f"Next: holdfast submit {file}")
+        output.note(line)
+    output.note(f"Next: holdfast submit {file}")
 
 
-def write_manifest(made: submission.Plan, file: Path) -> None:
-    """What is sent, for Git. A manifest that was written so before is replaced."""
-    # a manifest's own have the types of the reader
-    documents = json.loads(json.dumps(made.documents))
-    _write(
-        file, manifests.text(made.environment, documents), over=manifests.HEAD.partition("\n")[0]
-    )
-    show.note(f"wrote {file}")
+def write_manifest(purchase_plan: PurchasePlan, file: Path) -> None:
+    """Write the objects that are sent, for Git; a manifest of an earlier call is replaced."""
+    # The reader's types of strings and maps become plain ones.
+    documents = json.loads(json.dumps(purchase_plan.documents))
+    text = manifests.text(purchase_plan.environment, documents)
+    _write(file, text, replaceable=manifests.HEAD.partition("\n")[0])
+    output.note(f"wrote {file}")
 
 
-def plan(prepared: Prepared, cap: float | None = None) -> submission.Plan:
+def plan(prepared: Prepared, cap: float | None = None) -> PurchasePlan:
     return submission.plan(prepared.bodies, prepared.platform, prices.load(), cap)
 
 
 def read_job(document: Any, path: Path, platform: Platform) -> Prepared:
-    """The job of a file that `submit` was given."""
+    """Prepare the job of a file that `submit` was given, and print the notes about it."""
     prepared = prepare(file_text.parse(document, str(path)), platform)
     for line in prepared.notes:
-        show.note(line)
+        output.note(line)
     return prepared
 
 
-def _write(path: Path, text: str, over: str = "") -> None:
-    """Raises InputError where the file holds something else, which does not begin with `over`."""
+def _write(path: Path, text: str, replaceable: str = "") -> None:
+    """Write a file.
+
+    Raises InputError if it has another content, which does not begin with `replaceable`.
+    """
     old = path.read_text(encoding="utf-8") if path.exists() else text
-    if old != text and not (over and old.startswith(over)):
-        fix = "remove it, or choose another with --out FILE or --write FOLDER"
+    if old != text and not (replaceable and old.startswith(replaceable)):
         raise InputError(
             "a file with something else in it",
             got=path,
             allowed="a new file",
-            fix=fix,
+            fix="remove it, or choose another with --out FILE or --write FOLDER",
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,45 +168,39 @@ def first_run(
     api: Api,
     platform: Platform,
     steps: int,
-    asked: Following,
+    following: Following,
     cap: float | None,
     *,
     yes: bool,
 ) -> int:
-    """The exit code: 0 complete, 1 failed, 4 over the cap."""
-    prepared = prepare(sample(steps, platform), platform)
-    bought = plan(prepared, cap)
-    show.plan(bought, f"first run of {platform.name}")
-    for refusal in bought.refusals:
-        show.note(f"refused: {refusal}")
-    if bought.refusals:
+    """Run the sample job and follow it.
+
+    Returns the exit code: 0 complete, 1 failed, 4 over the cap.
+    """
+    prepared = prepare(make_sample(steps, platform), platform)
+    purchase_plan = plan(prepared, cap)
+    output.print_plan(purchase_plan, f"first run of {platform.name}")
+    for refusal in purchase_plan.refusals:
+        output.note(f"refused: {refusal}")
+    if purchase_plan.refusals:
         return EXIT_STOPPED
-    show.agree(yes)
-    return follow(api, prepared, asked, show.note)
+    output.ask_to_start(yes)
+    return follow(api, prepared, following, output.note)
 
 
-def sample(steps: int, platform: Platform) -> OwnJob:
-    """The reference trainer on Python's own sources, for minutes; a name of its own, or it would
-    resume the last one.
+def make_sample(steps: int, platform: Platform) -> OwnJob:
+    """Return a job that runs the reference trainer on Python's own sources, for minutes.
+
+    Its name is new, or it would resume the last one.
     """
     offer = placement.cheapest_spot(platform, prices.load())
     command = ["python", "-m", "holdfast", "train", "run"]
-    command += [
-        "--checkpoints",
-        f"$({ENV_CHECKPOINTS})",
-        "--run",
-        f"$({ENV_RUN})",
-    ]
-    command += [
-        "--ranks",
-        str(offer.machine.gpus),
-        "--steps",
-        str(steps),
-        "--every",
-        "5s",
-        "--device",
-        "cuda",
-    ]
+    command += ["--checkpoints", f"$({ENV_CHECKPOINTS})"]
+    command += ["--run", f"$({ENV_RUN})"]
+    command += ["--ranks", str(offer.machine.gpus)]
+    command += ["--steps", str(steps)]
+    command += ["--every", "5s"]
+    command += ["--device", "cuda"]
     return OwnJob(
         name=time.strftime("try-%m%d-%H%M%S", time.gmtime()),
         environment=platform.name,
@@ -214,12 +215,11 @@ def sample(steps: int, platform: Platform) -> OwnJob:
 def follow(
     api: Api,
     prepared: Prepared,
-    asked: Following,
+    following: Following,
     report: Report,
 ) -> int:
-    """Submits it and follows it to its receipt."""
+    """Submit a job and follow it to its receipt."""
     for name in submission.apply(api, prepared.bodies):
         report(f"applied {name}")
-    return following.follow(
-        api, prepared.platform, JobSnapshot(body=prepared.bodies[-1], pods=[]), asked, report
-    )
+    job = JobSnapshot(body=prepared.bodies[-1], pods=[])
+    return follower.follow(api, prepared.platform, job, following, report)

@@ -43,8 +43,8 @@ def with_on_demand(accelerator: str, machine: str) -> Platform:
     return describe.platform(replace(example, groups=(*example.groups, group)))
 
 
-def carried(job: OwnJob, env: Platform) -> tuple[Plan, Any]:
-    """What was priced for the job, and the object that carries it, which the linter passes."""
+def place_and_render(job: OwnJob, env: Platform) -> tuple[Plan, Any]:
+    """Returns the plan of the job, and the linted object that carries it."""
     placed = placement.place(job, env, PRICES)
     assert placed.plan is not None, placed.reason
     body = manifests.bodies(job, RenderContext(env), placed)[-1]
@@ -53,13 +53,13 @@ def carried(job: OwnJob, env: Platform) -> tuple[Plan, Any]:
 
 
 def flavors(env: Platform) -> dict[str, Any]:
-    found = queueing.objects(RenderContext(env))
-    return {each["metadata"]["name"]: each["spec"].get("nodeLabels") for each in found}
+    objects = queueing.objects(RenderContext(env))
+    return {flavor["metadata"]["name"]: flavor["spec"].get("nodeLabels") for flavor in objects}
 
 
-def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_own() -> None:
+def test_job_with_deadline_carries_its_policy_and_names_no_capacity() -> None:
     env = with_on_demand("nvidia-l4", "g2-standard-8")
-    priced, body = carried(own(gpus="1xl4", hours=40.0, deadline_hours=60.0), env)
+    priced, body = place_and_render(own(gpus="1xl4", hours=40.0, deadline_hours=60.0), env)
     meta = body["metadata"]
     assert meta["labels"]["holdfast.dev/moves"] == "true"
     assert plan.read(meta["annotations"]["holdfast.dev/placement-plan"]).text() == priced.text()
@@ -77,9 +77,9 @@ def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_o
         assert waits_for(body, labels, queue) == {("nvidia-l4", capacity)}
 
 
-def test_a_job_that_queues_for_flex_start_is_moved_to_on_demand_in_time_as_it_was_priced() -> None:
+def test_flex_start_job_is_moved_to_on_demand_in_time() -> None:
     env = with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g")
-    priced, body = carried(own(gpus="1xa100", hours=48.0, deadline_hours=60.0), env)
+    priced, body = place_and_render(own(gpus="1xa100", hours=48.0, deadline_hours=60.0), env)
     assert (priced.policy, priced.spot_queue, priced.on_demand_queue) == (
         "queue",
         "flex",
@@ -110,7 +110,7 @@ def test_what_is_not_moved_in_time_is_not_promised() -> None:
     )
     with pytest.raises(InputError, match="keeps the deadline"):
         placement.place(alone, load("example"), PRICES)  # no A100 on demand
-    priced, _ = carried(gang, with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g"))
+    priced, _ = place_and_render(gang, with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g"))
     assert priced.spot_queue == "spot", "a ProvisioningRequest binds a gang to its nodes"
 
 
@@ -144,11 +144,11 @@ def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, .
         },
     )
     pending = [
-        each
-        for each in cluster.samples(2_000.0)
-        if each.metric == "pending_seconds" and each.value == 1_000.0
+        entry
+        for entry in cluster.samples(2_000.0)
+        if entry.metric == "pending_seconds" and entry.value == 1_000.0
     ]
-    return {tuple(value for _, value in each.labels) for each in pending}
+    return {tuple(value for _, value in entry.labels) for entry in pending}
 
 
 def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:

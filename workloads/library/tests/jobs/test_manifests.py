@@ -26,30 +26,28 @@ from workloads.library.tests.jobs.test_job_file import IMAGE, own
 PRICES = prices.load()
 
 
-def made(job: OwnJob) -> list[dict[str, Any]]:
-    """The objects as they are written, after the linter has seen them."""
+def render(job: OwnJob) -> list[dict[str, Any]]:
+    """Renders a job, lints the text, and reads it again."""
     env = load(job.environment)
     context = RenderContext(env)
     text = manifests.text(job, manifests.bodies(job, context, placement.place(job, env, PRICES)))
     manifests.judge("job.yaml", text, env)
-    return [each for each in YAML(typ="safe").load_all(text) if each]
+    return [body for body in YAML(typ="safe").load_all(text) if body]
 
 
-def pod_of(bodies: list[dict[str, Any]]) -> dict[str, Any]:
+def get_pod_spec(bodies: list[dict[str, Any]]) -> dict[str, Any]:
     spec = bodies[-1]["spec"]
     if bodies[-1]["kind"] == "JobSet":
-        holder = spec["replicatedJobs"][0]["template"]["spec"]
-    else:
-        holder = spec
-    return holder["template"]["spec"]
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    return spec["template"]["spec"]
 
 
 def variables(container: dict[str, Any]) -> set[tuple[str, str]]:
-    return {(each["name"], each.get("value", "")) for each in container["env"]}
+    return {(entry["name"], entry.get("value", "")) for entry in container["env"]}
 
 
-def listed(environment: str) -> str:
-    """A run that may write there."""
+def choose_run(environment: str) -> str:
+    """Returns the name of a run that may write in the environment."""
     return next((run.name for run in load(environment).runs), own().name)
 
 
@@ -78,34 +76,32 @@ OPTIONS: tuple[dict[str, Any], ...] = (
         "command": ("./x y", "--a=b", "-"),
     },
 )
-"""What a job may say in addition; the machines take turns with it."""
+"""Further fields of jobs; the machines take turns with them."""
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_passes(
+def test_every_offered_machine_runs_jobs_that_pass_the_linter(
     name: str,
 ) -> None:
-    """One that fills it, and one with a single of its GPUs; alone and as a gang; whatever the job
-    says.
-    """
+    """Tests jobs that fill a machine and jobs with one of its GPUs, alone and as a gang."""
     options = itertools.cycle(OPTIONS)
     for offer, (whole, nodes) in itertools.product(
         offers(load(name)), ((True, 1), (False, 1), (True, 2))
     ):
         gpus = offer.machine.gpus if whole else 1
-        wrong = offer.capacity is (Capacity.QUEUED if nodes == 1 else Capacity.FLEX_START)
-        if wrong or gpus * nodes > offer.lent_gpus:
+        mismatch = offer.capacity is (Capacity.QUEUED if nodes == 1 else Capacity.FLEX_START)
+        if mismatch or gpus * nodes > offer.lent_gpus:
             continue
-        given = {
+        placement_fields = {
             "gpus": f"{gpus}x{offer.accelerator}",
             "nodes": nodes,
             "capacity": offer.capacity.value,
         }
-        given["resumes"] = whole or offer.capacity is Capacity.SPOT
-        job = own(name=listed(name), environment=name, **given | next(options))
+        placement_fields["resumes"] = whole or offer.capacity is Capacity.SPOT
+        job = own(name=choose_run(name), environment=name, **placement_fields | next(options))
         placed = placement.place(job, load(name), PRICES)
         assert placed.offer is not None and placed.offer.capacity is offer.capacity
-        pod = pod_of(made(job))
+        pod = get_pod_spec(render(job))
         (container,) = pod["containers"]
         assert container["resources"]["limits"]["nvidia.com/gpu"] == str(gpus)
         assert container["image"] == IMAGE and container["command"][-len(job.command) :] == list(
@@ -118,9 +114,9 @@ def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_pass
 
 
 def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
-    bodies = made(own(gpus="1xa100", nodes=3, capacity="spot"))
+    bodies = render(own(gpus="1xa100", nodes=3, capacity="spot"))
     assert [body["kind"] for body in bodies] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
-    env = {each["name"]: each for each in pod_of(bodies)["containers"][0]["env"]}
+    env = {entry["name"]: entry for entry in get_pod_spec(bodies)["containers"][0]["env"]}
     head = "$(HOLDFAST_JOB)-workers-0-0.$(HOLDFAST_JOB)"
     assert env["PET_MASTER_ADDR"]["value"] == env["MASTER_ADDR"]["value"] == head
     assert env["PET_NNODES"]["value"] == "3" and env["PET_NPROC_PER_NODE"]["value"] == "1"
@@ -128,14 +124,14 @@ def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> No
 
 
 def test_secrets_are_references_and_files_never_values() -> None:
-    bodies = made(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
+    bodies = render(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
     assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
-    listed = YAML(typ="safe").load(bodies[0]["spec"]["parameters"]["secrets"])
-    assert {each["path"]: each["resourceName"] for each in listed} == {
+    choose_run = YAML(typ="safe").load(bodies[0]["spec"]["parameters"]["secrets"])
+    assert {entry["path"]: entry["resourceName"] for entry in choose_run} == {
         "HF_TOKEN": "projects/acme-ai-platform/secrets/hf/versions/3",
         "checkpoint-key": "projects/acme-ai-platform/secrets/signing/versions/latest",
     }
-    env = dict(variables(pod_of(bodies)["containers"][0]))
+    env = dict(variables(get_pod_spec(bodies)["containers"][0]))
     assert env["HF_TOKEN_FILE"] == "/etc/holdfast/secrets/HF_TOKEN" and "HF_TOKEN" not in env
     assert env["HOLDFAST_CHECKPOINT_KEY_FILE"] == "/etc/holdfast/secrets/checkpoint-key"
 
@@ -152,7 +148,7 @@ def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
 
 def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
     options = ("--set", "micro_batch=8")
-    bodies = made(
+    bodies = render(
         own(
             predictor="mine:predict",
             predict_seconds=90.0,
@@ -161,8 +157,8 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
             command=options,
         )
     )
-    pod = pod_of(bodies)
-    assert [each["name"] for each in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
+    pod = get_pod_spec(bodies)
+    assert [container["name"] for container in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
     command = pod["containers"][0]["command"]
     assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == [
         "--set",
@@ -173,7 +169,7 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "what", "allowed"),
+    ("fields", "problem", "allowed"),
     [
         ({"gpus": "1xh100"}, "no pool of example has this GPU", "1xl4 spot"),
         ({"gpus": "1xl4", "nodes": 40}, "lends fewer GPUs", "1xl4 spot"),
@@ -242,45 +238,47 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
     ],
 )
 def test_what_no_environment_can_run_is_refused(
-    fields: dict[str, Any], what: str, allowed: str
+    fields: dict[str, Any], problem: str, allowed: str
 ) -> None:
     with pytest.raises(InputError) as refused:
-        made(own(**fields))
-    assert what in refused.value.what and allowed in refused.value.allowed, str(refused.value)
+        render(own(**fields))
+    assert problem in refused.value.what and allowed in refused.value.allowed, str(refused.value)
 
 
-def test_a_run_of_ones_own_has_its_key_where_checkpoints_are_signed() -> None:
-    def key_of(environment: str, **given: Any) -> tuple[str, str]:
-        spec = pod_of(made(own(name=listed(environment), environment=environment, **given)))
-        main = next(each for each in spec["containers"] if each["name"] == "main")
-        held = (each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each)
-        return next(held, ""), dict(variables(main)).get(ENV_KEY_FILE, "")
+def test_run_has_its_key_if_checkpoints_are_signed() -> None:
+    def get_key(environment: str, **changes: Any) -> tuple[str, str]:
+        spec = get_pod_spec(
+            render(own(name=choose_run(environment), environment=environment, **changes))
+        )
+        main = next(c for c in spec["containers"] if c["name"] == "main")
+        secrets = (v["secret"]["secretName"] for v in spec["volumes"] if "secret" in v)
+        return next(secrets, ""), dict(variables(main)).get(ENV_KEY_FILE, "")
 
     signs = next(name for name in names() if load(name).security.signed_checkpoints)
     free = next(name for name in names() if not load(name).security.signed_checkpoints)
-    assert key_of(signs) == (f"run-key-{listed(signs)}", f"{KEY_FOLDER}/key")
-    assert key_of(free) == key_of(signs, on_notice="wrap") == ("", "")
+    assert get_key(signs) == (f"run-key-{choose_run(signs)}", f"{KEY_FOLDER}/key")
+    assert get_key(free) == get_key(signs, on_notice="wrap") == ("", "")
 
 
-def test_a_gang_on_queued_flex_start_may_go_back_to_its_queue_until_its_deadline() -> None:
+def test_queued_gang_may_requeue_until_its_deadline() -> None:
     fields: dict[str, Any] = {
         "gpus": "1xa100",
         "nodes": 2,
         "capacity": "queued",
         "restarts": 5,
     }
-    within = made(own(**fields, hours=40, deadline_hours=120))[-1]["metadata"]
+    within = render(own(**fields, hours=40, deadline_hours=120))[-1]["metadata"]
     assert (within["labels"][LABEL_REQUEUES], within["annotations"][ANNOTATION_REQUEUES_FOR]) == (
         "5",
         str(120 * 3600),
     )
-    gang = made(own(**fields))[-1]
+    gang = render(own(**fields))[-1]
     assert gang["spec"]["failurePolicy"]["maxRestarts"] == 5
     assert ANNOTATION_REQUEUES_FOR not in gang["metadata"]["annotations"]
 
 
-def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_most_nodes() -> None:
-    bodies = made(
+def test_elastic_gang_has_service_budget_and_the_price_at_full_size() -> None:
+    bodies = render(
         own(
             gpus="1xa100",
             nodes="2..4",
@@ -295,7 +293,7 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
         "Job",
     ]
     spec = bodies[-1]["spec"]
-    main = pod_of(bodies)["containers"][0]
+    main = get_pod_spec(bodies)["containers"][0]
     assert (
         spec["completions"],
         spec["parallelism"],
@@ -308,7 +306,7 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
         "Kubernetes expands only variables that come before"
     )
     assert main["command"] == ["python", "mine.py"]
-    several = made(
+    several = render(
         own(
             gpus="1xa100",
             nodes="2..4",
@@ -316,7 +314,7 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
             processes=3,
         )
     )
-    assert pod_of(several)["containers"][0]["command"] == [
+    assert get_pod_spec(several)["containers"][0]["command"] == [
         *pod_parts.RANKS,
         "3",
         "--",
@@ -324,12 +322,12 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
         "mine.py",
     ]
     (bought,) = submission.plan(bodies, load("example"), PRICES, 0.01).purchases
-    (alone,) = submission.plan(made(own(gpus="1xa100")), load("example"), PRICES).purchases
+    (alone,) = submission.plan(render(own(gpus="1xa100")), load("example"), PRICES).purchases
     assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0)) and bought.gpus == 4
     assert submission.plan(bodies, load("example"), PRICES, 0.01).refusals
 
 
-def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_one() -> None:
+def test_sharded_gang_has_a_launcher_and_is_drained_one_by_one() -> None:
     program = ("python", "mine.py")
     fields: dict[str, Any] = {
         "gpus": "1xa100",
@@ -337,7 +335,7 @@ def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_on
         "sharded": True,
         "command": program,
     }
-    bodies = made(own(**fields, wait_hours=2.0, state="40Gi"))
+    bodies = render(own(**fields, wait_hours=2.0, state="40Gi"))
     assert [body["kind"] for body in bodies] == [
         "Service",
         "NetworkPolicy",
@@ -345,7 +343,7 @@ def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_on
         "Job",
     ]
     assert bodies[2]["spec"]["minAvailable"] == 3
-    main = pod_of(bodies)["containers"][0]
+    main = get_pod_spec(bodies)["containers"][0]
     template = bodies[-1]["spec"]["template"]
     assert {("HOLDFAST_GANG_NODES", "4"), ("NNODES", "4")} <= variables(main)
     launcher = [

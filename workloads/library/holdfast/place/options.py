@@ -1,4 +1,4 @@
-"""What is believed about capacity, and what one option of the answer holds."""
+"""The beliefs about capacity, and the options that an answer compares."""
 
 import math
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ import numpy as np
 
 from holdfast.cost.prices import Table
 from holdfast.place import policies, scenarios
-from holdfast.place.hazard import Churn
 from holdfast.place.job import Job
 from holdfast.place.policies import Policy
-from holdfast.place.runs import Floats
+from holdfast.place.preemption_rate import Churn
 from holdfast.place.scenarios import Scenario
+from holdfast.place.simulation_arrays import Floats
 from holdfast.vocabulary.capacity import Placement
 
 SAME_USD = 0.01
@@ -26,24 +26,23 @@ class World:
     prices: Table
     churn: Churn
     spot_wait_h: float | None = None
-    """Median; None: as in the record."""
+    """Median wait for Spot; None: as in the record."""
 
     def scenarios(self, job: Job, nodes: int = 0) -> tuple[Scenario, ...]:
-        """From the best to the worst; of the job's gang, or of this number of nodes."""
+        """Return the scenarios of the job's gang, or of `nodes` nodes, from best to worst."""
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
-        return scenarios.of(
-            job.accelerator, 1 if job.batch else nodes or job.nodes, self.spot_wait_h
-        )
+        gang = 1 if job.batch else nodes or job.nodes
+        return scenarios.of(job.accelerator, gang, self.spot_wait_h)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What one scenario does to one option: one element a run."""
+    """The results of one option in one scenario, with one element for each run."""
 
     usd: Floats
     finish_h: Floats
     late: float
-    """Share of runs after the deadline."""
+    """Share of runs that end after the deadline."""
     evictions: float = 0.0
 
     @property
@@ -59,19 +58,20 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Figures without the name of a scenario are those of the middle one, by which money is
-    compared.
+    """One way to run the job, with its results in each scenario.
+
+    Figures without the name of a scenario are those of the middle one, by which money is compared.
     """
 
     placement: Placement
     policy: str
     region: str
     usd_per_hour: float = math.nan
-    """Of the interruptible or only capacity, all nodes."""
+    """Price of the interruptible or only capacity, all nodes."""
     inferred: bool = False
     """The price is not from the catalog."""
     cases: tuple[Case, ...] = ()
-    """One a scenario; none where refused."""
+    """One for each scenario; none if the option is refused."""
     refused: str = ""
 
     @property
@@ -80,7 +80,7 @@ class Option:
 
     @property
     def late(self) -> float:
-        """In the worst scenario, by which a deadline is judged."""
+        """The share of late runs in the worst scenario."""
         # A deadline is a promise, so the mean of the scenarios is no measure of it.
         return max(case.late for case in self.cases)
 
@@ -88,20 +88,25 @@ class Option:
     def mean_usd(self) -> float:
         return self.usual.mean_usd
 
-    def costs_as(self, least: "Option") -> bool:
-        """Within what another sample would change, or so little that it decides nothing."""
+    def costs_as(self, cheapest: "Option") -> bool:
+        """Return whether the difference in price is noise, or too small to decide anything."""
         # Both means are of samples: the difference of two has the spread of both.
-        noise = math.hypot(
-            *(float(np.std(o.usual.usd)) / math.sqrt(len(o.usual.usd)) for o in (self, least))
-        )
-        return abs(self.mean_usd - least.mean_usd) <= max(SAME_USD * least.mean_usd, NOISE * noise)
+        noise = math.hypot(_standard_error(self), _standard_error(cheapest))
+        difference = abs(self.mean_usd - cheapest.mean_usd)
+        return difference <= max(SAME_USD * cheapest.mean_usd, NOISE * noise)
 
     def finish_at(self, percent: float) -> float:
         return self.usual.finish_at(percent)
 
 
+def _standard_error(option: Option) -> float:
+    usd = option.usual.usd
+    return float(np.std(usd)) / math.sqrt(len(usd))
+
+
 def in_time(option: Option) -> Policy | None:
-    """The policy of this row, if it is one that watches a deadline."""
-    return next(
-        (each for each in (policies.QUEUE, *policies.IN_TIME) if option.policy == each.shown), None
-    )
+    """Return the policy of this option, if it is one that watches a deadline."""
+    for policy in (policies.QUEUE, *policies.IN_TIME):
+        if option.policy == policy.shown:
+            return policy
+    return None

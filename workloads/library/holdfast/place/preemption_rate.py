@@ -1,8 +1,7 @@
-"""How likely a Spot machine is preempted, by age: a prior, replaced by what was measured here. Why:
-infra/decisions/0053.
+"""How often a Spot machine is preempted, by age: a prior, updated by what was measured here.
 
 The shape over age comes from 1,442 recorded lifetimes of preemptible VMs (2019, CPU machines), the
-level is a guess.
+level is a guess. Why: infra/decisions/0053.
 """
 
 import json
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.place.runs import Floats, Paths
 from holdfast.place.scenarios import Waits
+from holdfast.place.simulation_arrays import Floats, Paths
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.machines import MACHINE_TYPES
 
@@ -28,9 +27,8 @@ EXPOSURE_H = np.array([315.0, 745.0, 1_448.0, 1_743.0, 3_016.0, 4_581.0])
 SHAPE = OBSERVED / float(np.average(OBSERVED, weights=EXPOSURE_H))
 """Relative rate by age; 1 on average over the hours that were lived."""
 
-_GRID_H = np.concatenate(
-    [np.linspace(a, b, 8, endpoint=False) for a, b in pairwise(AGES_H)] + [AGES_H[-1:]]
-)
+_BANDS = [np.linspace(a, b, 8, endpoint=False) for a, b in pairwise(AGES_H)]
+_GRID_H = np.concatenate([*_BANDS, AGES_H[-1:]])
 
 PRIOR_EVENTS = 2.0
 PRIOR_CHURN = {
@@ -51,7 +49,7 @@ assumed to be as scarce as H100.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Churn:
-    """What is believed of one machine class: a Gamma over evictions per running hour."""
+    """The belief about one machine class: a Gamma over evictions per running hour."""
 
     events: float
     exposure_h: float
@@ -70,7 +68,10 @@ class Churn:
         return f"{self.measured_events:g} evictions in {self.measured_h:,.0f} h measured here"
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
-        """Levels as uncertain as the belief; one a run, so that the answer's spread includes it."""
+        """Draw levels as uncertain as the belief, one for each run.
+
+        The spread of the answer then includes the uncertainty.
+        """
         return rng.gamma(self.events, 1.0 / self.exposure_h, count)
 
 
@@ -79,7 +80,7 @@ def prior(accelerator: str) -> Churn:
 
 
 def fixed(per_hour: float) -> Churn:
-    """A churn that the caller knows; no uncertainty left."""
+    """Return a churn that the caller knows, without uncertainty."""
     return Churn(
         events=1e6,
         exposure_h=1e6 / per_hour,
@@ -94,12 +95,11 @@ def measure(
     exposure_h: float,
     ages_h: Floats,
 ) -> Churn:
-    """Evictions seen while machines ran `exposure_h` in sum. Planned ends and stops by the platform
-    are exposure only.
+    """Update the belief by evictions in machines that ran `exposure_h` hours in sum.
 
-    ages_h: how the hours divide over the bands that begin at AGES_H. Machines of short jobs are
-    always young and are preempted often; without ages that would count as the churn of a long job.
-    All 0: unknown.
+    Planned ends and stops by the platform are exposure only. ages_h: how the hours divide over the
+    bands that begin at AGES_H; all 0: unknown. Machines of short jobs are always young and are
+    preempted often; without ages that would count as the churn of a long job.
     """
     if exposure_h <= 0.0 or events < 0.0 or not math.isfinite(events + exposure_h):
         raise InputError(
@@ -109,12 +109,14 @@ def measure(
             fix="give the sum of machine hours, those without an eviction too",
         )
     weight = exposure_h
-    young = float(np.dot(SHAPE, ages_h) / np.sum(ages_h)) if np.sum(ages_h) > 0.0 else 0.0
-    # The factor between hazard and mean lifetime depends on the churn that is sought; a few rounds
-    # settle it.
-    for _ in range(8 if young else 0):
+    hours = np.sum(ages_h)
+    relative_rate = float(np.dot(SHAPE, ages_h) / hours) if hours > 0.0 else 0.0
+    # The factor between the rate and the mean lifetime depends on the churn that is sought; a few
+    # rounds settle it.
+    for _ in range(8 if relative_rate else 0):
         per_hour = (belief.events + events) / (belief.exposure_h + weight)
-        weight = exposure_h * young * float(_factor(np.array([per_hour]))[0]) / per_hour
+        factor = float(_factor(np.array([per_hour]))[0])
+        weight = exposure_h * relative_rate * factor / per_hour
     return replace(
         belief,
         events=belief.events + events,
@@ -124,16 +126,14 @@ def measure(
     )
 
 
-def read_measured(path: Path, accelerator: str) -> Churn:
-    """The prior, and every row of this accelerator that `holdfast churn --json` printed."""
+def load_measurements(path: Path, accelerator: str) -> Churn:
+    """Update the prior by the rows of this accelerator that `holdfast churn --json` printed.
+
+    Raises InputError if the file has another form.
+    """
     try:
         body: dict[str, Any] = json.loads(path.read_text())
-        ours = [
-            (float(row["events"]), float(row["node_hours"]))
-            for row in body["groups"]
-            if (machine := MACHINE_TYPES.get(row["machine_type"]))
-            and machine.accelerator == accelerator
-        ]
+        groups = _select_groups(body["groups"], accelerator)
         ages = _ages(body["ages"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
@@ -143,61 +143,71 @@ def read_measured(path: Path, accelerator: str) -> Churn:
             fix="write the output of that command to a file and give its path",
         ) from error
     belief = prior(accelerator)
-    for events, hours in ours:
+    for events, hours in groups:
         # A machine class that was listed and never ran says nothing.
         if events or hours:
-            belief = measure(
-                belief,
-                events=events,
-                exposure_h=hours,
-                ages_h=ages,
-            )
-        else:
-            belief = belief
+            belief = measure(belief, events=events, exposure_h=hours, ages_h=ages)
     return belief
 
 
+def _select_groups(rows: list[dict[str, Any]], accelerator: str) -> list[tuple[float, float]]:
+    """Return events and node-hours of the machine types with this accelerator."""
+    groups: list[tuple[float, float]] = []
+    for row in rows:
+        machine = MACHINE_TYPES.get(row["machine_type"])
+        if machine and machine.accelerator == accelerator:
+            groups.append((float(row["events"]), float(row["node_hours"])))
+    return groups
+
+
 def _ages(bands: list[dict[str, Any]]) -> Floats:
-    """Hours in the bands of AGES_H, whatever finer bands the file has."""
+    """Sum the hours in the bands of AGES_H; the file may have finer bands."""
     hours = np.zeros(len(AGES_H))
     for band in bands:
-        at = max(int(np.searchsorted(AGES_H, float(band["from_h"]), side="right")) - 1, 0)
-        hours[at] += float(band["node_hours"])
+        position = int(np.searchsorted(AGES_H, float(band["from_h"]), side="right"))
+        hours[max(position - 1, 0)] += float(band["node_hours"])
     return hours
 
 
 def lifetimes(rng: np.random.Generator, churn: Floats, per_path: int) -> Floats:
-    """Hours that machines live, a row for each churn: young ones die sooner, the mean is 1 / churn.
+    """Draw the hours that machines live, a row for each churn.
 
-    The inverse of the summed hazard at a unit exponential.
+    Young machines die sooner; the mean is 1 / churn. A lifetime is the inverse of the summed rate
+    at a unit exponential.
     """
-    summed = np.concatenate([[0.0], np.cumsum(SHAPE[:-1] * np.diff(AGES_H))])
+    summed = _integrate_shape()
     target = rng.exponential(size=(len(churn), per_path)) / _factor(churn)[:, None]
     ages = np.interp(target, summed, AGES_H)
-    return np.where(target > summed[-1], AGES_H[-1] + (target - summed[-1]) / SHAPE[-1], ages)
+    beyond_h = (target - summed[-1]) / SHAPE[-1]
+    return np.where(target > summed[-1], AGES_H[-1] + beyond_h, ages)
 
 
 def residuals(rng: np.random.Generator, churn: Floats) -> Floats:
-    """Hours that a machine met at any moment still lives: spread as its survival function, so long
-    lives weigh more.
+    """Draw the hours that a machine still lives, which was met at any moment.
+
+    They are spread as its survival function, so that long lives weigh more.
     """
     factor = _factor(churn)[:, None]
-    summed = np.concatenate([[0.0], np.cumsum(SHAPE[:-1] * np.diff(AGES_H))])
-    alive = np.exp(-factor * np.interp(_GRID_H, AGES_H, summed))
-    body = np.cumsum((alive[:, 1:] + alive[:, :-1]) / 2.0 * np.diff(_GRID_H), axis=1)
+    alive = np.exp(-factor * np.interp(_GRID_H, AGES_H, _integrate_shape()))
+    widths = np.diff(_GRID_H)
+    body = np.cumsum((alive[:, 1:] + alive[:, :-1]) / 2.0 * widths, axis=1)
     # From the last band on the rate is constant, so what is left there has no memory.
     tail = alive[:, -1:] / (factor * SHAPE[-1])
     share = rng.random((len(churn), 1)) * (body[:, -1:] + tail)
-    at = np.minimum((body < share).sum(axis=1), len(_GRID_H) - 2)
+    cell = np.minimum((body < share).sum(axis=1), len(_GRID_H) - 2)
     # The grid ends where the last band begins.
     old = _GRID_H[-1] + rng.exponential(size=len(churn)) / (factor[:, 0] * SHAPE[-1])
-    return np.where(
-        share[:, 0] > body[:, -1], old, _GRID_H[at] + rng.random(len(churn)) * np.diff(_GRID_H)[at]
-    )
+    young = _GRID_H[cell] + rng.random(len(churn)) * widths[cell]
+    return np.where(share[:, 0] > body[:, -1], old, young)
+
+
+def _integrate_shape() -> Floats:
+    """Return the integral of SHAPE up to each age of AGES_H."""
+    return np.concatenate([[0.0], np.cumsum(SHAPE[:-1] * np.diff(AGES_H))])
 
 
 def _factor(churn: Floats) -> Floats:
-    """What multiplies SHAPE so that the mean life is 1 / churn."""
+    """Return the factor of SHAPE with which the mean life is 1 / churn."""
     rates, factors = _factors()
     return np.exp(np.interp(np.log(churn), rates, factors))
 
@@ -209,15 +219,13 @@ def _factors() -> tuple[Floats, Floats]:
 
 
 def _mean_life(factor: Floats) -> Floats:
-    """The survival function, integrated piece by piece."""
+    """Integrate the survival function piece by piece."""
     rates = SHAPE[None, :] * factor[:, None]
-    summed = np.concatenate(
-        [np.zeros((len(factor), 1)), np.cumsum(rates[:, :-1] * np.diff(AGES_H), axis=1)], axis=1
-    )
-    gone = np.concatenate(
-        [-np.expm1(-rates[:, :-1] * np.diff(AGES_H)), np.ones((len(factor), 1))], axis=1
-    )
-    return np.sum(np.exp(-summed) * gone / rates, axis=1)
+    count = len(factor)
+    pieces = rates[:, :-1] * np.diff(AGES_H)
+    summed = np.concatenate([np.zeros((count, 1)), np.cumsum(pieces, axis=1)], axis=1)
+    dying = np.concatenate([-np.expm1(-pieces), np.ones((count, 1))], axis=1)
+    return np.sum(np.exp(-summed) * dying / rates, axis=1)
 
 
 def gang_lives(
@@ -228,30 +236,33 @@ def gang_lives(
     per_path: int,
     settled: bool = False,
 ) -> Floats:
-    """Running hours between evictions of a gang: the lost unit is replaced by a new one while the
-    others age on.
+    """Draw the running hours between evictions of a gang.
 
-    churn: evictions an hour of one unit, a value for each path. settled: units begin at any age
-    instead of new.
+    The lost unit is replaced by a new one while the others age on. churn: evictions an hour of one
+    unit, a value for each path. settled: units begin at any age instead of new.
     """
     if units == 1:
         return lifetimes(rng, churn, per_path)
+    paths = len(churn)
+    unit_churn = np.repeat(churn, units)
     mean = per_path / units
     # A unit may be unlucky often; with too few lives it would seem to live for ever afterwards.
-    each = math.ceil(mean + 4.0 * math.sqrt(mean)) + 4
-    spans = lifetimes(rng, np.repeat(churn, units), each).reshape(len(churn), units, each)
+    lives = math.ceil(mean + 4.0 * math.sqrt(mean)) + 4
+    spans = lifetimes(rng, unit_churn, lives).reshape(paths, units, lives)
     if settled:
-        spans[:, :, 0] = residuals(rng, np.repeat(churn, units)).reshape(len(churn), units)
+        spans[:, :, 0] = residuals(rng, unit_churn).reshape(paths, units)
     # Events of all units in one line: the next one, of any unit, stops the gang.
-    lost = np.sort(np.cumsum(spans, axis=2).reshape(len(churn), -1), axis=1)[:, :per_path]
-    return np.diff(lost, axis=1, prepend=0.0)
+    events = np.cumsum(spans, axis=2).reshape(paths, -1)
+    losses = np.sort(events, axis=1)[:, :per_path]
+    return np.diff(losses, axis=1, prepend=0.0)
 
 
 def spot_paths(lives_h: Floats, waits_h: Floats) -> Paths:
-    """Wait, run, wait, run ...; after the last life the path stays up."""
-    both = np.stack([waits_h, lives_h], axis=2).reshape(len(waits_h), -1)
+    """Return paths that wait, run, wait, run ...; after the last life the path stays up."""
+    spells = np.stack([waits_h, lives_h], axis=2).reshape(len(waits_h), -1)
     # The last life has no end: what was not drawn must not look like an eviction.
-    return Paths(edges_h=np.cumsum(both, axis=1)[:, :-1], starts_up=np.zeros(len(waits_h), bool))
+    edges_h = np.cumsum(spells, axis=1)[:, :-1]
+    return Paths(edges_h=edges_h, starts_up=np.zeros(len(waits_h), bool))
 
 
 def flex_paths(
@@ -262,8 +273,9 @@ def flex_paths(
     rounds: int,
     waits: Waits,
 ) -> Paths:
-    """Queue, run to the planned end, queue again."""
-    paths = spot_paths(np.full((count, rounds), max_run_h), waits.draw(rng, count, rounds))
+    """Return paths that queue, run to the planned end, and queue again."""
+    lives_h = np.full((count, rounds), max_run_h)
+    paths = spot_paths(lives_h, waits.draw(rng, count, rounds))
     return Paths(
         edges_h=paths.edges_h,
         starts_up=paths.starts_up,

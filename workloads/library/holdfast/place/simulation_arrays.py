@@ -1,5 +1,6 @@
-"""What the simulator is given and what it answers, as arrays: one element a run. Hours and USD
-throughout.
+"""The input and the output of the simulator as arrays, with one element for each run.
+
+Times are in hours and prices in USD.
 """
 
 from dataclasses import dataclass, fields
@@ -23,12 +24,11 @@ Columns = TypeVar("Columns", bound=_Dataclass)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """When interruptible capacity is there: one row of ascending toggle times a path, padded with
-    inf.
+    """The times at which interruptible capacity toggles: an ascending row for each path.
 
-    An availability trace records whether a request would be granted, so its outages bound from
-    above what a running node suffers; a lifetime path records how long nodes ran. The simulator
-    treats both in the same way.
+    Rows are padded with inf. An availability trace records whether a request would be granted, so
+    its outages bound from above what a running node suffers; a lifetime path records how long nodes
+    ran. The simulator treats both in the same way.
     """
 
     edges_h: Floats
@@ -42,20 +42,20 @@ class Runs:
     work_h: Floats
     deadline_h: Floats
     restart_h: Floats
-    """Billed but useless: from the machine being there to the first new step."""
+    """Billed but useless: the time between the machine's start and the first new step."""
     interval_h: Floats
     """Work between checkpoints; 0: continuous, nothing is ever lost; inf: none, all is."""
     checkpoint_h: Floats
-    """How long one checkpoint blocks."""
+    """Time for which one checkpoint blocks the work."""
     spot_usd: Floats
     on_demand_usd: Floats
     idle_usd: Floats
-    """Per hour of waiting after the first start: nodes of a gang that wait for the lost one."""
+    """Price of an hour of waiting after the first start: the other nodes of a gang are billed."""
     keep_h: Floats
-    """How long of each wait they are billed; then the autoscaler has removed them."""
+    """Billed part of each wait; then the autoscaler has removed the nodes."""
     path: Ints
     offset_h: Floats
-    """Where on its path the run begins."""
+    """Time on its path at which the run begins."""
 
     def __len__(self) -> int:
         return len(self.work_h)
@@ -72,7 +72,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """finish inf: the capacity never came back."""
+    """The result of each run; a finish of inf means that the capacity never came back."""
 
     finish_h: Floats
     usd: Floats
@@ -82,21 +82,24 @@ class Outcome:
 
 
 def take(columns: Columns, rows: slice | Ints | Bools) -> Columns:
-    """The same dataclass of arrays with only these rows."""
+    """Return the same dataclass of arrays with only these rows."""
     # Fancy indexing copies: the caller may change the rows without touching the original.
     kind = type(columns)
     return kind(**{f.name: getattr(columns, f.name)[rows] for f in fields(columns)})
 
 
 def stack(parts: list[Columns]) -> Columns:
+    """Return one dataclass of arrays with the rows of all parts, in their order."""
     kind = type(parts[0])
-    names = [f.name for f in fields(parts[0])]
-    return kind(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    columns: dict[str, Any] = {}
+    for column in fields(parts[0]):
+        arrays = [getattr(part, column.name) for part in parts]
+        columns[column.name] = np.concatenate(arrays)
+    return kind(**columns)
 
 
-# What a job has where nothing else is said; keep_h inf: survivors are billed for as long as the
-# gang waits.
-_USUAL = {
+# The defaults of a job. An infinite keep_h: survivors are billed for as long as the gang waits.
+_DEFAULTS = {
     "deadline_h": np.inf,
     "interval_h": 0.0,
     "checkpoint_h": 0.0,
@@ -108,14 +111,18 @@ _USUAL = {
 
 
 def runs_of(
-    count: int, *, path: Ints | None = None, offset_h: Floats | None = None, **each: float
+    count: int, *, path: Ints | None = None, offset_h: Floats | None = None, **values: float
 ) -> Runs:
-    """`count` runs of one job, of which work_h and restart_h are needed; by default each on a path
-    of its own, from its beginning.
+    """Return `count` runs of one job, of which `work_h` and `restart_h` are required.
+
+    By default each run has a path of its own and starts at its beginning.
     """
-    columns: dict[str, Any] = {
-        name: np.full(count, float(value)) for name, value in (_USUAL | each).items()
-    }
+    columns: dict[str, Any] = {}
+    for name, value in (_DEFAULTS | values).items():
+        columns[name] = np.full(count, float(value))
     # On one path all runs would be preempted together, and their spread would be that of one.
-    path = np.arange(count) if path is None else path
-    return Runs(path=path, offset_h=np.zeros(count) if offset_h is None else offset_h, **columns)
+    if path is None:
+        path = np.arange(count)
+    if offset_h is None:
+        offset_h = np.zeros(count)
+    return Runs(path=path, offset_h=offset_h, **columns)

@@ -1,6 +1,4 @@
-"""How long machines and gangs of them live, the churn that is measured, and the churn at which Spot
-stops paying.
-"""
+"""Tests lifetimes of machines and gangs, measured churn, and the break-even churn."""
 
 import itertools
 from dataclasses import replace
@@ -11,38 +9,36 @@ import pytest
 
 from holdfast.cost.churn import estimate
 from holdfast.cost.churn.cli import show
-from holdfast.place import advice, ask, break_even, hazard, scenarios
+from holdfast.place import advice, break_even, preemption_rate, recommendation, scenarios
 from holdfast.place.job import Job
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity, Placement
 from holdfast.vocabulary.machines import ACCELERATORS
 from workloads.library.tests.place.worlds import A100, REGION, world
 
-UNKNOWN = np.zeros(len(hazard.AGES_H))
+UNKNOWN = np.zeros(len(preemption_rate.AGES_H))
 
 
-def test_mean_life_is_one_over_the_churn_and_a_machine_that_survived_its_first_hours_is_safer() -> (
-    None
-):
+def test_mean_life_is_inverse_churn_and_old_machines_are_safer() -> None:
     lives = {}
     for c in (0.01, 0.1, 1.0):
-        lives[c] = hazard.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100)
+        lives[c] = preemption_rate.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100)
     assert all(hours.mean() == pytest.approx(1 / churn, rel=0.02) for churn, hours in lives.items())
     young, old = (np.mean(lives[0.1][lives[0.1] > age] < age + 1.0) for age in (0.0, 12.0))
     assert young == pytest.approx(0.46, abs=0.03) and old < 0.1 * young
 
 
 def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
-    assert set(hazard.PRIOR_CHURN) == set(ACCELERATORS)
-    belief = hazard.prior("nvidia-l4")
+    assert set(preemption_rate.PRIOR_CHURN) == set(ACCELERATORS)
+    belief = preemption_rate.prior("nvidia-l4")
     assert belief.per_hour == pytest.approx(0.05)
-    few = hazard.measure(
+    few = preemption_rate.measure(
         belief,
         events=1,
         exposure_h=4,
         ages_h=UNKNOWN,
     )
-    many = hazard.measure(
+    many = preemption_rate.measure(
         belief,
         events=250,
         exposure_h=1_000,
@@ -55,7 +51,7 @@ def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
             np.ptp(np.quantile(b.draw(np.random.default_rng(0), 4_000), [0.05, 0.95])) / b.per_hour
         )
     assert spread == sorted(spread, reverse=True)
-    assert hazard.measure(
+    assert preemption_rate.measure(
         belief,
         events=0,
         exposure_h=960,
@@ -88,21 +84,21 @@ def test_a_file_that_is_no_ledger_or_measures_what_cannot_be_is_refused(
     path = tmp_path / "churn.json"
     path.write_text(text)
     with pytest.raises(InputError, match="measured churn"):
-        hazard.read_measured(path, "nvidia-l4")
+        preemption_rate.load_measurements(path, "nvidia-l4")
 
 
 def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
     rng = np.random.default_rng(1)
     waits = scenarios.lognormal(2.0, 0.5)
-    spans = hazard.gang_lives(
+    spans = preemption_rate.gang_lives(
         rng,
         np.full(500, 0.1),
         units=1,
         per_path=40,
     )
-    spot = hazard.spot_paths(spans, waits.draw(rng, 500, 40))
+    spot = preemption_rate.spot_paths(spans, waits.draw(rng, 500, 40))
     assert not spot.starts_up.any() and not spot.planned and np.all(np.diff(spot.edges_h) >= 0)
-    flex = hazard.flex_paths(
+    flex = preemption_rate.flex_paths(
         rng,
         20_000,
         max_run_h=168,
@@ -114,21 +110,21 @@ def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
 
 
 def one_by_one(nodes: int, hours: float, churn: float, seed: int) -> float:
-    """Evictions of a gang whose machines are followed each by itself, in plain steps."""
+    """Counts the evictions of a gang, following each of its machines in plain steps."""
     rng = np.random.default_rng(seed)
-    gone = hazard.lifetimes(rng, np.full(nodes, churn), 1)[:, 0]
+    ends = preemption_rate.lifetimes(rng, np.full(nodes, churn), 1)[:, 0]
     count = 0
-    while (first := int(np.argmin(gone))) >= 0 and gone[first] < hours:
+    while (first := int(np.argmin(ends))) >= 0 and ends[first] < hours:
         count += 1
-        gone[first] += hazard.lifetimes(rng, np.array([churn]), 1)[0, 0]
+        ends[first] += preemption_rate.lifetimes(rng, np.array([churn]), 1)[0, 0]
     return count
 
 
 @pytest.mark.parametrize(("nodes", "hours"), [(4, 10.0), (16, 3.0)])
-def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) -> None:
+def test_gang_lives_like_independent_machines(nodes: int, hours: float) -> None:
     churn = 0.05
     apart = np.mean([one_by_one(nodes, hours, churn, seed) for seed in range(200)])
-    spans = hazard.gang_lives(
+    spans = preemption_rate.gang_lives(
         np.random.default_rng(9),
         np.full(4_000, churn),
         units=nodes,
@@ -138,18 +134,18 @@ def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) 
     assert together == pytest.approx(apart, rel=0.1)
 
 
-def test_the_printed_flip_of_a_gang_is_the_simulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_flip_equals_the_simulated_one_for_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "RUNS", 8_000)
-    asked = Job(accelerator=A100, gpus=32, hours=40.0)
-    flip = break_even.flip(asked, world(0.1), REGION)
+    question = Job(accelerator=A100, gpus=32, hours=40.0)
+    flip = break_even.flip(question, world(0.1), REGION)
     assert flip
-    rows = advice.options(asked, world(flip.churn_per_hour), REGION)
-    found = {o.placement: o.mean_usd for o in rows if not o.refused}
-    rival = min(found[Placement.FLEX_START], found[Placement.ON_DEMAND])
-    assert found[Placement.SPOT] == pytest.approx(rival, rel=0.01)
+    rows = advice.options(question, world(flip.churn_per_hour), REGION)
+    costs = {o.placement: o.mean_usd for o in rows if not o.refused}
+    rival = min(costs[Placement.FLEX_START], costs[Placement.ON_DEMAND])
+    assert costs[Placement.SPOT] == pytest.approx(rival, rel=0.01)
 
 
-def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young() -> None:
+def test_short_jobs_flip_at_a_far_lower_churn() -> None:
     short, long = (
         break_even.flip(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION)
         for h in (1.0, 400.0)
@@ -157,30 +153,26 @@ def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young()
     assert short and long and short.churn_per_hour < 0.3 * long.churn_per_hour
 
 
-def measured_after(hours_each: float, churn: float, machines: int) -> hazard.Churn:
-    """What a ledger holds after jobs of this length on machines with this churn, as monitoring
-    writes it.
-    """
-    lives = hazard.lifetimes(np.random.default_rng(5), np.full(machines, churn), 1)[:, 0]
-    ran = np.minimum(lives, hours_each)
-    lost = int(np.count_nonzero(lives < hours_each))
-    edges = np.append(hazard.AGES_H, np.inf)
+def measure_churn(hours_each: float, churn: float, machines: int) -> preemption_rate.Churn:
+    """Measures churn by jobs of this length on machines with this churn, as monitoring does."""
+    lives = preemption_rate.lifetimes(np.random.default_rng(5), np.full(machines, churn), 1)[:, 0]
+    run_hours = np.minimum(lives, hours_each)
+    evictions = int(np.count_nonzero(lives < hours_each))
+    edges = np.append(preemption_rate.AGES_H, np.inf)
     ages = np.array(
-        [np.sum(np.clip(ran, low, high) - low) for low, high in itertools.pairwise(edges)]
+        [np.sum(np.clip(run_hours, low, high) - low) for low, high in itertools.pairwise(edges)]
     )
-    return hazard.measure(
-        hazard.prior(A100),
-        events=lost,
-        exposure_h=float(ran.sum()),
+    return preemption_rate.measure(
+        preemption_rate.prior(A100),
+        events=evictions,
+        exposure_h=float(run_hours.sum()),
         ages_h=ages,
     )
 
 
 @pytest.mark.parametrize(("hours_each", "machines"), [(1.0, 20_000), (400.0, 4_000)])
-def test_churn_is_measured_the_same_on_machines_of_all_ages(
-    hours_each: float, machines: int
-) -> None:
-    assert measured_after(hours_each, 0.05, machines).per_hour == pytest.approx(0.05, rel=0.15)
+def test_measured_churn_does_not_depend_on_machine_age(hours_each: float, machines: int) -> None:
+    assert measure_churn(hours_each, 0.05, machines).per_hour == pytest.approx(0.05, rel=0.15)
 
 
 def test_what_monitoring_prints_is_what_placement_reads(
@@ -196,14 +188,14 @@ def test_what_monitoring_prints_is_what_placement_reads(
         machine_type="g2-standard-8",
         zone="us-central1-a",
     )
-    seen = estimate.Exposure(events=12, hours=400)
+    exposure = estimate.Exposure(events=12, hours=400)
     ages = [
         (0.0, 0.25, estimate.Exposure(events=6, hours=100)),
         (0.25, 1.0, estimate.Exposure(events=6, hours=300)),
     ]
     show(
         {
-            group: seen,
+            group: exposure,
             other: estimate.Exposure(events=99, hours=1),
         },
         ages,
@@ -212,18 +204,18 @@ def test_what_monitoring_prints_is_what_placement_reads(
     )
     path = tmp_path / "churn.json"
     path.write_text(capsys.readouterr().out)
-    belief = hazard.read_measured(path, A100)
+    belief = preemption_rate.load_measurements(path, A100)
     assert (belief.measured_events, belief.measured_h) == (12, 400)
     assert belief.per_hour < 0.03
 
 
 def test_without_a_rival_no_flip_point_is_stated() -> None:
-    there = world()
-    only = tuple(s for s in there.prices.skus if s.capacity is Capacity.SPOT)
-    there = replace(there, prices=replace(there.prices, skus=only))
-    asked = Job(accelerator=A100, gpus=1, hours=5)
-    assert break_even.flip(asked, there, REGION) is None
-    rows = advice.options(asked, there, REGION)
-    assert "no break-even: a price is missing" in ask.why(
-        asked, there, rows, ask.choose(asked, rows), None
+    beliefs = world()
+    only = tuple(s for s in beliefs.prices.skus if s.capacity is Capacity.SPOT)
+    beliefs = replace(beliefs, prices=replace(beliefs.prices, skus=only))
+    question = Job(accelerator=A100, gpus=1, hours=5)
+    assert break_even.flip(question, beliefs, REGION) is None
+    rows = advice.options(question, beliefs, REGION)
+    assert "no break-even: a price is missing" in recommendation.explain(
+        question, beliefs, rows, recommendation.choose(question, rows), None
     )

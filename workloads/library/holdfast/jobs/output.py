@@ -1,0 +1,123 @@
+"""Prints the tables of submit and explain: data on stdout, never cut off without a terminal."""
+
+import json
+import sys
+from typing import Any
+
+import typer
+
+from holdfast.jobs.diagnose.explain import Explanation, Row
+from holdfast.jobs.plan.pricing import Purchase, PurchasePlan
+from holdfast.support.errors import InputError
+from holdfast.support.printable import printable
+from holdfast.support.tables import print_table
+from holdfast.support.values import finite
+from holdfast.vocabulary.exit_codes import EXIT_STOPPED
+
+LIST_HEAD = (
+    "NAME",
+    "KIND",
+    "CAPACITY",
+    "STATUS",
+    "WHY",
+    "STEP",
+    "SAVED",
+    "EVICTED",
+    "CRASHED",
+    "WAITED",
+    "RAN",
+    "USEFUL%",
+    "$SOFAR",
+)
+
+
+def print_body(body: dict[str, Any]) -> None:
+    """Print a body as JSON."""
+    print(json.dumps(finite(body), indent=1))
+
+
+def print_explanation(explanation: Explanation) -> None:
+    for name, text in explanation.lines():
+        print(f"{name + ':':10} {printable(text, 4_000)}")
+
+
+def print_jobs(jobs: list[Row]) -> None:
+    _print_table(LIST_HEAD, [_job_cells(job) for job in jobs])
+
+
+def _job_cells(job: Row) -> tuple[str, ...]:
+    return (
+        job.name,
+        job.kind,
+        job.capacity,
+        job.status,
+        job.why,
+        "-" if job.step is None else str(job.step),
+        _age(job.saved_age_s),
+        str(job.evicted),
+        str(job.crashed),
+        _age(job.waited_s),
+        _age(job.ran_s),
+        "-" if job.useful_ratio is None else f"{100 * job.useful_ratio:.1f}",
+        _usd(job.usd),
+    )
+
+
+def print_plan(plan: PurchasePlan, file: str) -> None:
+    """Print what the jobs of a file buy."""
+    head = ("JOB", "CAPACITY", "POOL", "PODS", "GPUS", "$/H")
+    _print_table(head, [_purchase_cells(purchase) for purchase in plan.purchases])
+    print(f"\nPrices of {plan.price_date}, list price without discounts; {file}")
+
+
+def _purchase_cells(purchase: Purchase) -> tuple[str, ...]:
+    pools = " ".join(purchase.pools)
+    if not pools:
+        pools = "none" if purchase.usd_per_hour is None else "auto-provisioned"
+    return (
+        purchase.job,
+        purchase.capacity.value,
+        pools,
+        str(purchase.pods),
+        str(purchase.gpus),
+        _usd(purchase.usd_per_hour),
+    )
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def ask_to_start(yes: bool) -> None:
+    """Ask for consent, unless `yes`; a no ends the command.
+
+    Raises InputError without a terminal.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(
+            "no terminal to ask on",
+            got="no --yes",
+            allowed="an answer, or --yes",
+            fix="add --yes",
+        )
+    if not typer.confirm("Start it?", err=True):
+        raise typer.Exit(EXIT_STOPPED)
+
+
+def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    print_table(head, [tuple(map(printable, row)) for row in rows])
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _usd(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
