@@ -1,6 +1,4 @@
-"""The commands `holdfast train run`, `elastic` and `ranks`. Options here, torch only when the
-command runs.
-"""
+"""Commands `holdfast train run`, `elastic` and `ranks`, which import torch only when they run."""
 
 import os
 import re
@@ -28,21 +26,21 @@ from holdfast.vocabulary.exit_codes import EXIT_BUG
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 launcher = "holdfast.training.trainer.launch"
-"""Module whose `launch` runs the ranks; the naive twin puts its own here."""
+"""Module whose `launch` runs the ranks; the drill's naive trainer replaces it."""
 
 SETTINGS = {
     "keep": "checkpoints kept",
     "batch": "samples of a step over all ranks",
-    "seed": "of weights and data",
+    "seed": "seed of weights and data",
     "peer_timeout_s": "seconds to wait for a silent rank",
     "report_every": "steps between two event lines",
 }
 ELASTIC_SETTINGS = {
-    "shards": "parts of a step, dealt to the nodes",
-    "exact": "true: the same bits at any number of nodes",
-    "seed": "of weights and data",
+    "shards": "parts of a step, shared out to the nodes",
+    "exact": "true: bit-identical weights for any number of nodes",
+    "seed": "seed of weights and data",
     "gather_s": "seconds to wait for all nodes at the start",
-    "hold_s": "seconds that too few nodes wait",
+    "hold_s": "seconds to wait with too few nodes",
     "silent_s": (
         "seconds after which a node that takes no connection is lost; five times as long if only"
         " its process is silent"
@@ -90,7 +88,12 @@ def run(
     events: Events = None,
     window: Window = DEFAULT_WINDOW.pod_s,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help=settings_help(SETTINGS),
+        ),
     ] = None,
 ) -> None:
     """Train until --steps, resuming from the newest checkpoint. Exit: 0 done, 143 preempted, 75
@@ -102,23 +105,27 @@ def run(
     from holdfast.runtime.shutdown import leave_now, of_process
 
     logs.set_job(run)
-    # the first process of a container would not even hear a signal by default
+    # The kernel drops signals to the first process of a container unless it handles them.
     of_process().nothing_at_stake = True
     phases = Phases.of_process()
     phases.lap("interpreter")
-    # In a child and before torch: a process that has initialised CUDA cannot fork ranks that use
-    # it.
+    # The check runs in a child and before torch: a process that has initialised CUDA cannot fork
+    # ranks that use it.
     gpu_check = None if device == "cpu" else gpu.start_check()
-    deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
+    deadline = planned_end(
+        os.environ,
+        annotations=node_annotations,
+        now=time.time(),
+    )
     with uncollected():
         from holdfast.training.trainer.config import TrainConfig
 
-        more = assigned(settings or (), TrainConfig, SETTINGS)
+        advanced_settings = assigned(settings or (), TrainConfig, SETTINGS)
         launch = import_module(launcher).launch
     phases.lap("torch import")
-    refused = gpu.exit_code(gpu_check)
-    if refused:
-        leave_now(refused)
+    gpu_code = gpu.exit_code(gpu_check)
+    if gpu_code:
+        leave_now(gpu_code)
     config = TrainConfig(
         data=data,
         checkpoints=checkpoints,
@@ -132,7 +139,7 @@ def run(
         deadline=deadline,
         events=events,
         window_s=window,
-        **more,
+        **advanced_settings,
     )
     try:
         code = launch(config, phases)
@@ -141,7 +148,7 @@ def run(
     except Exception as error:  # noqa: BLE001  # the process's top level: Python's own code 1 would be retried
         logs.error("train", "the launcher failed", cause=error)
         code = EXIT_BUG
-    leave_now(code)  # the ranks are gone: taking torch apart would cost the window a second
+    leave_now(code)  # tearing torch down would cost the window a second
 
 
 @app.command(
@@ -173,7 +180,11 @@ def elastic(
     window: Window = DEFAULT_WINDOW.pod_s,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help=settings_help(ELASTIC_SETTINGS)),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help=settings_help(ELASTIC_SETTINGS),
+        ),
     ] = None,
 ) -> None:
     """Train on a gang that continues without lost nodes. Exit: 0 done, 143 preempted, 75 too few
@@ -184,20 +195,21 @@ def elastic(
     from holdfast.runtime.shutdown import leave_now, of_process
 
     logs.set_job(run)
-    # a start that has not begun its work leaves at the first notice
+    # A process that has not started its work exits at the first notice.
     of_process().nothing_at_stake = True
     with uncollected():
         from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
-        from holdfast.training.gang.member_addresses import of_pod
+        from holdfast.training.gang.member_addresses import read_places
 
-    given = {
-        ENV_GANG_NODES: nodes,
-        ENV_COMPLETION_INDEX: place,
-        ENV_GANG_MIN_NODES: min_nodes,
+    variables = {
+        **os.environ,
+        ENV_GANG_NODES: str(nodes),
+        ENV_COMPLETION_INDEX: str(place),
+        ENV_GANG_MIN_NODES: str(min_nodes),
     }
     config = ElasticConfig(
         checkpoints=checkpoints,
-        places=of_pod(os.environ | {name: str(number) for name, number in given.items()}),
+        places=read_places(variables),
         run=run,
         steps=steps,
         every=every,
@@ -243,14 +255,14 @@ def ranks(
     copies: Annotated[
         int | None,
         typer.Option(
-            help="Copies of each shard in another node's memory: 0, or 1 where there is one."
+            help="Copies of each shard in another node's memory: 0 or 1; 1 needs several nodes."
         ),
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a lost node.")] = 1800.0,
     window: Window = DEFAULT_WINDOW.pod_s,
 ) -> None:
     """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the
-    combined code of the processes; 75 where a lost node did not come back.
+    combined code of the processes; 75 if a lost node did not come back.
     """
     from holdfast.runtime import logs
     from holdfast.runtime.phases import uncollected
@@ -259,21 +271,20 @@ def ranks(
     shutdown = of_process()
     shutdown.takes_s = window
     with uncollected():
-        from holdfast.training.elastic.ranks import run_ranks
-        from holdfast.training.gang.member_addresses import of_pod
+        from holdfast.training.elastic.launcher import run_ranks
+        from holdfast.training.gang.member_addresses import read_places
         from holdfast.training.sharded.launcher import ShardedNode, run_sharded
 
     if not sharded:
         leave_now(run_ranks(command, processes, shutdown, window_s=window))
     logs.set_job(run)
-    pod = of_pod(
-        os.environ
-        | {
-            ENV_GANG_NODES: str(nodes),
-            ENV_COMPLETION_INDEX: str(place),
-            ENV_LOCAL_WORLD_SIZE: "1",
-        }
-    )
+    variables = {
+        **os.environ,
+        ENV_GANG_NODES: str(nodes),
+        ENV_COMPLETION_INDEX: str(place),
+        ENV_LOCAL_WORLD_SIZE: "1",
+    }
+    pod = read_places(variables)
     node = ShardedNode(
         command=command,
         checkpoints=checkpoints,

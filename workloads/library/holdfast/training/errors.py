@@ -1,7 +1,6 @@
-"""The exceptions of this room, in addition to InputError (bad input) of the contract and the ends
-of a process of checkpoints.
+"""Exceptions of training, beside InputError and the exits of the checkpoint library.
 
-Each CheckpointExit here ends its process with 75.
+Each CheckpointExit here ends its process with exit code 75.
 """
 
 from holdfast.checkpoint.errors import CheckpointExit
@@ -9,24 +8,22 @@ from holdfast.support.errors import HoldfastError
 
 
 class GroupLost(HoldfastError):
-    """A member of this epoch is gone or silent."""
+    """A member of this epoch was lost or does not answer."""
 
 
 class Expelled(HoldfastError):
-    """The gang went on without this member: it may come back as a newcomer, and nothing it holds
-    counts.
-    """
+    """The gang continued without this member. It may rejoin as a newcomer, without its state."""
 
 
 class GangTooSmall(CheckpointExit):
-    """Fewer nodes than the least for too long: give them back, start me again."""
+    """The gang had fewer nodes than its minimum for too long: release them and retry."""
 
 
 class CutOff(CheckpointExit):
-    """The gang went on where this member cannot reach it: start me again, as a newcomer."""
+    """The gang continued where this member cannot reach it: restart it as a newcomer."""
 
 
 class NodeLost(CheckpointExit):
-    """Another rank of this node is gone, and with it a shard of the node's state: start the node
-    again.
+    """Another rank of this node was lost, and with it a shard of the node's state: restart the
+    node.
     """

@@ -2,8 +2,8 @@
 
 A TCPStore asks for no password, lists its keys to any client, and torch's rendezvous unpickles what
 it reads there. So it listens on loopback, and a gate on the port that others reach relays to it.
-Who connects gets a challenge and proves the key by HMAC over it; the host proves it in turn. The
-key itself is never sent and is in no store.
+A client gets a challenge and proves the key by an HMAC over it; the host then proves it to the
+client. The key itself is never sent and is in no store.
 """
 
 # Why it is so: infra/decisions/0085.
@@ -22,30 +22,35 @@ from holdfast.checkpoint.gangs import signing_key
 
 LOOPBACK = "127.0.0.1"
 PROOF_S = 5.0
-"""For the proof, from the first byte to the last."""
-MOST_UNPROVEN = 256
-_BYTES = 32
-_CHUNK = 1 << 16
+"""Seconds for the whole proof, from the first byte to the last."""
+MAX_UNPROVEN = 256
+_NONCE_BYTES = 32
+_CHUNK_BYTES = 1 << 16
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def join_key(run: str) -> bytes:
-    """By which members of `run` know each other. Without a signing key it follows from the run's
-    name alone.
+    """Returns the key by which members of `run` recognize each other.
+
+    Without a signing key it follows from the run's name alone.
     """
     key = signing_key()
-    return hmac.digest(key, f"join {run}".encode(), "sha256") if key else run.encode()
+    if not key:
+        return run.encode()
+    return hmac.digest(key, f"join {run}".encode(), "sha256")
 
 
-def loopback_store(timeout: timedelta, port: int = 0) -> TCPStore:
-    """Hosted here, for processes of this pod; 0: the kernel picks the port. Raises OSError where it
-    is taken.
+def host_loopback_store(timeout: timedelta, port: int = 0) -> TCPStore:
+    """Hosts a store for processes of this pod.
+
+    The kernel picks the port if it is 0. Raises OSError if the port is taken.
     """
     listener = socket.create_server((LOOPBACK, port))
+    _, listening_port = listener.getsockname()
     return TCPStore(
         LOOPBACK,
-        listener.getsockname()[1],
+        listening_port,
         is_master=True,
         timeout=timeout,
         wait_for_workers=False,
@@ -53,9 +58,10 @@ def loopback_store(timeout: timedelta, port: int = 0) -> TCPStore:
     )
 
 
-def client_store(port: int, timeout: timedelta) -> TCPStore:
-    """Of a store, or of a tunnel to one, on this machine's loopback. Raises torch's DistError or
-    RuntimeError.
+def connect_store(port: int, timeout: timedelta) -> TCPStore:
+    """Connects to a store, or to a tunnel to one, on this machine's loopback.
+
+    Raises torch's DistError or RuntimeError.
     """
     return TCPStore(
         LOOPBACK,
@@ -67,85 +73,111 @@ def client_store(port: int, timeout: timedelta) -> TCPStore:
 
 
 class _Relay(ABC):
-    """Joins each connection that it accepts with another one, from a thread of its own."""
+    """Relays each accepted connection to another one, in a thread of its own."""
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
         self._key = key
-        self._ended = asyncio.Event()
+        self._closing = asyncio.Event()
         self._unproven: dict[asyncio.Task[None], None] = {}
-        """The oldest first."""
+        """Tasks whose client has not proven the key yet, oldest first."""
         self._loop = asyncio.new_event_loop()
-        threading.Thread(
+        thread = threading.Thread(
             target=self._work,
             args=(listener,),
             name="store-relay",
             daemon=True,
-        ).start()
+        )
+        thread.start()
 
     def close(self) -> None:
-        """Ends its connections: who waits for an answer through one sees its end."""
+        """Closes the connections, so that a client waiting for an answer through one fails."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._ended.set)
+            self._loop.call_soon_threadsafe(self._closing.set)
 
     @abstractmethod
-    async def _joined(self, near: _Streams) -> _Streams:
-        """The other connection, once both ends are proven. Raises OSError or IncompleteReadError."""
+    async def _open_outbound(self, inbound: _Streams) -> _Streams:
+        """Proves both ends and opens the other connection.
+
+        Raises OSError or IncompleteReadError.
+        """
 
     def _work(self, listener: socket.socket) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(self._accepted, sock=listener)
-        await self._ended.wait()
+        server = await asyncio.start_server(self._accept, sock=listener)
+        await self._closing.wait()
         server.close()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inbound = (reader, writer)
         task = asyncio.current_task()
         assert task
         self._unproven[task] = None
-        if len(self._unproven) > MOST_UNPROVEN:
-            next(iter(self._unproven)).cancel()
+        if len(self._unproven) > MAX_UNPROVEN:
+            oldest = next(iter(self._unproven))
+            oldest.cancel()
         try:
             async with asyncio.timeout(PROOF_S):
-                far = await self._joined((reader, writer))
+                outbound = await self._open_outbound(inbound)
             self._unproven.pop(task)
-            await _relayed((reader, writer), far)
+            await _relay(inbound, outbound)
         except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
-            return  # a stranger, or a member that is gone
+            return  # a stranger, or a lost member
         finally:
             self._unproven.pop(task, None)
             writer.close()
 
 
 class Gate(_Relay):
-    """A store that this process hosts."""
+    """Gate of a store that this process hosts."""
 
-    def __init__(self, port: int, key: bytes, *, timeout: timedelta) -> None:
-        """Raises OSError where the port is taken."""
-        both = socket.has_dualstack_ipv6()
+    def __init__(
+        self,
+        port: int,
+        key: bytes,
+        *,
+        timeout: timedelta,
+    ) -> None:
+        """Raises OSError if the port is taken."""
+        dual_stack = socket.has_dualstack_ipv6()
         listener = socket.create_server(
             ("", port),
-            family=socket.AF_INET6 if both else socket.AF_INET,
-            dualstack_ipv6=both,
+            family=socket.AF_INET6 if dual_stack else socket.AF_INET,
+            dualstack_ipv6=dual_stack,
             backlog=1024,
         )
-        self.store = loopback_store(timeout)
+        self.store = host_loopback_store(timeout)
         super().__init__(listener, key)
 
-    async def _joined(self, near: _Streams) -> _Streams:
-        reader, writer = near
-        challenge = secrets.token_bytes(_BYTES)
+    async def _open_outbound(self, inbound: _Streams) -> _Streams:
+        reader, writer = inbound
+        challenge = secrets.token_bytes(_NONCE_BYTES)
         writer.write(challenge)
-        nonce = await reader.readexactly(_BYTES)
-        proof = await reader.readexactly(_BYTES)
-        _check(proof, _proof(self._key, b"member", challenge, nonce))
-        writer.write(_proof(self._key, b"host", challenge, nonce))
+        nonce = await reader.readexactly(_NONCE_BYTES)
+        proof = await reader.readexactly(_NONCE_BYTES)
+        _check(
+            proof,
+            _make_proof(
+                self._key,
+                b"member",
+                challenge,
+                nonce,
+            ),
+        )
+        host_proof = _make_proof(
+            self._key,
+            b"host",
+            challenge,
+            nonce,
+        )
+        writer.write(host_proof)
         return await asyncio.open_connection(LOOPBACK, self.store.port)
 
 
 class Tunnel(_Relay):
-    """The way to the store behind another process's gate: `port` on loopback."""
+    """Local end of a tunnel to the store behind another process's gate: `port` on loopback."""
 
     def __init__(self, address: tuple[str, int], key: bytes) -> None:
         self._address = address
@@ -153,20 +185,40 @@ class Tunnel(_Relay):
         self.port: int = listener.getsockname()[1]
         super().__init__(listener, key)
 
-    async def _joined(self, near: _Streams) -> _Streams:
+    async def _open_outbound(self, inbound: _Streams) -> _Streams:
         reader, writer = await asyncio.open_connection(*self._address)
         try:
-            challenge = await reader.readexactly(_BYTES)
-            nonce = secrets.token_bytes(_BYTES)
-            writer.write(nonce + _proof(self._key, b"member", challenge, nonce))
-            _check(await reader.readexactly(_BYTES), _proof(self._key, b"host", challenge, nonce))
+            challenge = await reader.readexactly(_NONCE_BYTES)
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            proof = _make_proof(
+                self._key,
+                b"member",
+                challenge,
+                nonce,
+            )
+            writer.write(nonce + proof)
+            host_proof = await reader.readexactly(_NONCE_BYTES)
+            _check(
+                host_proof,
+                _make_proof(
+                    self._key,
+                    b"host",
+                    challenge,
+                    nonce,
+                ),
+            )
         except BaseException:
             writer.close()
             raise
         return reader, writer
 
 
-def _proof(key: bytes, side: bytes, challenge: bytes, nonce: bytes) -> bytes:
+def _make_proof(
+    key: bytes,
+    side: bytes,
+    challenge: bytes,
+    nonce: bytes,
+) -> bytes:
     return hmac.digest(key, side + challenge + nonce, "sha256")
 
 
@@ -175,22 +227,24 @@ def _check(proof: bytes, expected: bytes) -> None:
         raise PermissionError("the other end has another key")
 
 
-async def _relayed(near: _Streams, far: _Streams) -> None:
-    """Until either end is gone."""
-    ways = [
-        asyncio.create_task(_pump(near[0], far[1])),
-        asyncio.create_task(_pump(far[0], near[1])),
+async def _relay(inbound: _Streams, outbound: _Streams) -> None:
+    """Copies bytes in both directions until either end closes."""
+    inbound_reader, inbound_writer = inbound
+    outbound_reader, outbound_writer = outbound
+    pumps = [
+        asyncio.create_task(_pump(inbound_reader, outbound_writer)),
+        asyncio.create_task(_pump(outbound_reader, inbound_writer)),
     ]
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        far[1].close()
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        outbound_writer.close()
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(_CHUNK):
+    while data := await reader.read(_CHUNK_BYTES):
         writer.write(data)
         await writer.drain()

@@ -28,7 +28,7 @@ def server() -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """Where the frameworks of others are installed."""
+    """Returns the folder in which the frameworks are installed."""
     try:
         return frameworks.install()
     except (OSError, subprocess.CalledProcessError) as error:

@@ -29,15 +29,15 @@ class Nodes:
         self._shared = folder / "shared"
         self._options = options
         self._patience_s = patience_s
-        self.runs = [
-            Run(
-                folder=folder / f"node-{n}",
+        self.runs: list[Run] = []
+        for number in range(count):
+            run = Run(
+                folder=folder / f"node-{number}",
                 ranks=1,
                 env={**LOOPBACK},
                 server=server,
             )
-            for n in range(count)
-        ]
+            self.runs.append(run)
 
     @contextmanager
     def started(self) -> Iterator[Pods]:
@@ -51,8 +51,8 @@ class Nodes:
             yield pods
 
     def ended(self, at_step: int, take_down: Callable[[Pods], object]) -> list[int]:
-        """Start all, wait until `at_step` is done, take down; their exit codes as a shell shows
-        them.
+        """Starts all, waits until `at_step` is done, takes down, and returns exit codes as a shell
+        shows them.
         """
         with self.started() as pods:
             self.wait_for_step(pods, at_step)
@@ -75,7 +75,11 @@ class Nodes:
 
     @property
     def furthest(self) -> int:
-        return max((e["last_step"] for run in self.runs for e in run.of("window")), default=0)
+        furthest = 0
+        for run in self.runs:
+            for window in run.of("window"):
+                furthest = max(furthest, window["last_step"])
+        return furthest
 
     def log(self) -> str:
         return "\n".join(run.log() for run in self.runs)

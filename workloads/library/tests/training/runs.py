@@ -1,4 +1,4 @@
-"""Real training runs of this machine: start one, wait for a step, take it down, read what it wrote."""
+"""Real training runs of this machine: start one, wait for a step, take it down, read its output."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 def run_server() -> contextlib.closing[ForkServer]:
-    """For runs whose start from nothing is not what is tested."""
+    """Fork server for runs in which a start from nothing is not tested."""
     return contextlib.closing(
         ForkServer(
             ["holdfast.commands", "holdfast.training.trainer.launch", "holdfast.runtime.deadline"]
@@ -38,7 +38,7 @@ def launched(
     env: Mapping[str, str],
     log: IO[Any],
 ) -> Any:
-    """A process forked by `server`, or without one started from nothing: a subprocess.Popen or like
+    """Starts a process by `server`, or from nothing without one: a subprocess.Popen or like
     one, in a session of its own.
     """
     if server:
@@ -49,7 +49,7 @@ def launched(
             err=log,
             session=True,
         )
-    own: dict[str, Any] = {
+    options: dict[str, Any] = {
         "start_new_session": True,
         "preexec_fn": partial(die_with, os.getpid()),
     }
@@ -59,7 +59,7 @@ def launched(
         stdout=log,
         stderr=log,
         text=True,
-        **own,
+        **options,
     )
 
 
@@ -76,7 +76,7 @@ class Run:
     options: Sequence[str] = ()
     env: dict[str, str] = field(default_factory=dict)
     server: ForkServer | None = None
-    """Else each start is one from nothing."""
+    """Fork server; without it each start is one from nothing."""
 
     @property
     def events_path(self) -> Path:
@@ -110,7 +110,7 @@ class Run:
 
     @contextlib.contextmanager
     def started(self) -> Iterator[Any]:
-        """A fresh process of the run, a subprocess.Popen or like one; nothing of it is left behind."""
+        """Yields a new process of the run, a subprocess.Popen or like one, and cleans up."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = self.command()  # may add to the environment
         environment = {**os.environ, **self.env}
@@ -128,12 +128,12 @@ class Run:
             return process.wait(PATIENCE_S)
 
     def interrupted(self, at_step: int, take_down: Callable[[Any], object]) -> int:
-        """As `ended_when` `at_step` of this start is done."""
+        """Takes the run down, like `stop_when`, once `at_step` of this start is done."""
         begun = len(self.events())
-        return self.ended_when(lambda: self.has_done(at_step, begun), take_down)
+        return self.stop_when(lambda: self.has_done(at_step, begun), take_down)
 
-    def ended_when(self, ready: Callable[[], object], take_down: Callable[[Any], object]) -> int:
-        """Start, wait until `ready`, take down; the exit code as a shell shows it."""
+    def stop_when(self, ready: Callable[[], object], take_down: Callable[[Any], object]) -> int:
+        """Starts, waits until `ready`, takes down, and returns the exit code of a shell."""
         with self.started() as process:
             self.wait_until(process, ready)
             take_down(process)
@@ -152,7 +152,7 @@ class Run:
         )
 
     def has_done(self, step: int, begun: int = 0) -> bool:
-        """Among its events from that number on."""
+        """Returns its events from that number on."""
         return any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:])
 
     def events(self) -> list[Event]:
@@ -165,7 +165,7 @@ class Run:
         return [event for event in self.events() if event["event"] == word]
 
     def losses(self) -> dict[int, float]:
-        """Step -> loss; a step done twice must have had the same loss twice."""
+        """Returns the loss by step; a step done twice must have had the same loss twice."""
         curve: dict[int, float] = {}
         for event in self.of("window"):
             assert event["first_step"] == event["last_step"]
@@ -181,10 +181,10 @@ class Run:
 
 
 def notice(process: subprocess.Popen[str]) -> None:
-    """As the kubelet does: SIGTERM to the first process only."""
+    """Sends SIGTERM to the first process only, like the kubelet."""
     process.send_signal(signal.SIGTERM)
 
 
 def power_loss(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to the first process and its ranks, which share its session until they leave it."""
+    """Kills the first process and its ranks, which share its session until they leave it."""
     os.killpg(process.pid, signal.SIGKILL)

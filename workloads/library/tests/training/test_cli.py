@@ -20,7 +20,7 @@ def this_process_goes_on() -> Iterator[None]:
     notices.of_process().nothing_at_stake = False
 
 
-def ended(*arguments: str) -> int:
+def run_command(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         run_cli(lambda: app(["run", *arguments]))
     assert isinstance(caught.value.code, int)
@@ -48,7 +48,7 @@ def ended(*arguments: str) -> int:
 def test_bad_arguments_are_a_bug_to_a_job(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(*arguments) in FATAL_EXIT_CODES
+    assert run_command(*arguments) in FATAL_EXIT_CODES
     assert message in capsys.readouterr().err
 
 

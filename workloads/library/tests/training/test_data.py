@@ -34,13 +34,13 @@ def test_the_fingerprint_notices_every_change(tmp_path: Path) -> None:
         {"a": "onf", "c": "two"},
         {"a": "onf"},
     ]
-    seen = set[str]()
+    fingerprints = set[str]()
     for number, files in enumerate(states):
         (tmp_path / str(number)).mkdir()
         for name, text in files.items():
             (tmp_path / str(number) / name).write_text(text)
-        seen.add(Corpus.read(tmp_path / str(number)).fingerprint)
-    assert len(seen) == len(states)
+        fingerprints.add(Corpus.read(tmp_path / str(number)).fingerprint)
+    assert len(fingerprints) == len(states)
 
 
 def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
@@ -54,17 +54,20 @@ def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
         Samples(text=TEXT[:5], context=10, seed=0)
 
 
-def test_every_epoch_shows_each_sample_once_in_an_order_of_its_own_that_has_no_memory() -> None:
+def test_each_epoch_is_a_new_stateless_permutation() -> None:
     order = samples()
-    n = len(samples())
-    first, second = ([order.index(p) for p in range(begin, begin + n)] for begin in (0, n))
-    assert sorted(first) == sorted(second) == list(range(n)) and first != second
-    assert [samples().index(p) for p in range(0, 2 * n, 37)] == (first + second)[::37]
+    count = len(order)
+    first = [order.index(position) for position in range(count)]
+    second = [order.index(position) for position in range(count, 2 * count)]
+    assert sorted(first) == sorted(second) == list(range(count))
+    assert first != second
+    stateless = [samples().index(position) for position in range(0, 2 * count, 37)]
+    assert stateless == (first + second)[::37]
 
 
 @settings(max_examples=30)
 @given(consumed=st.integers(0, 300), ranks=st.sampled_from([1, 2, 3, 4, 6, 12]))
-def test_any_number_of_ranks_shares_out_the_same_samples(consumed: int, ranks: int) -> None:
+def test_ranks_share_the_same_samples_for_any_world_size(consumed: int, ranks: int) -> None:
     whole, following = samples().batch(consumed, 12)
     assert torch.equal(whole[:, 1:], following[:, :-1]), "the target is the byte that follows"
     parts = []
@@ -73,19 +76,19 @@ def test_any_number_of_ranks_shares_out_the_same_samples(consumed: int, ranks: i
     assert torch.equal(torch.cat(parts), whole)
 
 
-def test_seeded_draws_are_those_of_torch_without_a_look_at_accelerators(
+def test_seeded_draws_equal_torchs_without_preparing_accelerators(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(7)
-    wanted = torch.rand(3)
+    expected = torch.rand(3)
     monkeypatch.setattr(
         "traceback.format_stack", lambda: pytest.fail("a call stack in each shard of each step")
     )
     seed_draws(7, torch.device("cpu"))
-    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(torch.rand(3), expected)
 
 
-def test_progress_goes_on_at_the_sample_notes_the_resize_and_refuses_another_run() -> None:
+def test_progress_continues_notes_a_resize_and_rejects_another_run() -> None:
     written, read = (
         Progress(TrainConfig(checkpoints="x", ranks=ranks), fingerprint="f") for ranks in (4, 2)
     )

@@ -43,11 +43,11 @@ FROM_ZERO = re.compile(r"beginning at step 0|^step 1 ", re.MULTILINE)
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
 
-def job_of(file: Path) -> OwnJob:
+def read_job(file: Path) -> OwnJob:
     return file_text.parse(YAML(typ="safe").load(file.read_text()), str(file))
 
 
-def played(
+def run_job(
     server: ForkServer,
     folder: Path,
     job: OwnJob,
@@ -62,7 +62,8 @@ def played(
     started = Launched(folder, server, {})
     started.remove_logs()
     url = str(started.checkpoints)
-    program, _, module, *options = (url if each == CHECKPOINTS else each for each in job.command)
+    words = [url if word == CHECKPOINTS else word for word in job.command]
+    program, _, module, *options = words
     command = [
         sys.executable,
         "-m",
@@ -78,7 +79,7 @@ def played(
         "OMP_NUM_THREADS": "1",
     }
     common |= LOOPBACK | {ENV_GANG_PORT: str(free_run(2 * max(processes, job.pods)))}
-    own: list[dict[str, str]] = [{}]
+    environments: list[dict[str, str]] = [{}]
     if job.sharded:
         command = [
             sys.executable,
@@ -90,37 +91,37 @@ def played(
             "--",
             *command,
         ]
-        own = []
+        environments = []
         for n in range(job.pods):
-            own.append(
+            environments.append(
                 {
                     ENV_GANG_NODES: str(job.pods),
                     ENV_COMPLETION_INDEX: str(n),
                 }
             )
     elif program == "torchrun" or (job.elastic and processes > 1):
-        own = ranks(processes)
-    for place, variables in enumerate(own):
+        environments = ranks(processes)
+    for place, variables in enumerate(environments):
         started.launch(place, command, **(common | variables))
     if loses is not None:
         started.until(started.committed)
         kill_family(started.processes[loses].pid)
         (folder / f"log-{loses}").unlink()
-        started.launch(loses, command, **(common | own[loses]))
-    assert started.all_ended() == [code] * len(own), started.logs()
-    return "".join(started.log_of(place) for place in range(len(own)))
+        started.launch(loses, command, **(common | environments[loses]))
+    assert started.all_ended() == [code] * len(environments), started.logs()
+    return "".join(started.read_log(place) for place in range(len(environments)))
 
 
 @pytest.mark.parametrize("example", KILLED)
-def test_an_example_is_killed_as_its_job_file_starts_it_and_ends_with_the_bits_of_one_run(
+def test_killed_example_keeps_its_bits(
     framework_server: ForkServer, tmp_path: Path, example: str
 ) -> None:
-    job = job_of(EXAMPLES / f"{example}.yaml")
-    play = partial(played, framework_server)
+    job = read_job(EXAMPLES / f"{example}.yaml")
+    play = partial(run_job, framework_server)
     assert FROM_ZERO.search(play(tmp_path / "whole", job))
     if job.sharded:
-        again = play(tmp_path / "killed", job, loses=1).partition(
-            "this one keeps its memory and waits"
+        log = play(tmp_path / "killed", job, loses=1).partition(
+            "this node keeps its memory and waits"
         )[2]
     else:
         # Every process at its second save; what it trained since the first is lost.
@@ -130,25 +131,23 @@ def test_an_example_is_killed_as_its_job_file_starts_it_and_ends_with_the_bits_o
             code=-signal.SIGKILL,
             kill_at="stage.begin:2",
         )
-        again = play(tmp_path / "killed", job)
-    assert again and not FROM_ZERO.search(again)
-    (step, whole), (end, found) = (
-        load_tensors(tmp_path / name / "checkpoints", job.name) for name in ("whole", "killed")
-    )
-    assert (end, sorted(found)) == (step, sorted(whole))
-    differing = [key for key, tensor in whole.items() if not torch.equal(tensor, found[key])]
-    # Python's and NumPy's streams begin again with each start, and drawn from by none of them.
-    assert not [
-        key for key in differing if not key.startswith(("__rng__/python/", "__rng__/numpy/"))
-    ]
+        log = play(tmp_path / "killed", job)
+    assert log and not FROM_ZERO.search(log)
+    step, whole = load_tensors(tmp_path / "whole" / "checkpoints", job.name)
+    end, tensors = load_tensors(tmp_path / "killed" / "checkpoints", job.name)
+    assert (end, sorted(tensors)) == (step, sorted(whole))
+    # Python's and NumPy's streams begin again with each start, and no example draws from them.
+    ignored = ("__rng__/python/", "__rng__/numpy/")
+    for key, tensor in whole.items():
+        assert key.startswith(ignored) or torch.equal(tensor, tensors[key]), key
 
 
-def test_a_loop_of_ones_own_survives_torchruns_sigterm(tmp_path: Path) -> None:
+def test_plain_loop_survives_torchruns_sigterm(tmp_path: Path) -> None:
     agent = Launched(tmp_path, None, {})
     words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     words += ["-m", "holdfast.training.examples.plain_loop", str(agent.checkpoints)]
     agent.launch(0, [sys.executable, "-m", *words], PYTHONUNBUFFERED="1", **{ENV_RUN: "plain-loop"})
-    agent.until(lambda: "full save" in agent.log_of(0))  # logged after the first steps
+    agent.until(lambda: "full save" in agent.read_log(0))  # logged after the first steps
     agent.processes[0].send_signal(signal.SIGTERM)
     assert agent.ended(0) in (0, 1), "torchrun's code for SIGTERM, or the run was over"
     assert load_tensors(agent.checkpoints, "plain-loop")[0] > 0

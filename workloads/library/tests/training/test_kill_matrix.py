@@ -31,7 +31,7 @@ SAMPLE = [
 TRIES = 3
 
 
-def missed(results: Records, kills: int) -> set[str]:
+def find_missed(results: Records, kills: int) -> set[str]:
     goals = verdict(results, kills)["goals"]
     assert isinstance(goals, dict)
     # of the whole matrix
@@ -39,7 +39,7 @@ def missed(results: Records, kills: int) -> set[str]:
 
 
 def each_until_it_strikes(results: Records) -> Iterator[Kill]:
-    """On a busy machine a run may be over before a kill."""
+    """Repeats a kill until it hits: on a busy machine a run may be over before it."""
     for kill in SAMPLE:
         for _ in range(TRIES):
             yield kill
@@ -61,12 +61,12 @@ def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(
         results=results,
         server=server,
     ).play(each_until_it_strikes(results))
-    assert not missed(results, len(SAMPLE)), verdict(results, len(SAMPLE))
+    assert not find_missed(results, len(SAMPLE)), verdict(results, len(SAMPLE))
 
 
 def test_a_run_that_never_restores_fails_although_its_bits_are_right(tmp_path: Path) -> None:
     results = Records(tmp_path / "results")
-    lost = LOST_STEPS_MAX + 1
+    lost_steps = LOST_STEPS_MAX + 1
     results.add(
         Start(
             target="all",
@@ -79,13 +79,13 @@ def test_a_run_that_never_restores_fails_although_its_bits_are_right(tmp_path: P
         Start(
             target="nothing",
             struck=False,
-            lost_steps=lost,
+            lost_steps=lost_steps,
             restored=0,
-            committed=lost,
+            committed=lost_steps,
         )
     )
     results.add(Comparison(run="killed-1"))
-    assert missed(results, 1) == {
+    assert find_missed(results, 1) == {
         "restores_happened",
         "newest_commit_never_moves_back",
         "lost_at_most_an_interval_and_what_was_in_flight",

@@ -1,4 +1,4 @@
-"""How a rank ends whose peer is gone: as a loss, which is expected, and not as a bug."""
+"""Exit of a rank that loses its peer: an expected loss, not a bug."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ run_cli(main)
 SUM = "dist.all_reduce(torch.ones(1))"
 
 
-def ended(body: str, *, also: str = "") -> subprocess.CompletedProcess[str]:
+def run_pair(body: str, *, also: str = "") -> subprocess.CompletedProcess[str]:
     """Rank 0 of two, once the other is gone."""
     usual = {}
     for name, value in os.environ.items():
@@ -35,7 +35,7 @@ def ended(body: str, *, also: str = "") -> subprocess.CompletedProcess[str]:
             usual[name] = value
     command = [sys.executable, "-c", RANK.format(body=body)]
     first, other = (usual | variables | ({also: "1"} if also else {}) for variables in ranks(2))
-    with subprocess.Popen(command, env=other) as lost:
+    with subprocess.Popen(command, env=other) as peer:
         done = subprocess.run(
             command,
             env=first,
@@ -44,18 +44,18 @@ def ended(body: str, *, also: str = "") -> subprocess.CompletedProcess[str]:
             timeout=100,
             check=False,
         )
-        assert lost.wait() == 9
+        assert peer.wait() == 9
     return done
 
 
 @pytest.mark.parametrize("also", ["", ENV_JOB])
 def test_rank_that_loses_its_peer_says_so_and_can_be_started_again(also: str) -> None:
-    done = ended(SUM, also=also)
+    done = run_pair(SUM, also=also)
     assert "lost:    another process of this job has ended" in done.stderr
     assert "bug" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert done.returncode == EXIT_RETRY, done.stderr
 
 
 def test_bug_beside_a_lost_peer_is_a_bug() -> None:
-    done = ended("torch.ones(2, 3) @ torch.ones(2, 3)")
+    done = run_pair("torch.ones(2, 3) @ torch.ones(2, 3)")
     assert "a bug in holdfast" in done.stderr and done.returncode == EXIT_BUG

@@ -8,7 +8,7 @@ from torch import nn
 
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
-from holdfast.training.trainer.metrics import SLOW, Meter, digest, slowest_of
+from holdfast.training.trainer.metrics import SLOW, Meter, describe_slowest, digest
 
 
 def meter_in(path: Path, begun: int = 0, *, lead: bool = True, **options: Any) -> Meter:
@@ -17,20 +17,20 @@ def meter_in(path: Path, begun: int = 0, *, lead: bool = True, **options: Any) -
     return meter
 
 
-def written(path: Path) -> list[dict[str, Any]]:
+def read_windows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "e").read_text().splitlines()]
 
 
 def windows(path: Path) -> list[tuple[int, int, float]]:
     return [
         (e["first_step"], e["last_step"], e["loss"])
-        for e in written(path)
+        for e in read_windows(path)
         if e["event"] == "window"
     ]
 
 
 @pytest.mark.parametrize(
-    ("all_s", "found"),
+    ("all_s", "slowest"),
     [
         ([0.1, 0.1, 0.3, 0.1], (2, 3.0)),
         ([0.2, 0.1], (0, 2.0)),
@@ -42,23 +42,21 @@ def test_a_rank_that_is_slower_than_its_gang_is_named(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     all_s: list[float],
-    found: tuple[int, float] | None,
+    slowest: tuple[int, float] | None,
 ) -> None:
     meter = meter_in(tmp_path, every=2)
-    meter.slowest = lambda: slowest_of(dict(enumerate(all_s)))
+    meter.slowest = lambda: describe_slowest(dict(enumerate(all_s)))
     for done in range(1, 5):
         meter.step(done, torch.tensor(0.0))
-    for window in written(tmp_path):
-        assert (window.get("slowest_rank"), window.get("slowest_by")) == (found or (None, None))
+    for window in read_windows(tmp_path):
+        assert (window.get("slowest_rank"), window.get("slowest_by")) == (slowest or (None, None))
     assert capsys.readouterr().out.count("as long as the others") == (
-        found is not None and found[1] >= SLOW
+        slowest is not None and slowest[1] >= SLOW
     ), "once"
 
 
 @pytest.mark.parametrize("lead", [False, True])
-def test_every_rank_reports_its_steps_and_joins_in_the_comparison_and_only_the_lead_writes(
-    tmp_path: Path, lead: bool
-) -> None:
+def test_all_ranks_measure_and_only_the_lead_writes(tmp_path: Path, lead: bool) -> None:
     done = list[int]()
     compared = list[int]()
     phases = Phases.of_process()
@@ -83,25 +81,25 @@ def test_every_rank_reports_its_steps_and_joins_in_the_comparison_and_only_the_l
         (21, 22, 22.0),
     ]
     assert windows(tmp_path) == joined * lead, "without a gap, from the restored step on"
-    startups = [event["phases"] for event in written(tmp_path) if event["event"] == "startup"]
+    startups = [event["phases"] for event in read_windows(tmp_path) if event["event"] == "startup"]
     assert [list(startup) for startup in startups] == [["interpreter", "first step"]] * lead, (
         "once, in parts"
     )
 
 
 def test_a_step_whose_comparison_a_lost_rank_ends_is_reported_once(tmp_path: Path) -> None:
-    def lost() -> dict[str, Any]:
+    def lose() -> dict[str, Any]:
         raise ConnectionError("peer gone")
 
     meter = meter_in(tmp_path, 8, every=1)
-    meter.slowest = lost
+    meter.slowest = lose
     with pytest.raises(ConnectionError):
         meter.step(9, torch.tensor(0.5))
     meter.flush()
     assert windows(tmp_path) == [(9, 9, 0.5)]
 
 
-def test_the_digest_sees_one_bit_of_the_optimizer() -> None:
+def test_digest_sees_one_bit_in_the_optimizer() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 2)).sum().backward()

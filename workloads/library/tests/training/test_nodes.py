@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 from holdfast.support.errors import InputError
 from holdfast.training.trainer import launch, rendezvous
 from holdfast.training.trainer.config import TrainConfig
-from holdfast.training.trainer.launch import AFTER_THE_NOTICED_S
+from holdfast.training.trainer.launch import UNNOTICED_EXIT_DELAY_S
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
@@ -49,7 +49,7 @@ def test_a_first_node_that_never_comes_is_worth_another_try(
         rendezvous.rendezvous_handler(config(ELSEWHERE))
 
 
-def test_a_port_of_this_node_that_something_else_holds_is_bad_input() -> None:
+def test_taken_port_on_this_node_is_bad_input() -> None:
     def hang_up_on_all() -> None:
         with suppress(OSError):
             while True:
@@ -62,7 +62,7 @@ def test_a_port_of_this_node_that_something_else_holds_is_bad_input() -> None:
     assert "free port" in caught.value.lines()
 
 
-def test_an_agent_without_the_key_of_the_run_is_not_joined(
+def test_agent_without_the_runs_key_is_not_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (port,) = free_ports(1)
@@ -99,47 +99,47 @@ def test_an_agent_without_the_key_of_the_run_is_not_joined(
             timeout=timedelta(seconds=1),
         )
     second = agent(key)
-    found = [first.result(PATIENCE_S), second.result(PATIENCE_S)]
-    assert {info.rank for info in found} == {0, 1}
-    assert {info.bootstrap_store_info.master_addr for info in found} == {"127.0.0.1"}, (
+    infos = [first.result(PATIENCE_S), second.result(PATIENCE_S)]
+    assert {info.rank for info in infos} == {0, 1}
+    assert {info.bootstrap_store_info.master_addr for info in infos} == {"127.0.0.1"}, (
         "no port but the gate's"
     )
 
 
-def test_an_agent_whose_ranks_have_left_after_a_notice_does_not_wait_for_a_node_that_is_gone(
+def test_noticed_agent_does_not_wait_for_a_lost_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     notice = SimpleNamespace(requested=False)
     monkeypatch.setattr(launch.notices, "of_process", lambda: notice)
-    monkeypatch.setattr(launch, "LAST_ANSWERS_S", 0.1)
+    monkeypatch.setattr(launch, "EXIT_BARRIER_S", 0.1)
     agent: Any = object.__new__(launch.Agent)
     agent._store = HashStore()
     agent._exit_barrier_timeout = 3600
     agent._worker_group = SimpleNamespace(state="SUCCEEDED", group_world_size=2)
-    left = threading.Thread(target=agent._exit_barrier, daemon=True)
-    left.start()
+    barrier = threading.Thread(target=agent._exit_barrier, daemon=True)
+    barrier.start()
     until(lambda: agent._store.num_keys() > 0, "it has come itself")
     notice.requested = True
-    left.join(PATIENCE_S)
-    assert not left.is_alive()
+    barrier.join(PATIENCE_S)
+    assert not barrier.is_alive()
 
 
-def test_the_first_node_knows_itself_by_address_and_by_name_before_the_dns_does() -> None:
+def test_first_node_recognizes_its_address_and_its_name_before_dns_does() -> None:
     assert all(
         rendezvous.is_local(host) for host in ("127.0.0.1", "localhost", socket.gethostname())
     )
     assert not rendezvous.is_local("100::1")
     assert rendezvous.is_named("gang-workers-0-1.gang", "gang-workers-0-1.gang.ns.svc")
-    others = [
+    peers = [
         ("gang-workers-0-0.gang", "gang-workers-0-1"),
         ("127.0.0.1", "127"),
         ("localhost", "localhost"),
     ]
-    assert not any(rendezvous.is_named(host, hostname) for host, hostname in others)
+    assert not any(rendezvous.is_named(host, hostname) for host, hostname in peers)
 
 
 @pytest.mark.timeout(900)  # two agents a start
-def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(
+def test_losing_either_node_is_retried_and_a_notice_on_one_stops_both(
     tmp_path: Path, server: ForkServer, undisturbed: Run
 ) -> None:
     nodes = Nodes(tmp_path, server=server)
@@ -150,8 +150,8 @@ def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(
     assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], (
         nodes.log()
     )
-    left = nodes.runs[0].of("exit")[-1]
-    assert time.time() - left["t"] > AFTER_THE_NOTICED_S - 1, (
+    last_exit = nodes.runs[0].of("exit")[-1]
+    assert time.time() - last_exit["t"] > UNNOTICED_EXIT_DELAY_S - 1, (
         "the pod that was noticed is the first to be seen to fail"
     )
     stops = [stop for run in nodes.runs for stop in run.of("stop")]

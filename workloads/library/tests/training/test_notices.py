@@ -33,7 +33,7 @@ def test_a_notice_before_torch_is_imported_is_heard_and_leaves_at_once(tmp_path:
         tmp_path / "site", "torch", "print('importing', flush=True)\nimport time\ntime.sleep(600)"
     )
     run = Run(folder=tmp_path, env=stuck)
-    assert run.ended_when(lambda: "importing" in run.log(), notice) == 143
+    assert run.stop_when(lambda: "importing" in run.log(), notice) == 143
 
 
 def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(
@@ -44,7 +44,7 @@ def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(
         folder=tmp_path,
         options=("--nodes", "2", "--rendezvous", "[100::1]:29500"),
     )
-    assert run.ended_when(lambda: "waiting for the first node" in run.log(), notice) == 143
+    assert run.stop_when(lambda: "waiting for the first node" in run.log(), notice) == 143
 
 
 def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
@@ -64,7 +64,7 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
             [sys.executable, "-m", "holdfast.runtime.drain"], env=os.environ | hooked, check=True
         )
 
-    def reached(point: str) -> list[int]:
+    def list_reached(point: str) -> list[int]:
         return [int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{point}-*")]
 
     assert run.interrupted(5, prestop) == 143
@@ -74,15 +74,15 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
         tmp_path / "run.py", failpoint, holding("restore.chosen", tmp_path, NOTICED)
     )
     begun = len(run.events())
-    assert run.ended_when(lambda: len(reached("restore.chosen")) == 2, notice) == 143
+    assert run.stop_when(lambda: len(list_reached("restore.chosen")) == 2, notice) == 143
     assert not [
         event for event in run.events()[begun:] if event["event"] in ("restore", "window")
     ], "no step is done"
 
     # An uploader is a process of its own, which no fork of the trainer changes.
-    held = holding("upload.begin", tmp_path, f"Path({str(go)!r}).exists()")
+    hold = holding("upload.begin", tmp_path, f"Path({str(go)!r}).exists()")
     points = "import holdfast.checkpoint.failpoints as points"
-    holds = f"{points}\ngood = points.failpoint\n{held}points.failpoint = changed\n"
+    holds = f"{points}\ngood = points.failpoint\n{hold}points.failpoint = changed\n"
     run.env = before_import(tmp_path / "site", "holdfast.checkpoint.save.uploader_process", holds)
     run.module = COMMAND
     run.options = ("--window", "5")
@@ -92,9 +92,9 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
         notice(process)
         noticed.append(time.monotonic())
 
-    assert run.ended_when(lambda: len(reached("upload.begin")) == 2, never_goes_on) == 143
+    assert run.stop_when(lambda: len(list_reached("upload.begin")) == 2, never_goes_on) == 143
     assert time.monotonic() - noticed[0] < 5
-    for uploader in reached("upload.begin"):
+    for uploader in list_reached("upload.begin"):
         os.kill(uploader, signal.SIGKILL)
     assert run.of("commit")[-1]["step"] < run.steps, "no half save is a commit"
 
@@ -103,18 +103,18 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
         go.touch()
 
     run.options = ()
-    assert run.ended_when(lambda: len(reached("upload.begin")) == 4, goes_on) == 0, run.log()
+    assert run.stop_when(lambda: len(list_reached("upload.begin")) == 4, goes_on) == 0, run.log()
     assert run.of("commit")[-1]["step"] == run.steps
     assert run.digest == undisturbed.digest
 
 
 def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: ForkServer) -> None:
     run = Run(server=server, folder=tmp_path, steps=10_000)
-    found = list[str]()
+    matches = list[str]()
 
     def look(process: subprocess.Popen[str]) -> None:
         for pid in (process.pid, *children(process.pid)):
-            found.extend(
+            matches.extend(
                 c.laddr.ip
                 for c in psutil.Process(pid).net_connections()
                 if c.status == psutil.CONN_LISTEN
@@ -122,7 +122,7 @@ def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: 
         power_loss(process)
 
     run.interrupted(2, look)
-    assert found and all(ip_address(address).is_loopback for address in found)
+    assert matches and all(ip_address(address).is_loopback for address in matches)
 
 
 # It is gone before the stop is agreed: the others hold the whole state, and their last step is
@@ -136,16 +136,16 @@ def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
 ) -> None:
     run = Run(server=server, folder=tmp_path, every=1000)
 
-    def taken(process: subprocess.Popen[str]) -> None:
+    def take_down(process: subprocess.Popen[str]) -> None:
         os.kill(children(process.pid)[rank], signal.SIGKILL)
         process.send_signal(signal.SIGTERM)
 
-    began = time.monotonic()
-    assert run.interrupted(7, taken) == 143, run.log()
-    assert time.monotonic() - began < 60
+    start = time.monotonic()
+    assert run.interrupted(7, take_down) == 143, run.log()
+    assert time.monotonic() - start < 60
     done = max(event["last_step"] for event in run.of("window"))
-    (found,) = commits(run.folder / "checkpoints")
-    step = parse_step(found.parent.name)
+    (commit,) = commits(run.folder / "checkpoints")
+    step = parse_step(commit.parent.name)
     assert step in (done, done + 1), run.log()
     assert "alone: another rank was lost" in run.log()
     assert run.complete() == 0, run.log()

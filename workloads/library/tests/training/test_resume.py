@@ -93,7 +93,7 @@ def test_another_world_size_continues_with_the_same_samples_and_says_so(
     assert "written with another value of seed" in run.log()
 
 
-def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkServer) -> None:
+def test_run_stops_before_a_planned_end(tmp_path: Path, server: ForkServer) -> None:
     soon = datetime.fromtimestamp(time.time() + DEFAULT_LEAD_S + 1, tz=UTC).isoformat()
     run = Run(
         server=server,
@@ -118,11 +118,11 @@ def test_a_first_compile_that_does_not_end_is_left_inside_the_window(
     )
     noticed = list[float]()
 
-    def one_is_noticed(process: subprocess.Popen[str]) -> None:
+    def notify_one_rank(process: subprocess.Popen[str]) -> None:
         noticed.append(time.monotonic())
         os.kill(children(process.pid)[-1], signal.SIGTERM)
 
-    assert run.ended_when(lambda: run.log().count("compiling") >= run.ranks, one_is_noticed) == 143
+    assert run.stop_when(lambda: run.log().count("compiling") >= run.ranks, notify_one_rank) == 143
     assert time.monotonic() - noticed[0] < 6
 
 
@@ -161,12 +161,10 @@ meter.Meter.step = recorded
 """
 
 
-def test_nothing_of_the_compiler_is_imported_before_a_step_is_done(
-    tmp_path: Path, server: ForkServer
-) -> None:
-    found = tmp_path / "modules"
+def test_compiler_is_not_imported_before_a_step_is_done(tmp_path: Path, server: ForkServer) -> None:
+    modules = tmp_path / "modules"
     env = before_import(
-        tmp_path / "site", "holdfast.training.trainer.loop", RECORD.format(path=str(found))
+        tmp_path / "site", "holdfast.training.trainer.loop", RECORD.format(path=str(modules))
     )
     run = Run(
         folder=tmp_path / "run",
@@ -181,7 +179,7 @@ def test_nothing_of_the_compiler_is_imported_before_a_step_is_done(
     run.env = env
     assert run.complete() == 0, run.log()
     assert run.of("restore")[-1]["step"] == 2
-    modules = json.loads(found.read_text())
+    modules = json.loads(modules.read_text())
     assert "torch.optim.adamw" in modules
     assert [name for name in modules if name.startswith(NOT_NEEDED)] == []
     startup = run.of("startup")[-1]["phases"]

@@ -1,5 +1,4 @@
-"""ElasticGang: data-parallel training that loses nodes, goes on with the others, and takes new ones
-in.
+"""ElasticGang: data-parallel training that continues without lost nodes and admits new ones.
 
     with ElasticGang(url, {"model": model, "optimizer": optimizer}, run="mine", shards=48) as gang:
         for step in gang.steps(1000):
@@ -9,20 +8,20 @@ in.
             if gang.reduce():
                 optimizer.step()
 
-One process for each GPU: `holdfast train ranks --processes 4 -- python train.py` starts those of a
-node. Each holds the whole state, or those of a node share it (HSDP, tested with gloo only), by two
-lines before the optimizer is made:
+There is one process for each GPU: `holdfast train ranks --processes 4 -- python train.py` starts
+those of a node. Each holds the whole state, or the processes of a node share it (HSDP, tested with
+gloo only), with two lines before the optimizer is created:
 
-    mesh = join_node("cuda")  # of holdfast.training.gang.node
+    mesh = join_node("cuda")  # from holdfast.training.gang.node
     fully_shard(model, mesh=mesh)
 
 A state sharded over nodes needs the rigid gang (`holdfast train run`). A step is the same V shards
-whatever the size, with the same draws (`shards()` seeds by step and shard); with exact=True the
-weights too are the same bits for every sequence of sizes, with HSDP for as many processes in each
-node.
+for any size of the gang, with the same draws (`shards()` seeds by step and shard). With exact=True
+the weights too are bit-identical for every sequence of sizes, with HSDP for the same number of
+processes per node.
 
-A notice to one node costs the others one regrouping at the next step; a death costs the step in
-progress. A newcomer gets the state from a member. The checkpoint is for the case that all are lost.
+A notice to one node costs the others one regrouping at the next step; a lost node costs the step in
+progress. A newcomer copies the state of a member. The checkpoint is needed only if all are lost.
 """
 
 # Why it is so: infra/decisions/0035.
@@ -42,16 +41,16 @@ from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.support.object_names import checked_run
 from holdfast.training.elastic import shards as sharing
-from holdfast.training.elastic.gang_member import Crew
+from holdfast.training.elastic.gang_member import GangMember
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.shards import GangProgress
-from holdfast.training.elastic.straggler_detection import Pace
+from holdfast.training.elastic.straggler_detection import ShardTimer
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.liveness import Lag
-from holdfast.training.gang.member_addresses import Places, gang_id, of_pod
+from holdfast.training.gang.member_addresses import Places, gang_id, read_places
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Member
-from holdfast.training.gang.node import node_of, parameters_of
+from holdfast.training.gang.node import collect_parameters, find_node
 from holdfast.training.gang.peer_client import Peers
 from holdfast.training.gang.process_group import Group, opening
 from holdfast.training.gang.regroup import Regroup
@@ -62,14 +61,29 @@ from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
 class ElasticGang:
-    """`places`: as the pod's environment states them if left out; without such a pod the gang is
-    one process. A place also uses the port above its own. `shards`: cut of each step, 0 for six for
-    each process. `every`: steps between checkpoints. `facts`: what must not differ when a run is
-    resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a start
-    or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member counts
-    as lost whose machine does not answer, five times as long where only its process does not;
-    `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too
-    short.
+    """A member of an elastic gang, as a context manager around the training loop.
+
+    Args:
+        url: Where checkpoints and the gang's epochs are stored.
+        state: The entries to train, copy and save.
+        run: Name of the run.
+        places: Addresses of the gang's processes; each also uses the port above its own. By default
+            they are read from the pod's environment, without which the gang is one process.
+        shards: Number of shards of each step; 0 stands for six for each process.
+        exact: Whether the weights have to be bit-identical for every sequence of sizes.
+        every: Steps between checkpoints.
+        keep: Number of checkpoints kept.
+        seed: Seed of the draws.
+        facts: Values that must not change when the run is resumed, such as a digest of its data.
+        events: Log of the run's events.
+        window_s: Seconds from SIGTERM to SIGKILL.
+        gather_s: Seconds that a start or a newcomer waits for more members.
+        hold_s: Seconds that too few members wait.
+        silent_s: Seconds after which a member on an unreachable machine counts as lost; five times
+            as long if the machine is reachable and the process does not answer.
+        lag_s: Seconds that members wait in a step for one that answers; doubled if it was too
+            short.
+        tuning: Further settings of checkpoints.
     """
 
     def __init__(
@@ -93,20 +107,21 @@ class ElasticGang:
         lag_s: float = 120.0,
         tuning: Tuning | None = None,
     ) -> None:
-        pod = of_pod() if places is None else places
-        parameters = parameters_of(checked_state(state))
-        # What shares one state is one member: the node, or each process by itself.
-        node = self._node = node_of(parameters, pod.ranks_per_node, pod.index)
-        self._shards = sharing.checked_shards(shards, len(pod.nodes), node.size)
-        self._members = len(pod.nodes) // node.size
+        pod = read_places() if places is None else places
+        parameters = collect_parameters(checked_state(state))
+        # Processes that share one state are one member: a node, or a single process.
+        node = find_node(parameters, pod.ranks_per_node, pod.index)
+        self._node = node
+        self._shards = sharing.resolve_shards(shards, len(pod.nodes), node.size)
+        self._member_count = len(pod.nodes) // node.size
         self._index = pod.index // node.size
         self._seed = seed
-        # A flag for each member, for its notice, one by which the lead calls for a regrouping, and
-        # each one's pace.
-        self._gradients = (ExactGradientSum if exact else GradientSum)(
-            parameters, flags=2 * self._members + 1
-        )
-        self._pace = Pace(self._gradients.device, shards=self._shards)
+        # The flags: a notice for each member, the lead's call for a regrouping, and the time per
+        # shard of each member.
+        flag_count = 2 * self._member_count + 1
+        make_sum = ExactGradientSum if exact else GradientSum
+        self._gradients = make_sum(parameters, flags=flag_count)
+        self._timer = ShardTimer(self._gradients.device, shards=self._shards)
         self._gather_s = gather_s
         self._window_s = window_s
         self._shutdown = notices.of_process()
@@ -114,7 +129,12 @@ class ElasticGang:
         self._stop_asked = lambda: self._shutdown.requested
         key = join_key(checked_run(run))
         peers = Peers(pod.nodes, key, ranks=node.size)
-        storage = open_store(url, self._tuning, peers, hold_s=hold_s)
+        storage = open_store(
+            url,
+            self._tuning,
+            peers,
+            hold_s=hold_s,
+        )
         progress = GangProgress(
             shards=self._shards,
             seed=seed,
@@ -130,178 +150,204 @@ class ElasticGang:
             every=every,
             keep=keep,
             tuning=self._tuning,
-            events=events if node.speaks else None,
+            events=events if node.is_speaker else None,
             stop_asked=self._stop_asked,
             node=node,
         )
-        me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
-        # Others reach only the rank that speaks for its node.
-        port = peers.addresses[self._index][1] if node.speaks else 0
+        incarnation = node.agree(lambda: secrets.token_hex(8))
+        me = Member(index=self._index, incarnation=incarnation)
+        # Others reach only the node's speaker.
+        _, speaker_port = peers.addresses[self._index]
+        port = speaker_port if node.is_speaker else 0
         with opening(port):
             self._control = Control(me, port, key)
-        per_node = pod.ranks_per_node // node.size
+        members_per_node = pod.ranks_per_node // node.size
         regroup = Regroup(
             storage,
             run,
             self._control,
             peers,
             Lag(lag_s),
-            min_members=pod.min_nodes * per_node,
+            min_members=pod.min_nodes * members_per_node,
             gather_s=gather_s,
             hold_s=hold_s,
             stop_asked=self._stop_asked,
             silent_s=silent_s,
         )
-        added_up = pod.nodes[node.rank :: node.size]
-        device = self._gradients.device
+        # The processes with this local rank: gradients are summed over them.
+        group_addresses = pod.nodes[node.rank :: node.size]
         group = Group(
-            added_up,
+            group_addresses,
             me,
-            device,
+            self._gradients.device,
             key=key,
-            beside_node=node.mesh is not None,
+            has_node_group=node.mesh is not None,
         )
-        self._crew = Crew(
+        self._member = GangMember(
             regroup,
             group,
             saves,
             self._shutdown,
             silent_s=silent_s,
             window_s=window_s,
-            members_per_node=per_node,
+            members_per_node=members_per_node,
         )
-        self._reduced = False
-        self._own = 0
-        self._called: frozenset[int] | None = None
-        """Of the last reduction: who leaves; None: no member called for a regrouping."""
+        self._is_reduced = False
+        self._my_shard_count = 0
+        self._leaving: frozenset[int] | None = None
+        """Members that leave after this step; None if no member called for a regrouping."""
 
     @property
     def step(self) -> int:
-        """Steps done, by this member's state."""
-        return self._crew.step
+        """Number of steps that this member's state has."""
+        return self._member.step
 
     @property
     def shard_count(self) -> int:
-        """V: shards of one step, over the whole gang."""
+        """Number of shards of one step, over the whole gang."""
         return self._shards
 
     @property
     def world_size(self) -> int:
-        return len(self._crew.epoch.members) * self._node.size
+        return len(self._member.epoch.members) * self._node.size
 
     @property
     def coordinator(self) -> bool:
-        """One process of the gang, which may become another."""
-        return self._crew.coordinator and self._node.speaks
+        """True on one process of the gang; another may take over."""
+        return self._member.coordinator and self._node.is_speaker
 
     def __enter__(self) -> Self:
         self._shutdown.takes_s = self._window_s
-        # A collective whose peer is gone may hang beyond the window; SIGKILL would then take the
-        # event log along.
+        # A collective with a lost peer may hang beyond the window; SIGKILL would then lose the
+        # event log.
         self._shutdown.leave_after(self._window_s)
-        self._shutdown.last_words = lambda: self._crew.last_words("in the middle of it")
+        self._shutdown.last_words = lambda: self._member.log_departure("in the middle of it")
         try:
-            self._crew.join()
+            self._member.join()
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
         return self
 
     def steps(self, total: int) -> Generator[int]:
-        """Numbers of the steps to do. One comes again when its reduction failed.
+        """Yields the numbers of the steps to do, and one again if its reduction failed.
 
-        Raises Preempted, on the nodes that have a notice; GangTooSmall when too few are left."""
-        self._crew.check_total(total)
+        Raises Preempted on nodes with a notice, and GangTooSmall if too few members remain.
+        """
+        self._member.check_total(total)
         while self.step < total:
-            self._reduced = False
-            self._called = None
+            self._is_reduced = False
+            self._leaving = None
             self._gradients.begin()
-            self._pace.start()
+            self._timer.start()
             yield self.step
-            if self._reduced:
-                self._crew.done()
-                if self._called is not None:
-                    self._crew.resize(self._called)
-        self._crew.finish(total, self._tuning.commit_timeout_s)
+            if not self._is_reduced:
+                continue
+            self._member.complete_step()
+            if self._leaving is not None:
+                self._member.resize(self._leaving)
+        self._member.finish(total, self._tuning.commit_timeout_s)
 
     def slowest(self) -> dict[str, Any]:
-        """Since the last call, or in the newest five steps: `slowest_rank`, the place that takes
-        longest for its share of a step, and `slowest_by`, how many times as long as the others;
-        empty where nothing can be said. Fields of a `window` event.
+        """Returns fields of a `window` event: `slowest_rank`, the member that takes longest for its
+        share of a step, and `slowest_by`, its ratio to the others.
+
+        They cover the steps since the last call, or the newest five. Empty if nothing is known.
         """
-        return self._pace.slowest()
+        return self._timer.describe_slowest()
 
     def shards(self) -> Generator[int]:
-        """This member's shards of the step, each with torch's random state seeded for it."""
-        # In sets of one for each rank of a node: FSDP2 adds up those in floats, the same ones
-        # whatever the size.
-        each = self._node.size
-        step = self._crew.step
-        device = self._gradients.device
-        sets = sharing.share(self._shards // each, self._crew.rank, len(self._crew.epoch.members))
-        mine = range(each * sets.start + self._node.rank, each * sets.stop + self._node.rank, each)
-        self._own = len(mine)
-        # All at once: between two shards the code would be out of the processor's cache each time.
-        seeds = [mixed_seed(self._seed, step, shard) for shard in mine]
-        for shard, seed in zip(mine, seeds, strict=True):
-            seed_draws(seed, device)
+        """Yields this member's shards of the step, each with torch's random state seeded for it."""
+        # Shards are assigned in sets of one for each rank of a node: FSDP2 sums a set in floats, so
+        # a set has to be the same for any size of the gang.
+        set_size = self._node.size
+        set_count = self._shards // set_size
+        member_count = len(self._member.epoch.members)
+        sets = sharing.share(set_count, self._member.rank, member_count)
+        first = set_size * sets.start + self._node.rank
+        end = set_size * sets.stop + self._node.rank
+        my_shards = range(first, end, set_size)
+        self._my_shard_count = len(my_shards)
+        # All seeds at once: between two shards this code would have left the processor's cache.
+        step = self._member.step
+        seeds = [mixed_seed(self._seed, step, shard) for shard in my_shards]
+        for shard, seed in zip(my_shards, seeds, strict=True):
+            seed_draws(seed, self._gradients.device)
             yield shard
 
     def backward(self, loss: Tensor) -> None:
-        """`loss`: mean over one shard; the step's gradient is the mean over all shards."""
+        """Computes the gradients of a shard's mean loss and adds them to those of the step.
+
+        The step's gradient is the mean over all shards.
+        """
         # FSDP2 takes the mean over the ranks of a node.
-        (loss / (self._shards // self._node.size)).backward()
+        set_count = self._shards // self._node.size
+        (loss / set_count).backward()
         self._gradients.add_shard()
 
     def reduce(self) -> bool:
-        """The gradient of the whole step into every `p.grad`. False: do not step the optimizer, the
-        step comes again.
+        """Sums the gradients of the step over the gang into every `p.grad`.
+
+        Returns False if the step is repeated: the optimizer must not step then.
         """
         failpoint("gang.reduce")
-        crew = self._crew
-        flags = [0] * (2 * self._members + 1)
-        # A notice travels with the gradients: all members learn of it at the same step, for no
-        # message more.
-        flags[self._index] = int(self._stop_asked() and self._node.speaks)
-        flags[self._members] = int(self._newcomers_ready())
-        # Before the sum: in it a fast member waits for the slow ones, and all would look equally
-        # slow.
-        units = self._pace.ended(self._own, step=crew.step, epoch=crew.epoch.number)
-        flags[self._members + 1 + self._index] = units
+        member = self._member
+        call_flag = self._member_count
+        first_time_flag = self._member_count + 1
+        flags = [0] * (2 * self._member_count + 1)
+        # A notice travels with the gradients: all members learn of it at the same step, without
+        # another message.
+        flags[self._index] = int(self._stop_asked() and self._node.is_speaker)
+        flags[call_flag] = int(self._are_newcomers_ready())
+        # Measured before the all-reduce, in which a fast member waits for the slow ones: all would
+        # look equally slow.
+        flags[first_time_flag + self._index] = self._timer.end_step(
+            self._my_shard_count,
+            step=member.step,
+            epoch=member.epoch.number,
+        )
         try:
-            with crew.together():
-                numbers = self._gradients.reduce(flags, crew.group.handle, self._node)
+            with member.watch_collectives():
+                numbers = self._gradients.reduce(flags, member.group.handle, self._node)
         except (GroupLost, RuntimeError) as error:  # gloo's and nccl's errors both
-            crew.lost(error)
+            member.recover(error)
             return False
         failpoint("gang.reduced")
-        # Too large for the exact sum, on every member: the step comes again with a larger exponent.
+        # Some gradient does not fit the exact sum: the step is repeated with a larger exponent.
         if numbers is None:
             return False
-        if any(numbers[self._members + 1 :]):
-            self._pace.took(
-                numbers[self._members + 1 :], tuple(member.index for member in crew.epoch.members)
-            )
-        # Only now: a call that came while the sum was under way would be known to some members and
-        # not to others.
-        if any(numbers[: self._members + 1]):
-            self._called = frozenset(member for member in range(self._members) if numbers[member])
-        self._reduced = True
+        times = numbers[first_time_flag:]
+        if any(times):
+            indices = tuple(peer.index for peer in member.epoch.members)
+            self._timer.record(times, indices)
+        # Decided by the summed flags: a call that came during the all-reduce would be known to some
+        # members only.
+        if any(numbers[:first_time_flag]):
+            notices_by_member = numbers[:call_flag]
+            leaving = [index for index, flag in enumerate(notices_by_member) if flag]
+            self._leaving = frozenset(leaving)
+        self._is_reduced = True
         return True
 
-    def _newcomers_ready(self) -> bool:
-        # Newcomers ask the lead alone.
+    def _are_newcomers_ready(self) -> bool:
+        """Returns whether the lead regroups after this step to admit newcomers."""
+        # Newcomers ask the lead only.
         if not self.coordinator:
             return False
-        joining = self._control.joining()
-        # They come late and one by one, and each regrouping stops everybody.
-        full = len(joining) + len(self._crew.epoch.members) >= self._members
-        return bool(joining) and (full or self._control.joining_for_s() >= self._gather_s)
+        joiners = self._control.get_joiners()
+        if not joiners:
+            return False
+        # They come late and one by one, and each regrouping stops all members.
+        is_complete = len(joiners) + len(self._member.epoch.members) >= self._member_count
+        return is_complete or self._control.get_join_wait_s() >= self._gather_s
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
     ) -> None:
         self._shutdown.last_words = lambda: None
         if isinstance(error, CheckpointExit) and error.reason:
-            self._crew.last_words(error.reason, ask=True)
-        self._crew.close()
+            self._member.log_departure(error.reason, poll=True)
+        self._member.close()

@@ -1,9 +1,8 @@
-"""This process as a member: its epoch, the group of that epoch, and the state, which is the same on
-all members.
+"""This process as a gang member: its epoch, the process group of that epoch, and its state.
 
-Who belongs is decided by Regroup; here the new members meet, and a member that is behind gets the
-state of one that is ahead. On each rank of a node that shares one state the same happens: one of
-them asks the others' nodes, and all go by that.
+Regroup decides the membership. Here members form a process group, and those that are behind copy
+the state of one that is ahead. If the ranks of a node share one state, one rank asks other nodes
+and all use its answer.
 """
 
 import math
@@ -18,23 +17,25 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
-from holdfast.training.elastic.transfer import all_applied, synchronize
+from holdfast.training.elastic.transfer import gather_steps, synchronize
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
-from holdfast.training.gang.hearing import Hearing
+from holdfast.training.gang.failure_detector import FailureDetector
 from holdfast.training.gang.liveness import Watch
 from holdfast.training.gang.membership import Epoch
-from holdfast.training.gang.peer_client import of_members
+from holdfast.training.gang.peer_client import select_members
 from holdfast.training.gang.process_group import Group
-from holdfast.training.gang.reachability import Reach
+from holdfast.training.gang.reachability import Reachability
 from holdfast.training.gang.regroup import Regroup
 from holdfast.training.gang.saves import GangSaves
 from holdfast.vocabulary.job_identity import attempt_of
 
 NO_STATE = -1
-LAST_LOOK_S = 5.0
+COMPLETE_WAIT_S = 5.0
+"""Longest time that a member which has finished waits until the others know."""
+_POLL_S = 0.05
 
 
-class Crew:
+class GangMember:
     def __init__(
         self,
         regroup: Regroup,
@@ -57,129 +58,153 @@ class Crew:
         self._window_s = window_s
         self._members_per_node = members_per_node
         self.me = self._control.me
-        self._watch = Watch(self.me, self._peers, group.abort, silent_s=silent_s)
-        self._reach = Reach(self._control, self._peers)
-        self._led = False
+        self._watch = Watch(
+            self.me,
+            self._peers,
+            group.abort,
+            silent_s=silent_s,
+        )
+        self._reachability = Reachability(self._control, self._peers)
+        self._has_led = False
         self.epoch = Epoch(number=0, members=(self.me,))
         self.rank = 0
-        """Of this member in the epoch."""
+        """Rank of this member in the epoch."""
         self.step = NO_STATE
-        """Steps done, by this member's state."""
+        """Number of steps that this member's state has, or NO_STATE."""
 
     @property
     def coordinator(self) -> bool:
-        """Whether this member leads; of a node each rank."""
+        """True if this member leads; true on each rank of its node."""
         return self.rank == 0
 
     def join(self) -> None:
-        """Be a member, with the state that the others hold. Raises Preempted, GangTooSmall."""
-        began = time.monotonic()
-        self._enter(self._decided(self._regroup.first), began=began)
+        """Joins or creates the gang and copies its state. Raises Preempted or GangTooSmall."""
+        start = time.monotonic()
+        epoch = self._agree_on_epoch(self._regroup.join)
+        self._enter(epoch, start=start)
 
     def check_total(self, total: int) -> None:
-        """Of two members with different numbers of steps the one that comes later is refused: the
-        first to end would end the Job. Raises InputError.
+        """Raises InputError if another member has another total of steps: the first to finish would
+        complete the Job.
         """
         self._control.shown["total"] = total
-        self._node.decided(lambda: self._compare_totals(total))
+        self._node.agree(lambda: self._compare_totals(total))
 
     def _compare_totals(self, total: int) -> None:
-        for place, status in self._peers.look([*range(len(self._peers.addresses))]).items():
-            theirs = status.get("total")
-            if theirs not in (0, None, total):
+        indices = range(len(self._peers.addresses))
+        for index, status in self._peers.look(indices).items():
+            other_total = status.get("total")
+            if other_total not in (0, None, total):
                 raise InputError(
                     "members of the gang have different numbers of steps",
-                    got=f"{total} steps here, {theirs} at place {place}",
+                    got=f"{total} steps here, {other_total} at member {index}",
                     allowed="one number for all",
-                    fix="start every place with the same arguments",
+                    fix="start every member with the same arguments",
                 )
 
-    def done(self) -> None:
-        """One more step is applied to the state."""
+    def complete_step(self) -> None:
+        """Records that a step was applied to the state, and saves if a checkpoint is due."""
         self.step += 1
-        self._keep(lambda: self._saves.after_step(self.step))
+        self._save(lambda: self._saves.after_step(self.step))
 
-    def together(self) -> AbstractContextManager[None]:
-        """Collectives of this epoch: a member that does not answer makes them fail."""
+    def watch_collectives(self) -> AbstractContextManager[None]:
+        """Makes the collectives of the block fail if a member does not answer."""
         return self._watch.over(self.epoch)
 
-    def lost(self, error: Exception) -> None:
-        """A collective failed: go on with those who are left. Raises InputError where collectives
-        fail again and again without a loss.
+    def recover(self, error: Exception) -> None:
+        """Continues with the remaining members after a collective failed.
+
+        Raises InputError if collectives fail repeatedly without a loss.
         """
-        logs.warning("gang", f"a sum of step {self.step} failed: {str(error)[:160]}")
-        began = time.monotonic()
-        before = self.epoch
+        logs.warning(
+            "gang",
+            f"the gradient all-reduce of step {self.step} failed: {str(error)[:160]}",
+        )
+        start = time.monotonic()
+        lost_epoch = self.epoch
         silent = self._watch.silent
-        heard = self._watch.hearing
+        detector = self._watch.detector
         self._leave()
-        epoch = self._after(before, silent, heard)
-        # No member was lost, so the same members would fail at the same step again.
-        if self.step != NO_STATE and {*before.members} <= {*epoch.members}:
-            self._lag.repeated(self.step, str(error))
-        self._enter(epoch, began=began)
+        epoch = self._find_next_epoch(lost_epoch, silent, detector)
+        # If no member was lost, the same members would fail at the same step again.
+        is_same_gang = set(lost_epoch.members) <= set(epoch.members)
+        if self.step != NO_STATE and is_same_gang:
+            self._lag.record_repeat(self.step, str(error))
+        self._enter(epoch, start=start)
 
     def resize(self, leaving: frozenset[int]) -> None:
-        """At a step that all have done. The leavers' state is the others' as well, so nothing is
-        lost. Raises Preempted on those who leave.
+        """Continues without the members of `leaving`, and with those that ask to join.
+
+        Called after a step that all members have done, so nothing is lost. Raises Preempted on
+        those that leave.
         """
         if leaving >= {member.index for member in self.epoch.members}:
-            # The state goes to the storage, as much of it as the window allows.
-            self._saves.try_last(self.step, self._seconds_left())
+            # All leave: a checkpoint is saved if it fits the window.
+            self._saves.try_last(self.step, self._remaining_s())
         if self.me.index in leaving:
             logs.info("stop", f"leaving at step {self.step}")
-            self._emit_as_lead("stop", step=self.step, reason=self._shutdown.reason)
+            self._emit_as_lead(
+                "stop",
+                step=self.step,
+                reason=self._shutdown.reason,
+            )
             raise Preempted(self.step)
-        began = time.monotonic()
+        start = time.monotonic()
         self._leave()
-        self._enter(self._after(self.epoch, leaving), began=began)
+        epoch = self._find_next_epoch(self.epoch, leaving)
+        self._enter(epoch, start=start)
 
     def finish(self, total: int, within_s: float) -> None:
-        """The last step is done on all: complete only once its checkpoint is committed, by
-        whichever lead is left.
+        """Ends the training after the last step, once its checkpoint is committed by this member or
+        another lead.
         """
         self.group.close()
         self._control.shown["finished"] = self.epoch.number
-        if self._node.decided(self._others_commit):
+        if self._node.agree(self._await_commit):
             return
         self._saves.lead(total)
-        self._keep(lambda: self._saves.make_durable(total, within_s))
-        self._node.decided(self._complete)
+        self._save(lambda: self._saves.make_durable(total, within_s))
+        self._node.agree(self._complete)
 
-    def _others_commit(self) -> bool:
-        """False: this is the lead that is left."""
+    def _await_commit(self) -> bool:
+        """Waits for the lead's commit. Returns False if this member has become the lead."""
         lower = [member for member in self.epoch.members if member.index < self.me.index]
-        hearing = self._regroup.hearing([member.index for member in lower])
+        detector = self._regroup.make_detector([member.index for member in lower])
         while True:
-            answers = of_members(lower, hearing.survey())
-            # Members that were left out of the gang and ask to join end nothing.
-            phases = []
-            for found in answers.values():
-                if found.get("phase") != "waiting":
-                    phases.append(found.get("phase"))
-            if not phases and not hearing.unanswered:
+            answers = select_members(lower, detector.survey())
+            # Members that were expelled and ask to join commit nothing.
+            phases = list[object]()
+            for status in answers.values():
+                if status.get("phase") != "waiting":
+                    phases.append(status.get("phase"))
+            if not phases and not detector.unanswered:
                 return False
             if phases[:1] == ["complete"]:
                 self._control.enter(self.epoch, "complete")
                 return True
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
 
     def _complete(self) -> None:
-        """A member that has not seen the end would save it again, and find no peer."""
+        """Shows that the training is complete until the others know.
+
+        A member that does not know would save the last step again, and find no peer.
+        """
         self._control.enter(self.epoch, "complete")
-        others = [member for member in self.epoch.members if member != self.me]
-        ends = time.monotonic() + LAST_LOOK_S
-        while time.monotonic() < ends:
-            phases = {found.get("phase") for found in self._peers.answers(others).values()}
+        other_members = [member for member in self.epoch.members if member != self.me]
+        deadline = time.monotonic() + COMPLETE_WAIT_S
+        while time.monotonic() < deadline:
+            statuses = self._peers.look_at_members(other_members).values()
+            phases = {status.get("phase") for status in statuses}
             if phases <= {"complete", "waiting"}:
                 return
             self._control.wait(0.1)
 
-    def last_words(self, reason: str, *, ask: bool = False) -> None:
-        logs.error(
-            "gang",
-            f"leaving at step {max(0, self.step)}: {reason}{self._saves.loss(self.step, ask=ask)}",
-        )
+    def log_departure(self, reason: str, *, poll: bool = False) -> None:
+        """Logs that this member leaves, and the steps that are lost. `poll` is for the main thread
+        only.
+        """
+        loss = self._saves.describe_loss(self.step, poll=poll)
+        logs.error("gang", f"leaving at step {max(0, self.step)}: {reason}{loss}")
 
     def close(self) -> None:
         self._watch.close()
@@ -187,23 +212,25 @@ class Crew:
         self.group.close()
         self._control.close()
 
-    def _keep(self, save: Callable[[], None]) -> None:
-        """Again, where a member without a place in the gang took the right to commit. Raises CutOff
-        where the gang has gone on beyond a torn network; Superseded where another Job has the run:
-        a new start would only take it back.
+    def _save(self, save: Callable[[], None]) -> None:
+        """Calls `save`, again if a process outside the gang took the fence.
+
+        Raises CutOff if the gang has continued on the other side of a network partition, and
+        Superseded if another Job has the run: a restart would only take it back.
         """
         while True:
             try:
                 return save()
             except Superseded as end:
-                if not self._saves.fenced_by_own_gang():
+                if not self._saves.does_gang_own_fence():
                     raise
-                if self._node.decided(lambda: self._regroup.went_on_without(self.epoch)):
+                if self._node.agree(lambda: self._regroup.has_newer_epoch(self.epoch)):
                     raise CutOff(
-                        end.step, "the gang went on beyond a torn network, and commits there"
+                        end.step,
+                        "the gang continued on the other side of a network partition",
                     ) from end
-                # The lead of an epoch before this one, frozen or slow, took the fence late. It
-                # commits nothing any more.
+                # The lead of a former epoch, frozen or slow, took the fence late. It can commit
+                # nothing from now on.
                 logs.warning("save", "taking the right to commit back from a former lead")
                 self._saves.follow()
                 self._saves.lead(self.step)
@@ -212,89 +239,105 @@ class Crew:
         self._control.lose(self.epoch)
         self.group.close()
 
-    def _after(
-        self, epoch: Epoch, without: frozenset[int] = frozenset(), heard: Hearing | None = None
+    def _find_next_epoch(
+        self,
+        epoch: Epoch,
+        without: frozenset[int] = frozenset(),
+        detector: FailureDetector | None = None,
     ) -> Epoch:
+        def find() -> Epoch:
+            return self._regroup.find_next(
+                epoch,
+                without=without,
+                detector=detector,
+            )
+
         try:
-            return self._decided(lambda: self._regroup.after(epoch, without=without, heard=heard))
+            return self._agree_on_epoch(find)
         except Expelled:
-            logs.warning("gang", "the gang went on without this node, which now joins it again")
+            logs.warning("gang", "the gang continued without this node, which now rejoins it")
             self._saves.follow()
             self.step = NO_STATE
-            return self._decided(self._regroup.first)
+            return self._agree_on_epoch(self._regroup.join)
 
-    def _decided(self, decide: Callable[[], Epoch]) -> Epoch:
+    def _agree_on_epoch(self, find: Callable[[], Epoch]) -> Epoch:
         try:
-            return Epoch.from_json(self._node.decided(lambda: decide().to_json()))
-        except CheckpointExit as end:  # who looks for an epoch knows of no steps
+            return Epoch.from_json(self._node.agree(lambda: find().to_json()))
+        except CheckpointExit as end:  # Regroup does not know the steps
             raise type(end)(max(0, self.step), end.reason) from end
 
-    def _enter(self, epoch: Epoch, *, began: float) -> None:
-        """Meet the members of `epoch`, or of the one after if a member is lost meanwhile, and hold
-        what they hold.
+    def _enter(self, epoch: Epoch, *, start: float) -> None:
+        """Connects the members of `epoch`, or of a later one if a member is lost meanwhile, and
+        synchronizes the state.
+
+        `start` is the time at which the search for the epoch started.
         """
         while True:
             self.epoch = epoch
             self.rank = epoch.members.index(self.me)
             try:
-                with self._node.together():
+                with self._node.vote():
                     self.group.open(epoch, self._lag.bound_s)
-                self._hold_what_others_hold()
+                self._synchronize()
                 break
             except (GroupLost, RuntimeError) as error:  # of the group, and of a collective
                 logs.warning(
-                    "gang", f"epoch {epoch.number} was lost while it met: {str(error)[:160]}"
+                    "gang",
+                    f"epoch {epoch.number} was lost while its members connected:"
+                    f" {str(error)[:160]}",
                 )
                 self._leave()
-            self._node.decided(partial(self._reach.lost, epoch, self.step))
-            epoch = self._after(epoch)
-        self._reach.met()
-        self._take_role(time.monotonic() - began)
+            self._node.agree(partial(self._reachability.check, epoch, self.step))
+            epoch = self._find_next_epoch(epoch)
+        self._reachability.reset()
+        self._take_role(time.monotonic() - start)
         if epoch.ending:
-            self._saves.try_last(self.step, self._seconds_left())
-            raise GangTooSmall(
-                self.step, f"{len(epoch.members)} members are left, too few for too long"
-            )
+            self._saves.try_last(self.step, self._remaining_s())
+            size = len(epoch.members)
+            raise GangTooSmall(self.step, f"{size} members remain, too few for too long")
 
     def _take_role(self, stalled_s: float) -> None:
         if not self.coordinator:
             self._saves.follow()
             return
-        size = len(self.epoch.members) * self._node.size
-        # once for each process that ever leads: the account of a run follows its lead
-        if not self._led:
-            self._led = True
+        # Emitted once by each process that ever leads: the ledger of a run follows its lead.
+        if not self._has_led:
+            self._has_led = True
             self._emit_as_lead(
                 "start",
                 rank=0,
-                world_size=size,
+                world_size=len(self.epoch.members) * self._node.size,
                 attempt=attempt_of(os.environ),
             )
         self._saves.lead(self.step)
-        # A node that has lost one of its processes counts: it is there, and paid for.
-        nodes = len({member.index // self._members_per_node for member in self.epoch.members})
-        of = len(self._peers.addresses) // self._members_per_node
+        # A node that has lost one of its processes counts: it is paid for.
+        nodes = {member.index // self._members_per_node for member in self.epoch.members}
+        job_nodes = len(self._peers.addresses) // self._members_per_node
         self._emit_as_lead(
             "resized",
             step=self.step,
-            nodes=nodes,
-            of=of,
+            nodes=len(nodes),
+            of=job_nodes,
             seconds=round(stalled_s, 3),
         )
 
-    def _hold_what_others_hold(self) -> None:
+    def _synchronize(self) -> None:
+        """Copies the state of the member that is furthest ahead to those behind it."""
         failpoint("gang.synchronize")
         if self.coordinator and self.step == NO_STATE:
             self._control.enter(self.epoch, "restoring")
-        # A gang of newcomers has no one to ask: its lead takes up the newest checkpoint, and gives
-        # it to the others.
-        with self.together(), self._node.together():
-            steps = all_applied(self.step, self.group.handle)
+        # In a gang of newcomers only, the lead restores the newest checkpoint.
+        with self.watch_collectives(), self._node.vote():
+            steps = gather_steps(self.step, self.group.handle)
         if max(steps) == NO_STATE:
             self._restore_on_lead()
-        with self.together():
+        with self.watch_collectives():
             self.step = synchronize(
-                self._saves.state, self.step, self.group.device, self.group.handle, self._node
+                self._saves.state,
+                self.step,
+                self.group.device,
+                self.group.handle,
+                self._node,
             )
 
     def _restore_on_lead(self) -> None:
@@ -304,25 +347,27 @@ class Crew:
             self.step = self._saves.restore()
             self._control.enter(self.epoch, "member")
         else:
-            self._node.decided(self._await_restored)
+            self._node.agree(self._await_restored)
 
     def _await_restored(self) -> None:
-        place = self.epoch.lead.index
-        hearing = self._regroup.hearing([place])
+        """Waits until the lead has restored. Raises GroupLost if it was lost."""
+        lead = self.epoch.lead
+        detector = self._regroup.make_detector([lead.index])
         while True:
-            lead = hearing.survey().get(place)
-            replaced = lead is not None and lead.get("incarnation") != self.epoch.lead.incarnation
-            if replaced or hearing.silent:
+            status = detector.survey().get(lead.index, {})
+            was_replaced = bool(status) and status.get("incarnation") != lead.incarnation
+            if was_replaced or detector.silent:
                 raise GroupLost("the lead was lost while it restored")
-            if lead and lead.get("phase") == "member":
+            if status.get("phase") == "member":
                 return
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
 
-    def _seconds_left(self) -> float:
-        left = self._shutdown.seconds_left(self._window_s)
-        # Without a notice the nodes are given back by choice, so there is as much time as a notice
-        # would give.
-        return self._window_s if math.isinf(left) else max(0.1, left)
+    def _remaining_s(self) -> float:
+        """Returns the seconds that remain of the window, or the whole window without a notice."""
+        remaining_s = self._shutdown.seconds_left(self._window_s)
+        if math.isinf(remaining_s):
+            return self._window_s
+        return max(0.1, remaining_s)
 
     def _emit_as_lead(self, event: str, **fields: object) -> None:
         if self.coordinator:

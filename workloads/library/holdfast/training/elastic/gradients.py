@@ -1,20 +1,20 @@
-"""The sum of all shards' gradients over the gang: one collective a step, and every member's flags
-ride on it.
+"""Sums the gradients of all shards over the gang: one all-reduce a step, with every member's flags.
 
 `p.grad` of each parameter is a view of one flat buffer for each dtype, so nothing is copied before
-or after. Flags (who leaves, who asks to come in) are a few more numbers of the same sum: all
-members learn them at the same step without a message of their own.
+or after. Flags (which members leave, whether some ask to join) are a few more numbers in the same
+all-reduce: all members learn them at the same step, without a message of their own.
 
-Exact: each shard's gradient is rounded to whole multiples of a power of two and added up as int64.
-Such a sum does not depend on who adds what, so the weights do not depend on the number of nodes
-either. Its price is 8 bytes for each parameter and twice the bytes on the wire. The power follows
-the largest gradient seen, the same on every member.
+The exact sum rounds each shard's gradient to whole multiples of a power of two and adds them up as
+int64. Such a sum does not depend on which member adds what, so the weights do not depend on the
+number of nodes. It costs 8 bytes for each parameter and twice the bytes on the wire. The power
+follows the largest gradient so far, which is the same on every member.
 
-Of a sharded model each rank of a node adds up its own shard, with the ranks of its number on other
-nodes.
+For a sharded model each rank of a node sums its own shard with the same local rank of other nodes.
 """
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ from holdfast.checkpoint.state.tensors import as_dtensor, local_of
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.node import ALONE, Node
 
-# |gradient| * 2^-exponent < 1 is kept with this many bits; the sum of up to 2^16 shards then fits
+# |gradient| * 2^-exponent < 1 is rounded to this many bits; the sum of up to 2^16 shards then fits
 # 63.
 BITS = 46
 STEP_UP = 8
@@ -32,78 +32,104 @@ HEADROOM = 12
 STEP_DOWN = 4
 
 
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
+class _Slot:
+    """A parameter and its part of the flat buffer."""
+
+    parameter: nn.Parameter
+    view: Tensor
+    grad: Tensor
+    """The view as a gradient of the parameter: a DTensor over it if the parameter is one."""
+
+
 class GradientSum:
+    """Sums gradients in the parameters' own dtypes."""
+
     def __init__(self, parameters: Iterable[nn.Parameter], *, flags: int) -> None:
-        self._groups = _by_kind([p for p in parameters if p.requires_grad])
-        self._flags = flags
-        self.device = self._groups[0][0].device
-        self._flats = [
-            torch.zeros(
-                sum(local_of(p).numel() for p in group) + flags,
-                dtype=group[0].dtype,
-                device=group[0].device,
-            )
-            for group in self._groups
-        ]
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        groups = _group_by_dtype(trained)
+        self.device = groups[0][0].device
+        self._flag_count = flags
+        self._flats: list[Tensor] = []
+        """One flat buffer for each dtype and device, with the flags at its end."""
+        self._slots: list[_Slot] = []
+        for group in groups:
+            flat = _allocate_flat(group, flags)
+            self._flats.append(flat)
+            self._slots += _make_slots(group, flat)
         self._flags_sum = self._flats[0][-flags:]
-        self._views = [
-            _views(flat, group) for flat, group in zip(self._flats, self._groups, strict=True)
-        ]
-        self._grads = [
-            [_like(parameter, view) for parameter, view in zip(group, views, strict=True)]
-            for group, views in zip(self._groups, self._views, strict=True)
-        ]
 
     def begin(self) -> None:
-        """Before the first shard of a step."""
-        for flat, group, grads in zip(self._flats, self._groups, self._grads, strict=True):
+        """Clears the sum before the first shard of a step."""
+        for flat in self._flats:
             flat.zero_()
-            for parameter, grad in zip(group, grads, strict=True):
-                parameter.grad = grad
+        for slot in self._slots:
+            slot.parameter.grad = slot.grad
 
     def add_shard(self) -> None:
-        """After each shard's backward."""
+        """Adds a shard's gradients to the sum. Call after each shard's backward."""
 
     def reduce(
-        self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE
+        self,
+        flags: list[int],
+        group: dist.ProcessGroup | None = None,
+        node: Node = ALONE,
     ) -> list[int] | None:
-        """The sum over the gang in every `p.grad`; the flags of all members added up. None: do the
-        step again.
+        """Sums over the gang into every `p.grad`, and returns the sum of all members' flags.
 
-        Raises GroupLost or RuntimeError, on all ranks of a node.
+        Returns None if the step has to be repeated. Raises GroupLost or RuntimeError, on all ranks
+        of a node.
         """
         self._collect()
-        _write(flags, self._flags_sum)
-        with node.together(self._flags) as agreed:
-            _add_up(self._flats, group)
-            agreed += [round(flag) for flag in self._flags_sum.tolist()]
-        return agreed
+        _write_flags(flags, self._flags_sum)
+        with node.vote(self._flag_count) as numbers:
+            _all_reduce(self._flats, group)
+            for flag in self._flags_sum.tolist():
+                numbers.append(round(flag))
+        return numbers
 
     def _collect(self) -> None:
-        # A loop that calls optimizer.zero_grad() itself has taken the views away.
-        for group, views, grads in zip(self._groups, self._views, self._grads, strict=True):
-            for parameter, view, grad in zip(group, views, grads, strict=True):
-                found = parameter.grad
-                if found is grad:  # autograd has added to it in place
-                    continue
-                if found is not None and (local := local_of(found)).data_ptr() != view.data_ptr():
-                    view.copy_(local)
-                parameter.grad = grad
+        # A loop that calls optimizer.zero_grad() itself has removed the views.
+        for slot in self._slots:
+            grad = slot.parameter.grad
+            if grad is slot.grad:  # autograd has added to it in place
+                continue
+            if grad is not None:
+                local = local_of(grad)
+                if local.data_ptr() != slot.view.data_ptr():
+                    slot.view.copy_(local)
+            slot.parameter.grad = slot.grad
+
+
+# Counters at the end of an exact sum: shards that are not finite, that do not fit, that are large.
+_COUNTERS = 3
 
 
 class ExactGradientSum(GradientSum):
-    """`exponent` is state: it must come with a checkpoint and to a newcomer."""
+    """Sums gradients as int64, so that the result does not depend on the order.
+
+    `exponent` is state: a checkpoint and a newcomer need it.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, flags: int) -> None:
         super().__init__(parameters, flags=flags)
         self.exponent = 0
-        self._raised = 0
-        """Gradients of 2^exponent and more do not fit: the step is done again with a larger one."""
-        self._sums = [
-            torch.zeros(flat.numel() + 3, dtype=torch.int64, device=flat.device)
-            for flat in self._flats
-        ]
-        self._flags_sum = self._sums[0][-flags - 3 : -3]
+        """Gradients of 2^exponent and more do not fit: the step is repeated with a larger one."""
+        self._raise = 0
+        """Amount by which the tries of this step have raised the exponent."""
+        self._sums: list[Tensor] = []
+        for flat in self._flats:
+            total = torch.zeros(
+                flat.numel() + _COUNTERS,
+                dtype=torch.int64,
+                device=flat.device,
+            )
+            self._sums.append(total)
+        self._flags_sum = self._sums[0][-flags - _COUNTERS : -_COUNTERS]
 
     def begin(self) -> None:
         super().begin()
@@ -113,86 +139,120 @@ class ExactGradientSum(GradientSum):
     def add_shard(self) -> None:
         self._collect()
         for flat, total in zip(self._flats, self._sums, strict=True):
-            values = flat[: -self._flags].double()
-            largest = values.abs().max() if len(values) else values.new_zeros(())
-            finite = bool(torch.isfinite(largest))
-            fits = finite and float(largest) < 2.0**self.exponent
-            total[-3] += not finite
-            total[-2] += finite and not fits
-            total[-1] += finite and float(largest) >= 2.0 ** (self.exponent - HEADROOM)
+            values = flat[: -self._flag_count].double()
+            largest = 0.0
+            if len(values):
+                largest = float(values.abs().max())
+            is_finite = math.isfinite(largest)
+            fits = is_finite and largest < 2.0**self.exponent
+            is_large = is_finite and largest >= 2.0 ** (self.exponent - HEADROOM)
+            total[-3] += not is_finite
+            total[-2] += is_finite and not fits
+            total[-1] += is_large
             if fits:
-                total[: len(values)] += values.mul_(2.0 ** (BITS - self.exponent)).round_().long()
+                values.mul_(2.0 ** (BITS - self.exponent))
+                total[: len(values)] += values.round_().long()
             flat.zero_()
 
     def reduce(
-        self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE
+        self,
+        flags: list[int],
+        group: dist.ProcessGroup | None = None,
+        node: Node = ALONE,
     ) -> list[int] | None:
-        _write(flags, self._flags_sum)
+        _write_flags(flags, self._flags_sum)
+        count = self._flag_count + _COUNTERS * len(self._sums)
         try:
-            with node.together(self._flags + 3 * len(self._sums)) as agreed:
-                _add_up(self._sums, group)
-                agreed += self._flags_sum.tolist()
+            with node.vote(count) as numbers:
+                _all_reduce(self._sums, group)
+                numbers += self._flags_sum.tolist()
                 for total in self._sums:
-                    agreed += total[-3:].tolist()
+                    numbers += total[-_COUNTERS:].tolist()
         except (GroupLost, RuntimeError):
-            # Of this step's tries the others may have had one less, and would go on with the
+            # Other members may have had one try of this step less, and would continue with the
             # exponent before it.
-            self.exponent = self.exponent - self._raised
-            self._raised = 0
+            self.exponent -= self._raise
+            self._raise = 0
             raise
-        # The counts were summed with the gradients, so that every member decides the same, and
-        # every rank of a node.
-        flags = agreed[: self._flags]
-        ends = agreed[self._flags :]
-        not_finite = any(ends[0::3])
-        too_large = any(ends[1::3])
-        near = any(ends[2::3])
-        if too_large:
-            self.exponent = self.exponent + STEP_UP
-            self._raised = self._raised + STEP_UP
+        # The counters were summed with the gradients, so every member and every rank of a node
+        # decides the same.
+        flags = numbers[: self._flag_count]
+        counters = numbers[self._flag_count :]
+        has_infinite = any(counters[0::_COUNTERS])
+        has_overflow = any(counters[1::_COUNTERS])
+        has_large = any(counters[2::_COUNTERS])
+        if has_overflow:
+            self.exponent += STEP_UP
+            self._raise += STEP_UP
             return None
-        self._raised = 0
-        for flat, total in zip(self._flats, self._sums, strict=True):
-            count = len(flat) - self._flags
-            flat[:count] = total[:count].double().mul_(2.0 ** (self.exponent - BITS))
-        if not_finite:
-            for flat in self._flats:
-                flat.fill_(torch.nan)  # as a plain sum would have it, and the same on every member
-        if not near:
+        self._raise = 0
+        self._write_gradients(has_infinite=has_infinite)
+        if not has_large:
             self.exponent -= STEP_DOWN
         return flags
 
+    def _write_gradients(self, *, has_infinite: bool) -> None:
+        for flat, total in zip(self._flats, self._sums, strict=True):
+            if has_infinite:
+                # The result of a plain sum, and the same on every member.
+                flat.fill_(torch.nan)
+                continue
+            count = len(flat) - self._flag_count
+            values = total[:count].double()
+            flat[:count] = values.mul_(2.0 ** (self.exponent - BITS))
 
-def _write(flags: list[int], sum_of_flags: Tensor) -> None:
-    if any(flags):  # the step began with zeros
-        sum_of_flags.copy_(torch.tensor(flags, dtype=sum_of_flags.dtype))
+
+def _write_flags(flags: list[int], flags_sum: Tensor) -> None:
+    if any(flags):  # a step starts with zeros
+        flags_sum.copy_(torch.tensor(flags, dtype=flags_sum.dtype))
 
 
-def _add_up(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
-    if group is not None:  # a gang of one has none
-        for tensor in tensors:
-            dist.all_reduce(tensor, group=group)
+def _all_reduce(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
+    if group is None:  # a gang of one member
+        return
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group)
 
 
-def _by_kind(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+def _group_by_dtype(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Groups parameters by dtype and device."""
     groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
     for parameter in parameters:
-        groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        key = (parameter.dtype, parameter.device)
+        groups.setdefault(key, []).append(parameter)
     return list(groups.values())
 
 
-def _views(flat: Tensor, group: list[nn.Parameter]) -> list[Tensor]:
-    views: list[Tensor] = []
-    at = 0
+def _allocate_flat(group: list[nn.Parameter], flags: int) -> Tensor:
+    length = flags
+    for parameter in group:
+        length += local_of(parameter).numel()
+    return torch.zeros(
+        length,
+        dtype=group[0].dtype,
+        device=group[0].device,
+    )
+
+
+def _make_slots(group: list[nn.Parameter], flat: Tensor) -> list[_Slot]:
+    slots: list[_Slot] = []
+    start = 0
     for parameter in group:
         local = local_of(parameter)
-        views.append(flat[at : at + local.numel()].view(local.shape))
-        at += local.numel()
-    return views
+        end = start + local.numel()
+        view = flat[start:end].view(local.shape)
+        slot = _Slot(
+            parameter=parameter,
+            view=view,
+            grad=_make_grad(parameter, view),
+        )
+        slots.append(slot)
+        start = end
+    return slots
 
 
-def _like(parameter: nn.Parameter, view: Tensor) -> Tensor:
-    """The view as a gradient of it: FSDP2 adds to the memory of a DTensor."""
+def _make_grad(parameter: nn.Parameter, view: Tensor) -> Tensor:
+    """Returns the view as a gradient of the parameter: FSDP2 adds to the memory of a DTensor."""
     sharded = as_dtensor(parameter.data)
     if sharded is None:
         return view

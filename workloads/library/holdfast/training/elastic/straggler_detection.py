@@ -1,5 +1,6 @@
-"""Who holds an elastic gang up: each member's time for a shard rides on the gradients' sum, as its
-flags do.
+"""Finds the member that slows an elastic gang down.
+
+Each member's time for a shard is part of the gradients' all-reduce, like its flags.
 """
 
 from collections.abc import Sequence
@@ -7,63 +8,83 @@ from typing import Any
 
 import torch
 
-from holdfast.training.trainer.metrics import Stopwatch, slowest_of
+from holdfast.training.trainer.metrics import Stopwatch, describe_slowest
 
-# To write into the sum takes 0.2 ms of a step, whose own calls find the processor's caches cold.
-EVERY = 5
+# Writing into the all-reduce takes 0.2 ms of a step, because the processor's caches are cold then.
+STEPS_PER_EXCHANGE = 5
 _UNIT_S = 1e-4
-_MOST = 65_000
-"""Units; a sum in half precision holds no more."""
+_MAX_UNITS = 65_000
+"""Largest number that a sum in half precision can hold."""
 
 
-class Pace(Stopwatch):
+class ShardTimer(Stopwatch):
+    """Measures this member's time per shard and collects that of all members."""
+
     def __init__(self, device: torch.device, *, shards: int) -> None:
-        """`shards`: of one step, over the whole gang."""
+        """`shards` is the number of shards of one step over the whole gang."""
         super().__init__(device)
         self._shards = shards
-        self._mine = 0
-        """Shards of this member that were measured since the last exchange."""
+        self._measured_shards = 0
+        """Number of shards that this member measured since the last exchange."""
         self._epoch = 0
         self._totals: dict[int, float] = {}
-        """Place -> seconds for one shard of each step since the last report, added up."""
+        """Seconds per shard by member, summed over the steps since the last report."""
         self._slowest: dict[str, Any] = {}
 
-    def ended(self, mine: int, *, step: int, epoch: int) -> int:
-        """This member has computed this number of shards. Units for one of those since the last
-        exchange, at every fifth step, else 0. Without these: a GPU may still be busy with them, and
-        the sum must not wait for it twice.
+    def end_step(
+        self,
+        shards: int,
+        *,
+        step: int,
+        epoch: int,
+    ) -> int:
+        """Records that this member computed `shards` shards of a step.
+
+        At every fifth step returns the time per shard since the last exchange, in units of 0.1 ms,
+        else 0. The time of this step is not included: a GPU may still be busy with it, and the
+        all-reduce must not wait for it twice.
         """
         if epoch != self._epoch:
-            # Not this step: who comes begins with a slow one, and shares change.
+            # This step is skipped: a new member starts with a slow one, and shares change.
             self._epoch = epoch
-            self._mine = 0
+            self._measured_shards = 0
             self._totals = {}
             self._slowest = {}
             self.taken_s()
             return 0
         units = 0
-        if step % EVERY == EVERY - 1 and self._mine:
-            units = min(round(self.taken_s() / self._mine / _UNIT_S), _MOST)
-            self._mine = 0
+        is_exchange = step % STEPS_PER_EXCHANGE == STEPS_PER_EXCHANGE - 1
+        if is_exchange and self._measured_shards:
+            shard_s = self.taken_s() / self._measured_shards
+            units = min(round(shard_s / _UNIT_S), _MAX_UNITS)
+            self._measured_shards = 0
         self.stop()
-        self._mine += mine
+        self._measured_shards += shards
         return units
 
-    def took(self, units: Sequence[int], members: tuple[int, ...]) -> None:
-        """`units`: of every place, as they were added up. `members`: places that took part."""
+    def record(self, units: Sequence[int], members: tuple[int, ...]) -> None:
+        """Records an exchange. `units` has the units of every member of the Job, by index;
+        `members` are the indices of those that took part.
+        """
         # A member that has measured no step yet would look infinitely fast.
-        if all(units[member] for member in members):
-            self._totals = {
-                m: self._totals.get(m, 0.0) + EVERY * units[m] * _UNIT_S for m in members
-            }
+        if not all(units[member] for member in members):
+            return
+        totals = dict[int, float]()
+        for member in members:
+            seconds = STEPS_PER_EXCHANGE * units[member] * _UNIT_S
+            totals[member] = self._totals.get(member, 0.0) + seconds
+        self._totals = totals
 
-    def slowest(self) -> dict[str, Any]:
-        """Of the exchanges since the last call, else of the newest one, as fields of a `window`
-        event: which place took longest for its share, and how many times as long as the others.
+    def describe_slowest(self) -> dict[str, Any]:
+        """Returns fields of a `window` event that name the slowest member and its ratio to the
+        others.
+
+        They cover the exchanges since the last call, or repeat the last result if there was none.
         """
         totals = self._totals
         self._totals = {}
         if len(totals) > 1:
-            share = self._shards / len(totals)
-            self._slowest = slowest_of({member: share * total for member, total in totals.items()})
+            shards_per_member = self._shards / len(totals)
+            seconds = {member: shards_per_member * total for member, total in totals.items()}
+            self._slowest = describe_slowest(seconds)
         return self._slowest

@@ -1,5 +1,6 @@
-"""The reference model on an elastic gang: `holdfast train elastic`. The loop is what a user's own
-looks like.
+"""Trains the reference model on an elastic gang: `holdfast train elastic`.
+
+The loop looks like that of a user's own trainer.
 """
 
 from dataclasses import dataclass
@@ -13,15 +14,15 @@ from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.gang.member_addresses import Places
 from holdfast.training.trainer.config import Training
 from holdfast.training.trainer.data import Corpus, Samples
-from holdfast.training.trainer.loop import chosen_device
+from holdfast.training.trainer.loop import choose_device
 from holdfast.training.trainer.metrics import Meter, digest
 from holdfast.training.trainer.model import ByteGPT, next_byte_loss
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 LIMITS = ("window_s", "gather_s", "hold_s", "silent_s", "lag_s")
-OF_THE_GANG = ("run", "places", "shards", "exact", "every", "seed", *LIMITS)
-"""What goes on to ElasticGang, whose docstring says what each means."""
+GANG_SETTINGS = ("run", "places", "shards", "exact", "every", "seed", *LIMITS)
+"""Settings that ElasticGang receives; its docstring explains each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class ElasticConfig(Training):
     run: str = "elastic"
     shards: int = 0
     shard_samples: int = 2
-    """Samples of one logical shard."""
+    """Number of samples of one logical shard."""
     exact: bool = False
     every: int = 50
     gather_s: float = 20.0
@@ -41,34 +42,47 @@ class ElasticConfig(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_range("every", low=1)
-        self.check_range(*LIMITS, low=0, high=86_400)
+        self.check_range(
+            *LIMITS,
+            low=0,
+            high=86_400,
+        )
 
 
 def train_elastic(config: ElasticConfig) -> int:
-    """The process's exit code."""
+    """Trains to the last step and returns the process's exit code."""
     defer_compiler()
-    device = chosen_device(
-        config.device, local_rank=config.places.index % config.places.ranks_per_node
-    )
+    local_rank = config.places.index % config.places.ranks_per_node
+    device = choose_device(config.device, local_rank=local_rank)
     corpus = Corpus.read(config.data)
     samples = Samples(
         text=corpus.text,
         context=config.model.context,
         seed=config.seed,
     )
-    # For the parameters that a first lead begins with; the draws of each step are seeded by
-    # gang.shards().
+    # Seeds the initial parameters of the first lead; gang.shards() seeds the draws of each step.
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
-    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    events = EventLog.open(
+        config.events,
+        job=config.run,
+        kind=KIND_TRAINING,
+    )
     meter = Meter(events, every=config.report_every)
+    settings = {name: getattr(config, name) for name in GANG_SETTINGS}
     gang = ElasticGang(
         config.checkpoints,
-        {"model": model, "optimizer": optimizer},
-        facts={"data": corpus.fingerprint, "samples of a shard": config.shard_samples},
+        {
+            "model": model,
+            "optimizer": optimizer,
+        },
+        facts={
+            "data": corpus.fingerprint,
+            "samples of a shard": config.shard_samples,
+        },
         events=events,
-        **{name: getattr(config, name) for name in OF_THE_GANG},
+        **settings,
     )
     try:
         with gang:
@@ -77,23 +91,26 @@ def train_elastic(config: ElasticConfig) -> int:
             for step in gang.steps(config.steps):
                 loss = torch.zeros(())
                 for shard in gang.shards():
-                    # By the logical shard, not by the rank: a step has the same samples whatever
-                    # the number of nodes.
+                    # Indexed by the logical shard, not by the rank: a step has the same samples
+                    # for any number of nodes.
                     first = (step * gang.shard_count + shard) * config.shard_samples
                     inputs, following = samples.batch(first, config.shard_samples)
                     loss = next_byte_loss(model(inputs.to(device)), following.to(device))
                     gang.backward(loss)
-                # False: a peer was lost. No node may apply this step, and the loop gets its number
-                # again.
+                # False: a peer was lost. No node may apply this step, and the loop repeats it.
                 if gang.reduce():
                     optimizer.step()
                     meter.follow(lead=gang.coordinator)
-                    # Of this node's last shard: a mean over the gang would be one more collective
-                    # in every step.
+                    # The loss of this node's last shard: a mean over the gang would be one more
+                    # collective in every step.
                     meter.step(step + 1, loss.detach())
             meter.flush()
     except CheckpointExit as end:
-        events.emit("exit", code=end.CODE, step=end.step)
+        events.emit(
+            "exit",
+            code=end.CODE,
+            step=end.step,
+        )
         return end.CODE
     events.emit(
         "exit",

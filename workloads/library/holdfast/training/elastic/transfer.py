@@ -1,11 +1,13 @@
-"""The state from a member that has it to those that have none, or an older one. By collectives of
-the new epoch.
+"""Copies the state of a member to those that have none or an older one, by collectives of a new
+epoch.
 
-Of a state that a node shares each rank gets its own shard, from the rank of its number on the other
-node.
+If the ranks of a node share one state, each gets its own shard from the same local rank of the
+other node.
 """
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,83 +23,108 @@ from holdfast.training.gang.node import Node
 from holdfast.training.gang.process_group import broadcast_json
 
 CHUNK_BYTES = 64 << 20
-MOST_TIMES = 32
-LEAST_ROOM_BYTES = 1 << 30
-"""Of a newcomer's state: an optimizer that has taken a step holds several tensors for each
-parameter.
-"""
+# Limits of a state that a newcomer accepts: an optimizer that has done a step holds several tensors
+# for each parameter.
+MAX_GROWTH = 32
+MIN_LIMIT_BYTES = 1 << 30
 
 
-def all_applied(applied: int, group: dist.ProcessGroup | None) -> list[int]:
-    """The numbers of steps that the members have done. A collective."""
+def gather_steps(step: int, group: dist.ProcessGroup | None) -> list[int]:
+    """Returns the numbers of steps of all members' states. A collective."""
     if group is None:
-        return [applied]
+        return [step]
     # On the CPU, and so through gloo on any machine: a count is not worth a kernel, and no GPU is
     # waited for.
-    mine = torch.tensor([applied], dtype=torch.int64)
-    found = [torch.empty_like(mine) for _ in range(group.size())]
-    dist.all_gather(found, mine, group=group)
-    return [int(steps) for steps in found]
+    tensor = torch.tensor([step], dtype=torch.int64)
+    gathered = [torch.empty_like(tensor) for _ in range(group.size())]
+    dist.all_gather(gathered, tensor, group=group)
+    return [int(steps) for steps in gathered]
+
+
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
+class Description:
+    """A tensor as the sender describes it. Its JSON is a list of the fields in this order."""
+
+    key: str
+    dtype: torch.dtype
+    shape: list[int]
+    """Shape of the part that one rank holds."""
+    layout: list[Any]
+    """Arguments of Node.make_dtensor after the local part; empty if the tensor is not sharded."""
 
 
 def synchronize(
     state: dict[str, Any],
-    applied: int,
+    step: int,
     device: torch.device,
     group: dist.ProcessGroup | None,
     node: Node,
 ) -> int:
-    """Steps that every member's state has now. A collective; the lowest rank of those furthest
-    ahead gives its state.
+    """Makes every member's state that of the most steps, and returns that number. A collective.
 
-    -1 for `applied`: this member has no state. It is copied only if a member is behind.
+    The lowest rank of those furthest ahead sends its state, if a member is behind. `step` is -1 if
+    this member has no state.
     """
-    got: tuple[Skeleton, dict[str, Tensor]] | None = None
-    # Taken only once all ranks of the node have theirs: else their shards would be of different
-    # steps.
-    with node.together():
-        steps = all_applied(applied, group)
+    copy: tuple[Skeleton, dict[str, Tensor]] | None = None
+    # Loaded only once all ranks of the node have received theirs: else their shards would be of
+    # different steps.
+    with node.vote():
+        steps = gather_steps(step, group)
         if min(steps) < max(steps):
             assert group
-            # All members have the same list, and so choose the same one without asking.
+            # All members have the same list, and so choose the same source.
             source = steps.index(max(steps))
+            captured = capture(state)
             if group.rank() == source:
-                _give(capture(state), source, device, group)
+                _send(captured, source, device, group)
             else:
-                own = sum(local_of(t).nbytes for t in capture(state).tensors.values())
-                got = _got(
-                    source, device, group, node, most_bytes=max(LEAST_ROOM_BYTES, MOST_TIMES * own)
-                )
-    if got:
-        take(state, *got)
+                limit = _compute_limit(captured)
+                copy = _receive(source, device, group, node, most_bytes=limit)
+    if copy:
+        skeleton, tensors = copy
+        load_state(state, skeleton, tensors)
     return max(steps)
 
 
-def _give(
+def _compute_limit(captured: Captured) -> int:
+    """Returns the largest state that a member accepts, in bytes."""
+    local_bytes = 0
+    for tensor in captured.tensors.values():
+        local_bytes += local_of(tensor).nbytes
+    return max(MIN_LIMIT_BYTES, MAX_GROWTH * local_bytes)
+
+
+def _send(
     captured: Captured,
     source: int,
     device: torch.device,
     group: dist.ProcessGroup,
 ) -> None:
+    # Without the random state: draws are seeded by (seed, step, shard), on every member.
     skeleton = {name: value for name, value in captured.skeleton.items() if name != RNG_KEY}
-    # Not the random state: draws are seeded by (seed, step, shard), on every member.
-    tensors = {key: t for key, t in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
-    locals_ = [local_of(t) for t in tensors.values()]
-    described = [
-        [
-            key,
-            str(t.dtype).removeprefix("torch."),
-            list(local.shape),
-            _layout(t),
-        ]
-        for (key, t), local in zip(tensors.items(), locals_, strict=True)
-    ]
-    broadcast_json([skeleton, described], source, device, group)
-    # As bytes: tensors of all types share a chunk, and every bit arrives, those of a NaN too.
-    _broadcast([local.reshape(-1).view(torch.uint8).to(device) for local in locals_], source, group)
+    descriptions = list[list[Any]]()
+    flats = list[Tensor]()
+    for key, tensor in captured.tensors.items():
+        if key.startswith(f"{RNG_KEY}/"):
+            continue
+        local = local_of(tensor)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        descriptions.append([key, dtype, list(local.shape), _describe_layout(tensor)])
+        flats.append(_view_bytes(local).to(device))
+    broadcast_json([skeleton, descriptions], source, device, group)
+    _broadcast(flats, source, group)
 
 
-def _got(
+def _view_bytes(tensor: Tensor) -> Tensor:
+    """Views a tensor as bytes: all dtypes share a chunk, and every bit arrives, also of a NaN."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _receive(
     source: int,
     device: torch.device,
     group: dist.ProcessGroup,
@@ -105,55 +132,82 @@ def _got(
     *,
     most_bytes: int,
 ) -> tuple[Skeleton, dict[str, Tensor]]:
-    described = broadcast_json(None, source, device, group)
+    message = broadcast_json(None, source, device, group)
     try:
-        skeleton, tensors = described
-        described = room_for(tensors, device, most_bytes=most_bytes)
+        skeleton, entries = message
+        descriptions = read_descriptions(entries, most_bytes=most_bytes)
     except (ValueError, TypeError, AttributeError) as error:
         raise CheckpointExit(
-            0, f"the state of another member is none that this one can take: {error}"[:300]
+            0, f"this member cannot load the state of another member: {error}"[:300]
         ) from error
-    _broadcast([local.reshape(-1).view(torch.uint8) for _, local, _ in described], source, group)
-    return skeleton, {
-        key: node.sharded(local, *layout) if layout else local for key, local, layout in described
-    }
+    tensors = dict[str, Tensor]()
+    for description in descriptions:
+        part = torch.empty(
+            description.shape,
+            dtype=description.dtype,
+            device=device,
+        )
+        tensors[description.key] = part
+    _broadcast([_view_bytes(part) for part in tensors.values()], source, group)
+    for description in descriptions:
+        if description.layout:
+            part = tensors[description.key]
+            tensors[description.key] = node.make_dtensor(part, *description.layout)
+    return skeleton, tensors
 
 
-def room_for(
-    described: Any, device: torch.device, *, most_bytes: int
-) -> list[tuple[str, Tensor, list[Any]]]:
-    """For tensors that another member describes by key, dtype, shape and layout. Raises ValueError,
-    TypeError or AttributeError for a description that no member gives, before any memory is taken.
+def read_descriptions(entries: Any, *, most_bytes: int) -> list[Description]:
+    """Reads the descriptions of another member's tensors.
+
+    Raises ValueError, TypeError or AttributeError for one that no member would send, before any
+    memory is allocated.
     """
-    kinds: list[tuple[str, torch.dtype, list[int], list[Any]]] = []
+    descriptions: list[Description] = []
     total = 0
-    for key, name, shape, layout in described:
+    for key, name, shape, layout in entries:
         dtype = dtype_of(name)
         if dtype is None or name in NO_KERNEL:
             raise ValueError(f"{key!r} is of dtype {name!r}")
-        sizes = [shape, *(layout[:2] if layout else [])]
-        if not all(isinstance(size, int) and size >= 0 for axes in sizes for size in axes) or len(
-            layout
-        ) not in (0, 3):
+        if not _is_shape(shape) or not _is_layout(layout):
             raise ValueError(f"{key!r} has shape {shape!r} and layout {layout!r}")
         total += math.prod(shape) * dtype.itemsize
-        kinds.append((key, dtype, shape, layout))
+        description = Description(
+            key=key,
+            dtype=dtype,
+            shape=shape,
+            layout=layout,
+        )
+        descriptions.append(description)
     if total > most_bytes:
         raise ValueError(f"it has {total} bytes, and at most {most_bytes} are expected")
-    return [
-        (key, torch.empty(shape, dtype=dtype, device=device), layout)
-        for key, dtype, shape, layout in kinds
-    ]
+    return descriptions
 
 
-def take(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) -> None:
-    """What another member has given, into `state`. Raises InputError where that is another state."""
-    here = state.keys()
-    there = skeleton.keys() - {RNG_KEY}
-    if here != there:
-        raise _another_state(
-            f"only here: {sorted(here - there)}; only there: {sorted(there - here)}"
-        )
+def _is_shape(sizes: Any) -> bool:
+    return all(isinstance(size, int) and size >= 0 for size in sizes)
+
+
+def _is_layout(layout: Any) -> bool:
+    if len(layout) == 0:
+        return True
+    if len(layout) != 3:
+        return False
+    shape, stride, _ = layout
+    return _is_shape(shape) and _is_shape(stride)
+
+
+def load_state(
+    state: dict[str, Any],
+    skeleton: Skeleton,
+    tensors: dict[str, Tensor],
+) -> None:
+    """Loads a received state into `state`. Raises InputError if the two do not match."""
+    local_names = state.keys()
+    remote_names = skeleton.keys() - {RNG_KEY}
+    if local_names != remote_names:
+        only_local = sorted(local_names - remote_names)
+        only_remote = sorted(remote_names - local_names)
+        raise _make_mismatch_error(f"only here: {only_local}; only there: {only_remote}")
     with torch.no_grad():
         for name, value in targets(state):
             saved = decode(skeleton[name], tensors.__getitem__)
@@ -162,39 +216,62 @@ def take(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) 
                     value.copy_(saved)
                 else:
                     load_entry(name, value, saved)
-            # PyTorch's word for another shape: it must not pass for a lost group, which would meet
-            # for ever.
+            # PyTorch raises it for another shape. It must not pass for a lost group, which would be
+            # formed again forever.
             except RuntimeError as error:
-                raise _another_state(f"{name}: {error}"[:300]) from error
+                raise _make_mismatch_error(f"{name}: {error}"[:300]) from error
 
 
-def _another_state(got: str) -> InputError:
+def _make_mismatch_error(got: str) -> InputError:
     return InputError(
         "state of this member is not that of the gang",
         got=got,
         allowed="the same entries, of the same shapes, on every member",
-        fix="start every place with the same program and the same arguments",
+        fix="start every member with the same program and the same arguments",
     )
 
 
-def _layout(tensor: Tensor) -> list[Any]:
-    """What Node.sharded asks for; empty: not sharded."""
+def _describe_layout(tensor: Tensor) -> list[Any]:
+    """Returns the arguments of Node.make_dtensor, or an empty list if it is not sharded."""
     sharded = as_dtensor(tensor)
     if sharded is None:
         return []
     (placement,) = sharded.placements
-    return [list(sharded.shape), list(sharded.stride()), getattr(placement, "dim", -1)]
+    dim = getattr(placement, "dim", -1)
+    return [list(sharded.shape), list(sharded.stride()), dim]
 
 
-def _broadcast(flats: list[Tensor], source: int, group: dist.ProcessGroup) -> None:
-    """In chunks: a collective for each of a thousand small tensors would be a thousand round trips."""
+def _broadcast(
+    flats: list[Tensor],
+    source: int,
+    group: dist.ProcessGroup,
+) -> None:
+    """Broadcasts tensors of bytes in chunks: one collective for each of a thousand small tensors
+    would be a thousand round trips.
+    """
+    for chunk in _split_into_chunks(flats):
+        joined = torch.cat(chunk)
+        dist.broadcast(
+            joined,
+            group=group,
+            group_src=source,
+        )
+        lengths = [len(flat) for flat in chunk]
+        for part, flat in zip(joined.split(lengths), chunk, strict=True):
+            flat.copy_(part)
+
+
+def _split_into_chunks(flats: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Yields runs of non-empty tensors of at most CHUNK_BYTES, or a single larger one."""
     chunk: list[Tensor] = []
-    for flat in [*flats, None]:
-        if chunk and (flat is None or sum(map(len, chunk)) + len(flat) > CHUNK_BYTES):
-            joined = torch.cat(chunk)
-            dist.broadcast(joined, group=group, group_src=source)
-            for part, into in zip(joined.split([len(c) for c in chunk]), chunk, strict=True):
-                into.copy_(part)
+    chunk_bytes = 0
+    for flat in flats:
+        if chunk and chunk_bytes + len(flat) > CHUNK_BYTES:
+            yield chunk
             chunk = []
-        if flat is not None and len(flat):
+            chunk_bytes = 0
+        if len(flat):
             chunk.append(flat)
+            chunk_bytes += len(flat)
+    if chunk:
+        yield chunk

@@ -1,1 +1,1 @@
-"""The checkpoint library in trainers that are not ours: small enough to copy."""
+"""Examples of the checkpoint library in trainers of other frameworks, small enough to copy."""

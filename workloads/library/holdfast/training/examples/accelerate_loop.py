@@ -1,9 +1,9 @@
 # pyright: basic, reportMissingImports=false
-"""A loop over what `accelerator.prepare` gave: `python -m
+"""A loop over objects from `accelerator.prepare`: `python -m
 holdfast.training.examples.accelerate_loop URL [EPOCHS]`.
 
-Started again after any end it goes on at the batch that comes next, in the middle of an epoch too.
-Needs holdfast-gke[accelerate].
+Start it again after any exit: it continues at the next batch, also within an epoch. Needs
+holdfast-gke[accelerate].
 """
 
 import argparse
@@ -23,17 +23,27 @@ def main(url: str, epochs: int) -> None:
     net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
     adam = torch.optim.AdamW(net.parameters(), lr=1e-2)
     inputs = torch.randn(160, 32)
+    targets = inputs.sum(1, keepdim=True)
+    dataset = TensorDataset(inputs, targets)
     data = DataLoader(
-        TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8, shuffle=True
+        dataset,
+        batch_size=8,
+        shuffle=True,
     )
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, epochs * len(data))
     model, optimizer, loader, schedule = accelerator.prepare(net, adam, data, decay)
     run = os.environ.get("HOLDFAST_RUN", "accelerate-loop")
-    with AccelerateCheckpointer(accelerator, url, run=run, every=10) as ckpt:
+    with AccelerateCheckpointer(
+        accelerator,
+        url,
+        run=run,
+        every=10,
+    ) as ckpt:
         for epoch, batches in ckpt.epochs(loader, epochs):
-            for features, wanted in batches:
+            for batch_inputs, batch_targets in batches:
                 with accelerator.accumulate(model):
-                    loss = nn.functional.mse_loss(model(features), wanted)
+                    predictions = model(batch_inputs)
+                    loss = nn.functional.mse_loss(predictions, batch_targets)
                     accelerator.backward(loss)
                     optimizer.step()
                     schedule.step()

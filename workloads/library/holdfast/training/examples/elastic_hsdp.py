@@ -1,10 +1,10 @@
 """FSDP2 inside a node and an elastic gang of such nodes: `python -m
 holdfast.training.examples.elastic_hsdp URL [STEPS]`.
 
-Each node holds the whole state, sharded over its processes, so that a lost node takes no shard
-along that no other has. A job file with `nodes: 2..4` and four GPUs of each starts the program four
-times in each pod; by itself it is a node of one process. With exact=True the weights are the same
-bits for any number of such nodes.
+Each node holds the whole state, sharded over its processes, so no shard is lost with a node. A job
+file with `nodes: 2..4` and four GPUs per node starts the program four times in each pod; started
+alone it is a node of one process. With exact=True the weights are bit-identical for any number of
+such nodes.
 """
 
 import argparse
@@ -32,13 +32,24 @@ def main(url: str, steps: int) -> None:
         torch.cuda.set_device(device)
     mesh = join_node(kind)
     torch.manual_seed(0)
-    model = ByteGPT(ModelConfig(context=32, width=32, layers=2, heads=2)).to(device)
+    model = ByteGPT(
+        ModelConfig(
+            context=32,
+            width=32,
+            layers=2,
+            heads=2,
+        )
+    ).to(device)
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     # after fully_shard, which replaces the parameters
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    samples = Samples(text=Corpus.read(None).text, context=32, seed=0)
+    samples = Samples(
+        text=Corpus.read(None).text,
+        context=32,
+        seed=0,
+    )
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "elastic-hsdp")
     with ElasticGang(
@@ -52,12 +63,11 @@ def main(url: str, steps: int) -> None:
         for step in gang.steps(steps):
             loss = torch.zeros(())
             for shard in gang.shards():  # the processes of a node have one each at the same time
-                inputs, following = samples.batch(
-                    (step * gang.shard_count + shard) * SAMPLES, SAMPLES
-                )
+                first = (step * gang.shard_count + shard) * SAMPLES
+                inputs, following = samples.batch(first, SAMPLES)
                 loss = model.loss(inputs.to(device), following.to(device))
                 gang.backward(loss)
-            if gang.reduce():  # False: a node was lost, and the step comes again
+            if gang.reduce():  # False: a node was lost, and the step is repeated
                 optimizer.step()
                 if gang.coordinator:
                     print(

@@ -1,9 +1,9 @@
-"""A plain loop that goes on without lost nodes: `python -m holdfast.training.examples.elastic_loop
-URL [STEPS]`.
+"""A plain loop that continues without lost nodes: `python -m
+holdfast.training.examples.elastic_loop URL [STEPS]`.
 
-A job file with `nodes: 4..8` starts it in each pod and states the gang's places in the environment;
-by itself it is a gang of one. On 8, 7 or 4 nodes each step is the same 48 shards, so batch, samples
-and learning rate stay; with exact=True the weights are the same bits too.
+A job file with `nodes: 4..8` starts it in each pod and describes the gang in the environment;
+started alone it is a gang of one. On 8, 7 or 4 nodes each step is the same 48 shards, so batch,
+samples and learning rate stay the same. With exact=True the weights are bit-identical too.
 """
 
 import argparse
@@ -23,8 +23,8 @@ def main(url: str, steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "elastic-loop")
-    # Raises where this node has a notice (exit 143), or too few are left (75): the Job starts the
-    # place again.
+    # Raises if this node gets a notice (exit 143) or too few nodes remain (75): the Job restarts
+    # the pod.
     with ElasticGang(
         url,
         state,
@@ -41,7 +41,7 @@ def main(url: str, steps: int) -> None:
                 inputs = torch.randn(SAMPLES, 32, generator=generator)
                 loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
                 gang.backward(loss)
-            if gang.reduce():  # False: a node was lost, and the step comes again
+            if gang.reduce():  # False: a node was lost, and the step is repeated
                 optimizer.step()
                 print(
                     f"step {step + 1} of {gang.world_size} nodes, loss {loss.item():.9f}",

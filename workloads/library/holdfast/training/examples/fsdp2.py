@@ -59,7 +59,11 @@ def main(
     fully_shard(model, mesh=mesh)
     # after fully_shard, which replaces the parameters
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    samples = Samples(text=Corpus.read(None).text, context=64, seed=0)
+    samples = Samples(
+        text=Corpus.read(None).text,
+        context=64,
+        seed=0,
+    )
     run = os.environ.get("HOLDFAST_RUN", "fsdp2")
     with Checkpointer(
         url,
@@ -93,5 +97,9 @@ if __name__ == "__main__":
         "batch": 8,
         "every": 10,
     }.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            default=default,
+        )
     main(**vars(parser.parse_args()))

@@ -2,7 +2,7 @@
 """Hugging Face Trainer with one more callback: `python -m
 holdfast.training.examples.hugging_face_trainer URL`.
 
-Started again after any end it goes on behind the last batch that was used. Needs
+Start it again after any exit: it continues after the last batch that was used. Needs
 holdfast-gke[transformers].
 """
 

@@ -2,8 +2,8 @@
 """Lightning with one more callback: `python -m holdfast.training.examples.lightning_trainer URL
 [STEPS]`.
 
-Started again after any end it goes on at the batch that comes next, in the middle of an epoch too.
-Needs holdfast-gke[lightning].
+Start it again after any exit: it continues at the next batch, also within an epoch. Needs
+holdfast-gke[lightning].
 """
 
 import argparse
@@ -24,8 +24,8 @@ class Regression(pl.LightningModule):
         self.body = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
-        inputs, wanted = batch
-        return nn.functional.mse_loss(self.body(inputs), wanted)
+        inputs, targets = batch
+        return nn.functional.mse_loss(self.body(inputs), targets)
 
     def configure_optimizers(self) -> dict[str, object]:
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
@@ -50,7 +50,11 @@ def main(url: str, steps: int) -> None:
         enable_progress_bar=False,
         default_root_dir=tempfile.gettempdir(),
         callbacks=[
-            HoldfastCallback(url, run=os.environ.get("HOLDFAST_RUN", "lightning-trainer"), every=10)
+            HoldfastCallback(
+                url,
+                run=os.environ.get("HOLDFAST_RUN", "lightning-trainer"),
+                every=10,
+            )
         ],
     )
     trainer.fit(Regression(), loader)

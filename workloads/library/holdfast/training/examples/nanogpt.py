@@ -1,8 +1,8 @@
-"""A loop in the manner of nanoGPT: `python -m holdfast.training.examples.nanogpt URL [STEPS]`.
+"""A loop in the style of nanoGPT: `python -m holdfast.training.examples.nanogpt URL [STEPS]`.
 
-Gradients of several batches are summed up and clipped, the rate warms up and decays, the next batch
-is drawn while the device computes, and the best evaluation is remembered. All of it comes back
-after a kill, bit by bit.
+Gradients of several batches are accumulated and clipped, the rate warms up and decays, the next
+batch is drawn while the device computes, and the best evaluation is remembered. All of it is
+restored bit by bit after a kill.
 """
 
 import argparse
@@ -25,8 +25,18 @@ def main(url: str, steps: int) -> None:
     torch.manual_seed(1337)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     data = Corpus.read(None).text.long()  # Python's own sources
-    model = ByteGPT(ModelConfig(context=CONTEXT, width=64, layers=2)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    model = ByteGPT(
+        ModelConfig(
+            context=CONTEXT,
+            width=64,
+            layers=2,
+        )
+    ).to(device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=1e-3,
+        weight_decay=0.1,
+    )
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min((step + 1) / WARM_UP, 0.55 + 0.45 * math.cos(math.pi * step / steps)),
@@ -34,10 +44,11 @@ def main(url: str, steps: int) -> None:
     progress = {"best": 9.0}
 
     def draw() -> tuple[torch.Tensor, torch.Tensor]:
-        cut = torch.stack(
-            [data[at : at + CONTEXT + 1] for at in torch.randint(len(data) - CONTEXT, (BATCH,))]
-        )
-        return cut[:, :-1].to(device), cut[:, 1:].to(device)
+        starts = torch.randint(len(data) - CONTEXT, (BATCH,))
+        rows = torch.stack([data[start : start + CONTEXT + 1] for start in starts])
+        inputs = rows[:, :-1].to(device)
+        following = rows[:, 1:].to(device)
+        return inputs, following
 
     get_batch = track(draw, ahead=1)  # one batch is drawn and not yet used when a step ends
     state = {

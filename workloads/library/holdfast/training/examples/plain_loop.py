@@ -1,7 +1,7 @@
 """A loop of your own: `torchrun --nproc-per-node 2 -m holdfast.training.examples.plain_loop URL
 [STEPS]`.
 
-Start it again after any end: it continues. torchrun's own exit code is 1 after SIGTERM; a Job that
+Start it again after any exit: it continues. torchrun's own exit code is 1 after SIGTERM; a Job that
 has to distinguish evictions from bugs runs `python -m holdfast train run`, or maps codes as
 workloads/library/holdfast/training/trainer/launch.py does.
 """

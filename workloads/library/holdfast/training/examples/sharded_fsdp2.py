@@ -1,10 +1,10 @@
 """FSDP2 over nodes that keep each other's shards in memory: a lost node is replaced, and the others
 keep their pods.
 
-A job file with `sharded: true` starts it on each node; by hand, node 0 of 2 is `holdfast train
-ranks --processes 1 --sharded --nodes 2 --place 0 -- python -m
+A job file with `sharded: true` starts it on each node. By hand, node 0 of 2 is started with
+`holdfast train ranks --processes 1 --sharded --nodes 2 --place 0 -- python -m
 holdfast.training.examples.sharded_fsdp2 URL`. The program is the same as under torchrun: the
-launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and starts it again.
+launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and restarts it.
 """
 
 import argparse
@@ -28,13 +28,24 @@ def main(url: str, steps: int, every: int, copy_every: int) -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
     torch.manual_seed(0)
-    model = ByteGPT(ModelConfig(context=32, width=32, layers=2, heads=2)).to(device)
+    model = ByteGPT(
+        ModelConfig(
+            context=32,
+            width=32,
+            layers=2,
+            heads=2,
+        )
+    ).to(device)
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
     # after fully_shard, which replaces the parameters
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    samples = Samples(text=Corpus.read(None).text, context=32, seed=0)
+    samples = Samples(
+        text=Corpus.read(None).text,
+        context=32,
+        seed=0,
+    )
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "sharded-fsdp2")
     # Copies to the next node's memory come by themselves, with 0 as often as they cost little.

@@ -1,3 +1,1 @@
-"""Callbacks that bring the checkpoint library into trainers of others. Neither framework is a
-dependency.
-"""
+"""Callbacks that use the checkpoint library in other frameworks, none of which is a dependency."""

@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Accelerate: your own loop over what `accelerator.prepare` gave.
+"""Accelerate: a loop of your own over the objects that `accelerator.prepare` returned.
 
     with AccelerateCheckpointer(accelerator, "gs://bucket/runs", run="run-7") as ckpt:
         for epoch, batches in ckpt.epochs(loader, 3):
@@ -7,9 +7,9 @@
                 train_step(batch)
                 ckpt.tick()
 
-Takes up models, optimizers, schedulers, the scaler and registered objects; begins at the batch that
-comes next, and exits with 143 when preempted. DDP and one process; one loader, whose dataset draws
-nothing at random by itself.
+Restores models, optimizers, schedulers, the scaler and registered objects, continues at the next
+batch, and exits with 143 after a preemption. Supports DDP and a single process, with one loader
+whose dataset draws no random numbers itself.
 """
 
 from collections.abc import Iterator
@@ -27,38 +27,46 @@ class AccelerateCheckpointer:
         self._checkpoints = ManagedCheckpointer(url, **options)
 
     def __enter__(self) -> Self:
-        found = self._accelerator
-        kept = {f"model-{n}": found.unwrap_model(model) for n, model in enumerate(found._models)}
-        kept |= {f"optimizer-{n}": wrapped.optimizer for n, wrapped in enumerate(found._optimizers)}
-        kept |= {f"scheduler-{n}": wrapped for n, wrapped in enumerate(found._schedulers)}
-        kept |= {f"custom-{n}": custom for n, custom in enumerate(found._custom_objects)}
-        kept |= {"scaler": found.scaler} if found.scaler is not None else {}
-        self._order = _Order([loader.synchronized_generator for loader in found._dataloaders])
-        kept |= {"order": self._order}
-        self.step = self._checkpoints.begin(kept)
+        accelerator = self._accelerator
+        state: dict[str, Any] = {}
+        for number, model in enumerate(accelerator._models):
+            state[f"model-{number}"] = accelerator.unwrap_model(model)
+        for number, wrapper in enumerate(accelerator._optimizers):
+            state[f"optimizer-{number}"] = wrapper.optimizer
+        for number, scheduler in enumerate(accelerator._schedulers):
+            state[f"scheduler-{number}"] = scheduler
+        for number, custom in enumerate(accelerator._custom_objects):
+            state[f"custom-{number}"] = custom
+        if accelerator.scaler is not None:
+            state["scaler"] = accelerator.scaler
+        generators = [loader.synchronized_generator for loader in accelerator._dataloaders]
+        self._order = _ShuffleState(generators)
+        state["order"] = self._order
+        self.step = self._checkpoints.begin(state)
         return self
 
     def epochs(self, loader: Any, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
-        """Number and batches of each epoch that is not over."""
+        """Yields the number and the remaining batches of each epoch that is not finished."""
+        first_epoch, batches_done = divmod(self.step, len(loader))
         position = Position(loader, self.step)
-        self._order.within = self.step % len(loader) > 0
-        for epoch in range(self.step // len(loader), count):
+        self._order.is_mid_epoch = batches_done > 0
+        for epoch in range(first_epoch, count):
             yield epoch, self._batches(loader, position)
-            position.epoch_over()
+            position.end_epoch()
 
     def _batches(self, loader: Any, position: Position) -> Iterator[Any]:
-        now = self._order.begin()
+        streams = self._order.begin()
         for batch in loader:
-            if now is not None:
-                set_streams(now)
-                now = None
-            position.first_batch_drawn()
+            if streams is not None:
+                set_streams(streams)
+                streams = None
+            position.restore_stream()
             yield batch
 
     def tick(self) -> None:
-        """After each batch, whether the optimizer stepped in it or not."""
+        """Reports that a batch is done. Called after each one, also without an optimizer step."""
         self.step += 1
-        # Gradients that are still being summed up are in no checkpoint.
+        # A checkpoint does not contain gradients that are still being accumulated.
         if self._accelerator.sync_gradients:
             self._checkpoints.tick(self.step)
 
@@ -66,36 +74,39 @@ class AccelerateCheckpointer:
         self._checkpoints.end(*error)
 
 
-class _Order:
-    """What an epoch's shuffle is drawn from: a generator that accelerate keeps for all ranks, or
-    torch's stream.
+class _ShuffleState:
+    """Random streams from which an epoch's shuffle is drawn: torch's, and generators that
+    accelerate synchronizes over all ranks.
     """
 
     def __init__(self, generators: list[Any]) -> None:
-        self._own = Generators(generators)
-        self._began: Any = None
-        self.within = False
-        """Whether the epoch that comes was begun before."""
+        self._generators = Generators(generators)
+        self._epoch_start: Any = None
+        """Streams at the start of the current epoch."""
+        self.is_mid_epoch = False
+        """True if the next epoch was started before the restart."""
 
     def begin(self) -> Any:
-        """Where the streams were, if they were taken back to the beginning of an epoch that goes
-        on.
+        """Starts an epoch.
+
+        If it was started before, sets the streams back to its start, so that the shuffle is the
+        same, and returns the streams to restore behind the draw. Else returns None.
         """
-        if not self.within:
-            self._began = packed_streams() | {"own": self._own.packed()}
+        if not self.is_mid_epoch:
+            self._epoch_start = packed_streams() | {"own": self._generators.packed()}
             return None
-        self.within = False
-        now = packed_streams()
-        set_streams(self._began)
-        self._own.set(self._began["own"])
-        return now
+        self.is_mid_epoch = False
+        streams = packed_streams()
+        set_streams(self._epoch_start)
+        self._generators.set(self._epoch_start["own"])
+        return streams
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "began": self._began,
-            "own": self._own.packed(),
+            "began": self._epoch_start,
+            "own": self._generators.packed(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._began = state["began"]
-        self._own.set(state["own"])
+        self._epoch_start = state["began"]
+        self._generators.set(state["own"])

@@ -2,7 +2,8 @@
 """Hugging Face Trainer: `Trainer(..., callbacks=[HoldfastCallback("gs://bucket/runs",
 run="run-7")])`.
 
-Resumes by itself, at the batch that comes next; exits with 143 when preempted. DDP and one process.
+Resumes by itself at the next batch and exits with 143 after a preemption. Supports DDP and a single
+process.
 """
 
 from typing import Any
@@ -19,38 +20,37 @@ class HoldfastCallback(TrainerCallback):
         self._checkpoints = ManagedCheckpointer(url, **options)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Raises InputError where the Trainer would save as well."""
+        """Raises InputError if the Trainer would save checkpoints too."""
         refuse_deepspeed(f"deepspeed={args.deepspeed}" if args.deepspeed else "")
-        if args.enable_jit_checkpoint or args.save_strategy != "no":
+        jit_checkpoint = args.enable_jit_checkpoint
+        save_strategy = args.save_strategy
+        if jit_checkpoint or save_strategy != "no":
             raise InputError(
                 "both the Trainer and Holdfast would write checkpoints",
-                got=(
-                    f"enable_jit_checkpoint={args.enable_jit_checkpoint},"
-                    f" save_strategy={args.save_strategy}"
-                ),
+                got=f"enable_jit_checkpoint={jit_checkpoint}, save_strategy={save_strategy}",
                 allowed='enable_jit_checkpoint=False and save_strategy="no"',
                 fix="leave saving to HoldfastCallback",
             )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        # out of accelerate's wrapper
-        optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])
-        kept = {
+        wrapper = parts["optimizer"]
+        optimizer = getattr(wrapper, "optimizer", wrapper)  # accelerate wraps it
+        checkpoint_state = {
             "model": parts["model"],
             "optimizer": optimizer,
             "scheduler": parts["lr_scheduler"],
         }
-        state.global_step = self._checkpoints.begin(kept)
+        step = self._checkpoints.begin(checkpoint_state)
+        state.global_step = step
         # Batches and not steps: a loader knows nothing of accumulated gradients.
-        self._position = Position(
-            parts["train_dataloader"], state.global_step * args.gradient_accumulation_steps
-        )
+        batches_done = step * args.gradient_accumulation_steps
+        self._position = Position(parts["train_dataloader"], batches_done)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._position.first_batch_drawn()
+        self._position.restore_stream()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._position.epoch_over()
+        self._position.end_epoch()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._checkpoints.tick(state.global_step)
@@ -59,7 +59,7 @@ class HoldfastCallback(TrainerCallback):
         self._checkpoints.poll()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._checkpoints.evaluated()
+        self._checkpoints.end_evaluation()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._checkpoints.end()

@@ -2,8 +2,8 @@
 """Lightning: `Trainer(..., enable_checkpointing=False,
 callbacks=[HoldfastCallback("gs://bucket/runs", run="run-7")])`.
 
-Resumes by itself; a notice on any rank stops all, where Lightning itself asks rank 0 alone.
-Automatic optimization, one loader, DDP and one device.
+Resumes by itself. A notice on any rank stops all ranks; Lightning itself watches rank 0 only.
+Supports automatic optimization with one loader, under DDP or on one device.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ class HoldfastCallback(Callback):
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         refuse_deepspeed(type(trainer.strategy).__name__)
-        # before the sanity check: its workers live on until the first validation
+        # Before the sanity check, whose workers live until the first validation.
         shield_forked_workers()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -29,26 +29,26 @@ class HoldfastCallback(Callback):
         self._order = EpochOrder(loader)
         # The order too: a shuffle that is drawn again in the middle of an epoch repeats samples.
         # infra/decisions/0032.
-        kept = {
+        state = {
             "model": pl_module,
             "loops": trainer.fit_loop,
             "order": self._order,
         }
-        kept |= {f"optimizer-{n}": optimizer for n, optimizer in enumerate(trainer.optimizers)}
-        kept |= {
-            f"scheduler-{n}": found.scheduler
-            for n, found in enumerate(trainer.lr_scheduler_configs)
-        }
+        for number, optimizer in enumerate(trainer.optimizers):
+            state[f"optimizer-{number}"] = optimizer
+        for number, config in enumerate(trainer.lr_scheduler_configs):
+            state[f"scheduler-{number}"] = config.scheduler
         stream = torch.get_rng_state()
-        if self._checkpoints.begin(kept):
-            trainer.fit_loop.reset()  # again, now that it knows where it restarts
-            stream = self._order.resume(trainer.fit_loop.epoch_loop.batch_progress.total.ready)
-        # the workers that it has are neither shielded nor in the right place
+        if self._checkpoints.begin(state):
+            trainer.fit_loop.reset()  # again, with the restored position
+            batches_done = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+            stream = self._order.resume(batches_done)
+        # Its present workers are neither shielded nor at the restored position.
         iter(trainer.fit_loop._data_fetcher)
-        self._checkpoints.begin_at(stream)
+        self._checkpoints.set_stream(stream)
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self._order.reached()
+        self._order.finish_replay()
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self._checkpoints.tick(trainer.global_step)
@@ -57,7 +57,7 @@ class HoldfastCallback(Callback):
         self._checkpoints.poll()
 
     def on_validation_end(self, *_: Any) -> None:
-        self._checkpoints.evaluated()
+        self._checkpoints.end_evaluation()
 
     def on_train_end(self, *_: Any) -> None:
         self._checkpoints.end()

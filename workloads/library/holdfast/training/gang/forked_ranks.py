@@ -1,9 +1,9 @@
-"""Ranks that are forked from a process which has imported torch, so that a start of the gang spares
-the imports.
+"""Forks ranks from a process that has imported torch, so that each start of the gang saves the
+imports.
 
-That process is forked from the launcher before it has threads of its own. It starts a rank for each
-order, reports how each has ended, and ends its ranks when the launcher is gone. A program that is
-not Python is executed.
+The launcher forks that process, the fork server, before it has threads of its own. The fork server
+starts ranks on request, reports their exit codes, and kills its ranks when the launcher exits. A
+program that is not Python is executed.
 """
 
 # Why it is so: infra/decisions/0031.
@@ -40,18 +40,24 @@ PRELOADED = (
     "holdfast.checkpoint.checkpointer",
 )
 COMPILER = "torch._dynamo.eval_frame"
-"""A part of it: the whole is deferred under its name."""
+"""Part of the compiler: the package itself is replaced by the deferred module."""
 
 # The ranks leave a margin before the window ends.
 KILL_MARGIN_S = 0.5
 
 
 class ForkedRanks:
+    """The launcher's side: requests to the fork server, and the ranks that are running."""
+
     def __init__(
-        self, command: Sequence[str], inherited: Sequence[int] = (), *, client: str = ""
+        self,
+        command: Sequence[str],
+        inherited: Sequence[int] = (),
+        *,
+        client: str = "",
     ) -> None:
-        """`inherited`: descriptors that the ranks share. `client`: a package that they ask their
-        store through. Raises InputError for a program that is not there.
+        """`inherited` are descriptors that the ranks share. `client` is the package by which they
+        reach their store. Raises InputError if the program does not exist.
         """
         if shutil.which(command[0]) is None:
             raise InputError(
@@ -60,48 +66,61 @@ class ForkedRanks:
                 allowed="a program of the image",
                 fix="python -m holdfast train ranks --processes 4 -- python train.py",
             )
-        self._socket, theirs = socket.socketpair()
+        self._socket, server_socket = socket.socketpair()
         for descriptor in inherited:
             os.set_inheritable(descriptor, True)  # for a program that is executed
         if not os.fork():
             self._socket.close()
-            _serve(theirs, command, [*PRELOADED, client] if client else PRELOADED)
-        theirs.close()
+            modules = [*PRELOADED, client] if client else PRELOADED
+            _serve(server_socket, command, modules)
+        server_socket.close()
         self._lines = self._socket.makefile("rb")
         self._changed = threading.Condition()
         self.running: set[int] = set()
-        self._reported = False
-        self._ended: SimpleQueue[int | None] = SimpleQueue()
+        """Process ids of the ranks."""
+        self._has_report = False
+        """True once the fork server has reported since the last request."""
+        self._exit_codes: SimpleQueue[int | None] = SimpleQueue()
         threading.Thread(
             target=self._listen,
             name="forked-ranks",
             daemon=True,
         ).start()
 
-    def start(self, variables: Sequence[Mapping[str, str]], ended: SimpleQueue[int | None]) -> None:
-        """A rank for each of `variables`, which are added to its environment; `ended` gets their
-        exit codes.
+    def start(
+        self, environments: Sequence[Mapping[str, str]], exit_codes: SimpleQueue[int | None]
+    ) -> None:
+        """Starts a rank for each of `environments`, whose variables are added to its own.
+
+        `exit_codes` receives their exit codes.
         """
+        request = json.dumps([dict(variables) for variables in environments])
         with self._changed:
-            self._ended = ended
-            self._reported = False
-            self._socket.sendall(json.dumps([dict(own) for own in variables]).encode() + b"\n")
-            self._changed.wait_for(lambda: self._reported)
+            self._exit_codes = exit_codes
+            self._has_report = False
+            self._socket.sendall(request.encode() + b"\n")
+            self._changed.wait_for(lambda: self._has_report)
 
     def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the ranks, and SIGKILL to their process groups."""
+        send = os.killpg if number is signal.SIGKILL else os.kill
         with self._changed:
             for pid in self.running:
                 with suppress(ProcessLookupError):
-                    os.killpg(pid, number) if number is signal.SIGKILL else os.kill(pid, number)
+                    send(pid, number)
 
-    def pass_on(self, shutdown: Shutdown, window_s: float) -> None:
-        """Once the notice has come: it goes to the ranks, and at the window's end none may be left."""
+    def forward_notice(self, shutdown: Shutdown, window_s: float) -> None:
+        """Waits for the notice, forwards it to the ranks, and kills the remaining ones when the
+        window ends.
+        """
         shutdown.wait()
         self.signal(signal.SIGTERM)
-        threading.Event().wait(max(0.0, shutdown.seconds_left(window_s, KILL_MARGIN_S)))
+        remaining_s = shutdown.seconds_left(window_s, KILL_MARGIN_S)
+        threading.Event().wait(max(0.0, remaining_s))
         self.signal(signal.SIGKILL)
 
     def end(self) -> None:
+        """Kills the ranks and waits for their end."""
         self.signal(signal.SIGKILL)
         with self._changed:
             self._changed.wait_for(lambda: not self.running)
@@ -110,62 +129,68 @@ class ForkedRanks:
         with suppress(OSError):
             for line in self._lines:
                 report: dict[str, list[int]] = json.loads(line)
-                with self._changed:
-                    for code in report.get("codes", ()):
-                        self._ended.put(code)
-                    self.running = {*report["running"]}
-                    self._reported = True
-                    self._changed.notify_all()
-        with self._changed:  # what forks is gone, and has taken its ranks along
-            for _ in self.running or {0}:
-                self._ended.put(EXIT_RETRY)
-            self.running = set()
-            self._reported = True
+                self._update(running=set(report["running"]), codes=report["codes"])
+        # The fork server was lost, and killed its ranks with it.
+        codes = [EXIT_RETRY] * max(1, len(self.running))
+        self._update(running=set(), codes=codes)
+
+    def _update(self, *, running: set[int], codes: list[int]) -> None:
+        with self._changed:
+            for code in codes:
+                self._exit_codes.put(code)
+            self.running = running
+            self._has_report = True
             self._changed.notify_all()
 
 
-def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequence[str]) -> NoReturn:
-    """In the forked process."""
-    for number in (signal.SIGTERM, signal.SIGINT):  # the launcher passes on what is for the ranks
+def _serve(
+    connection: socket.socket,
+    command: Sequence[str],
+    preloaded: Sequence[str],
+) -> NoReturn:
+    """Runs the fork server, in the forked process."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # the launcher forwards them to the ranks
         signal.signal(number, signal.SIG_IGN)
-    python = bool(python_arguments(command))
-    if python:
+    is_python = bool(python_arguments(command))
+    if is_python:
         _preload(*preloaded)
-        # A first start, of a replacement for which all others wait, compiles nothing before its
+        # All members wait for the first start of a replacement, which compiles nothing before its
         # first step.
         defer_compiler(settings=True)
-    # The end of a rank wakes this process: macOS has no descriptor for a process.
-    woken, waker = socket.socketpair()
-    woken.setblocking(False)
-    waker.setblocking(False)
-    # without a handler nothing is written to the waker
+    # The end of a rank wakes this process through a socket: macOS has no descriptor for a process.
+    wakeup_reader, wakeup_writer = socket.socketpair()
+    wakeup_reader.setblocking(False)
+    wakeup_writer.setblocking(False)
+    # Python writes to the wakeup descriptor only if the signal has a handler.
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    signal.set_wakeup_fd(waker.fileno())
+    signal.set_wakeup_fd(wakeup_writer.fileno())
     running = set[int]()
-    orders = connection.makefile("rb")
+    requests = connection.makefile("rb")
     while True:
-        ready = select.select([connection, woken], [], [])[0]
+        ready, _, _ = select.select([connection, wakeup_reader], [], [])
         if connection in ready:
-            line = orders.readline()  # one at a time: the launcher waits for the report
-            if not line:
+            request = requests.readline()  # one at a time: the launcher waits for the report
+            if not request:
                 break
-            running |= {_forked(own, connection, command) for own in json.loads(line)}
+            for variables in json.loads(request):
+                running.add(_fork(variables, connection, command))
             _report(connection, running, [])
-        if woken in ready:
-            woken.recv(1 << 16)
-        codes = [*_codes(running)]
-        if codes:
-            _report(connection, running, codes)
-            if python and not running and any(codes):
-                _preload(COMPILER)  # until the replacement is there
+        if wakeup_reader in ready:
+            wakeup_reader.recv(1 << 16)
+        codes = list(_reap(running))
+        if not codes:
+            continue
+        _report(connection, running, codes)
+        if is_python and not running and any(codes):
+            _preload(COMPILER)  # while the gang waits for the replacement
     for pid in running:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     os._exit(0)
 
 
-def _codes(running: set[int]) -> Iterator[int]:
-    """Of those that have ended."""
+def _reap(running: set[int]) -> Iterator[int]:
+    """Yields the exit codes of ranks that have ended, and removes them from `running`."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -180,23 +205,29 @@ def _preload(*modules: str) -> None:
             import_module(module)
 
 
-def _report(connection: socket.socket, running: set[int], codes: list[int]) -> None:
-    with suppress(OSError):  # the launcher is gone: the next look finds it
-        connection.sendall(
-            json.dumps(
-                {
-                    "running": [*running],
-                    "codes": codes,
-                }
-            ).encode()
-            + b"\n"
-        )
+def _report(
+    connection: socket.socket,
+    running: set[int],
+    codes: list[int],
+) -> None:
+    report = {
+        "running": list(running),
+        "codes": codes,
+    }
+    line = json.dumps(report).encode() + b"\n"
+    with suppress(OSError):  # the launcher was lost: the next select notices it
+        connection.sendall(line)
 
 
-def _forked(own: Mapping[str, str], connection: socket.socket, command: Sequence[str]) -> int:
+def _fork(
+    variables: Mapping[str, str],
+    connection: socket.socket,
+    command: Sequence[str],
+) -> int:
+    """Starts a rank and returns its process id."""
     pid = os.fork()
-    # A group of its own: a terminal's Ctrl-C would come to it twice, and twice means at once. Set
-    # on both sides, so that neither waits for the other.
+    # Each rank has its own process group: it would get a terminal's Ctrl-C twice, and a second one
+    # ends it at once. Set on both sides, so that neither waits for the other.
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(pid, pid)
     if not pid:
@@ -205,57 +236,73 @@ def _forked(own: Mapping[str, str], connection: socket.socket, command: Sequence
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ.update(own)
+        os.environ.update(variables)
         _run(command)
     return pid
 
 
 def python_arguments(command: Sequence[str]) -> Sequence[str]:
-    """What follows the interpreter in a command that runs a module or a script by this one; else
-    empty.
+    """Returns the arguments of a command that runs a module or a script by this interpreter.
+
+    Returns an empty sequence for any other command.
     """
-    ours = Path(command[0]).name in (
+    interpreters = (
         "python",
         "python3",
         f"python3.{sys.version_info.minor}",
         sys.executable,
     )
-    runs = len(command) > 1 and (
-        not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2)
-    )
-    return command[1:] if ours and runs else ()
+    if Path(command[0]).name not in interpreters or len(command) < 2:
+        return ()
+    arguments = command[1:]
+    is_script = not arguments[0].startswith("-")
+    is_module = arguments[0] == "-m" and len(arguments) > 1
+    if is_script or is_module:
+        return arguments
+    return ()
 
 
 def _run(command: Sequence[str]) -> NoReturn:
-    """As the interpreter does with its command line."""
-    arguments = [*python_arguments(command)]
+    """Runs the command as the interpreter would, and exits with its code."""
+    arguments = list(python_arguments(command))
     if not arguments:
-        os.execvp(command[0], [*command])
-    # In this thread, which is alone: torch makes its pool again after a fork, and two threads that
-    # both find the old one (backward starts its own) end the process.
+        os.execvp(command[0], list(command))
+    # Set now, while there is one thread: torch creates its pool again after a fork, and two threads
+    # that both find the old one (backward starts its own) crash the process.
     torch.set_num_threads(torch.get_num_threads())
-    code: object = 0
-    try:
-        if arguments[0] == "-m":
-            sys.argv = arguments[1:]
-            sys.path[0] = str(Path.cwd())
-            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = arguments
-            sys.path[0] = str(Path(arguments[0]).parent)
-            runpy.run_path(arguments[0], run_name="__main__")
-    except SystemExit as end:
-        code = end.code
-    except BaseException:  # noqa: BLE001  # the rank's top level
-        traceback.print_exc()
-        code = 1
-    if not isinstance(code, int | None):
-        print(code, file=sys.stderr)
-        code = 1
+    code = _run_python(arguments)
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit((code or 0) & 0xFF)
+    os._exit(code & 0xFF)
+
+
+def _run_python(arguments: list[str]) -> int:
+    """Runs a module or a script and returns its exit code."""
+    program = arguments[0]
+    try:
+        if program == "-m":
+            module = arguments[1]
+            sys.argv = arguments[1:]
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(
+                module,
+                run_name="__main__",
+                alter_sys=True,
+            )
+        else:
+            sys.argv = arguments
+            sys.path[0] = str(Path(program).parent)
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:  # noqa: BLE001  # the rank's top level
+        traceback.print_exc()
+        return 1
+    return 0

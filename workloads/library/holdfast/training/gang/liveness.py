@@ -1,10 +1,9 @@
-"""Who answers while a sum is under way: a member that is slow is waited for, one that is silent is
-lost.
+"""Watches the members during collectives: a slow member is waited for, a silent one is lost.
 
-A collective knows only its own time limit, and a member may need long for a step: an evaluation, a
-checkpoint, a slow machine. So that limit is long, and a thread asks the others meanwhile. It ends
-the collective if one is silent for as long as hearing.py allows, is another process by now, or has
-lost the group itself.
+A collective has only one time limit, and a member may need long for a step: an evaluation, a
+checkpoint, a slow machine. So that limit is long, and a thread asks the others meanwhile. It aborts
+the collective if one is silent for as long as failure_detector.py allows, was replaced by another
+process, or has left the group itself.
 """
 
 import threading
@@ -14,17 +13,19 @@ from typing import Self
 
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
-from holdfast.training.gang.hearing import LOOK_S, Hearing
+from holdfast.training.gang.failure_detector import LOOK_S, FailureDetector
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, epoch_of
 
-# Shorter than any wait that a person notices, and longer than the sums of most models: those cost
-# no question.
+# Shorter than any wait that a person notices, and longer than the all-reduce of most models, during
+# which nothing is asked.
 GRACE_S = 0.5
-MOST_REPEATS = 4
+MAX_REPEATS = 4
 
 
 class Watch:
+    """Aborts the collectives of an epoch when one of its members is lost."""
+
     def __init__(
         self,
         me: Member,
@@ -34,23 +35,23 @@ class Watch:
         silent_s: float,
         only_lead_asks_all: bool = False,
     ) -> None:
-        """`abort`: makes the collectives of this epoch fail, from another thread.
-        `only_lead_asks_all`: the others ask the lead, which loses the epoch with any of them: else
-        questions grow with the square of the members.
+        """`abort` makes the collectives of the epoch fail, from another thread. With
+        `only_lead_asks_all` the other members ask the lead only, which loses the epoch with any of
+        them: else questions grow with the square of the members.
         """
         self._me = me
         self._peers = peers
         self._abort = abort
         self._silent_s = silent_s
         self._only_lead = only_lead_asks_all
-        self._over: tuple[Epoch, float] | None = None
-        """The collectives that are under way, and since when."""
+        self._running: tuple[Epoch, float] | None = None
+        """Epoch of the running collectives, and their start."""
         self.silent: frozenset[int] = frozenset()
-        """Places for which the last collectives were ended; empty where that would be all the
-        others: then it may be this process that was stopped.
+        """Members for which the last collectives were aborted. Empty if that is all the others,
+        because this process may have been stopped instead.
         """
-        self.hearing: Hearing | None = None
-        """That of the last collectives which lasted long enough to have one."""
+        self.detector: FailureDetector | None = None
+        """Detector of the last collectives, if they lasted long enough to need one."""
         self._closed = threading.Event()
         threading.Thread(
             target=self._work,
@@ -59,91 +60,110 @@ class Watch:
         ).start()
 
     def over(self, epoch: Epoch) -> Self:
-        """Collectives of this epoch, until the `with` ends. No lock and no thread is waked: an
-        undisturbed step pays nothing.
+        """Watches the collectives of this epoch until the `with` block ends.
+
+        It takes no lock and wakes no thread: an undisturbed step pays nothing.
         """
         self.silent = frozenset()
-        self.hearing = None
-        self._over = (epoch, time.monotonic())
+        self.detector = None
+        self._running = (epoch, time.monotonic())
         return self
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None:
-        self._over = None
+        self._running = None
 
     def close(self) -> None:
         self._closed.set()
 
     def _work(self) -> None:
-        ended = None
+        aborted = None
         while not self._closed.wait(LOOK_S):
-            over = self._over
-            if (
-                over
-                and over is not ended
-                and time.monotonic() - over[1] >= GRACE_S
-                and self._lost(over)
-            ):
-                ended = over
+            running = self._running
+            if running is None or running is aborted:
+                continue
+            _, start = running
+            if time.monotonic() - start < GRACE_S:
+                continue
+            if self._watch(running):
+                aborted = running
 
-    def _lost(self, over: tuple[Epoch, float]) -> bool:
-        """Until these collectives are over or were ended here."""
-        epoch, began = over
-        others = [member for member in epoch.members if member != self._me]
+    def _watch(self, running: tuple[Epoch, float]) -> bool:
+        """Watches until these collectives end. Returns True if it aborted them."""
+        epoch, start = running
+        peers = [member for member in epoch.members if member != self._me]
         if self._only_lead and epoch.lead != self._me:
-            others = [epoch.lead]
-        # Silence counts from the beginning of the collectives, not from the first question.
-        already_s = time.monotonic() - began
-        places = [member.index for member in others]
-        hearing = Hearing(
+            peers = [epoch.lead]
+        detector = FailureDetector(
             self._peers,
-            places,
+            [member.index for member in peers],
             silent_s=self._silent_s,
-            already_s=already_s,
+            # Silence counts from the start of the collectives, not from the first question.
+            initial_silence_s=time.monotonic() - start,
         )
-        self.hearing = hearing
-        left: list[Member] = []
-        while self._over is over and not self._closed.wait(LOOK_S):
-            status = hearing.survey()
-            # Twice: at a boundary some leave the epoch a moment before the last have their sum.
-            before = left
-            left = [member for member in others if _gone(member, status.get(member.index), epoch)]
-            gone = [member for member in left if member in before]
-            if self._over is over and (gone or hearing.silent):
-                for place, why in hearing.silent.items():
-                    logs.warning("gang", f"place {place} {why} and counts as lost")
-                for member in gone:
-                    logs.warning(
-                        "gang",
-                        f"place {member.index} has lost the group, or is another process by now",
-                    )
-                # All silent at once: rather this process was stopped, and it must not propose a
-                # gang of itself.
-                if len(hearing.silent) < len(others):
-                    self.silent = frozenset(hearing.silent)
+        self.detector = detector
+        suspects = list[Member]()
+        while self._running is running and not self._closed.wait(LOOK_S):
+            statuses = detector.survey()
+            # Confirmed by a second survey: at a boundary some members leave the epoch a moment
+            # before the last ones complete the collective.
+            departed = _find_departed(peers, statuses, epoch)
+            confirmed = [member for member in departed if member in suspects]
+            suspects = departed
+            if self._running is not running:
+                return False
+            if confirmed or detector.silent:
+                self._report_losses(detector, confirmed)
+                # If all are silent at once, this process was probably stopped itself, and it must
+                # not propose a gang of its own.
+                if len(detector.silent) < len(peers):
+                    self.silent = frozenset(detector.silent)
                 else:
                     self.silent = frozenset()
                 self._abort()
                 return True
         return False
 
+    def _report_losses(self, detector: FailureDetector, departed: list[Member]) -> None:
+        for index, reason in detector.silent.items():
+            logs.warning("gang", f"member {index} {reason} and counts as lost")
+        for member in departed:
+            logs.warning("gang", f"member {member.index} left the group or was restarted")
 
-def _gone(member: Member, found: Mapping[str, object] | None, epoch: Epoch) -> bool:
-    if found is None:
-        return False
-    now = epoch_of(found)
-    return (
-        found.get("incarnation") != member.incarnation
-        or found.get("lost") == epoch.number
-        or (now is not None and now.number > epoch.number)
-    )
+
+def _find_departed(
+    members: list[Member],
+    statuses: Mapping[int, Mapping[str, object]],
+    epoch: Epoch,
+) -> list[Member]:
+    """Returns the members whose status says that they are no longer in the epoch's group."""
+    departed = list[Member]()
+    for member in members:
+        status = statuses.get(member.index)
+        if status is not None and _has_departed(member, status, epoch):
+            departed.append(member)
+    return departed
+
+
+def _has_departed(
+    member: Member,
+    status: Mapping[str, object],
+    epoch: Epoch,
+) -> bool:
+    if status.get("incarnation") != member.incarnation:
+        return True
+    if status.get("lost") == epoch.number:
+        return True
+    current_epoch = epoch_of(status)
+    return current_epoch is not None and current_epoch.number > epoch.number
 
 
 class Lag:
-    """How far behind a member that answers may be. Grows where a step comes again without a loss:
-    what took too long takes as long again, and the same members would repeat the step for ever,
-    each of them billed.
+    """Limit of how far behind a member that answers may be.
+
+    It grows if a step is repeated without a loss. An operation that took too long would take as
+    long again, and the members would repeat the step forever.
     """
 
     def __init__(self, bound_s: float) -> None:
@@ -151,25 +171,29 @@ class Lag:
         self._step = -1
         self._repeats = 0
 
-    def repeated(self, step: int, why: str) -> None:
-        """A step comes again with all its members. Raises InputError where it has come again too
-        often.
+    def record_repeat(self, step: int, reason: str) -> None:
+        """Doubles the limit, as `step` is repeated with all its members.
+
+        Raises InputError if it was repeated too often.
         """
-        self._repeats = self._repeats + 1 if step == self._step else 1
-        self._step = step
-        if self._repeats > MOST_REPEATS:
+        if step != self._step:
+            self._step = step
+            self._repeats = 0
+        self._repeats += 1
+        if self._repeats > MAX_REPEATS:
             raise InputError(
-                "a step of the gang cannot be completed, although no member is lost",
-                got=f"step {step} failed {self._repeats} times with the same members: {why[:160]}",
+                "a step of the gang cannot be completed, although no member was lost",
+                got=f"step {step} failed {self._repeats} times with the same members:"
+                f" {reason[:160]}",
                 allowed=f"members that are at most {self.bound_s:g} s apart in a step",
                 fix=(
                     "evaluate on every member, or give ElasticGang a longer lag_s; "
-                    "a place that the log names each time has a slow or faulty node: replace it"
+                    "a member that the log names each time has a slow or faulty node: replace it"
                 ),
             )
         self.bound_s *= 2
         logs.warning(
             "gang",
-            f"step {step} comes again and no member was lost: one took longer than the others"
+            f"step {step} is repeated and no member was lost: one took longer than the others"
             f" waited; they now wait {self.bound_s:g} s",
         )

@@ -1,7 +1,7 @@
-"""Where the places of a gang are reached, and which of them this process has: as a pod's
-environment states it.
+"""Addresses of a gang's processes, and the number of this one, from a pod's environment.
 
-A place is one process. Those of one node have neighbouring places, and ports of their own.
+Each process has a number, its place. The processes of a node have consecutive numbers and ports of
+their own.
 """
 
 import hashlib
@@ -25,23 +25,27 @@ from holdfast.vocabulary.environment import (
 MAX_NODES = 1024
 MAX_RANKS = 64
 DEFAULT_PORT = 29500
-ALONE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 Address = tuple[str, int]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Places:
     nodes: tuple[Address, ...]
-    """Of every place."""
+    """Address of every process, node by node."""
     index: int
-    """Of this process's."""
+    """Number of this process."""
     min_nodes: int = 1
     ranks_per_node: int = 1
-    """Neighbouring places are of one node."""
+    """Number of consecutive processes that belong to one node."""
 
     def __post_init__(self) -> None:
-        # A node with fewer processes would shift the places of all nodes after it.
+        # A node with fewer processes would shift the numbers of all nodes after it.
         if self.ranks_per_node < 1 or len(self.nodes) % self.ranks_per_node:
             raise InputError(
                 "processes of a node",
@@ -50,49 +54,66 @@ class Places:
                 fix="an address for each process, node by node",
             )
         between(
-            "place is out of range",
+            "member index is out of range",
             self.index,
             0,
             len(self.nodes) - 1,
             fix="JOB_COMPLETION_INDEX of the pod",
         )
+        node_count = len(self.nodes) // self.ranks_per_node
         between(
-            "min_nodes is out of range", self.min_nodes, 1, len(self.nodes) // self.ranks_per_node
+            "min_nodes is out of range",
+            self.min_nodes,
+            1,
+            node_count,
         )
 
 
 def gang_id(nodes: tuple[Address, ...]) -> str:
-    """The same for all places of a gang; another Job under the same run name has other addresses."""
-    return hashlib.sha256(repr(nodes).encode()).hexdigest()[:16]
+    """Returns an id that all processes of a gang compute alike.
+
+    Another Job under the same run name has other addresses, and so another id.
+    """
+    digest = hashlib.sha256(repr(nodes).encode())
+    return digest.hexdigest()[:16]
 
 
-def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
-    """Without the variables of an elastic job: the only place of a gang of one. Raises InputError."""
-    nodes = _number(variables, ENV_GANG_NODES, 1)
-    ranks = _number(variables, ENV_LOCAL_WORLD_SIZE, 1)
-    # Every Indexed Job sets the index: without a gang it is no place.
-    node = _number(variables, ENV_COMPLETION_INDEX, 0) if nodes > 1 else 0
-    port = _number(variables, ENV_GANG_PORT, DEFAULT_PORT)
+def read_places(variables: Mapping[str, str] = os.environ) -> Places:
+    """Reads the addresses of the gang from a pod's environment.
+
+    Without the variables of an elastic job it is a gang of one process. Raises InputError.
+    """
+    nodes = _read_number(variables, ENV_GANG_NODES, 1)
+    ranks = _read_number(variables, ENV_LOCAL_WORLD_SIZE, 1)
+    # Every Indexed Job sets the index: without a gang it means nothing here.
+    node = _read_number(variables, ENV_COMPLETION_INDEX, 0) if nodes > 1 else 0
+    port = _read_number(variables, ENV_GANG_PORT, DEFAULT_PORT)
+    host = variables.get(ENV_GANG_ADDRESS, LOOPBACK)
     return Places(
-        nodes=addresses(variables.get(ENV_GANG_ADDRESS, ALONE), port, nodes, ranks),
-        index=node * ranks + _number(variables, ENV_LOCAL_RANK, 0),
-        min_nodes=_number(variables, ENV_GANG_MIN_NODES, 1),
+        nodes=addresses(host, port, nodes, ranks),
+        index=node * ranks + _read_number(variables, ENV_LOCAL_RANK, 0),
+        min_nodes=_read_number(variables, ENV_GANG_MIN_NODES, 1),
         ranks_per_node=ranks,
     )
 
 
-def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address, ...]:
-    """Of every place, node by node. {place} in `host` is replaced by the node; without it all are
-    on one machine. Places on one machine are two ports apart. Raises InputError for numbers out of
-    range.
+def addresses(
+    host: str,
+    port: int,
+    nodes: int,
+    ranks: int = 1,
+) -> tuple[Address, ...]:
+    """Returns the address of every process, node by node.
+
+    {place} in `host` is replaced by the node's number; without it all nodes are on one machine.
+    Processes on one machine are two ports apart, as the port above each is used for the process
+    groups of an epoch. Raises InputError if a number is out of range.
     """
-    together = PLACE not in host
-    most = nodes * ranks if together else ranks
+    on_one_machine = PLACE not in host
+    processes_per_host = nodes * ranks if on_one_machine else ranks
+    last_port = port + 2 * processes_per_host - 1
     if not (
-        1 <= nodes <= MAX_NODES
-        and 1 <= ranks <= MAX_RANKS
-        and port >= 1
-        and port + 2 * most - 1 <= 65535
+        1 <= nodes <= MAX_NODES and 1 <= ranks <= MAX_RANKS and port >= 1 and last_port <= 65535
     ):
         raise InputError(
             "addresses of the gang",
@@ -100,24 +121,30 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
             allowed=f"1 to {MAX_NODES} nodes, 1 to {MAX_RANKS} processes of each, ports 1 to 65535",
             fix="--nodes 4, and no HOLDFAST_GANG_PORT",
         )
-    if together:
-        # The port above each is where the groups of an epoch meet.
-        return tuple((host, port + 2 * place) for place in range(nodes * ranks))
-    return tuple(
-        (host.replace(PLACE, str(node)), port + 2 * rank)
-        for node in range(nodes)
-        for rank in range(ranks)
-    )
+    if on_one_machine:
+        ports = range(port, last_port, 2)
+        return tuple((host, process_port) for process_port in ports)
+    process_addresses = list[Address]()
+    for node in range(nodes):
+        node_host = host.replace(PLACE, str(node))
+        for rank in range(ranks):
+            process_addresses.append((node_host, port + 2 * rank))
+    return tuple(process_addresses)
 
 
-def _number(variables: Mapping[str, str], name: str, default: int) -> int:
-    given = variables.get(name, str(default))
-    # int() takes digits of every script and numbers of thousands of digits, signs and spaces.
-    if not (given.isascii() and given.isdecimal() and len(given) < 9):
+def _read_number(
+    variables: Mapping[str, str],
+    name: str,
+    default: int,
+) -> int:
+    text = variables.get(name, str(default))
+    # int() accepts digits of every script, thousands of digits, signs and spaces.
+    is_number = text.isascii() and text.isdecimal() and len(text) < 9
+    if not is_number:
         raise InputError(
             f"environment variable {name}",
-            got=repr(given)[:120],
+            got=repr(text)[:120],
             allowed="a whole number",
             fix="let the platform set it with `nodes: 4..8` in the job file",
         )
-    return int(given)
+    return int(text)

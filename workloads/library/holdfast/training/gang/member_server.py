@@ -1,13 +1,12 @@
-"""What gang members answer each other apart from the tensors: are you alive, I lost my group, take
-me in.
+"""HTTP server of a gang member, which answers the others: status, reports of a lost group, joins.
 
-One small HTTP server for each member, so that every question has a time limit of its own; a store
-of torch has none for a peer that is stopped and not gone. Answers wait at most POLL_S, so a caller
-looks around again that often.
+Each member has its own small server, so that every question has a time limit; torch's store has
+none for a peer that is stopped but not lost. Answers wait at most POLL_S, so a caller checks its
+state that often.
 
-Who asks seals nonce, path and body with the run's key, and the answer is sealed with the same
-nonce: the key is never sent, an old question is not answered again, and an old answer answers
-nothing. What changes something is taken only from members of an epoch that this one knows.
+A question carries an HMAC of nonce, path and body with the run's key, and its answer one with the
+same nonce: the key is never sent, and neither questions nor answers can be replayed. Only members
+of a known epoch may change anything.
 """
 
 import hmac
@@ -16,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from holdfast.runtime.bounded_http import BoundedHandler, BoundedServer
@@ -29,46 +28,63 @@ MAX_BODY = 1 << 12
 NONCE_HEADER = "Holdfast-Nonce"
 SEAL_HEADER = "Holdfast-Seal"
 NONCES = 1 << 14
-"""Of questions that were answered: each is answered once."""
+"""Number of recent nonces that are remembered: each question is answered once."""
 EPOCHS = 8
-"""Of which reports are still taken."""
+"""Number of recent epochs for which reports are accepted."""
 
 
 def seal(key: bytes, *parts: bytes) -> str:
-    """Of a question or an answer, in hexadecimal."""
+    """Returns the HMAC of a question or an answer, in hexadecimal."""
     return hmac.new(key, b"\0".join(parts), "sha256").hexdigest()
 
 
-class Control:
-    """This member's answers. `phase`: waiting (of no epoch), restoring, member, complete."""
+@dataclass(frozen=True, slots=True)
+class _Join:
+    member: Member
+    start: float
+    """Time of the first question, by time.monotonic()."""
 
-    def __init__(self, me: Member, port: int, key: bytes) -> None:
-        """`key`: by which a question must be sealed; without it a stranger could have any place of
-        the gang.
-        """
+
+class Control:
+    """State that this member shows to others, and their questions.
+
+    `phase` is waiting (in no epoch), restoring, member or complete.
+    """
+
+    def __init__(
+        self,
+        me: Member,
+        port: int,
+        key: bytes,
+    ) -> None:
+        """`key` is the join key of the run: without it a stranger could pose as any member."""
         self.me = me
         self.key = key
         self._nonces: dict[str, None] = {}
         self._epochs: dict[int, Epoch] = {}
-        """The newest that this member entered."""
+        """Newest epochs that this member entered, by number."""
         self._changed = threading.Condition()
         self.phase = "waiting"
         self._epoch: Epoch | None = None
         self._reports: dict[int, set[int]] = {}
-        """Epoch -> indices that have lost its group."""
-        self._joins: dict[int, tuple[Member, float]] = {}
+        """Indices of the members that have lost the group of an epoch, by its number."""
+        self._joins: dict[int, _Join] = {}
+        """Processes that ask to join, by index."""
         self._unheard: dict[int, tuple[str, int]] = {}
-        """Index -> incarnation that wanted to join and did not answer, and how often."""
-        self.shown: dict[str, int | str | list[int]] = {"total": 0, "closed": []}
-        """What else its status says. `total`: steps of the whole training, 0: not known yet.
-        `closed`: places that live and have a port closed to this one.
+        """Incarnation that asked to join and did not answer, and how often, by index."""
+        self.shown: dict[str, int | str | list[int]] = {
+            "total": 0,
+            "closed": [],
+        }
+        """Further entries of the status. `total` is the number of steps of the whole training, 0 if
+        not known yet. `closed` lists members that live and have a port closed to this one.
         """
-        self._lost = 0
+        self._lost_epoch = 0
         """Newest epoch whose group this member has lost."""
-        # Never accepted from: a client that connects learns whether ports that the system chooses
-        # are open.
-        self._ear = socket.create_server(("", 0), backlog=1024)
-        self.ear = int(self._ear.getsockname()[1])
+        # It never accepts: a client that connects learns whether ports that the system chooses are
+        # open.
+        self._probe_socket = socket.create_server(("", 0), backlog=1024)
+        self.probe_port = int(self._probe_socket.getsockname()[1])
         self._server = _Server(("", port), self)
         threading.Thread(
             target=self._server.serve_forever,
@@ -80,123 +96,144 @@ class Control:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._ear.close()
+        self._probe_socket.close()
 
     def enter(self, epoch: Epoch | None, phase: str) -> None:
+        """Sets the epoch and the phase that this member shows."""
         with self._changed:
             self._epoch = epoch
             self.phase = phase
             if epoch:
-                self._epochs[epoch.number] = epoch
-                # A report of an older epoch changes nothing any more, and a Job has more epochs
-                # than it should remember.
-                for old in sorted(self._epochs)[:-EPOCHS]:
-                    del self._epochs[old]
-                    self._reports.pop(old, None)
-                for member in epoch.members:
-                    known = self._joins.get(member.index)
-                    # A replacement may have come since: it is in no epoch yet, and must not be
-                    # forgotten.
-                    if known and known[0] == member:
-                        del self._joins[member.index]
+                self._remember(epoch)
             self._changed.notify_all()
 
-    def lose(self, epoch: Epoch) -> None:
-        """Others may still wait in a collective of it, for a member that they hear."""
-        with self._changed:
-            self._lost = epoch.number
+    def _remember(self, epoch: Epoch) -> None:
+        self._epochs[epoch.number] = epoch
+        # Reports of older epochs no longer matter, and a Job may have very many epochs.
+        for number in sorted(self._epochs)[:-EPOCHS]:
+            del self._epochs[number]
+            self._reports.pop(number, None)
+        for member in epoch.members:
+            join = self._joins.get(member.index)
+            # A replacement may have asked since: it is in no epoch yet, and must stay.
+            if join and join.member == member:
+                del self._joins[member.index]
 
-    def reported(self, epoch: int) -> frozenset[int]:
+    def lose(self, epoch: Epoch) -> None:
+        """Shows that this member has lost the group of `epoch`, in which others may still wait."""
+        with self._changed:
+            self._lost_epoch = epoch.number
+
+    def get_reports(self, epoch: int) -> frozenset[int]:
+        """Returns the indices of the members that have lost the group of `epoch`."""
         with self._changed:
             return frozenset(self._reports.get(epoch, ()))
 
-    def joining(self) -> dict[int, Member]:
-        if not self._joins:  # the lead asks in each step
+    def get_joiners(self) -> dict[int, Member]:
+        """Returns the processes that ask to join, by index."""
+        if not self._joins:  # without the lock, as the lead asks in each step
             return {}
         with self._changed:
-            return {index: member for index, (member, _) in self._joins.items()}
+            return {index: join.member for index, join in self._joins.items()}
 
-    def joining_for_s(self) -> float:
-        """Since the first question of those that ask now; 0: none asks."""
+    def get_join_wait_s(self) -> float:
+        """Returns the seconds since the first question of those that ask to join, 0 if none do."""
         with self._changed:
-            return max((time.monotonic() - since for _, since in self._joins.values()), default=0.0)
+            starts = [join.start for join in self._joins.values()]
+        if not starts:
+            return 0.0
+        return time.monotonic() - min(starts)
 
-    def forget(self, gone: Collection[Member]) -> None:
-        """Askers that do not answer: they are gone again, or their port is closed from here."""
+    def forget(self, unreachable: Collection[Member]) -> None:
+        """Drops processes that asked to join and do not answer: they were lost again, or their port
+        is closed from here.
+        """
         with self._changed:
-            for member in gone:
-                name, times = self._unheard.get(member.index, ("", 0))
-                again = times if name == member.incarnation else 0
-                self._unheard[member.index] = member.incarnation, again + 1
-            self._joins = {
-                index: join for index, join in self._joins.items() if join[0] not in gone
-            }
+            for member in unreachable:
+                incarnation, times = self._unheard.get(member.index, ("", 0))
+                if incarnation != member.incarnation:
+                    times = 0
+                self._unheard[member.index] = (member.incarnation, times + 1)
+                join = self._joins.get(member.index)
+                if join and join.member == member:
+                    del self._joins[member.index]
 
     def wait(self, timeout_s: float) -> None:
-        """Until a question has come."""
+        """Waits until a question changes something."""
         with self._changed:
             self._changed.wait(timeout_s)
 
-    # Below: the server's threads.
+    # The server's threads call the methods below.
 
     def is_new(self, nonce: str) -> bool:
+        """Returns whether a nonce is used for the first time, and remembers it."""
         with self._changed:
             if nonce in self._nonces:
                 return False
             self._nonces[nonce] = None
             # The table would grow for as long as the Job runs.
             if len(self._nonces) > NONCES:
-                del self._nonces[next(iter(self._nonces))]
+                oldest = next(iter(self._nonces))
+                del self._nonces[oldest]
             return True
 
     def answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises ValueError, KeyError, TypeError or OverflowError for what no member asks."""
+        """Answers a question.
+
+        Raises ValueError, KeyError, TypeError or OverflowError if no member would ask it.
+        """
         if path == "/status":
             with self._changed:
-                return self._status()
-        asks = Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
+                return self._make_status()
+        sender = Member(
+            index=int(body["index"]),
+            incarnation=str(body["incarnation"])[:64],
+        )
         if path == "/join":
-            return self._joined(asks)
+            return self._answer_join(sender)
         if path == "/report":
-            return self._reported(asks, int(body["epoch"]))
+            return self._answer_report(sender, int(body["epoch"]))
         raise ValueError(f"no such path: {path}")
 
-    def _reported(self, asks: Member, number: int) -> dict[str, Any]:
+    def _answer_report(self, sender: Member, number: int) -> dict[str, Any]:
         with self._changed:
-            known = self._epochs.get(number)
-            if known and asks in known.members:
-                self._reports.setdefault(number, set()).add(asks.index)
+            epoch = self._epochs.get(number)
+            if epoch and sender in epoch.members:
+                self._reports.setdefault(number, set()).add(sender.index)
                 self._changed.notify_all()
-            return self._status_once(lambda epoch: epoch.number > number)
+            return self._await_status(lambda epoch: epoch.number > number)
 
-    def _joined(self, asks: Member) -> dict[str, Any]:
+    def _answer_join(self, sender: Member) -> dict[str, Any]:
         with self._changed:
-            known = self._joins.get(asks.index)
-            # Askers repeat themselves each second: the time of the first question stays, or the
-            # wait would never end.
-            if not known or known[0] != asks:
-                self._joins[asks.index] = (asks, time.monotonic())
+            join = self._joins.get(sender.index)
+            # A process asks each second: the time of its first question stays, or the wait for
+            # others would never end.
+            if not join or join.member != sender:
+                self._joins[sender.index] = _Join(sender, time.monotonic())
                 self._changed.notify_all()
-            return self._status_once(lambda epoch: asks in epoch.members)
+            return self._await_status(lambda epoch: sender in epoch.members)
 
-    def _status_once(self, awaited: Callable[[Epoch], bool]) -> dict[str, Any]:
+    def _await_status(self, condition: Callable[[Epoch], bool]) -> dict[str, Any]:
+        """Returns the status once the epoch meets the condition, at the latest after POLL_S."""
+
+        def is_met() -> bool:
+            return self._epoch is not None and condition(self._epoch)
+
         # The lock is free while it waits, so that other members are answered meanwhile.
-        self._changed.wait_for(lambda: self._epoch is not None and awaited(self._epoch), POLL_S)
-        return self._status()
+        self._changed.wait_for(is_met, POLL_S)
+        return self._make_status()
 
-    def _status(self) -> dict[str, Any]:
-        return (
-            asdict(self.me)
-            | self.shown
-            | {
-                "phase": self.phase,
-                "epoch": self._epoch.to_json() if self._epoch else None,
-                "ear": self.ear,
-                "lost": self._lost,
-                "joining": sorted(self._joins),
-                "unheard": dict(self._unheard.values()),
-            }
-        )
+    def _make_status(self) -> dict[str, Any]:
+        return {
+            **asdict(self.me),
+            **self.shown,
+            "phase": self.phase,
+            "epoch": self._epoch.to_json() if self._epoch else None,
+            "ear": self.probe_port,
+            "lost": self._lost_epoch,
+            "joining": sorted(self._joins),
+            "unheard": dict(self._unheard.values()),
+        }
 
 
 class _Server(BoundedServer):
@@ -214,21 +251,34 @@ class _Handler(BoundedHandler):
         control = cast(_Server, self.server).control
         nonce = self.headers.get(NONCE_HEADER, "")[:32]
         body = self.body or b""
-        wanted = seal(control.key, b"ask", nonce.encode(), self.path.encode(), body)
-        genuine = hmac.compare_digest(self.headers.get(SEAL_HEADER, "").encode(), wanted.encode())
-        # In this order: a stranger must not push genuine nonces out of the table.
-        if not (genuine and control.is_new(nonce)):
+        question_seal = self.headers.get(SEAL_HEADER, "")
+        expected_seal = seal(
+            control.key,
+            b"ask",
+            nonce.encode(),
+            self.path.encode(),
+            body,
+        )
+        is_genuine = hmac.compare_digest(question_seal.encode(), expected_seal.encode())
+        # Checked in this order: a stranger must not push genuine nonces out of the table.
+        if not (is_genuine and control.is_new(nonce)):
             self.send_error(403)
             return
         try:
-            payload = json.dumps(control.answer(self.path, json.loads(body))).encode()
-        # Who has the key may still be of another version of this program: its question must not end
-        # the thread.
+            answer = control.answer(self.path, json.loads(body))
+            payload = json.dumps(answer).encode()
+        # A member may be of another version of this program: its question must not end the thread.
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.send_error(400)
             return
+        answer_seal = seal(
+            control.key,
+            b"answer",
+            nonce.encode(),
+            payload,
+        )
         self.send_response(200)
         self.send_header("Content-Length", str(len(payload)))
-        self.send_header(SEAL_HEADER, seal(control.key, b"answer", nonce.encode(), payload))
+        self.send_header(SEAL_HEADER, answer_seal)
         self.end_headers()
         self.wfile.write(payload)

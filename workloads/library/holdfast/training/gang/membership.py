@@ -1,8 +1,7 @@
-"""Who belongs to the gang: epochs, each an object in the checkpoint storage that is created once
-and never changed.
+"""Membership of a gang: epochs, each an immutable object in the checkpoint storage.
 
-Two halves of a torn network both propose the next number; the store takes one, and the other half
-reads that it is out. So there is no split brain, and no service apart from the bucket.
+After a network partition both sides propose the next number; the storage accepts one, and the other
+side reads that it is out. So there is no split brain, and no service apart from the bucket.
 """
 
 # Why it is so: infra/decisions/0035.
@@ -17,26 +16,34 @@ from holdfast.checkpoint.stores import Storage, numbers_below, put_new, read_obj
 from holdfast.support import object_names
 from holdfast.support.errors import InputError
 
-KEPT = 20
-# The bucket is not this program's alone: an object of such a name may have any size.
+KEPT_EPOCHS = 20
+# Other programs may write to the bucket too: an object of such a name may have any size.
 MAX_EPOCH_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Member:
     index: int
-    """Place in the Job; a replacement has the same."""
+    """Number of the member in the Job; a replacement has the same."""
     incarnation: str
-    """New for each process."""
+    """Random identity of the process."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Epoch:
     number: int
     members: tuple[Member, ...]
-    """By index; a member's rank is its position."""
+    """Members sorted by index; a member's rank is its position."""
     ending: bool = False
-    """Too few are left: store the state, give the nodes back."""
+    """True if too few members remain: they store the state and release their nodes."""
 
     @property
     def lead(self) -> Member:
@@ -47,49 +54,65 @@ class Epoch:
 
     @classmethod
     def from_json(cls, body: Any) -> "Epoch":
-        """Raises ValueError, KeyError, TypeError or OverflowError for anything that is no epoch."""
-        members = tuple(
-            Member(index=int(m["index"]), incarnation=str(m["incarnation"]))
-            for m in body["members"]
-        )
+        """Raises ValueError, KeyError, TypeError or OverflowError if `body` is no epoch."""
+        members = list[Member]()
+        for entry in body["members"]:
+            member = Member(
+                index=int(entry["index"]),
+                incarnation=str(entry["incarnation"]),
+            )
+            members.append(member)
         # A rank is a position in this list: in another order two members would take each other's.
-        if not members or [m.index for m in members] != sorted({m.index for m in members}):
+        indices = [member.index for member in members]
+        if not indices or indices != sorted(set(indices)):
             raise ValueError("members are not in the order of their index")
         return cls(
             number=int(body["number"]),
-            members=members,
+            members=tuple(members),
             ending=bool(body["ending"]),
         )
 
 
 def newest_number(storage: Storage, run: str) -> int:
-    return max(numbers_below(storage, object_names.gang_prefix(run)), default=0)
+    """Returns the number of the newest epoch, or 0 if there is none."""
+    prefix = object_names.gang_prefix(run)
+    return max(numbers_below(storage, prefix), default=0)
 
 
-def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
-    """The epoch of that number: this one, or the one that another proposer was faster with."""
+def propose(
+    storage: Storage,
+    run: str,
+    epoch: Epoch,
+) -> Epoch:
+    """Returns the epoch of that number: `epoch`, or that of another proposer that was faster."""
+    name = object_names.gang_object(run, epoch.number)
     try:
-        put_new(
-            storage,
-            object_names.gang_object(run, epoch.number),
-            json.dumps(epoch.to_json()).encode(),
-        )
-    # Also where an earlier try of this proposer was stored and its answer was lost.
+        put_new(storage, name, json.dumps(epoch.to_json()).encode())
+    # This happens too if an earlier try of this proposer was stored and its answer was lost.
     except AlreadyExists:
         return read_epoch(storage, run, epoch.number)
-    # The epoch is committed already: a storage that refuses to tidy up must not cost the gang a
-    # try.
+    # The epoch is committed: a storage that refuses to delete must not cost the gang a try.
     with suppress(StorageError):
-        for old in numbers_below(storage, object_names.gang_prefix(run))[:-KEPT]:
-            storage.delete(object_names.gang_object(run, old))
+        _delete_old_epochs(storage, run)
     return epoch
 
 
-def read_epoch(storage: Storage, run: str, number: int) -> Epoch:
-    """Raises InputError for an object that holds no epoch of that number."""
+def _delete_old_epochs(storage: Storage, run: str) -> None:
+    numbers = numbers_below(storage, object_names.gang_prefix(run))
+    for number in numbers[:-KEPT_EPOCHS]:
+        storage.delete(object_names.gang_object(run, number))
+
+
+def read_epoch(
+    storage: Storage,
+    run: str,
+    number: int,
+) -> Epoch:
+    """Reads an epoch. Raises InputError if the object holds no epoch of that number."""
     name = object_names.gang_object(run, number)
     try:
-        epoch = Epoch.from_json(json.loads(read_object(storage, name, limit=MAX_EPOCH_BYTES)))
+        content = read_object(storage, name, limit=MAX_EPOCH_BYTES)
+        epoch = Epoch.from_json(json.loads(content))
         if epoch.number != number:
             raise ValueError(f"it says number {epoch.number}")
     except (

@@ -1,10 +1,9 @@
-"""The processes of one node as one member of the gang: they share one state, sharded over them by
-FSDP2.
+"""The processes of one node as one member of the gang: they share one state, sharded by FSDP2.
 
-The default process group is the node's, for life, since FSDP2 keeps the group that it was given;
-`join_node` makes it. One rank speaks for the node to other members. The others hear from it what it
-found, and all vote after each collective of an epoch, so that no rank of a node is ever a step
-ahead of another. A rank that is lost takes its node along.
+The default process group is the node's for the whole run, since FSDP2 keeps the group that it gets;
+`join_node` creates it. One rank, the speaker, talks to other members and broadcasts what it learns.
+All ranks vote after each collective of an epoch, so that no rank of a node is ever a step ahead of
+another. If a rank is lost, the whole node is.
 """
 
 # Why it is so: infra/decisions/0035.
@@ -37,129 +36,146 @@ from holdfast.support.errors import InputError
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost, NodeLost
 from holdfast.training.gang import member_addresses
 from holdfast.training.gang.process_group import BACKENDS, broadcast_json, opening
-from holdfast.training.tcp_gate import client_store, loopback_store
+from holdfast.training.tcp_gate import connect_store, host_loopback_store
 
-# A rank waits here for one that asks other members, restores or computes; one that is gone is
-# noticed at once.
-FOR_LIFE = timedelta(days=30)
+# A rank waits this long for one that asks other members, restores or computes; a lost rank closes
+# its connections, which is noticed at once.
+NODE_TIMEOUT = timedelta(days=30)
 JOIN_S = 300.0
 
-# By name, as they go between ranks as JSON: a pickled exception could run code.
+# Exceptions travel between ranks as JSON, by these names: a pickled exception could run code.
 _KINDS: dict[str, type[BaseException]] = {
-    kind.__name__: kind
-    for kind in (
-        CutOff,
-        Expelled,
-        GangTooSmall,
-        GroupLost,
-        NotDurable,
-        Preempted,
-        StorageError,
-        Superseded,
-    )
+    "CutOff": CutOff,
+    "Expelled": Expelled,
+    "GangTooSmall": GangTooSmall,
+    "GroupLost": GroupLost,
+    "NotDurable": NotDurable,
+    "Preempted": Preempted,
+    "StorageError": StorageError,
+    "Superseded": Superseded,
 }
 
 
 def join_node(device: str = "cpu") -> DeviceMesh:
-    """The mesh for `fully_shard`: the processes that `holdfast train ranks` has started on this
-    node, and no other.
+    """Returns the mesh for `fully_shard`: the processes that `holdfast train ranks` started on this
+    node, and no others.
     """
-    pod = member_addresses.of_pod()
+    pod = member_addresses.read_places()
     kind = torch.device(device).type
     size = pod.ranks_per_node
     rank = pod.index % pod.ranks_per_node
     store = HashStore()
     if size > 1:
-        # The second rank's port for questions, which stays unused: the first one speaks for the
-        # node.
+        # The second rank's control port is free: the first rank talks to other members.
         _, port = pod.nodes[pod.index - rank + 1]
         timeout = timedelta(seconds=JOIN_S)
         with opening(port):
-            store = client_store(port, timeout) if rank else loopback_store(timeout, port)
+            if rank == 0:
+                store = host_loopback_store(timeout, port)
+            else:
+                store = connect_store(port, timeout)
     dist.init_process_group(
         BACKENDS[kind],
         store=PrefixStore("node", store),
         rank=rank,
         world_size=size,
-        timeout=FOR_LIFE,
+        timeout=NODE_TIMEOUT,
     )
     return init_device_mesh(kind, (size,))
 
 
 class Node:
-    """Without a mesh: this process alone, which holds the whole state."""
+    """The ranks of `mesh`, which share one state. Without a mesh, this process alone."""
 
     def __init__(self, mesh: DeviceMesh | None = None) -> None:
         self.mesh = mesh
-        self.rank, self.size = (0, 1) if mesh is None else (mesh.get_rank(), mesh.size())
+        self.rank = mesh.get_rank() if mesh else 0
+        self.size = mesh.size() if mesh else 1
 
     @property
-    def speaks(self) -> bool:
+    def is_speaker(self) -> bool:
+        """True on the rank that talks to other members."""
         return self.rank == 0
 
     def ranks(self, *, timeout_s: float) -> Ranks:
-        """For the checkpoints that they write and read together. Ask equally often on every rank."""
+        """Returns the ranks that write and read checkpoints together.
+
+        Every rank has to call it equally often.
+        """
         if self.size > 1:
             return Ranks.of_job(timeout_s=timeout_s)
         return Ranks(OneProcessStore(), 0, 1)
 
-    def together(self, count: int = 0) -> AbstractContextManager[list[int]]:
-        """Collectives of an epoch, that succeed on all ranks of the node or on none: else
-        GroupLost.
+    def vote(self, count: int = 0) -> AbstractContextManager[list[int]]:
+        """Makes the collectives of the block succeed on all ranks of the node or on none.
 
-        Numbers that the block puts into the list are the largest of the node's after it.
+        Raises GroupLost on all if they failed on one. The block may put `count` numbers into the
+        list; after it, the list has the maximum of each over the ranks.
         """
-        return self._voted(count) if self.size > 1 else nullcontext([])
+        if self.size == 1:
+            return nullcontext([])
+        return self._vote(count)
 
     @contextmanager
-    def _voted(self, count: int) -> Generator[list[int]]:
+    def _vote(self, count: int) -> Generator[list[int]]:
         numbers: list[int] = []
         try:
             yield numbers
         except (GroupLost, RuntimeError):
-            # The other ranks wait in this vote, also for one that failed, and with as many numbers.
-            self.largest([1] + [0] * count)
+            # The other ranks wait in this vote, also for a rank that failed, with as many numbers.
+            self.reduce_max([1] + [0] * count)
             raise
-        lost, *numbers[:] = self.largest([0, *numbers])
-        if lost:
+        failed, *maxima = self.reduce_max([0, *numbers])
+        numbers[:] = maxima
+        if failed:
             raise GroupLost("another rank of this node lost a member")
 
-    def largest(self, numbers: list[int]) -> list[int]:
+    def reduce_max(self, numbers: list[int]) -> list[int]:
+        """Returns the maximum of each number over the ranks of the node. A collective."""
         if self.size == 1:
             return numbers
-        found = torch.tensor(numbers, dtype=torch.int64)
-        with _with_the_others():
-            dist.all_reduce(found, op=dist.ReduceOp.MAX)
-        return [int(number) for number in found.tolist()]
+        tensor = torch.tensor(numbers, dtype=torch.int64)
+        with _detect_lost_rank():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return [int(number) for number in tensor.tolist()]
 
-    def decided(self, decide: Callable[[], Json]) -> Json:
-        """What the rank that speaks has found, on all; what it raises (InputError, CheckpointExit,
-        Expelled, GroupLost, StorageError), on all. Raises NodeLost where a rank of the node is
-        gone.
+    def agree(self, decide: Callable[[], Json]) -> Json:
+        """Calls `decide` on the speaker and returns its result on all ranks. A collective.
+
+        An InputError, CheckpointExit, Expelled, GroupLost or StorageError of `decide` is raised on
+        all ranks. Raises NodeLost if a rank of the node was lost.
         """
         if self.size == 1:
             return decide()
         answer: dict[str, Any] = {}
-        if self.speaks:
+        if self.is_speaker:
             try:
                 answer = {"value": decide()}
             except (InputError, *_KINDS.values()) as error:
-                answer = _described(error)
-        with _with_the_others():
-            answer = broadcast_json(answer, 0, torch.device("cpu"), dist.group.WORLD)
+                answer = _encode_error(error)
+        with _detect_lost_rank():
+            answer = broadcast_json(
+                answer,
+                0,
+                torch.device("cpu"),
+                dist.group.WORLD,
+            )
         if "value" not in answer:
-            raise _raised(answer)
+            raise _decode_error(answer)
         return answer["value"]
 
-    def sharded(
+    def make_dtensor(
         self,
         local: Tensor,
         shape: list[int],
         stride: list[int],
         dim: int,
     ) -> Tensor:
-        """A DTensor of this node's; `dim` -1: each rank has all of it."""
-        # Late: a gang whose members hold whole states never needs it, and its import takes long.
+        """Returns a DTensor over the node's mesh with this rank's part, sharded along `dim`.
+
+        With `dim` -1 each rank has the whole tensor.
+        """
+        # Imported late: a gang whose members hold whole states never needs it, and it takes long.
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
         assert self.mesh
@@ -178,65 +194,83 @@ ALONE = Node()
 
 
 @contextmanager
-def _with_the_others() -> Generator[None]:
+def _detect_lost_rank() -> Generator[None]:
+    """Turns a RuntimeError of a collective of the node into NodeLost."""
     try:
         yield
     except RuntimeError as error:
-        raise NodeLost(0, f"another rank of this node is gone: {str(error)[:160]}") from error
+        raise NodeLost(0, f"another rank of this node was lost: {str(error)[:160]}") from error
 
 
-def _described(error: BaseException) -> dict[str, Any]:
+def _encode_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, InputError):
         return failure_of(error)
-    kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
+    name = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
+    arguments: list[Any] = [str(error)]
+    if isinstance(error, CheckpointExit):
+        arguments = [error.step, error.reason]
     return {
-        "kind": kind,
-        "given": [error.step, error.reason] if isinstance(error, CheckpointExit) else [str(error)],
+        "kind": name,
+        "given": arguments,
     }
 
 
-def _raised(answer: dict[str, Any]) -> BaseException:
+def _decode_error(answer: dict[str, Any]) -> BaseException:
     if "input" in answer:
         return error_of(answer)
-    return _KINDS[answer["kind"]](*answer["given"])
+    kind = _KINDS[answer["kind"]]
+    return kind(*answer["given"])
 
 
-def node_of(parameters: list[nn.Parameter], ranks_per_node: int, index: int) -> Node:
-    """Of those who share the state of these parameters. Raises InputError unless that is this
-    process or its node.
+def find_node(
+    parameters: list[nn.Parameter],
+    ranks_per_node: int,
+    index: int,
+) -> Node:
+    """Returns the ranks that share the state of these parameters.
+
+    Raises InputError unless they are this process alone or all processes of its node.
     """
-    odd = next((p for p in parameters if type(p.data) is not Tensor), None)
-    if odd is None:
+    sharded_parameters = [p for p in parameters if type(p.data) is not Tensor]
+    if not sharded_parameters:
         return Node()
-    shards = [as_dtensor(p.data) for p in parameters]
-    mesh = getattr(shards[0], "device_mesh", None)
-    over_node = all(
-        s is not None
-        and s.device_mesh == mesh
-        and len(s.placements) == 1
-        and s.placements[0].is_shard()
-        for s in shards
-    )
-    if not (
-        over_node and mesh is not None and mesh.size() == dist.get_world_size() == ranks_per_node
-    ):
-        if mesh:
-            over = f"{type(odd.data).__name__} over {mesh.size()} processes"
-        else:
-            over = type(odd.data).__name__
-        raise _sharded_otherwise(f"{over}, with {ranks_per_node} of a node")
+    mesh = _find_common_mesh(parameters)
+    is_over_node = mesh is not None and mesh.size() == dist.get_world_size() == ranks_per_node
+    if not is_over_node:
+        first_sharded = sharded_parameters[0].data
+        sharding = type(first_sharded).__name__
+        first_mesh = getattr(as_dtensor(parameters[0].data), "device_mesh", None)
+        if first_mesh:
+            sharding += f" over {first_mesh.size()} processes"
+        raise _make_sharding_error(f"{sharding}, with {ranks_per_node} of a node")
     node = Node(mesh)
-    # Their places, node by node: a mesh over the same number of processes of other nodes would be
-    # lost with any of them.
-    first = index - node.rank
-    if node.largest([first, -first]) != [first, -first] or first % ranks_per_node:
-        raise _sharded_otherwise(
-            f"processes of different nodes: place {index} as rank {node.rank} of the mesh"
+    # A mesh over the same number of processes of different nodes would be lost with any of them.
+    first_index = index - node.rank
+    bounds = [first_index, -first_index]
+    if node.reduce_max(bounds) != bounds or first_index % ranks_per_node:
+        raise _make_sharding_error(
+            f"processes of different nodes: process {index} is rank {node.rank} of the mesh"
         )
     return node
 
 
-def _sharded_otherwise(got: str) -> InputError:
+def _find_common_mesh(parameters: list[nn.Parameter]) -> DeviceMesh | None:
+    """Returns the mesh over which all parameters are sharded in one dimension, if there is one."""
+    mesh: DeviceMesh | None = None
+    for parameter in parameters:
+        sharded = as_dtensor(parameter.data)
+        if sharded is None:
+            return None
+        if mesh is None:
+            mesh = sharded.device_mesh
+        if sharded.device_mesh != mesh or len(sharded.placements) != 1:
+            return None
+        if not sharded.placements[0].is_shard():
+            return None
+    return mesh
+
+
+def _make_sharding_error(got: str) -> InputError:
     return InputError(
         "the model is sharded over processes",
         got=got,
@@ -251,10 +285,12 @@ def _sharded_otherwise(got: str) -> InputError:
     )
 
 
-def parameters_of(state: dict[str, Any]) -> list[nn.Parameter]:
-    """Of all modules. Raises InputError where there is none."""
-    modules = [entry for entry in state.values() if isinstance(entry, nn.Module)]
-    parameters = [parameter for module in modules for parameter in module.parameters()]
+def collect_parameters(state: dict[str, Any]) -> list[nn.Parameter]:
+    """Returns the parameters of all modules of `state`. Raises InputError if there are none."""
+    parameters = list[nn.Parameter]()
+    for entry in state.values():
+        if isinstance(entry, nn.Module):
+            parameters += entry.parameters()
     if not parameters:
         raise InputError(
             "nothing to train",

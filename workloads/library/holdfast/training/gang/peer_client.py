@@ -1,4 +1,4 @@
-"""How a gang member asks the others, which answer as `control.py` says."""
+"""Asks the other members of a gang, which answer as described in member_server.py."""
 
 import hmac
 import json
@@ -22,32 +22,35 @@ from holdfast.training.gang.membership import Epoch, Member
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 
 PROBE_S = 1.0
-"""For a machine to take a connection: its kernel does that, however busy its processors are."""
+"""Seconds for a machine to accept a connection: its kernel does that, however busy it is."""
 ANSWER_S = 30.0
-"""For a process to answer on a connection that its machine took; longer than any process is waited
-for.
+"""Seconds for a process to answer on an accepted connection; longer than any process is waited for.
 """
 MACHINE_S = 3
-"""After which a machine that acknowledges nothing ends a question; whole seconds, as the kernel
-counts.
-"""
+"""Whole seconds after which a machine that acknowledges nothing ends a question."""
 SURVEY_S = PROBE_S + 0.25
-"""At most for a survey: by then a machine that takes no connection has shown it."""
-MOST_AT_ONCE = 64
-MAX_ANSWER = 1 << 20
-"""The epoch of the largest gang."""
+"""Longest time of a survey: by then it is clear which machines accept no connection."""
+MAX_THREADS = 64
+MAX_ANSWER_BYTES = 1 << 20
+"""Enough for the epoch of the largest gang."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Survey:
+    """Result of asking several members for their status."""
+
     answers: dict[int, dict[str, Any]]
-    """The status of each place that answered."""
+    """Status of each member that answered, by index."""
     unanswered: frozenset[int]
-    """Places whose machine took the question and whose process has not answered yet: it may be
-    starved of processor time.
+    """Members whose machine accepted the connection and whose process has not answered yet: it may
+    be starved of processor time.
     """
     unknown: frozenset[int] = frozenset()
-    """Places that this process had no time to ask. All others that did not answer are gone or
+    """Members that this process had no time to ask. All others that did not answer are lost or
     cannot be reached.
     """
 
@@ -56,29 +59,37 @@ class Survey:
 class _Question:
     place: int
     answer: "Future[dict[str, Any] | None]"
-    taken: bool = False
-    """By the other machine."""
-    ended_at: float = 0.0
+    is_accepted: bool = False
+    """True once the other machine has accepted the connection."""
+    answer_time: float = 0.0
 
-    def connected(self) -> None:
-        self.taken = True
+    def accept(self) -> None:
+        self.is_accepted = True
 
 
 class Peers:
-    """The other members, by their place in the Job."""
+    """Client of the members of the Job, by index."""
 
-    def __init__(self, places: tuple[Address, ...], key: bytes, *, ranks: int = 1) -> None:
-        """`ranks`: places of each member, which are neighbours."""
+    def __init__(
+        self,
+        places: tuple[Address, ...],
+        key: bytes,
+        *,
+        ranks: int = 1,
+    ) -> None:
+        """`places` has the address of each process, `ranks` consecutive ones for each member."""
         self.addresses = places[::ranks]
         self._key = key
-        self.stores = [
-            [port + 1 for _, port in places[at : at + ranks]] for at in range(0, len(places), ranks)
-        ]
-        """Of each member the ports at which groups meet."""
-        self._refusing: set[int] = set()
+        self.stores: list[list[int]] = []
+        """Ports of each member's stores, by index."""
+        for start in range(0, len(places), ranks):
+            processes = places[start : start + ranks]
+            self.stores.append([port + 1 for _, port in processes])
+        self._rejecting: set[int] = set()
+        """Members that have another key, for which a warning was logged."""
         self._lock = threading.Lock()
         self._questions: dict[int, _Question] = {}
-        """By place: those that are under way, or whose answer nobody has taken yet."""
+        """Open questions, and those whose answer was not read yet, by index."""
 
     def ask(
         self,
@@ -87,130 +98,160 @@ class Peers:
         timeout_s: float,
         *,
         answer_s: float | None = None,
-        connected: Callable[[], None] = lambda: None,
+        on_accept: Callable[[], None] = lambda: None,
         **body: object,
     ) -> dict[str, Any] | None:
-        """None: no usable answer in time. `answer_s`: for the answer, where that is another time
-        than for the connection; `connected`: called between the two.
+        """Returns the answer, or None if no usable one came in time.
+
+        `timeout_s` limits the connection, and the answer too unless `answer_s` is given.
+        `on_accept` is called once the machine has accepted the connection.
         """
         host, port = self.addresses[place]
         connection = HTTPConnection(host, port, timeout=timeout_s)
+        nonce = secrets.token_hex(16)
+        content = json.dumps(body).encode()
+        headers = {
+            NONCE_HEADER: nonce,
+            SEAL_HEADER: seal(
+                self._key,
+                b"ask",
+                nonce.encode(),
+                path.encode(),
+                content,
+            ),
+        }
         try:
             connection.connect()
-            connected()
+            on_accept()
             connection.sock.settimeout(answer_s or timeout_s)
-            _end_with_its_machine(connection.sock)
-            nonce = secrets.token_hex(16)
-            asked = json.dumps(body).encode()
-            headers = {
-                NONCE_HEADER: nonce,
-                SEAL_HEADER: seal(self._key, b"ask", nonce.encode(), path.encode(), asked),
-            }
-            connection.request("POST", path, asked, headers)
+            _set_keepalive(connection.sock)
+            connection.request("POST", path, content, headers)
             response = connection.getresponse()
-            answer = response.read(MAX_ANSWER)
-            sealed = response.getheader(SEAL_HEADER, "")
-            if response.status == HTTPStatus.FORBIDDEN and place not in self._refusing:
-                self._refusing.add(place)
-                logs.warning(
-                    "gang",
-                    f"place {place} has another key than this process: mount the same secret in"
-                    f" every pod ({ENV_KEY_FILE})",
-                )
-            # The address of a pod that is gone may be a stranger's by now.
-            sound = hmac.compare_digest(
-                sealed.encode(), seal(self._key, b"answer", nonce.encode(), answer).encode()
-            )
-            if sound and response.status == HTTPStatus.OK:
-                return read_answer(answer)
-            return None
+            answer = response.read(MAX_ANSWER_BYTES)
         except (OSError, HTTPException):
             return None
         finally:
             connection.close()
+        if response.status == HTTPStatus.FORBIDDEN:
+            self._report_key_mismatch(place)
+        if response.status != HTTPStatus.OK:
+            return None
+        # The address of a lost pod may belong to a stranger by now.
+        answer_seal = response.getheader(SEAL_HEADER, "")
+        expected_seal = seal(
+            self._key,
+            b"answer",
+            nonce.encode(),
+            answer,
+        )
+        if not hmac.compare_digest(answer_seal.encode(), expected_seal.encode()):
+            return None
+        return read_answer(answer)
+
+    def _report_key_mismatch(self, place: int) -> None:
+        if place in self._rejecting:
+            return
+        self._rejecting.add(place)
+        logs.warning(
+            "gang",
+            f"member {place} has another key than this process: mount the same secret in"
+            f" every pod ({ENV_KEY_FILE})",
+        )
 
     def look(self, places: Collection[int]) -> dict[int, dict[str, Any]]:
-        """The status of those that answer, all requested at once."""
+        """Returns the status of the members that answer, by index. All are asked at once."""
         return self.survey(places).answers
 
     def survey(self, places: Collection[int]) -> Survey:
-        """Ask all at once, for at most SURVEY_S. A question that has no answer by then stays open
-        for the next survey: a place that always takes a little longer is heard as well.
+        """Asks all members at once, for at most SURVEY_S.
+
+        A question without an answer by then stays open for the next survey, so that a member which
+        always takes a little longer is heard too.
         """
+        new_questions = list[_Question]()
+        questions = dict[int, _Question]()
         with self._lock:
-            new = [place for place in places if self._is_to_be_asked(place)]
-            self._questions |= {place: _Question(place=place, answer=Future()) for place in new}
-            questions = {place: self._questions[place] for place in places}
-        self._ask_all([questions[place] for place in new])
-        wait([question.answer for question in questions.values()], timeout=SURVEY_S)
+            for place in places:
+                if self._needs_question(place):
+                    question = _Question(place=place, answer=Future())
+                    self._questions[place] = question
+                    new_questions.append(question)
+                questions[place] = self._questions[place]
+        self._ask_all(new_questions)
+        futures = [question.answer for question in questions.values()]
+        wait(futures, timeout=SURVEY_S)
         answers: dict[int, dict[str, Any]] = {}
         unanswered = set[int]()
         unknown = set[int]()
         for place, question in questions.items():
-            if not question.answer.done():
-                (unanswered if question.taken else unknown).add(place)
-                continue
-            self._taken(question)
-            status = question.answer.result()
-            if status is not None:
-                answers[place] = status
+            if question.answer.done():
+                self._close(question)
+                status = question.answer.result()
+                if status is not None:
+                    answers[place] = status
+            elif question.is_accepted:
+                unanswered.add(place)
+            else:
+                unknown.add(place)
         return Survey(
             answers=answers,
             unanswered=frozenset(unanswered),
             unknown=frozenset(unknown),
         )
 
-    def _is_to_be_asked(self, place: int) -> bool:
+    def _needs_question(self, place: int) -> bool:
         question = self._questions.get(place)
         if question is None:
             return True
-        # An answer that nobody took tells of the time when it was given.
-        return question.answer.done() and time.monotonic() - question.ended_at > PROBE_S
+        # An answer that was not read describes the past.
+        age_s = time.monotonic() - question.answer_time
+        return question.answer.done() and age_s > PROBE_S
 
     def _ask_all(self, questions: list[_Question]) -> None:
-        """In daemon threads: a process that ends must not wait for the answer of another one."""
-        left = SimpleQueue[_Question]()
+        """Asks in daemon threads: a process that exits must not wait for another one's answer."""
+        queue = SimpleQueue[_Question]()
         for question in questions:
-            left.put(question)
-        for _ in questions[:MOST_AT_ONCE]:
+            queue.put(question)
+        for _ in questions[:MAX_THREADS]:
             threading.Thread(
-                target=self._answer,
-                args=(left,),
+                target=self._ask_from,
+                args=(queue,),
                 name="gang-probe",
                 daemon=True,
             ).start()
 
-    def _answer(self, left: SimpleQueue[_Question]) -> None:
-        with suppress(Empty):
-            while True:
-                question = left.get_nowait()
-                try:
-                    status = self.ask(
-                        question.place,
-                        "/status",
-                        PROBE_S,
-                        answer_s=ANSWER_S,
-                        connected=question.connected,
-                    )
-                    question.ended_at = time.monotonic()
-                    question.answer.set_result(status)
-                except Exception as error:  # noqa: BLE001  # raised where the answer is taken
-                    question.answer.set_exception(error)
+    def _ask_from(self, queue: SimpleQueue[_Question]) -> None:
+        while True:
+            try:
+                question = queue.get_nowait()
+            except Empty:
+                return
+            try:
+                status = self.ask(
+                    question.place,
+                    "/status",
+                    PROBE_S,
+                    answer_s=ANSWER_S,
+                    on_accept=question.accept,
+                )
+                question.answer_time = time.monotonic()
+                question.answer.set_result(status)
+            except Exception as error:  # noqa: BLE001  # raised by the survey that reads the answer
+                question.answer.set_exception(error)
 
-    def _taken(self, question: _Question) -> None:
+    def _close(self, question: _Question) -> None:
         with self._lock:
             if self._questions.get(question.place) is question:
                 del self._questions[question.place]
 
-    def answers(self, members: list[Member]) -> dict[Member, dict[str, Any]]:
-        """The status of those that live; one that was replaced has another incarnation."""
-        return of_members(members, self.look([member.index for member in members]))
+    def look_at_members(self, members: list[Member]) -> dict[Member, dict[str, Any]]:
+        """Returns the status of the members that live; a replacement has another incarnation."""
+        statuses = self.look([member.index for member in members])
+        return select_members(members, statuses)
 
 
-def _end_with_its_machine(connection: socket.socket) -> None:
-    """Let the kernels watch a connection, so that it ends when its machine is gone while a process
-    is waited for.
-    """
+def _set_keepalive(connection: socket.socket) -> None:
+    """Lets the kernel end a connection whose machine was lost while its process is waited for."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {
         "TCP_KEEPIDLE": 1,
@@ -223,20 +264,20 @@ def _end_with_its_machine(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def of_members(
+def select_members(
     members: Iterable[Member], answers: Mapping[int, dict[str, Any]]
 ) -> dict[Member, dict[str, Any]]:
-    """Leaves out the answers of processes that have replaced a member."""
-    found = ((member, answers.get(member.index, {})) for member in members)
-    return {
-        member: answer
-        for member, answer in found
-        if answer.get("incarnation") == member.incarnation
-    }
+    """Returns the answers of `members`, without those of processes that have replaced one."""
+    selection = dict[Member, dict[str, Any]]()
+    for member in members:
+        answer = answers.get(member.index, {})
+        if answer.get("incarnation") == member.incarnation:
+            selection[member] = answer
+    return selection
 
 
 def read_answer(data: bytes) -> dict[str, Any] | None:
-    """None: not what a member answers."""
+    """Parses an answer. Returns None if no member would send it."""
     try:
         answer = json.loads(data)
     except (ValueError, RecursionError):
@@ -245,9 +286,11 @@ def read_answer(data: bytes) -> dict[str, Any] | None:
 
 
 def epoch_of(answer: Mapping[str, Any] | None) -> Epoch | None:
-    try:
-        if answer and answer.get("epoch"):
-            return Epoch.from_json(answer["epoch"])
+    """Returns the epoch that an answer names, or None if it names none or no valid one."""
+    body = (answer or {}).get("epoch")
+    if not body:
         return None
+    try:
+        return Epoch.from_json(body)
     except (ValueError, KeyError, TypeError, OverflowError):
         return None

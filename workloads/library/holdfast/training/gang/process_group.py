@@ -1,11 +1,11 @@
 """The process group of an epoch: a new one for each, in the same process, from a store that
 outlives it.
 
-Of a node that shares one state (node.py) each rank is in a group of its own with the ranks of that
-number elsewhere.
+If the ranks of a node share one state (node.py), each is in a group of its own with the same local
+rank of the other nodes.
 
-Every member serves a store of its own from birth, behind a gate on the port above its control port;
-the lead's is used, under the epoch's number. So an epoch needs nothing of a member that is gone.
+Every member hosts a store from its start, behind a gate on the port above its control port. An
+epoch uses its lead's store, under the epoch's number, so it needs nothing of a lost member.
 """
 
 import contextlib
@@ -32,31 +32,36 @@ from holdfast.support.errors import InputError
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.member_addresses import Address
 from holdfast.training.gang.membership import Epoch, Member
-from holdfast.training.tcp_gate import Gate, Tunnel, client_store
+from holdfast.training.tcp_gate import Gate, Tunnel, connect_store
 
 CONNECT_S = 10.0
 DESTROY_S = 3.0
 MAX_JSON_BYTES = 1 << 28
-BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+BACKENDS = {
+    "cpu": "gloo",
+    "cuda": "cpu:gloo,cuda:nccl",
+}
 # Public since torch 2.15.
 _set_timeout = getattr(dist, "set_timeout", distributed_c10d._set_pg_timeout)  # pyright: ignore[reportPrivateUsage, reportDeprecated]
 
 
 @contextlib.contextmanager
 def opening(port: int) -> Generator[None]:
-    """Raises InputError where the port is taken."""
+    """Turns an OSError of the block into an InputError: the port is taken."""
     try:
         yield
     except OSError as error:
         raise InputError(
             "a port of the gang cannot be opened",
             got=f"port {port}: {str(error)[:120]}",
-            allowed="two free ports for each place, its own and the one above",
-            fix="another --port, the same for all places",
+            allowed="two free ports for each member, its own and the one above",
+            fix="another --port, the same for all members",
         ) from error
 
 
 class Group:
+    """Process group of this member: opened for an epoch, closed when the epoch ends."""
+
     def __init__(
         self,
         addresses: tuple[Address, ...],
@@ -64,54 +69,70 @@ class Group:
         device: torch.device,
         *,
         key: bytes,
-        beside_node: bool = False,
+        has_node_group: bool = False,
     ) -> None:
-        """`key`: of the run's members. `beside_node`: the default group is the node's own, and
-        stays. Raises InputError where the port is taken.
+        """`key` is the join key of the run. `has_node_group` says that torch's default group is the
+        node's and has to stay. Raises InputError if the port is taken.
         """
         self._addresses = addresses
         self._me = me
         self._key = key
         self._connect_s = CONNECT_S
         self._sockets: set[_Descriptor] = set()
-        """Of the group that is open."""
+        """Sockets of the open group."""
         self._tunnel: Tunnel | None = None
-        """To the store of the lead."""
+        """Tunnel to the store of the lead."""
         self.device = device
         self._backend = BACKENDS[device.type]
-        self._beside_node = beside_node
+        self._has_node_group = has_node_group
         self.handle: dist.ProcessGroup | None = None
-        """For collectives; None where this member is alone."""
-        port = addresses[me.index][1] + 1
+        """Group for collectives; None if this member is alone."""
+        _, control_port = addresses[me.index]
+        port = control_port + 1
         with opening(port):
-            self._own = Gate(port, key, timeout=timedelta(seconds=self._connect_s)).store
+            gate = Gate(port, key, timeout=timedelta(seconds=self._connect_s))
+        self._own_store = gate.store
 
     def open(self, epoch: Epoch, lag_s: float) -> None:
-        """`lag_s`: how long its collectives wait for a member. Raises GroupLost."""
+        """Connects the members of `epoch`. Raises GroupLost.
+
+        Collectives of the group wait `lag_s` seconds for a member.
+        """
         rank = epoch.members.index(self._me)
         if len(epoch.members) == 1:
             return
         failpoint("gang.connect")
         try:
-            with self._store_of(epoch.lead) as store:
-                before = _sockets()
-                self._connect(PrefixStore(f"epoch/{epoch.number}", store), epoch, rank)
-                self._sockets = _sockets() - before
+            with self._connect_to_store(epoch.lead) as store:
+                sockets_before = _list_sockets()
+                epoch_store = PrefixStore(f"epoch/{epoch.number}", store)
+                self._connect(epoch_store, epoch, rank)
+                self._sockets = _list_sockets() - sockets_before
                 _set_timeout(timedelta(seconds=lag_s), self.handle)
         # torch's store and group errors are RuntimeErrors
         except (RuntimeError, ValueError) as error:
             self.close()
             raise GroupLost(str(error)[:200]) from error
 
-    def _connect(self, store: Store, epoch: Epoch, rank: int) -> None:
-        # A member lost while the others connect is noticed only by the time limit: shorter than
+    def _connect(
+        self,
+        store: Store,
+        epoch: Epoch,
+        rank: int,
+    ) -> None:
+        # Members notice a loss while they connect only by the time limit, so it is shorter than
         # that of a step.
-        connect = timedelta(seconds=self._connect_s)
-        store.set_timeout(connect)
+        timeout = timedelta(seconds=self._connect_s)
+        store.set_timeout(timeout)
         size = len(epoch.members)
-        if self._beside_node:
-            self.handle = _made_beside(
-                self._backend, store, rank, size, connect, f"gang-{epoch.number}"
+        if self._has_node_group:
+            self.handle = _create_separate_group(
+                self._backend,
+                store,
+                rank,
+                size,
+                timeout,
+                f"gang-{epoch.number}",
             )
         else:
             # torch counts the groups of a process and finds the others by that number. A try that
@@ -123,67 +144,69 @@ class Group:
                 store=store,
                 rank=rank,
                 world_size=size,
-                timeout=connect,
+                timeout=timeout,
             )
             self.handle = dist.group.WORLD
         dist.barrier(self.handle)
 
     @contextlib.contextmanager
-    def _store_of(self, lead: Member) -> Generator[Store]:
-        """For at most half as long again as torch's own limit.
+    def _connect_to_store(self, lead: Member) -> Generator[Store]:
+        """Yields the lead's store, for at most 1.5 times torch's own limit.
 
-        A client of torch's store waits without limit for an answer that has begun: a lead that is
-        frozen while others connect would hold them for as long as it is.
+        A client of torch's store waits without limit for an answer that has started: a lead that is
+        frozen while others connect would block them for as long.
         """
         if lead == self._me:
-            yield self._own
+            yield self._own_store
             return
         host, port = self._addresses[lead.index]
-        self._tunnel = Tunnel((host, port + 1), self._key)
-        ending = threading.Timer(1.5 * self._connect_s, self._tunnel.close)
-        ending.daemon = True
-        ending.start()
+        tunnel = Tunnel((host, port + 1), self._key)
+        self._tunnel = tunnel
+        timer = threading.Timer(1.5 * self._connect_s, tunnel.close)
+        timer.daemon = True
+        timer.start()
         try:
-            yield client_store(self._tunnel.port, timedelta(seconds=self._connect_s))
+            yield connect_store(tunnel.port, timedelta(seconds=self._connect_s))
         finally:
-            ending.cancel()
+            timer.cancel()
 
     def abort(self) -> None:
-        """Make the collective that is under way fail. From another thread."""
+        """Makes the running collective fail. Called from another thread."""
         group = self.handle
         if group is not None and "nccl" in self._backend:
             group.abort()
         # gloo has no abort, and its time limit is that of a slow member.
-        ports = set()
+        gang_ports = set[int]()
         for _, port in self._addresses:
-            for above in (0, 1):
-                ports.add(port + above)
-        for number, inode in self._sockets:
-            _shut(number, inode, ports)
+            gang_ports.add(port)
+            gang_ports.add(port + 1)
+        for descriptor in self._sockets:
+            _shut_down(descriptor, gang_ports)
 
     def close(self) -> None:
-        """In a thread of its own: with a peer that is gone it may never end."""
+        """Destroys the group, for at most DESTROY_S: with a lost peer it may never end."""
         group = self.handle
         self.handle = None
         if self._tunnel:
             self._tunnel.close()
-        if group is None and (self._beside_node or not dist.is_initialized()):
+        has_default_group = dist.is_initialized() and not self._has_node_group
+        if group is None and not has_default_group:
             return
 
         def destroy() -> None:
             with contextlib.suppress(RuntimeError, ValueError):
                 dist.destroy_process_group(group)
 
-        destroying = threading.Thread(
+        thread = threading.Thread(
             target=destroy,
             name="destroy-process-group",
             daemon=True,
         )
-        destroying.start()
-        destroying.join(DESTROY_S)
+        thread.start()
+        thread.join(DESTROY_S)
 
 
-def _made_beside(
+def _create_separate_group(
     backend: str,
     store: Store,
     rank: int,
@@ -191,16 +214,24 @@ def _made_beside(
     timeout: timedelta,
     name: str,
 ) -> dist.ProcessGroup:
-    """A group that knows nothing of the default one, whose ranks would be a part of it for torch's
-    own new_group.
+    """Creates a group that is independent of the default one.
+
+    torch's new_group would take its ranks for ranks of the default group.
     """
-    made, _ = distributed_c10d._new_process_group_helper(  # pyright: ignore[reportPrivateUsage]
-        size, rank, [], backend, store, cast(Any, name), timeout=timeout
+    group, _ = distributed_c10d._new_process_group_helper(  # pyright: ignore[reportPrivateUsage]
+        size,
+        rank,
+        [],
+        backend,
+        store,
+        cast(Any, name),
+        timeout=timeout,
     )
-    assert isinstance(made, dist.ProcessGroup)
-    # As for any group; destroy_process_group looks for it.
-    distributed_c10d._world.pg_group_ranks[made] = {each: each for each in range(size)}  # pyright: ignore[reportPrivateUsage]
-    return made
+    assert isinstance(group, dist.ProcessGroup)
+    # destroy_process_group looks this up, as new_group would have set it.
+    ranks = {group_rank: group_rank for group_rank in range(size)}
+    distributed_c10d._world.pg_group_ranks[group] = ranks  # pyright: ignore[reportPrivateUsage]
+    return group
 
 
 def broadcast_json(
@@ -209,22 +240,40 @@ def broadcast_json(
     device: torch.device,
     group: dist.ProcessGroup | None,
 ) -> Any:
-    """JSON and not torch's objects: those are pickles, which run code. Raises GroupLost for what is
-    none.
+    """Broadcasts `value` from rank `source` and returns it. Raises GroupLost if it is no JSON.
+
+    torch's object collectives are not used: they unpickle, which runs code.
     """
     assert group
     data = json.dumps(value).encode() if group.rank() == source else b""
-    length = torch.tensor([len(data)], dtype=torch.int64, device=device)
-    dist.broadcast(length, group=group, group_src=source)
-    # As much memory is taken next, and a broken sum may be any number.
-    if not 0 < int(length) <= MAX_JSON_BYTES:
+    length_tensor = torch.tensor(
+        [len(data)],
+        dtype=torch.int64,
+        device=device,
+    )
+    dist.broadcast(
+        length_tensor,
+        group=group,
+        group_src=source,
+    )
+    length = int(length_tensor)
+    # That much memory is allocated next, and a broken collective may return any number.
+    if not 0 < length <= MAX_JSON_BYTES:
         raise GroupLost(
-            f"another process announces {int(length)} bytes, and at most {MAX_JSON_BYTES} are read"
+            f"another process announces {length} bytes, and at most {MAX_JSON_BYTES} are read"
         )
-    buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
+    buffer = torch.empty(
+        length,
+        dtype=torch.uint8,
+        device=device,
+    )
     if data:
         buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    dist.broadcast(buffer, group=group, group_src=source)
+    dist.broadcast(
+        buffer,
+        group=group,
+        group_src=source,
+    )
     try:
         return json.loads(bytes(buffer.cpu().tolist()))
     except (ValueError, RecursionError) as error:
@@ -232,26 +281,30 @@ def broadcast_json(
 
 
 _Descriptor = tuple[int, int]
-"""Number and inode: the number may be another file's by the time that it is used."""
+"""Number and inode of a file descriptor: the number may be reused before it is used here."""
 
 
-def _sockets() -> set[_Descriptor]:
-    found: set[_Descriptor] = set()
+def _list_sockets() -> set[_Descriptor]:
+    """Returns the open sockets of this process."""
+    descriptors: set[_Descriptor] = set()
     for path in Path("/dev/fd").iterdir():
+        number = int(path.name)
         with contextlib.suppress(OSError):  # closed meanwhile
-            status = os.fstat(int(path.name))
+            status = os.fstat(number)
             if stat.S_ISSOCK(status.st_mode):
-                found.add((int(path.name), status.st_ino))
-    return found
+                descriptors.add((number, status.st_ino))
+    return descriptors
 
 
-def _shut(number: int, inode: int, ports: set[int]) -> None:
-    """A connection over the network, unless one of its ends is one of `ports`."""
-    # closed, or only listening
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as found:
-        same = (
-            found.family in (socket.AF_INET, socket.AF_INET6)
-            and os.fstat(found.fileno()).st_ino == inode
-        )
-        if same and not {found.getsockname()[1], found.getpeername()[1]} & ports:
-            found.shutdown(socket.SHUT_RDWR)
+def _shut_down(descriptor: _Descriptor, gang_ports: set[int]) -> None:
+    """Shuts down a network connection, unless one of its ends is a port of `gang_ports`."""
+    number, inode = descriptor
+    # An OSError means that the socket is closed, or only listening.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        if os.fstat(connection.fileno()).st_ino != inode:
+            return
+        ports = {connection.getsockname()[1], connection.getpeername()[1]}
+        if not ports & gang_ports:
+            connection.shutdown(socket.SHUT_RDWR)

@@ -1,12 +1,11 @@
-"""Peers that live and cannot be reached: a port that a policy or a firewall closes, distinguished
-from a death.
+"""Distinguishes members with a port that a policy or a firewall closes from lost members.
 
-Where a member answers questions and one of its ports does not, time and again, no regrouping helps:
-the process ends and says which port.
+If a member answers questions and one of its ports repeatedly does not, no regrouping helps: the
+process exits and names the port.
 """
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -17,13 +16,15 @@ from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import PROBE_S, Peers
 
-MOST_NAMED = 4
+MAX_REPORTED = 4
 TRIES = 3
-"""Epochs of the same members that did not meet, until a closed port counts as permanently closed.
+"""Number of failed connections of the same members after which a closed port counts as permanent.
 """
 
 
-class Reach:
+class Reachability:
+    """Counts epochs whose members could not connect, and looks for closed ports."""
+
     def __init__(self, control: Control, peers: Peers) -> None:
         self._control = control
         self._peers = peers
@@ -31,95 +32,121 @@ class Reach:
         self._members: tuple[Member, ...] = ()
         self._tries = 0
 
-    def met(self) -> None:
+    def reset(self) -> None:
+        """Records that the members of an epoch have connected."""
         self._tries = 0
         self._control.shown["closed"] = []
 
-    def lost(self, epoch: Epoch, step: int) -> None:
-        """An epoch was lost while it met. Raises InputError or CutOff if it will always be, for a
-        port that is closed.
+    def check(self, epoch: Epoch, step: int) -> None:
+        """Checks the ports of an epoch that was lost while its members connected.
+
+        Raises InputError or CutOff if a closed port will prevent every further epoch too.
         """
-        others = [member.index for member in epoch.members if member != self._me]
-        status = self._peers.look(others)
-        closed = self._closed(status)
-        self._control.shown["closed"] = sorted(closed)
-        bars = {place: _places(found) for place, found in status.items()} | {
-            self._me.index: {*closed}
-        }
-        # One bad node among good ones is its own affair: who reaches another goes on without it.
-        blocked = (bool(closed) and len(closed) == len(others)) or gives_way(self._me.index, bars)
-        # Of other members it counts from the beginning: the closed port may have been that of one
+        other_indices = [member.index for member in epoch.members if member != self._me]
+        statuses = self._peers.look(other_indices)
+        closed_ports = self._find_closed_ports(statuses)
+        self._control.shown["closed"] = sorted(closed_ports)
+        closed_by_member = {self._me.index: set(closed_ports)}
+        for index, status in statuses.items():
+            closed_by_member[index] = _read_closed(status)
+        reaches_none = bool(closed_ports) and len(closed_ports) == len(other_indices)
+        # A member that reaches another one continues without the unreachable one.
+        is_blocked = reaches_none or gives_way(self._me.index, closed_by_member)
+        # With other members the count starts again: the closed port may have been that of a member
         # that left.
-        self._tries = int(blocked) + self._tries * (blocked and epoch.members == self._members)
+        if epoch.members != self._members or not is_blocked:
+            self._tries = 0
+        self._tries += is_blocked
         self._members = epoch.members
-        if self._tries == TRIES:
-            # Where the others do not reach each other either, another try on another node would end
-            # the same way.
-            alone = all({*others} - {place} <= bars[place] for place in status)
-            error = unreachable(self._peers, self._me.index, closed)
-            raise error if alone else CutOff(max(0, step), str(error))
+        if self._tries < TRIES:
+            return
+        error = make_unreachable_error(self._peers, self._me.index, closed_ports)
+        # If the others do not reach each other either, a restart on another node would fail the
+        # same way.
+        if all(set(other_indices) - {index} <= closed_by_member[index] for index in statuses):
+            raise error
+        raise CutOff(max(0, step), str(error))
 
-    def _closed(self, status: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-        """The first closed port of each that answers and has one."""
-        tried = {
-            place: (*self._peers.stores[place], int(str(found.get("ear", 0))))
-            for place, found in status.items()
-        }
+    def _find_closed_ports(self, statuses: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+        """Returns the first closed port of each member that answers and has one, by index."""
+        ports = dict[int, list[int]]()
+        for index, status in statuses.items():
+            probe_port = int(str(status.get("ear", 0)))
+            ports[index] = [*self._peers.stores[index], probe_port]
         with ThreadPoolExecutor(max_workers=16, thread_name_prefix="gang-ports") as pool:
-            first = zip(tried, pool.map(self._first_closed, tried, tried.values()), strict=True)
-            return {place: port for place, port in first if port}
+            closed = list(pool.map(self._find_closed_port, ports, ports.values()))
+        return {index: port for index, port in zip(ports, closed, strict=True) if port}
 
-    def _first_closed(self, place: int, ports: tuple[int, ...]) -> int:
-        """0: all open."""
-        host = self._peers.addresses[place][0]
-        return next((port for port in ports if port and not _connects(host, port)), 0)
+    def _find_closed_port(self, index: int, ports: Sequence[int]) -> int:
+        """Returns the first closed port, or 0 if all are open."""
+        host, _ = self._peers.addresses[index]
+        for port in ports:
+            if port and not _can_connect(host, port):
+                return port
+        return 0
 
 
-def unreachable(peers: Peers, me: int, closed: Mapping[int, int]) -> InputError:
-    """`closed`: a port of each place that is alive and closed from here."""
-    # In a large gang a policy closes hundreds of them, for one reason.
-    lost = [
-        f"place {place} is alive, and {peers.addresses[place][0]}:{port} is closed from here"
-        for place, port in closed.items()
-    ]
-    lost = lost[:MOST_NAMED] or ["other members cannot reach the ports of this one"]
-    port = peers.addresses[me][1]
+def make_unreachable_error(
+    peers: Peers,
+    me: int,
+    closed_ports: Mapping[int, int],
+) -> InputError:
+    """`closed_ports` has a port of each member that is alive and closed from here, by index."""
+    findings = list[str]()
+    for index, port in closed_ports.items():
+        host, _ = peers.addresses[index]
+        findings.append(f"member {index} is alive, and {host}:{port} is closed from here")
+    if not findings:
+        findings.append("other members cannot reach the ports of this one")
+    # In a large gang a policy closes hundreds of ports, for one reason.
+    reported = findings[:MAX_REPORTED]
+    _, port = peers.addresses[me]
     return InputError(
         "members of the gang cannot reach each other",
-        got=f"on place {me}: " + "; ".join(lost),
+        got=f"on member {me}: " + "; ".join(reported),
         allowed=(
             f"TCP from each pod of the Job to every other: ports {port} and {port + 1} of a"
-            " process, and those that gloo and NCCL take, 1024 to 65535"
+            " process, and those that gloo and NCCL use, 1024 to 65535"
         ),
         fix=(
             "open 1024 to 65535 between the Job's own pods, ingress and egress, in the"
-            " NetworkPolicy that selects them (`kubectl get networkpolicy`; a rendered job brings"
-            " one of its own name) or in the nodes' firewall; rule HF155 of `holdfast lint` finds a"
+            " NetworkPolicy that selects them (`kubectl get networkpolicy`; a rendered job has one"
+            " of the same name) or in the nodes' firewall; rule HF155 of `holdfast lint` finds a"
             " policy that closes them"
         ),
     )
 
 
-def _connects(host: str, port: int) -> bool:
+def _can_connect(host: str, port: int) -> bool:
     with suppress(OSError):
         socket.create_connection((host, port), timeout=PROBE_S).close()
         return True
     return False
 
 
-def _places(answer: Mapping[str, object]) -> set[int]:
-    """The places that a member found closed."""
-    listed = answer.get("closed")
-    if isinstance(listed, list):
-        return {place for place in listed if isinstance(place, int)}
-    return set()
+def _read_closed(status: Mapping[str, object]) -> set[int]:
+    """Returns the members with a port that is closed for the sender of `status`."""
+    closed = status.get("closed")
+    if not isinstance(closed, list):
+        return set()
+    return {index for index in closed if isinstance(index, int)}
 
 
-def gives_way(me: int, bars: Mapping[int, set[int]]) -> bool:
-    """Of two that have a closed port between them, in whichever direction, the one with more such
-    neighbours goes; of equals the higher place. `bars`: what each found closed.
+def gives_way(me: int, closed_by_member: Mapping[int, set[int]]) -> bool:
+    """Returns whether member `me` leaves because of a closed port.
+
+    If there is a closed port between two members, in either direction, the one with more such
+    neighbours leaves; if they have equally many, the one with the higher index does.
+    `closed_by_member` maps each member to those that it found closed.
     """
-    apart = {}
-    for place, found in bars.items():
-        apart[place] = {*found, *(other for other, theirs in bars.items() if place in theirs)}
-    return any((len(apart[me]), me) > (len(apart.get(other, ())), other) for other in apart[me])
+    neighbours = {index: set(closed) for index, closed in closed_by_member.items()}
+    for index, closed in closed_by_member.items():
+        for other in closed:
+            if other in neighbours:
+                neighbours[other].add(index)
+    my_priority = (len(neighbours[me]), me)
+    for other in neighbours[me]:
+        other_priority = (len(neighbours.get(other, ())), other)
+        if my_priority > other_priority:
+            return True
+    return False

@@ -1,13 +1,12 @@
-"""Finding the next epoch: at the start, after a loss, and at a boundary where a member leaves or
-comes.
+"""Finds the next epoch: at the start, after a loss, and when members leave or join.
 
-The lead is the member with the lowest place in the Job among those that answer. It waits until all
-who live have lost the old group as well, and proposes; the storage decides. Every loop here looks
-around again, so a lead that dies in the middle of anything is followed by the next.
+The lead is the member with the lowest index in the Job among those that answer. It waits until all
+living members have left the old group too, and proposes an epoch; the storage decides. Every loop
+here asks the members again in each round, so if a lead dies at any point, the next one takes over.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,12 +15,12 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.stores import Storage
 from holdfast.runtime import logs
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall
-from holdfast.training.gang.hearing import PATIENCE, SILENT_S, Hearing
+from holdfast.training.gang.failure_detector import PATIENCE, SILENT_S, FailureDetector
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_server import POLL_S, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose
-from holdfast.training.gang.peer_client import Peers, epoch_of, of_members
-from holdfast.training.gang.reachability import TRIES, unreachable
+from holdfast.training.gang.peer_client import Peers, epoch_of, select_members
+from holdfast.training.gang.reachability import TRIES, make_unreachable_error
 
 _LOOK_S = 0.05
 
@@ -41,14 +40,14 @@ class Regroup:
         stop_asked: Callable[[], bool],
         silent_s: float = SILENT_S,
     ) -> None:
-        """`gather_s`: how long a start waits for more than the least; `hold_s`: how long too few
-        wait; `silent_s`: as Hearing counts it.
+        """`gather_s` is the time that a start waits for more than the minimum of members, `hold_s`
+        the time that too few wait. `silent_s` is that of FailureDetector.
         """
         self._storage = storage
         self._run = run
         self.control = control
         self.peers = peers
-        self._places = len(peers.addresses)
+        self._job_size = len(peers.addresses)
         self.lag = lag
         self._stop_asked = stop_asked
         self._min_members = min_members
@@ -56,239 +55,286 @@ class Regroup:
         self._hold_s = hold_s
         self._me = control.me
         self._silent_s = silent_s
-        self._reported_late = self._reported_unanswered = 0
-        self._left_out_by: Epoch | None = None
-        """The newest that went on without this member."""
+        self._late_report_epoch = 0
+        """Epoch for which late members were logged."""
+        self._unanswered_report_epoch = 0
+        """Epoch for which members that do not answer were logged."""
+        self._expelled_by: Epoch | None = None
+        """Newest epoch that continued without this member."""
 
-    def first(self) -> Epoch:
-        """Join the gang that is there, or found one. Raises Preempted, GangTooSmall, and CutOff
-        where the lead cannot reach this member.
+    def join(self) -> Epoch:
+        """Joins the running gang, or creates one.
+
+        Raises Preempted, GangTooSmall, and CutOff if the lead cannot reach this member.
         """
-        # Who asks in turn learns from it that their old epoch is over.
-        self.control.enter(self._left_out_by, "waiting")
-        began = time.monotonic()
-        others = [place for place in range(self._places) if place != self._me.index]
-        hearing = self.hearing(others)
+        # Peers that ask this member learn from it that their old epoch is over.
+        self.control.enter(self._expelled_by, "waiting")
+        start = time.monotonic()
+        other_indices = [index for index in range(self._job_size) if index != self._me.index]
+        detector = self.make_detector(other_indices)
         while True:
             if self._stop_asked():
                 raise Preempted(0)
-            status = hearing.survey()
-            lead = _lead_to_ask(status, self._me.index)
+            statuses = detector.survey()
+            lead = _choose_lead(statuses, self._me.index)
+            epoch = None
             if lead != self._me.index:
-                failpoint("gang.join")
-                answer = self._ask(lead, "/join")
-                found = epoch_of(answer)
-                if _times_unheard(answer, self._me) >= TRIES:
-                    raise CutOff(0, str(unreachable(self.peers, self._me.index, {})))
-                if found and self._me in found.members:
-                    # A member that has not heard yet still offers the epoch that is over for this
-                    # one: both would wait there for ever.
-                    if self._left_out_by is None or found.number > self._left_out_by.number:
-                        return self._entered(found)
-                    self.control.wait(_LOOK_S)  # that answer came at once
-            # One that does not answer yet may be at work, and what is founded beside it would end
-            # its gang.
-            elif not hearing.unanswered and (epoch := self._found(began)):
+                epoch = self._ask_to_join(lead)
+            # A member that does not answer yet may be at work, and a new gang would end its gang.
+            elif not detector.unanswered:
+                epoch = self._create_gang(start)
+            if epoch:
                 return epoch
-            # Where a gang is at work its lead decides; before that, waiting costs what waiting
-            # nodes cost.
-            elif time.monotonic() - began > self._gather_s + self._hold_s:
-                raise GangTooSmall(0, self._too_few())
+            # A lead at work decides how long to wait; before there is one, waiting nodes are paid
+            # for nothing.
+            waited_s = time.monotonic() - start
+            if lead == self._me.index and waited_s > self._gather_s + self._hold_s:
+                raise GangTooSmall(0, self._describe_shortage())
 
-    def after(
-        self, epoch: Epoch, *, without: frozenset[int] = frozenset(), heard: Hearing | None = None
+    def _ask_to_join(self, lead: int) -> Epoch | None:
+        failpoint("gang.join")
+        answer = self._ask(lead, "/join")
+        if _count_unheard(answer, self._me) >= TRIES:
+            raise CutOff(0, str(make_unreachable_error(self.peers, self._me.index, {})))
+        epoch = epoch_of(answer)
+        if epoch is None or self._me not in epoch.members:
+            return None
+        # A member that does not know better yet offers the epoch that has expelled this one: both
+        # would wait in it forever.
+        if self._expelled_by and epoch.number <= self._expelled_by.number:
+            self.control.wait(_LOOK_S)  # that answer came at once
+            return None
+        return self._enter(epoch)
+
+    def find_next(
+        self,
+        epoch: Epoch,
+        *,
+        without: frozenset[int] = frozenset(),
+        detector: FailureDetector | None = None,
     ) -> Epoch:
-        """The epoch that follows: those who live, less those who leave or are silent, and those who
-        want to join.
+        """Returns the epoch after `epoch`: its living members, less those of `without`, and those
+        that ask to join.
 
-        `heard`: what asked the members until now. Raises Expelled. The state is not this function's
-        business.
+        `detector` is the one that surveyed the members until now. Raises Expelled.
         """
-        stayers = [member for member in epoch.members if member.index not in without]
-        began = time.monotonic()
-        hearing = self.hearing(
-            [member.index for member in stayers if member != self._me], before=heard
-        )
+        remaining = [member for member in epoch.members if member.index not in without]
+        start = time.monotonic()
+        other_indices = [member.index for member in remaining if member != self._me]
+        detector = self.make_detector(other_indices, predecessor=detector)
         while True:
-            answers = of_members(stayers, hearing.survey())
-            # Who has done the last step reports nothing more. A lower place commits, and is gone
-            # soon.
-            done = [
-                m
-                for m, found in answers.items()
-                if m.index > self._me.index and found.get("finished") == epoch.number
-            ]
-            living = [m for m in stayers if m == self._me or (m in answers and m not in done)]
-            if not living or living[0] == self._me:
-                # Others have met without this member, that was frozen: what it proposes is decided
-                # already.
-                ahead = any(
-                    found and found.number > epoch.number
-                    for found in map(epoch_of, answers.values())
-                )
-                if hearing.unanswered and not ahead:
-                    self._report_unanswered(epoch, hearing.unanswered)
-                elif proposed := self._lead(
-                    epoch,
-                    living,
-                    began,
-                    ahead=ahead,
-                    done=len(done),
-                ):
-                    return proposed
-            else:
-                failpoint("gang.report")
-                found = epoch_of(self._ask(living[0].index, "/report", epoch=epoch.number))
-                if found and found.number > epoch.number:
-                    return self._entered(found)
+            answers = select_members(remaining, detector.survey())
+            # Members that finished do not report. The lowest one commits and exits.
+            finished = set[Member]()
+            for member, status in answers.items():
+                if member.index > self._me.index and status.get("finished") == epoch.number:
+                    finished.add(member)
+            living = list[Member]()
+            for member in remaining:
+                if member == self._me or (member in answers and member not in finished):
+                    living.append(member)
+            if living and living[0] != self._me:
+                next_epoch = self._report(living[0], epoch)
+                if next_epoch:
+                    return next_epoch
+                continue
+            # If this member was frozen, others have met without it: the next epoch exists already.
+            is_decided = _has_newer_epoch(answers.values(), epoch)
+            if detector.unanswered and not is_decided:
+                self._log_unanswered(epoch, detector.unanswered)
+                continue
+            next_epoch = self._lead(
+                epoch,
+                living,
+                start,
+                is_decided=is_decided,
+                finished_count=len(finished),
+            )
+            if next_epoch:
+                return next_epoch
 
-    def hearing(self, places: list[int], *, before: Hearing | None = None) -> Hearing:
-        return Hearing(
+    def _report(self, lead: Member, epoch: Epoch) -> Epoch | None:
+        """Reports to the lead that this member has lost the group of `epoch`."""
+        failpoint("gang.report")
+        answer = self._ask(lead.index, "/report", epoch=epoch.number)
+        next_epoch = epoch_of(answer)
+        if next_epoch is None or next_epoch.number <= epoch.number:
+            return None
+        return self._enter(next_epoch)
+
+    def make_detector(
+        self, places: list[int], *, predecessor: FailureDetector | None = None
+    ) -> FailureDetector:
+        return FailureDetector(
             self.peers,
             places,
             silent_s=self._silent_s,
-            before=before,
+            predecessor=predecessor,
         )
 
-    def _too_few(self) -> str:
+    def _describe_shortage(self) -> str:
         host, port = self.peers.addresses[self._me.index]
+        limit_s = self._gather_s + self._hold_s
         return (
-            f"fewer than {self._min_members} members came within {self._gather_s + self._hold_s:g}"
-            f" s; if more are running, open TCP {port} and 1024 to 65535 between the Job's pods"
-            f" (this is {host}): rule HF155 of `holdfast lint` finds the policy that closes them"
+            f"fewer than {self._min_members} members came within {limit_s:g} s; if more are"
+            f" running, open TCP {port} and 1024 to 65535 between the Job's pods (this is {host}):"
+            " rule HF155 of `holdfast lint` finds the policy that closes them"
         )
 
-    def went_on_without(self, epoch: Epoch) -> bool:
+    def has_newer_epoch(self, epoch: Epoch) -> bool:
+        """Returns whether the gang has continued after `epoch`, or the storage does not answer."""
         try:
             return newest_number(self._storage, self._run) > epoch.number
         except StorageError:
-            return True  # unknown: a newcomer asks
+            return True  # unknown: this member rejoins and asks
 
-    def _found(self, began: float) -> Epoch | None:
-        """On the lowest of those who wait: the first epoch, once enough have come."""
-        members = _by_place([*self._joiners(), self._me])
-        late = time.monotonic() - began >= self._gather_s
-        if len(members) == self._places or (late and len(members) >= self._min_members):
-            try:
-                # A former gang of the run has left its epochs, and a number is never given twice.
-                number = newest_number(self._storage, self._run) + 1
-                return self._propose(Epoch(number=number, members=members), began)
-            # Another founded the gang at the same moment: the next look finds it, and asks to come
-            # in.
-            except Expelled:
-                return None
-            except StorageError as error:
-                return self._refused(error, began)
-        self.control.wait(_LOOK_S)
-        return None
+    def _create_gang(self, start: float) -> Epoch | None:
+        """Proposes the first epoch, once enough members have come.
+
+        Called on the lowest of the waiting members. Returns None if it has to be called again.
+        """
+        members = _sort_members([*self._survey_joiners(), self._me])
+        waited_s = time.monotonic() - start
+        is_complete = len(members) == self._job_size
+        is_enough = len(members) >= self._min_members and waited_s >= self._gather_s
+        if not (is_complete or is_enough):
+            self.control.wait(_LOOK_S)
+            return None
+        try:
+            # A former gang of the run has left its epochs, and a number is never used twice.
+            number = newest_number(self._storage, self._run) + 1
+            return self._propose(Epoch(number=number, members=members), start)
+        # Another member created the gang at the same moment: the next round asks it to join.
+        except Expelled:
+            return None
+        except StorageError as error:
+            return self._wait_for_storage(error, start)
 
     def _lead(
         self,
         epoch: Epoch,
         living: list[Member],
-        began: float,
+        start: float,
         *,
-        ahead: bool,
-        done: int,
+        is_decided: bool,
+        finished_count: int,
     ) -> Epoch | None:
-        """On the lowest that lives: None while others have to be waited for."""
-        waited = time.monotonic() - began
-        reported = self.control.reported(epoch.number)
-        late = []
+        """Proposes the epoch after `epoch`. Returns None if it has to be called again.
+
+        Called on the lowest living member.
+        """
+        waited_s = time.monotonic() - start
+        reported = self.control.get_reports(epoch.number)
+        late = list[int]()
         for member in living:
             if member != self._me and member.index not in reported:
                 late.append(member.index)
-        if not ahead:
-            self._report_late(epoch, late, waited)
+        if not is_decided:
+            self._log_late(epoch, late, waited_s)
         proposal = successor(
             epoch,
             self._me,
             living=living,
             reported=reported,
-            joiners=self._joiners(),
-            # One that computes notices in its next collective.
-            patient=waited < self.lag.bound_s and not ahead,
-            # A member with a notice has no time to hold for others.
-            holding=waited < self._hold_s and not self._stop_asked(),
-            # Those that have done the last step are there: it is for them that this member does it
-            # too.
-            min_members=self._min_members - done,
+            joiners=self._survey_joiners(),
+            # A member that computes notices the loss in its next collective.
+            patient=waited_s < self.lag.bound_s and not is_decided,
+            # A member with a notice has no time to wait for others.
+            holding=waited_s < self._hold_s and not self._stop_asked(),
+            # Members that finished count: this member repeats the last step on their behalf.
+            min_members=self._min_members - finished_count,
         )
         if proposal is None:
             self.control.wait(_LOOK_S)
             return None
-        return self._propose(proposal, began)
+        return self._propose(proposal, start)
 
-    def _report_late(self, epoch: Epoch, late: list[int], waited_s: float) -> None:
-        # Once for each epoch: this runs many times a second.
-        if late and waited_s >= POLL_S and self._reported_late != epoch.number:
-            self._reported_late = epoch.number
-            places = ", ".join(map(str, late))
-            logs.warning(
-                "gang",
-                f"waiting for place {places}, which answers and is still in its step:"
-                f" {self.lag.bound_s:g} s",
-            )
-
-    def _report_unanswered(self, epoch: Epoch, unanswered: frozenset[int]) -> None:
-        if self._reported_unanswered != epoch.number:
-            self._reported_unanswered = epoch.number
-            places = ", ".join(map(str, sorted(unanswered)))
-            most_s = PATIENCE * self._silent_s
-            logs.warning(
-                "gang",
-                f"waiting up to {most_s:g} s for place {places}: its machine takes connections, its"
-                " process is silent",
-            )
-
-    def _joiners(self) -> list[Member]:
-        asking = self.control.joining().values()
-        survey = self.peers.survey([member.index for member in asking])
-        there = of_members([*asking], survey.answers)
-        # Every later epoch would wait for a member that died. One that is only slow to answer may
-        # join the next one.
-        slow = survey.unanswered | survey.unknown
-        self.control.forget(
-            {member for member in asking if member not in there and member.index not in slow}
+    def _log_late(
+        self,
+        epoch: Epoch,
+        late: list[int],
+        waited_s: float,
+    ) -> None:
+        # Once for each epoch: this is called many times a second.
+        if not late or waited_s < POLL_S or self._late_report_epoch == epoch.number:
+            return
+        self._late_report_epoch = epoch.number
+        indices = ", ".join(map(str, late))
+        logs.warning(
+            "gang",
+            f"waiting for member {indices}, which answers and is still in its step:"
+            f" {self.lag.bound_s:g} s",
         )
-        return [*there]
 
-    def _propose(self, epoch: Epoch, began: float) -> Epoch | None:
+    def _log_unanswered(self, epoch: Epoch, unanswered: frozenset[int]) -> None:
+        if self._unanswered_report_epoch == epoch.number:
+            return
+        self._unanswered_report_epoch = epoch.number
+        indices = ", ".join(map(str, sorted(unanswered)))
+        limit_s = PATIENCE * self._silent_s
+        logs.warning(
+            "gang",
+            f"waiting up to {limit_s:g} s for member {indices}: its machine accepts connections,"
+            " its process does not answer",
+        )
+
+    def _survey_joiners(self) -> list[Member]:
+        """Returns the processes that ask to join and answer."""
+        joiners = list(self.control.get_joiners().values())
+        survey = self.peers.survey([member.index for member in joiners])
+        alive = select_members(joiners, survey.answers)
+        slow = survey.unanswered | survey.unknown
+        # Every later epoch would wait for a process that died. A slow one may join the next epoch.
+        unreachable = set[Member]()
+        for member in joiners:
+            if member not in alive and member.index not in slow:
+                unreachable.add(member)
+        self.control.forget(unreachable)
+        return list(alive)
+
+    def _propose(self, epoch: Epoch, start: float) -> Epoch | None:
         failpoint("gang.propose")
         try:
-            decided = propose(self._storage, self._run, epoch)
+            stored = propose(self._storage, self._run, epoch)
         except StorageError as error:
-            return self._refused(error, began)
+            return self._wait_for_storage(error, start)
         failpoint("gang.proposed")
-        return self._entered(decided)
+        return self._enter(stored)
 
-    def _refused(self, error: StorageError, began: float) -> None:
-        """Without the storage nothing says who belongs to the gang, and no checkpoint can be kept
-        either.
+    def _wait_for_storage(self, error: StorageError, start: float) -> None:
+        """Waits before the next try. Raises GangTooSmall after `hold_s`: without the storage there
+        is no membership and no checkpoint.
         """
         reason = f"the gang's next epoch cannot be stored: {error}"
-        if time.monotonic() - began >= self._hold_s or self._stop_asked():
+        if time.monotonic() - start >= self._hold_s or self._stop_asked():
             raise GangTooSmall(0, reason) from error
         logs.warning("gang", f"{reason}; trying again for at most {self._hold_s:g} s")
         self.control.wait(POLL_S)
 
-    def _entered(self, epoch: Epoch) -> Epoch:
-        """Raises Expelled."""
+    def _enter(self, epoch: Epoch) -> Epoch:
+        """Enters `epoch` and returns it. Raises Expelled if this member is not in it."""
         if self._me not in epoch.members:
-            self._left_out_by = epoch
+            self._expelled_by = epoch
             raise Expelled
         self.control.enter(epoch, "member")
-        places = ", ".join(str(member.index) for member in epoch.members)
         if epoch.lead == self._me:
+            size = len(epoch.members)
+            indices = ", ".join(str(member.index) for member in epoch.members)
             logs.info(
                 "gang",
-                f"epoch {epoch.number}: {len(epoch.members)} of {self._places} members ({places})",
+                f"epoch {epoch.number}: {size} of {self._job_size} members ({indices})",
             )
         return epoch
 
     def _ask(self, index: int, path: str, **body: Any) -> dict[str, object] | None:
-        # An answer to these may itself wait for POLL_S.
-        return self.peers.ask(index, path, POLL_S + 1, **asdict(self._me), **body)
+        # The answer may itself wait for POLL_S.
+        return self.peers.ask(
+            index,
+            path,
+            POLL_S + 1,
+            **asdict(self._me),
+            **body,
+        )
 
 
 def successor(
@@ -302,50 +348,67 @@ def successor(
     holding: bool,
     min_members: int,
 ) -> Epoch | None:
-    """What the lowest living member proposes after `epoch`; None while others have to be waited
-    for.
+    """Returns the epoch that the lowest living member proposes after `epoch`, or None if it has to
+    wait.
 
-    `reported`: places that have lost the group of `epoch` as well. `patient`: whether to wait for
-    those that have not; `holding`: whether too few wait for more.
+    `reported` are the indices of members that have lost the group of `epoch` too. `patient` says
+    whether to wait for the others, `holding` whether too few members wait for more.
     """
     missing = [member for member in living if member != me and member.index not in reported]
     if missing and patient:
         return None
-    # A place that restarted asks again while its dead self may still count as living: the later
+    present = [member for member in living if member not in missing]
+    # A restarted process asks to join while its predecessor may still count as living: the later
     # entry wins.
-    members = _by_place([*joiners, me, *(member for member in living if member not in missing)])
-    if len(members) < min_members and holding:
+    members = _sort_members([*joiners, me, *present])
+    is_too_small = len(members) < min_members
+    if is_too_small and holding:
         return None
     return Epoch(
         number=epoch.number + 1,
         members=members,
-        ending=len(members) < min_members,
+        ending=is_too_small,
     )
 
 
-def _times_unheard(answer: Mapping[str, Any] | None, me: Member) -> int:
-    """How often the lead has heard this member ask, and has not reached it itself."""
+def _count_unheard(answer: Mapping[str, Any] | None, me: Member) -> int:
+    """Returns how often this member has asked the lead, which could not reach it in turn."""
     unheard = (answer or {}).get("unheard")
-    times = unheard.get(me.incarnation) if isinstance(unheard, dict) else 0
+    if not isinstance(unheard, dict):
+        return 0
+    times = unheard.get(me.incarnation)
     return times if isinstance(times, int) else 0
 
 
-def _by_place(members: list[Member]) -> tuple[Member, ...]:
-    """Of two with one place the later in the list."""
+def _has_newer_epoch(answers: Iterable[Mapping[str, Any]], epoch: Epoch) -> bool:
+    for answer in answers:
+        current_epoch = epoch_of(answer)
+        if current_epoch and current_epoch.number > epoch.number:
+            return True
+    return False
+
+
+def _sort_members(members: list[Member]) -> tuple[Member, ...]:
+    """Sorts by index. If several members have the same index, the last one is taken."""
     by_index = {member.index: member for member in members}
     return tuple(by_index[index] for index in sorted(by_index))
 
 
-def _lead_to_ask(status: dict[int, dict[str, object]], me: int) -> int:
-    """The lowest member of the newest epoch that anybody works in; else the lowest of those who
-    wait.
+def _choose_lead(statuses: dict[int, dict[str, object]], me: int) -> int:
+    """Returns the lowest member of the newest epoch that is at work, else the lowest member that
+    waits.
     """
-    at_work: list[tuple[int, int]] = []
-    for index, found in status.items():
-        epoch = epoch_of(found)
-        if epoch and found.get("phase") in ("member", "restoring") and index != me:
-            # Who works in an older epoch has only not heard of the newer one yet.
-            at_work.append((-epoch.number, index))
-    if at_work:
-        return min(at_work)[1]
-    return min([me, *(index for index, found in status.items() if found.get("phase") == "waiting")])
+    working: list[tuple[int, int]] = []
+    waiting = [me]
+    for index, status in statuses.items():
+        phase = status.get("phase")
+        if phase == "waiting":
+            waiting.append(index)
+        epoch = epoch_of(status)
+        if epoch and phase in ("member", "restoring") and index != me:
+            # A member in an older epoch does not know of the newer one yet.
+            working.append((-epoch.number, index))
+    if working:
+        _, lead = min(working)
+        return lead
+    return min(waiting)

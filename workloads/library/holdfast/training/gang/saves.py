@@ -1,8 +1,8 @@
-"""The checkpoints of a gang: its lead writes them, since every member holds the same state. All
-ranks of a node that shares one state write and read together, and call each method equally often.
+"""Checkpoints of a gang: its lead writes them, since every member holds the same state.
 
-A member that becomes the lead takes the run's fence, so a former lead that wakes up from a long
-sleep can commit nothing. Without the fence nothing is saved: each save requests it again.
+If the ranks of a node share one state, all of them write and read together, and call each method
+equally often. A member that becomes the lead takes the run's fence, so that a former lead which was
+frozen can commit nothing. Without the fence nothing is saved: each save requests it again.
 """
 
 import os
@@ -32,6 +32,8 @@ from holdfast.vocabulary.job_identity import attempt_of
 
 
 class GangSaves:
+    """Saves and restores of this member; saves only while it leads."""
+
     def __init__(
         self,
         url: str,
@@ -60,26 +62,36 @@ class GangSaves:
         self.node = node
         self._leads = False
         self._writer: CheckpointWriter | None = None
-        """None without the fence."""
+        """None if this member does not have the fence."""
         self._damaged: dict[int, str] = {}
 
     def restore(self) -> int:
-        """Steps that the state has after it. On the lead of a gang in which no member has a state."""
+        """Restores the newest checkpoint and returns its number of steps.
+
+        Called on the lead of a gang in which no member has a state.
+        """
         ranks = self.node.ranks(timeout_s=self._tuning.agree_timeout_s)
-        found = restore(self._storage, self._run, self.state, ranks, self._tuning, self._stop_asked)
-        self._damaged = found.damaged
-        for step, reason in found.skipped:
+        restored = restore(
+            self._storage,
+            self._run,
+            self.state,
+            ranks,
+            self._tuning,
+            self._stop_asked,
+        )
+        self._damaged = restored.damaged
+        for step, reason in restored.skipped:
             logs.warning("restore", f"skipped step {step}: {reason}")
         self.emit(
             "restore",
-            step=found.step,
-            seconds=round(found.seconds, 3),
-            skipped=found.skipped,
+            step=restored.step,
+            seconds=round(restored.seconds, 3),
+            skipped=restored.skipped,
         )
-        return found.step
+        return restored.step
 
     def lead(self, step: int) -> None:
-        """From now on this member saves; `step` steps are done."""
+        """Makes this member save from now on, after `step` steps."""
         self._leads = True
         try:
             self._take_over(step)
@@ -87,20 +99,19 @@ class GangSaves:
             logs.warning("save", f"no checkpoint before the storage answers again: {error}")
 
     def _take_over(self, step: int) -> None:
-        # Once for each lead: taking the fence again would end the uploads that are in flight.
+        # Once for each lead: taking the fence again would end the uploads in flight.
         if self._writer:
             return
-        epoch, durable, stale = self.node.decided(self._fence)
-        # A new one for each: the uploads of one that has ended have left their marks in the store
-        # of its ranks.
+        epoch, durable_steps, stale = self.node.agree(self._take_fence)
+        # New ranks for each writer: a former one has left its keys in the store of its ranks.
         self._ranks = self.node.ranks(timeout_s=self._tuning.agree_timeout_s)
+        # A commit of a later step was lost with its gang, and must not count as this gang's.
+        reachable_steps = [durable for durable in durable_steps if durable <= step]
         restored = Restored(
-            # A commit that is further than this gang belongs to one that was lost with it; it must
-            # not count as ours.
-            step=max([0, *(s for s in durable if s <= step)]),
+            step=max(reachable_steps, default=0),
             skipped=[],
             damaged=self._damaged,
-            commit_count=len(durable),
+            commit_count=len(durable_steps),
         )
         self._writer = CheckpointWriter(
             self._url,
@@ -118,58 +129,67 @@ class GangSaves:
             hazard=Hazard(),
         )
 
-    def _fence(self) -> tuple[int, list[int], list[str]]:
-        return fence.take(self._storage, self._run, gang=self._gang), *behind_fence(
-            self._storage, self._run
-        )
+    def _take_fence(self) -> tuple[int, list[int], list[str]]:
+        """Returns the epoch of the fence, the durable steps, and stale objects."""
+        epoch = fence.take(self._storage, self._run, gang=self._gang)
+        durable_steps, stale = behind_fence(self._storage, self._run)
+        return epoch, durable_steps, stale
 
     def follow(self) -> None:
-        """Another member leads: what is still in flight here has lost its right to commit."""
+        """Stops saving, as another member leads. Uploads in flight can no longer commit."""
         self._leads = False
         if self._writer:
             self._writer.close()
             self._writer = None
 
-    def fenced_by_own_gang(self) -> bool:
-        """Whether it was a member of this gang that took the fence last."""
-        return self.node.decided(lambda: fence.newest_gang(self._storage, self._run) == self._gang)
+    def does_gang_own_fence(self) -> bool:
+        """Returns whether a member of this gang took the fence last."""
+        return self.node.agree(self._check_fence)
+
+    def _check_fence(self) -> bool:
+        return fence.newest_gang(self._storage, self._run) == self._gang
 
     def after_step(self, step: int) -> None:
+        """Saves on the lead if a checkpoint is due after `step` steps."""
         self._poll()
         if not self._leads or step % self._every:
             return
-        # The storage may have been silent when this member became the lead: the fence is requested
+        # The storage may not have answered when this member became the lead: the fence is requested
         # again.
         self.lead(step)
-        if self._writer and step > max(self._writer.last_step, self._writer.durable_step):
+        if self._writer and self._needs_save(self._writer, step):
             self._writer.save(step, self.state)
+
+    def _needs_save(self, writer: CheckpointWriter, step: int) -> bool:
+        return step > max(writer.last_step, writer.durable_step)
 
     def _poll(self) -> None:
         if self._writer:
             self._writer.poll()
 
     def make_durable(self, step: int, within_s: float) -> None:
-        """Raises NotDurable or Superseded unless `step` is committed in time. On the lead."""
+        """Saves `step` on the lead. Raises NotDurable or Superseded unless it commits in time."""
         try:
             self._take_over(step)
         except StorageError as error:
             raise NotDurable(step, f"the last state is not stored: {error}") from error
-        assert self._writer
-        if step > max(self._writer.last_step, self._writer.durable_step):
-            # It waits for the upload before it, where a save on the way would be dropped: no later
-            # one comes.
-            self._writer.save(step, self.state, in_any_case=True)
-        self._writer.wait(within_s)
+        writer = self._writer
+        assert writer
+        if self._needs_save(writer, step):
+            # It waits for the upload before it, which would drop an ordinary save: no later one
+            # comes.
+            writer.save(step, self.state, in_any_case=True)
+        writer.wait(within_s)
         try:
-            self._writer.check_durable(step)
+            writer.check_durable(step)
         finally:
-            # Before any rank acts on it: the one that the others hear the end from may leave next,
-            # with what they hear by.
-            with self.node.together():
+            # All ranks wait for each other here: the speaker may leave next, and closes the store
+            # from which the others read the result.
+            with self.node.vote():
                 pass
 
     def try_last(self, step: int, within_s: float) -> None:
-        """Before this member leaves: whatever fits."""
+        """Saves a last checkpoint before this member leaves, if it fits the time."""
         if not self._leads:
             return
         try:
@@ -177,43 +197,57 @@ class GangSaves:
         except CheckpointExit as end:
             logs.warning("stop", f"no last checkpoint: {end.reason}")
 
-    def loss(self, step: int, *, ask: bool) -> str:
-        """For a line: what leaving at `step` loses, as far as this member has written it. `ask`:
-        from the main thread, for the newest commit.
+    def describe_loss(self, step: int, *, poll: bool) -> str:
+        """Returns a clause for the log that says what leaving at `step` loses.
+
+        Empty if nothing is lost, as far as this member has saved. `poll` looks for the newest
+        commit first, and is for the main thread only.
         """
-        with suppress(CheckpointExit):  # it is leaving already
-            if ask:
+        with suppress(CheckpointExit):  # this member is leaving already
+            if poll:
                 self._poll()
-        lost = step - self._writer.durable_step if self._writer else 0
-        if lost > 0:
-            return f"; the newest checkpoint is of step {step - lost}: {lost} steps are lost"
-        return ""
+        if not self._writer:
+            return ""
+        durable_step = self._writer.durable_step
+        if step <= durable_step:
+            return ""
+        lost_steps = step - durable_step
+        return f"; the newest checkpoint is of step {durable_step}: {lost_steps} steps are lost"
 
     def _on_report(self, report: Report) -> None:
         if report.done in ("failed", "fenced"):
             logs.warning(
                 "save",
-                f"checkpoint of step {report.step} failed: {report.reason}; training goes on",
+                f"checkpoint of step {report.step} failed: {report.reason}; training continues",
             )
         event = report.event()
         if event:
-            self.emit(event[0], **event[1])
+            name, fields = event
+            self.emit(name, **fields)
 
     def emit(self, event: str, **fields: object) -> None:
         if self._events:
             self._events.emit(event, **fields)
 
 
-def open_store(url: str, tuning: Tuning, peers: Peers, *, hold_s: float) -> Storage:
-    """Raises InputError where it cannot be used; CheckpointExit where it cannot be used now and
-    could be before: it would be wrong to end the Job for it, as bad input does.
+def open_store(
+    url: str,
+    tuning: Tuning,
+    peers: Peers,
+    *,
+    hold_s: float,
+) -> Storage:
+    """Opens the storage of a gang. Raises InputError if it cannot be used.
+
+    Raises CheckpointExit instead if it could be used before: by a former attempt of this pod, or by
+    other members. Bad input would end the whole Job.
     """
     try:
-        return Retrying(
-            open_storage(url, request_s=tuning.request_s), budget_s=min(hold_s, tuning.retry_s)
-        )
+        storage = open_storage(url, request_s=tuning.request_s)
+        return Retrying(storage, budget_s=min(hold_s, tuning.retry_s))
     except InputError as error:
-        if not (attempt_of(os.environ) or peers.look([*range(len(peers.addresses))])):
+        is_first_attempt = attempt_of(os.environ) == 0
+        if is_first_attempt and not peers.look(range(len(peers.addresses))):
             raise
         logs.error("gang", f"leaving before the first step: {error}")
         raise CheckpointExit(0, str(error)) from error

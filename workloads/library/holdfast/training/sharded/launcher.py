@@ -1,10 +1,10 @@
-"""A node of a sharded gang: `holdfast train ranks --sharded` keeps the node's memory while its
-ranks end and start again.
+"""Launcher of a sharded gang's node: `holdfast train ranks --sharded` keeps the node's memory while
+its ranks restart.
 
-A state that is sharded over nodes needs every node. When one is lost the others' launchers end
-their ranks and keep what the ranks have staged, wait in the next epoch for the replacement, and all
-start their ranks again. Those restore each shard from their own node's memory or from the
-neighbour's, and from the bucket where memory has no whole step.
+A state that is sharded over nodes needs every node. When one is lost, the launchers of the others
+end their ranks, keep the staged shards, and wait in the next epoch for the replacement. Then all
+start their ranks again. Each rank restores its shard from its node's memory or from the
+neighbour's, or from the bucket if no whole step is in memory.
 """
 
 # Why it is so: infra/decisions/0115.
@@ -29,17 +29,17 @@ from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
 from holdfast.training.errors import Expelled
+from holdfast.training.gang.failure_detector import SILENT_S
 from holdfast.training.gang.forked_ranks import ForkedRanks
-from holdfast.training.gang.hearing import SILENT_S
 from holdfast.training.gang.liveness import Lag, Watch
 from holdfast.training.gang.member_addresses import MAX_RANKS, Address
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
-from holdfast.training.gang.peer_client import Peers, of_members
+from holdfast.training.gang.peer_client import Peers, select_members
 from holdfast.training.gang.process_group import opening
 from holdfast.training.gang.regroup import Regroup
 from holdfast.training.gang.saves import open_store
-from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, join_key, loopback_store
+from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import (
     ENV_GANG_DOMAIN,
@@ -50,40 +50,68 @@ from holdfast.vocabulary.environment import (
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 MEMORIES = 3
-"""Of a rank: one that is kept, one that is copied, and one that is uploaded."""
+"""Staging memories of a rank: one with the last step, one that is copied, one that is uploaded."""
 CONNECT_S = 60.0
 MAX_DOMAIN = 200
-"""Characters: each rank gets those of all nodes."""
+"""Longest failure domain, in characters: each rank gets those of all nodes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class ShardedNode:
+    """Settings of a sharded gang and the number of this node."""
+
     command: Sequence[str]
     checkpoints: str
     """URL of the run's checkpoints, where the gang's epochs are too."""
     run: str
     nodes: tuple[Address, ...]
-    """Of every place; the port above is used too."""
+    """Address of every node; the port above is used too."""
     place: int
+    """Number of this node."""
     processes: int
-    """Of each node."""
+    """Number of processes of each node."""
     copies: int = 1
-    """Of each shard in another node's memory: 0 or 1."""
+    """Number of copies of each shard in another node's memory: 0 or 1."""
     wait_s: float = 1800.0
-    """How long the gang waits for a lost node, until it gives its nodes back."""
+    """Seconds that the gang waits for a lost node before it releases its nodes."""
     window_s: float = DEFAULT_WINDOW.pod_s
 
     def __post_init__(self) -> None:
-        between("processes of a node", self.processes, 1, MAX_RANKS)
-        between("seconds to wait for a lost node", self.wait_s, 0, 7 * 86_400)
-        between("place is out of range", self.place, 0, len(self.nodes) - 1)
-        fix = "--copies 0, or --nodes 2 and more: a copy is on another node"
-        between("copies of each shard", self.copies, 0, min(1, len(self.nodes) - 1), fix=fix)
+        between(
+            "processes of a node",
+            self.processes,
+            1,
+            MAX_RANKS,
+        )
+        between(
+            "seconds to wait for a lost node",
+            self.wait_s,
+            0,
+            7 * 86_400,
+        )
+        between(
+            "node number is out of range",
+            self.place,
+            0,
+            len(self.nodes) - 1,
+        )
+        between(
+            "copies of each shard",
+            self.copies,
+            0,
+            min(1, len(self.nodes) - 1),
+            fix="--copies 0, or --nodes 2 and more: a copy is on another node",
+        )
 
 
 def run_sharded(node: ShardedNode, shutdown: Shutdown) -> int:
-    """The exit code of the pod. Raises InputError where a port is taken or the program cannot be
-    started.
+    """Runs the node to its end and returns the exit code of the pod.
+
+    Raises InputError if a port is taken or the program cannot be started.
     """
     launcher = _Launcher(node, shutdown)
     try:
@@ -99,19 +127,19 @@ class _Launcher:
     def __init__(self, node: ShardedNode, shutdown: Shutdown) -> None:
         self._node = node
         self._shutdown = shutdown
-        self._memories = [
-            [os.memfd_create("holdfast-staging") for _ in range(MEMORIES)]
-            for _ in range(node.processes)
-        ]
-        # First, before this process has threads.
-        memories = []
-        for own in self._memories:
-            for memory in own:
-                memories.append(memory)
-        self._ranks = ForkedRanks(node.command, memories, client=client_of(node.checkpoints))
+        self._memories: list[list[int]] = []
+        """Descriptors of the staging memories, by local rank."""
+        descriptors: list[int] = []
+        for _ in range(node.processes):
+            memories = [os.memfd_create("holdfast-staging") for _ in range(MEMORIES)]
+            self._memories.append(memories)
+            descriptors += memories
+        # Forked before this process has threads.
+        client = client_of(node.checkpoints)
+        self._ranks = ForkedRanks(node.command, descriptors, client=client)
         me = Member(index=node.place, incarnation=secrets.token_hex(8))
         key = join_key(node.run)
-        port = node.nodes[node.place][1]
+        _, port = node.nodes[node.place]
         with opening(port):
             self._control = Control(me, port, key)
         with opening(port + 1):
@@ -125,9 +153,14 @@ class _Launcher:
             "shape": shape,
         }
         self._peers = Peers(node.nodes, key)
-        storage = open_store(node.checkpoints, Tuning(), self._peers, hold_s=node.wait_s)
+        storage = open_store(
+            node.checkpoints,
+            Tuning(),
+            self._peers,
+            hold_s=node.wait_s,
+        )
         self._lag = Lag(120.0)
-        # A notice to this node ends this node: the others' memory is needed.
+        # A notice ends this node only: the memory of the others is needed.
         self._regroup = Regroup(
             storage,
             node.run,
@@ -139,45 +172,48 @@ class _Launcher:
             hold_s=node.wait_s,
             stop_asked=lambda: False,
         )
-        self._ended: SimpleQueue[int | None] = SimpleQueue()
-        """Exit codes of ranks; None: another node is lost."""
+        self._exit_codes: SimpleQueue[int | None] = SimpleQueue()
+        """Exit codes of the ranks; None if another node was lost."""
         self._watch = Watch(
             me,
             self._peers,
-            lambda: self._ended.put(None),
+            lambda: self._exit_codes.put(None),
             silent_s=SILENT_S,
             only_lead_asks_all=True,
         )
 
     def work(self) -> int:
-        threading.Thread(target=self._pass_on, daemon=True).start()
-        # Before it joins: those who are at work must not wait for one that they can never start
-        # with.
-        self._check_alike(self._peers.look([*range(len(self._node.nodes))]).values())
-        epoch = self._regroup.first()
+        """Runs the ranks in one epoch after the other and returns the exit code of the node."""
+        threading.Thread(target=self._forward_notice, daemon=True).start()
+        # Checked before joining: a mismatched node would block the running ones forever.
+        statuses = self._peers.look(range(len(self._node.nodes)))
+        self._check_shapes(statuses.values())
+        epoch = self._regroup.join()
         while True:
-            # No epoch is complete with fewer: then the gang has waited long enough.
+            # An epoch with fewer nodes means that the gang has waited long enough.
             if epoch.ending:
                 logs.error(
                     "gang",
-                    f"{len(epoch.members)} of {len(self._node.nodes)} nodes are left, for too long",
+                    f"only {len(epoch.members)} of {len(self._node.nodes)} nodes remain, for too"
+                    " long",
                 )
                 return exit_codes.EXIT_RETRY
-            began = time.monotonic()
+            start = time.monotonic()
             with self._watch.over(epoch):
-                code = self._in_epoch(epoch, began)
+                code = self._run_epoch(epoch, start)
             if code is not None:
                 return code
             logs.warning(
-                "gang", f"epoch {epoch.number} has lost a node: this one keeps its memory and waits"
+                "gang",
+                f"epoch {epoch.number} lost a node: this node keeps its memory and waits",
             )
             self._ranks.end()
             self._keeper.end_uploaders()
             self._control.lose(epoch)
             try:
-                epoch = self._regroup.after(epoch, heard=self._watch.hearing)
+                epoch = self._regroup.find_next(epoch, detector=self._watch.detector)
             except Expelled:
-                epoch = self._regroup.first()
+                epoch = self._regroup.join()
 
     def close(self) -> None:
         self._ranks.end()
@@ -185,152 +221,188 @@ class _Launcher:
         self._gate.close()
         self._control.close()
 
-    def _check_alike(self, others: Iterable[Mapping[str, Any]]) -> None:
-        own = self._control.shown["shape"]
-        differs = next((other["shape"] for other in others if other.get("shape", own) != own), "")
-        if differs:
-            raise InputError(
-                "nodes of the sharded gang were started with other numbers",
-                got=f"{own} here, {differs} at another node",
-                allowed="the same --nodes and --processes on all nodes",
-                fix=(
-                    "start this node as the others; for another size end all of them first: the"
-                    " state then comes from the bucket"
-                ),
-            )
+    def _check_shapes(self, statuses: Iterable[Mapping[str, Any]]) -> None:
+        """Raises InputError if another node has other numbers of nodes or processes."""
+        shape = self._control.shown["shape"]
+        for status in statuses:
+            other_shape = status.get("shape", shape)
+            if other_shape != shape:
+                raise InputError(
+                    "nodes of the sharded gang were started with different numbers",
+                    got=f"{shape} here, {other_shape} at another node",
+                    allowed="the same --nodes and --processes on all nodes",
+                    fix=(
+                        "use the same --nodes and --processes on every node; to change the size,"
+                        " stop all nodes first: the state then comes from the bucket"
+                    ),
+                )
 
-    def _in_epoch(self, epoch: Epoch, began: float) -> int | None:
-        """The exit code of this node; None where another node is gone."""
+    def _run_epoch(self, epoch: Epoch, start: float) -> int | None:
+        """Runs the ranks in this epoch.
+
+        Returns the exit code of the node, or None if another node was lost.
+        """
         self._keeper.epoch = epoch.number
-        self._ended = ended = SimpleQueue[int | None]()
-        if epoch.lead == self._control.me:
-            # A new one: in that of the epoch before ranks would find what dead ones have written.
-            self._gate.store = loopback_store(timedelta(seconds=CONNECT_S))
-        self._control.shown = self._control.shown | {"ready": epoch.number}
-        statuses = self._statuses(epoch)
+        self._exit_codes = SimpleQueue()
+        leads = epoch.lead == self._control.me
+        if leads:
+            # A new store for each epoch: in the last one ranks would find keys of dead ranks.
+            self._gate.store = host_loopback_store(timedelta(seconds=CONNECT_S))
+        self._control.shown = {
+            **self._control.shown,
+            "ready": epoch.number,
+        }
+        statuses = self._await_statuses(epoch)
         if statuses is None:
             return None
-        tunnel = None
-        port = self._gate.store.port
-        if epoch.lead != self._control.me:
-            host, above = self._node.nodes[epoch.lead.index]
-            tunnel = Tunnel((host, above + 1), join_key(self._node.run))
-            port = tunnel.port
-        try:
-            variables = []
-            for rank in range(self._node.processes):
-                variables.append(self._variables(epoch, rank, port, statuses))
-            self._ranks.start(variables, ended)
-            logs.info(
-                "gang",
-                f"epoch {epoch.number}: ranks started after {time.monotonic() - began:.2f} s",
+        if leads:
+            return self._run_ranks(
+                epoch,
+                self._gate.store.port,
+                statuses,
+                start,
             )
-            return self._code(epoch, ended)
+        host, control_port = self._node.nodes[epoch.lead.index]
+        tunnel = Tunnel((host, control_port + 1), join_key(self._node.run))
+        try:
+            return self._run_ranks(
+                epoch,
+                tunnel.port,
+                statuses,
+                start,
+            )
         finally:
-            if tunnel:
-                tunnel.close()
+            tunnel.close()
 
-    def _code(self, epoch: Epoch, ended: SimpleQueue[int | None]) -> int | None:
+    def _run_ranks(
+        self,
+        epoch: Epoch,
+        store_port: int,
+        statuses: list[dict[str, Any]],
+        start: float,
+    ) -> int | None:
+        exit_queue = self._exit_codes
+        environments = list[dict[str, str]]()
+        for rank in range(self._node.processes):
+            environments.append(self._make_environment(epoch, rank, store_port, statuses))
+        self._ranks.start(environments, exit_queue)
+        logs.info(
+            "gang",
+            f"epoch {epoch.number}: ranks started after {time.monotonic() - start:.2f} s",
+        )
         codes: list[int] = []
         while len(codes) < self._node.processes:
-            code = ended.get()
+            code = exit_queue.get()
             if code is None:
                 return None
             codes.append(code)
             if code and not self._shutdown.requested:
-                return self._after_failure(codes, ended)
+                return self._judge_failure(codes, exit_queue)
         if any(codes):
             return exit_codes.of_ranks(codes, noticed=True)
         self._await_others(epoch)
         return exit_codes.EXIT_COMPLETE
 
-    def _after_failure(self, codes: list[int], ended: SimpleQueue[int | None]) -> int | None:
-        """A rank fails with its peers: whether a node is lost shows in a moment. If none is, this
-        node has failed.
+    def _judge_failure(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> int | None:
+        """Returns the exit code of the node after a rank failed, or None if another node was lost.
+
+        A rank fails together with its peers, and the loss of a node is noticed a moment later. If
+        no node was lost, this node has failed.
         """
-        if exit_codes.EXIT_BAD_INPUT not in codes:  # to a program a lost peer may look like a bug
-            # One that stops for another node's notice is ahead of that node's end.
-            noticed = exit_codes.EXIT_PREEMPTED in codes
-            ends = time.monotonic() + 2 * SILENT_S + (self._node.window_s if noticed else 2.0)
-            while (left := ends - time.monotonic()) > 0 and not self._shutdown.requested:
+        # A program may take a lost peer for a bug, but not for bad input.
+        if exit_codes.EXIT_BAD_INPUT not in codes:
+            wait_s = 2 * SILENT_S + 2.0
+            if exit_codes.EXIT_PREEMPTED in codes:
+                # A rank that stops for another node's notice does so before that node's end.
+                wait_s = 2 * SILENT_S + self._node.window_s
+            deadline = time.monotonic() + wait_s
+            while time.monotonic() < deadline and not self._shutdown.requested:
                 with contextlib.suppress(Empty):
-                    if ended.get(timeout=min(left, 0.2)) is None:
+                    if exit_queue.get(timeout=0.2) is None:
                         return None
         self._ranks.end()
         return exit_codes.of_ranks(codes, noticed=self._shutdown.requested)
 
     def _await_others(self, epoch: Epoch) -> None:
-        """One that went now would look lost to those whose ranks are still ending."""
+        """Waits until all nodes are complete: one that exits now would look lost to the others."""
         self._control.enter(epoch, "complete")
-        others = [member for member in epoch.members if member != self._control.me]
-        hearing = self._regroup.hearing([member.index for member in others])
+        other_members = [member for member in epoch.members if member != self._control.me]
+        detector = self._regroup.make_detector([member.index for member in other_members])
         while True:
-            found = of_members(others, hearing.survey())
-            if not hearing.unanswered and all(
-                each.get("phase") == "complete" for each in found.values()
-            ):
+            statuses = select_members(other_members, detector.survey())
+            phases = {status.get("phase") for status in statuses.values()}
+            if not detector.unanswered and phases <= {"complete"}:
                 return
             self._control.wait(0.1)
 
-    def _statuses(self, epoch: Epoch) -> list[dict[str, Any]] | None:
-        """By place; None where a node is lost before it has answered."""
-        ends = time.monotonic() + self._lag.bound_s
-        while time.monotonic() < ends:
-            found = self._peers.answers([*epoch.members])
-            self._check_alike(found[member] for member in found if member == epoch.lead)
-            ready = {
-                member.index: status
-                for member, status in found.items()
-                if status.get("ready") == epoch.number
-            }
+    def _await_statuses(self, epoch: Epoch) -> list[dict[str, Any]] | None:
+        """Waits until all nodes are ready. Returns their statuses by node, or None if a node was
+        lost.
+        """
+        deadline = time.monotonic() + self._lag.bound_s
+        while time.monotonic() < deadline:
+            statuses = self._peers.look_at_members([*epoch.members])
+            if epoch.lead in statuses:
+                self._check_shapes([statuses[epoch.lead]])
+            ready = list[dict[str, Any]]()
+            for member in epoch.members:  # sorted by node
+                status = statuses.get(member, {})
+                if status.get("ready") == epoch.number:
+                    ready.append(status)
             if len(ready) == len(self._node.nodes):
-                return [ready[place] for place in range(len(ready))]
+                return ready
             with contextlib.suppress(Empty):
-                if self._ended.get(timeout=0.05) is None:
+                if self._exit_codes.get(timeout=0.05) is None:
                     return None
         return None
 
-    def _variables(
+    def _make_environment(
         self,
         epoch: Epoch,
         rank: int,
-        port: int,
+        store_port: int,
         statuses: list[dict[str, Any]],
     ) -> dict[str, str]:
-        """As torchrun's agent sets them, so that init_process_group() needs no arguments."""
+        """Returns the variables of a rank: those of torchrun's agent, so that init_process_group()
+        needs no arguments, and the addresses of other nodes' memory.
+        """
         node = self._node
         size = self._node.processes
-        found = {
+        environment = {
             "RANK": str(node.place * size + rank),
             ENV_LOCAL_RANK: str(rank),
             "GROUP_RANK": str(node.place),
             "WORLD_SIZE": str(len(node.nodes) * size),
             ENV_LOCAL_WORLD_SIZE: str(size),
             "MASTER_ADDR": LOOPBACK,
-            "MASTER_PORT": str(port),
+            "MASTER_PORT": str(store_port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            # What ranks store is named by it: an epoch never reads the answers of another.
+            # Part of the keys of the ranks' store: an epoch never reads the values of another.
             "TORCHELASTIC_RESTART_COUNT": str(epoch.number),
         }
-        if node.copies:
-            places = PeerPlaces(
-                run=node.run,
-                epoch=epoch.number,
-                place=node.place,
-                keepers=tuple(
-                    (host, int(each["keeper"]))
-                    for (host, _), each in zip(node.nodes, statuses, strict=True)
-                ),
-                ranks_per_node=size,
-                memories=tuple(self._memories[rank]),
-                domains=tuple(str(each.get("domain", ""))[:MAX_DOMAIN] for each in statuses),
-            )
-            found[ENV_PEERS] = places.encode()
-        return found
+        if not node.copies:
+            return environment
+        keepers = list[Address]()
+        domains = list[str]()
+        for (host, _), status in zip(node.nodes, statuses, strict=True):
+            keepers.append((host, int(status["keeper"])))
+            domain = str(status.get("domain", ""))
+            domains.append(domain[:MAX_DOMAIN])
+        places = PeerPlaces(
+            run=node.run,
+            epoch=epoch.number,
+            place=node.place,
+            keepers=tuple(keepers),
+            ranks_per_node=size,
+            memories=tuple(self._memories[rank]),
+            domains=tuple(domains),
+        )
+        environment[ENV_PEERS] = places.encode()
+        return environment
 
-    def _pass_on(self) -> None:
-        """Thread of the notice."""
+    def _forward_notice(self) -> None:
+        """Waits for the notice and forwards it to the ranks. Runs in a thread."""
         self._shutdown.wait()
-        if not self._ranks.running:  # this node waits for another one: nothing of it is at stake
+        if not self._ranks.running:  # this node waits for another one and has nothing to lose
             os._exit(exit_codes.EXIT_PREEMPTED)
-        self._ranks.pass_on(self._shutdown, self._node.window_s)
+        self._ranks.forward_notice(self._shutdown, self._node.window_s)

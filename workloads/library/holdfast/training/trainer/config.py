@@ -19,13 +19,13 @@ _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a rigid and an elastic training have in common."""
+    """Settings that rigid and elastic training share."""
 
     checkpoints: str
     """file:///dir, a path, or gs://bucket/prefix."""
     run: str = "demo"
     data: Path | None = None
-    """Folder of text; None: Python's own sources."""
+    """Folder of text files. None stands for Python's own sources."""
     steps: int = 300
     seed: int = 0
     learning_rate: float = 1e-3
@@ -50,7 +50,12 @@ class Training:
 
     def check_range(self, *names: str, low: float, high: float = math.inf) -> None:
         for name in names:
-            between(f"{name} is out of range", getattr(self, name), low, high)
+            between(
+                f"{name} is out of range",
+                getattr(self, name),
+                low,
+                high,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +71,8 @@ class TrainConfig(Training):
     rendezvous: str = ""
     """HOST:PORT that all nodes reach; needed for more than one node."""
     peer_timeout_s: float = 120.0
-    """How long a collective or the rendezvous waits for a silent peer: a machine that lost its
-    power sends no farewell, and torch alone would wait half an hour.
+    """Seconds that a collective or the rendezvous waits for a silent peer. A machine that lost its
+    power closes no connection, and torch alone would wait half an hour.
     """
     deadline: float | None = None
     """Unix time at which the node is known to end; the run stops before it."""
@@ -78,31 +83,34 @@ class TrainConfig(Training):
         # Not rounded: another global batch is another training, and the loss curve would not show
         # why.
         if self.batch % self.world_size:
+            next_multiple = math.ceil(self.batch / self.world_size) * self.world_size
             raise InputError(
                 "the batch cannot be divided evenly",
                 got=f"batch {self.batch} over {self.world_size} ranks",
                 allowed=f"a multiple of {self.world_size}",
-                fix=(
-                    f"--set batch={math.ceil(self.batch / self.world_size) * self.world_size}, or"
-                    " another --ranks"
-                ),
+                fix=f"--set batch={next_multiple}, or another --ranks",
             )
-        fix = f"--window {DEFAULT_WINDOW.pod_s}, the grace period of ordinary Spot pods"
         between(
             "grace period in seconds is out of range",
             self.window_s,
             WINDOW_MARGIN_S + 0.1,
             math.inf,
-            fix=fix,
+            fix=f"--window {DEFAULT_WINDOW.pod_s}, the grace period of ordinary Spot pods",
         )
-        stated = _ENDPOINT.fullmatch(self.rendezvous)
-        if (self.nodes > 1 or self.rendezvous) and not (stated and 0 < self.first_node[1] < 65536):
+        needs_rendezvous = self.nodes > 1 or self.rendezvous
+        if needs_rendezvous and not self._has_valid_rendezvous():
             raise InputError(
                 "several nodes need a rendezvous address",
                 got=f"--nodes {self.nodes} with --rendezvous {self.rendezvous or '(nothing)'}",
                 allowed="HOST:PORT that all nodes can reach, ports 1 to 65535",
                 fix="--rendezvous <first pod's name>:29500",
             )
+
+    def _has_valid_rendezvous(self) -> bool:
+        if not _ENDPOINT.fullmatch(self.rendezvous):
+            return False
+        _, port = self.first_node
+        return 0 < port < 65536
 
     @property
     def first_node(self) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Starts the ranks of one node under torchrun's agent and turns their ends into one exit code.
+"""Starts the ranks of one node under torchrun's agent and reduces their exit codes to one.
 
 This is the first process of the pod. The agent imports torch once and forks the ranks, which saves
 each of them the import. It passes the first signal on to every rank, waits inside the window, and
@@ -48,58 +48,64 @@ from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 # The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
 AGENT_MARGIN_S = 1.0
-# A gang is restarted free of charge if the first failure seen is that of the pod that was noticed,
-# so others wait. infra/decisions/0085
-AFTER_THE_NOTICED_S = 5.0
-LAST_ANSWERS_S = 3.0
-"""After a notice and the end of its own ranks: how long an agent waits for those of other nodes,
-whose ranks may still ask the store that it keeps. The agent of a node that is gone never comes.
+# A gang is restarted free of charge only if the first failure that the controller sees is that of
+# the pod with the notice, so the other pods delay their exit. infra/decisions/0085
+UNNOTICED_EXIT_DELAY_S = 5.0
+EXIT_BARRIER_S = 3.0
+"""Seconds that an agent with a notice, whose own ranks have ended, waits for the agents of other
+nodes. Their ranks may still use its store; the agent of a lost node never comes.
 """
 
 
 class Agent(LocalElasticAgent):
-    """Torchrun's, which would wait for a lost node until the window ends."""
+    """Torchrun's agent with a bounded exit: the original waits for a lost node until the window
+    ends.
+    """
 
     def _exit_barrier(self) -> None:
-        met = threading.Thread(target=super()._exit_barrier, daemon=True)
-        met.start()
+        barrier = threading.Thread(target=super()._exit_barrier, daemon=True)
+        barrier.start()
         noticed_at = math.inf
-        while met.is_alive() and time.monotonic() - noticed_at < LAST_ANSWERS_S:
-            met.join(0.05)
+        while barrier.is_alive() and time.monotonic() - noticed_at < EXIT_BARRIER_S:
+            barrier.join(0.05)
             if notices.of_process().requested:
                 noticed_at = min(noticed_at, time.monotonic())
 
 
 def launch(config: TrainConfig, phases: Phases) -> int:
-    """Run this node's ranks to their end; the exit code of the pod."""
+    """Runs this node's ranks to their end and returns the exit code of the pod."""
     shutdown = notices.of_process()
     shutdown.takes_s = config.window_s
     corpus = Corpus.read(config.data)
     phases.lap("corpus")
     defer_compiler()
-    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    events = EventLog.open(
+        config.events,
+        job=config.run,
+        kind=KIND_TRAINING,
+    )
     status = SharedStatus(config.ranks)
     threading.Thread(
-        target=_pass_on,
+        target=_forward_notice,
         args=(shutdown, status, config.window_s),
         daemon=True,
     ).start()
     endings = _run_agent(config, corpus, status, phases)
     noticed = shutdown.requested
     code = exit_codes.of_ranks([ending["code"] for ending in endings], noticed=noticed)
-    digests = {ending["digest"] for ending in endings if "digest" in ending}
+    result = dict[str, str]()
+    for ending in endings:
+        if "digest" in ending:
+            result["digest"] = ending["digest"]
     events.emit(
         "exit",
         code=code,
         step=status.furthest,
-        **({"digest": digests.pop()} if digests else {}),
+        **result,
     )
-    if (
-        config.nodes > 1
-        and not noticed
-        and code in (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
-    ):
-        shutdown.wait(AFTER_THE_NOTICED_S)
+    is_retried = code in (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
+    if config.nodes > 1 and is_retried and not noticed:
+        shutdown.wait(UNNOTICED_EXIT_DELAY_S)
     return code
 
 
@@ -109,9 +115,9 @@ def _run_agent(
     status: SharedStatus,
     phases: Phases,
 ) -> list[Ending]:
-    """How the ranks ended; empty when they never met."""
+    """Returns the endings of the ranks; an empty list if the rendezvous failed."""
     for name in ("elastic.multiprocessing.api", "elastic.agent.server.api"):
-        # A rank logs itself why it failed; the agent's traceback of its own would bury that.
+        # Each rank logs its own failure; the agent's traceback would bury that.
         logging.getLogger(f"torch.distributed.{name}").setLevel(logging.CRITICAL)
     # on SIGTERM it would kill the ranks
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
@@ -123,7 +129,7 @@ def _run_agent(
                 entrypoint=run_rank,
                 args=(config, corpus, status, phases),
                 rdzv_handler=rendezvous_handler(config),
-                # restarting is the controller's work: it counts, backs off and moves nodes
+                # The controller restarts: it counts, backs off and moves nodes.
                 max_restarts=0,
                 monitor_interval=0.05,
             )
@@ -141,12 +147,19 @@ def _run_agent(
     return [{"code": failure.exitcode} for failure in result.failures.values()]
 
 
-def _pass_on(shutdown: Shutdown, status: SharedStatus, window_s: float) -> None:
-    """Thread of the agent: the notice goes to every rank; at the window's end none may be left."""
+def _forward_notice(
+    shutdown: Shutdown,
+    status: SharedStatus,
+    window_s: float,
+) -> None:
+    """Forwards the notice to every rank and kills the remaining ranks when the window ends.
+
+    Runs in a thread of the agent.
+    """
     shutdown.wait()
     _signal(status.notice(), signal.SIGTERM)
-    while (left := shutdown.seconds_left(window_s, AGENT_MARGIN_S)) > 0:
-        time.sleep(min(left, 0.2))
+    while (remaining_s := shutdown.seconds_left(window_s, AGENT_MARGIN_S)) > 0:
+        time.sleep(min(remaining_s, 0.2))
     _signal(status.pids(), signal.SIGKILL)
     notices.leave_now(exit_codes.EXIT_PREEMPTED)
 

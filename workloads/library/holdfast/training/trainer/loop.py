@@ -3,6 +3,7 @@
 import os
 import threading
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from holdfast.runtime.events import EventLog
 from holdfast.support.errors import InputError
 from holdfast.training.trainer.config import TrainConfig
 from holdfast.training.trainer.data import Corpus, Samples, mixed_seed, seed_draws
-from holdfast.training.trainer.metrics import Meter, Stopwatch, digest, slowest_of
+from holdfast.training.trainer.metrics import Meter, Stopwatch, describe_slowest, digest
 from holdfast.training.trainer.model import ByteGPT, next_byte_loss
 from holdfast.training.trainer.progress import Progress
 from holdfast.training.trainer.replicas import replicate
@@ -30,11 +31,13 @@ def train(
     events: EventLog,
     meter: Meter,
 ) -> str:
-    """Run to the last step and return the digest of the result; Preempted after a notice."""
-    device = chosen_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
-    patience = timedelta(seconds=config.peer_timeout_s)
+    """Trains to the last step and returns the digest of the result. Raises Preempted after a
+    notice.
+    """
+    device = choose_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        timeout=timedelta(seconds=config.peer_timeout_s),
     )
     rank = dist.get_rank()
     meter.lap("process group")
@@ -75,16 +78,26 @@ def train(
         meter.begin(ckpt.step, lead=rank == 0)
         if rank == 0:
             progress.log_resized()
-        alone = Stopwatch(device)
-        meter.slowest = lambda: slowest_of(dict(enumerate(of_all_ranks(alone.taken_s()))))
+        stopwatch = Stopwatch(device)
+
+        def find_slowest() -> dict[str, Any]:
+            seconds = gather_seconds(stopwatch.taken_s())
+            return describe_slowest(dict(enumerate(seconds)))
+
+        meter.slowest = find_slowest
         for step in range(ckpt.step, config.steps):
             # dropout: nothing to save, nothing to restore
             seed_draws(mixed_seed(config.seed, step, rank), device)
             with ckpt.computing():
-                alone.start()
-                inputs, following = share(samples, progress.consumed, config, rank)
+                stopwatch.start()
+                inputs, following = share(
+                    samples,
+                    progress.consumed,
+                    config,
+                    rank,
+                )
                 loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
-                alone.stop()
+                stopwatch.stop()
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
@@ -96,24 +109,29 @@ def train(
     return digest(model, optimizer)
 
 
-def of_all_ranks(seconds: float) -> list[float]:
-    """Those of this rank alone where another one is gone: the step is done, and the next tick or
-    sum shows it.
+def gather_seconds(seconds: float) -> list[float]:
+    """Returns the seconds of all ranks, by rank.
+
+    Returns those of this rank alone if a rank was lost: the step is done, and the next tick or
+    all-reduce reports the loss.
     """
-    found = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    gathered = [torch.zeros(1) for _ in range(dist.get_world_size())]
     try:
-        dist.all_gather(found, torch.tensor([seconds]))
+        dist.all_gather(gathered, torch.tensor([seconds]))
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise
         return [seconds]
-    return [each.item() for each in found]
+    return [tensor.item() for tensor in gathered]
 
 
-def chosen_device(wanted: str, *, local_rank: int) -> torch.device:
-    """`wanted`: auto, cpu or cuda. Raises InputError where a GPU was promised and is not there."""
-    cuda = wanted != "cpu" and gpu.device_type(torch.cuda.is_available()) == "cuda"
-    if wanted == "cuda" and not cuda:
+def choose_device(name: str, *, local_rank: int) -> torch.device:
+    """Returns the device for `name`: auto, cpu or cuda.
+
+    Raises InputError if `name` or the image promises a GPU and there is none.
+    """
+    cuda = name != "cpu" and gpu.device_type(torch.cuda.is_available()) == "cuda"
+    if name == "cuda" and not cuda:
         raise InputError(
             "there is no GPU",
             got="--device cuda",
@@ -126,14 +144,16 @@ def chosen_device(wanted: str, *, local_rank: int) -> torch.device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products
     else:
         torch.set_num_threads(1)  # sums keep their order whatever the machine
-    # As use_deterministic_algorithms(True), which would import the compiler to set an option of it.
+    # The same as use_deterministic_algorithms(True), which would import the compiler to set an
+    # option of it.
     torch.set_deterministic_debug_mode("error")
     return device
 
 
 def destroy_process_group(patience_s: float) -> None:
-    """Give the communicators back: a GPU whose link is cut in use may need a reset. In a thread of
-    its own, because with a peer that is gone it may never end.
+    """Releases the communicators: a GPU whose link is cut in use may need a reset.
+
+    Waits at most `patience_s`, because it may never end if a peer was lost.
     """
 
     def destroy() -> None:
@@ -141,13 +161,13 @@ def destroy_process_group(patience_s: float) -> None:
             torch.cuda.synchronize()
         dist.destroy_process_group()
 
-    destroying = threading.Thread(
+    thread = threading.Thread(
         target=destroy,
         name="destroy-process-group",
         daemon=True,
     )
-    destroying.start()
-    destroying.join(patience_s)
+    thread.start()
+    thread.join(patience_s)
 
 
 def share(
@@ -156,6 +176,6 @@ def share(
     config: TrainConfig,
     rank: int,
 ) -> tuple[Tensor, Tensor]:
-    """This rank's part of the global batch that begins at sample `consumed`."""
+    """Returns this rank's part of the global batch that begins at sample `consumed`."""
     count = config.batch // config.world_size
     return samples.batch(consumed + rank * count, count)

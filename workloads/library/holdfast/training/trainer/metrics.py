@@ -1,4 +1,4 @@
-"""What a run reports: windows of steps as it goes, and the digest of its result."""
+"""Reports of a run: a `window` event every few steps, and the digest of its result."""
 
 import hashlib
 import time
@@ -14,60 +14,76 @@ from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
 
 SLOW = 1.5
-"""Times the usual pace of the others, from which on a rank is reported."""
-_LEAST_S = 0.05  # of a window: below it, noise is as large
+"""Ratio to the median time of the other ranks from which on a rank is reported as slow."""
+_MIN_MEDIAN_S = 0.05  # shorter windows are mostly noise
 
 
 class Stopwatch:
-    """Seconds that a rank computes by itself: the parts of its steps up to an exchange, which waits
-    for all.
+    """Measures the seconds that a rank computes by itself: the parts of its steps before an
+    exchange, which waits for all ranks.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
-        self._now: Callable[[], Any] = _event if self._on_gpu else time.perf_counter
+        self._now: Callable[[], Any] = _record_event if self._on_gpu else time.perf_counter
         self._parts: list[tuple[Any, Any]] = []
-        self._began: Any = None
+        """Start and end of each part: CUDA events on a GPU, else seconds."""
+        self._start: Any = None
 
     def start(self) -> None:
-        self._began = self._now()
+        self._start = self._now()
 
     def stop(self) -> None:
-        self._parts.append((self._began, self._now()))
+        end = self._now()
+        self._parts.append((self._start, end))
 
     def taken_s(self) -> float:
-        """Of the parts since the last call. Waits for a GPU that has not come to the end of the
-        last one.
+        """Returns the seconds of the parts since the last call.
+
+        Waits until the GPU has finished the last part.
         """
         parts = self._parts
         self._parts = []
         if self._on_gpu and parts:
-            parts[-1][1].synchronize()
-        return sum(a.elapsed_time(b) / 1e3 if self._on_gpu else b - a for a, b in parts)
+            _, last_end = parts[-1]
+            last_end.synchronize()
+        seconds = 0.0
+        for start, end in parts:
+            if self._on_gpu:
+                seconds += start.elapsed_time(end) / 1e3
+            else:
+                seconds += end - start
+        return seconds
 
 
-def _event() -> torch.cuda.Event:
+def _record_event() -> torch.cuda.Event:
+    """Returns an event that the GPU reaches in the stream's order, so its waits count too."""
     event = torch.cuda.Event(enable_timing=True)
-    event.record()  # in the stream's order: it does not wait, and what the GPU waits for counts
+    event.record()
     return event
 
 
-def slowest_of(seconds: Mapping[int, float]) -> dict[str, Any]:
-    """Rank -> seconds, as fields of a `window` event: who took longest, and how many times as long
-    as the others.
+def describe_slowest(seconds: Mapping[int, float]) -> dict[str, Any]:
+    """Returns fields of a `window` event that name the slowest rank and its ratio to the others.
+
+    `seconds` maps rank to seconds. Returns an empty dict if the median of the other ranks is too
+    short to compare with.
     """
     rank = max(seconds, key=seconds.__getitem__)
-    others_s = median([each for other, each in seconds.items() if other != rank] or [0.0])
-    if others_s < _LEAST_S:
+    seconds_of_others = [value for other, value in seconds.items() if other != rank]
+    if not seconds_of_others:
+        return {}
+    median_s = median(seconds_of_others)
+    if median_s < _MIN_MEDIAN_S:
         return {}
     return {
         "slowest_rank": rank,
-        "slowest_by": round(seconds[rank] / others_s, 2),
+        "slowest_by": round(seconds[rank] / median_s, 2),
     }
 
 
 class Meter:
-    """Writes a `window` event every few steps. Asking a GPU for the loss waits for it, so not every
+    """Writes a `window` event every few steps. Reading the loss waits for the GPU, so not every
     step.
     """
 
@@ -80,15 +96,18 @@ class Meter:
         on_step: Callable[[int], None] = lambda done: None,
     ) -> None:
         self.slowest: Callable[[], dict[str, Any]] | None = None
-        """Of a gang: then every rank calls `step` and `flush`."""
-        self._slow: int | None = None
+        """Fields that name the slowest rank. If set, it is a collective: every rank has to call
+        `step` and `flush`.
+        """
+        self._slow_rank: int | None = None
         self._events = events
         self._every = every
         self._on_step = on_step
         self._phases = phases
         self._lead = False
-        self._first = self._last = 0
-        self._since = time.monotonic()
+        self._first = 0
+        self._last = 0
+        self._window_start = time.monotonic()
         self._loss: Tensor | None = None
 
     def lap(self, name: str) -> None:
@@ -96,12 +115,12 @@ class Meter:
             self._phases.lap(name)
 
     def begin(self, done: int, *, lead: bool) -> None:
-        """`done` steps are restored; one rank takes the lead and writes for all."""
+        """Starts after `done` restored steps. The rank with `lead` writes for all."""
         self._lead = lead
         self._open_window(done)
 
     def follow(self, *, lead: bool) -> None:
-        """In a gang whose lead may change: the new one's windows begin with its next step."""
+        """Updates the lead of a gang. The windows of a new lead start with its next step."""
         if lead and not self._lead:
             self._open_window(self._last)
         self._lead = lead
@@ -115,39 +134,45 @@ class Meter:
             self.flush()
 
     def flush(self) -> None:
+        """Ends the window and writes its event."""
         if self._loss is None or self._last < self._first:
             return
         slowest: dict[str, Any] = {}
         try:
-            slowest = self.slowest() if self.slowest else {}
-        finally:  # a rank that is gone ends the exchange, and the others may commit this step
+            if self.slowest:
+                slowest = self.slowest()
+        finally:  # a lost rank fails the exchange, and the others may commit this step
             if self._lead:
                 self._warn(**slowest)
-                steps = {"first_step": self._first, "last_step": self._last}
-                seconds = round(time.monotonic() - self._since, 6)
-                self._events.emit(
-                    "window",
-                    seconds=seconds,
-                    loss=float(self._loss),
-                    **steps,
-                    **slowest,
-                )
+                self._emit_window(float(self._loss), slowest)
             self._open_window(self._last)
 
+    def _emit_window(self, loss: float, slowest: dict[str, Any]) -> None:
+        seconds = time.monotonic() - self._window_start
+        self._events.emit(
+            "window",
+            seconds=round(seconds, 6),
+            loss=loss,
+            first_step=self._first,
+            last_step=self._last,
+            **slowest,
+        )
+
     def _warn(self, slowest_rank: int | None = None, slowest_by: float = 0.0) -> None:
-        """Once for each rank that becomes slow."""
-        slow = slowest_rank if slowest_by >= SLOW else None
-        if slow is not None and slow != self._slow:
+        """Logs a warning once for each rank that becomes slow."""
+        slow_rank = slowest_rank if slowest_by >= SLOW else None
+        if slow_rank is not None and slow_rank != self._slow_rank:
             logs.warning(
                 "train",
-                f"rank {slow} takes {slowest_by:g} times as long as the others, which wait for it",
+                f"rank {slow_rank} takes {slowest_by:g} times as long as the others, which wait for"
+                " it",
             )
-        self._slow = slow
+        self._slow_rank = slow_rank
 
     def _open_window(self, done: int) -> None:
         self._first = done + 1
         self._last = done
-        self._since = time.monotonic()
+        self._window_start = time.monotonic()
 
     def _emit_startup(self) -> None:
         if self._phases and self._lead:
@@ -157,27 +182,30 @@ class Meter:
 
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """sha256 over every parameter, buffer and optimizer tensor, to the last bit."""
-    total = hashlib.sha256()
-    for name, tensor in _tensors(
-        {
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-        }
-    ):
-        total.update(name.encode())
-        # As bytes: in numbers -0.0 equals 0.0, and a NaN does not equal itself.
-        total.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
+    """Returns the sha256 over the bits of every parameter, buffer and optimizer tensor."""
+    sha256 = hashlib.sha256()
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
+    for name, tensor in _walk_tensors(state):
+        sha256.update(name.encode())
+        host_tensor = tensor.detach().cpu().contiguous()
+        # Bytes instead of numbers: -0.0 equals 0.0, and a NaN does not equal itself.
+        octets = host_tensor.view(torch.uint8)
+        sha256.update(octets.numpy().tobytes())
+    return sha256.hexdigest()
 
 
-def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def _walk_tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yields the path of each tensor in nested dicts and lists, and the tensor in one dimension."""
     if isinstance(value, Tensor):
         yield path, value.reshape(-1)
-    elif isinstance(value, dict):
-        # A restored state need not have its entries in the order of the one that was saved.
+        return
+    if isinstance(value, dict):
+        # A restored state need not have its entries in the order of the saved one.
         for key in sorted(value, key=str):
-            yield from _tensors(value[key], f"{path}/{key}")
-    elif isinstance(value, list):
+            yield from _walk_tensors(value[key], f"{path}/{key}")
+    if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _tensors(item, f"{path}/{index}")
+            yield from _walk_tensors(item, f"{path}/{index}")

@@ -1,5 +1,6 @@
-"""A byte-level GPT, small enough for a laptop, shaped like the large ones. The configuration is in
-each checkpoint.
+"""A byte-level GPT, small enough for a laptop, with the layers of the large ones.
+
+Each checkpoint holds its configuration.
 """
 
 from dataclasses import asdict, dataclass
@@ -11,10 +12,14 @@ from torch.nn import functional as F
 BYTES = 256
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class ModelConfig:
     context: int = 64
-    """Bytes that a prediction may look back on."""
+    """Number of bytes that a prediction may look back on."""
     width: int = 128
     layers: int = 3
     heads: int = 4
@@ -37,22 +42,31 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.qkv(x).split(width, dim=2)
-        )
+        """Maps (batch, length, width) to the same shape."""
+        query, key, value = self.qkv(x).split(x.shape[2], dim=2)
         # The function does not know of eval(): with the rate alone an evaluation would drop out
         # too.
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
+            self._split_heads(query),
+            self._split_heads(key),
+            self._split_heads(value),
             dropout_p=dropout,
             is_causal=True,
         )
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        mixed = mixed.transpose(1, 2)
+        return self.out(mixed.reshape(x.shape))
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Maps (batch, length, width) to (batch, heads, length, width / heads)."""
+        batch, length, width = x.shape
+        parts = x.view(
+            batch,
+            length,
+            self.heads,
+            width // self.heads,
+        )
+        return parts.transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -69,7 +83,8 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm_attention(x))
+        attended = self.attention(self.norm_attention(x))
+        x = x + attended
         return x + self.feed(self.norm_feed(x))
 
 
@@ -84,21 +99,27 @@ class ByteGPT(nn.Module):
         self.apply(_init)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) of byte values -> (batch, length, 256) logits of the byte that follows."""
-        at = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.tokens(tokens) + self.positions(at)
+        """Maps (batch, length) byte values to (batch, length, 256) logits of the next byte."""
+        length = tokens.shape[1]
+        positions = torch.arange(length, device=tokens.device)
+        x = self.tokens(tokens) + self.positions(positions)
         for block in self.blocks:
             x = block(x)
+        x = self.norm(x)
         # Tied to the embedding: one parameter under one key, which a checkpoint holds once.
-        return self.norm(x) @ self.tokens.weight.T
+        return x @ self.tokens.weight.T
 
     def loss(self, tokens: Tensor, following: Tensor) -> Tensor:
-        """Mean cross-entropy in nats for each byte."""
-        return next_byte_loss(self(tokens), following)
+        """Returns the mean cross-entropy per byte, in nats."""
+        logits = self(tokens)
+        return next_byte_loss(logits, following)
 
 
 def next_byte_loss(logits: Tensor, following: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), following.flatten())
+    """Returns the mean cross-entropy per byte, in nats, of (batch, length, 256) logits."""
+    predictions = logits.flatten(0, 1)
+    targets = following.flatten()
+    return F.cross_entropy(predictions, targets)
 
 
 def _init(module: nn.Module) -> None:

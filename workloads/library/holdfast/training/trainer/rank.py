@@ -20,16 +20,14 @@ from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 Ending = dict[str, Any]
-"""`code`, and `digest` when the run is complete."""
+"""`code`, and `digest` if the run is complete."""
 
-# Of the window's end, for giving communicators back.
+# Part of the window that is reserved for releasing communicators.
 DESTROY_S = 1.0
 
 
 class SharedStatus:
-    """Memory that the agent and its ranks share: who they are, how far they got, whether a notice
-    came.
-    """
+    """Memory that the agent shares with its ranks: process ids, steps done, and the notice."""
 
     def __init__(self, ranks: int) -> None:
         self._pids: Any = RawArray("q", ranks)
@@ -37,13 +35,16 @@ class SharedStatus:
         self._noticed: Any = RawArray("q", 1)
 
     def register(self, local_rank: int) -> bool:
-        """By a rank; whether the notice came before. The agent writes first and reads then, and the
-        rank the other way round, so that no notice falls between."""
+        """Registers this process as a rank and returns whether the notice came before.
+
+        The agent sets the notice and then reads the process ids; a rank does it in the other
+        order, so no notice is missed.
+        """
         self._pids[local_rank] = os.getpid()
         return bool(self._noticed[0])
 
     def notice(self) -> list[int]:
-        """By the agent: the processes to pass the notice on to."""
+        """Sets the notice, for the agent. Returns the processes to forward it to."""
         self._noticed[0] = 1
         return self.pids()
 
@@ -64,8 +65,8 @@ def run_rank(
     status: SharedStatus,
     phases: Phases,
 ) -> Ending:
-    """Clean ends are returned, not exited with: at the first failed exit the agent kills the other
-    ranks.
+    """Runs one rank. Clean endings are returned instead of exited with: at the first failed exit
+    the agent kills the other ranks.
     """
     phases.lap("rendezvous")
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -78,7 +79,11 @@ def run_rank(
         )
     if status.register(local_rank):
         shutdown.request("notice before the start")
-    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    events = EventLog.open(
+        config.events,
+        job=config.run,
+        kind=KIND_TRAINING,
+    )
     meter = Meter(
         events,
         every=config.report_every,
@@ -102,7 +107,12 @@ def run_rank(
 
 
 def failure_code(error: Exception, *, noticed: bool) -> int:
-    """A lost peer is worth another try; during a shutdown it is part of it. All else is a bug."""
+    """Returns the exit code for an error that ended a rank.
+
+    A lost peer is retried, and expected during a shutdown. Every other error is a bug.
+    """
     if not is_lost_peer(error):
         return exit_codes.EXIT_BUG
-    return exit_codes.EXIT_PREEMPTED if noticed else exit_codes.EXIT_RETRY
+    if noticed:
+        return exit_codes.EXIT_PREEMPTED
+    return exit_codes.EXIT_RETRY

@@ -1,4 +1,4 @@
-"""DDP whose sums do not depend on when the process began."""
+"""DDP whose gradient sums do not depend on when the process started."""
 
 import torch
 from torch import nn
@@ -6,13 +6,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def replicate(model: nn.Module) -> DistributedDataParallel:
-    """The model under DistributedDataParallel, on every rank, with the buckets that it will have in
-    every step.
+    """Returns the model under DistributedDataParallel, with the buckets that it will have in every
+    step. Call on every rank.
 
     DDP otherwise rearranges its buckets after the first step of a process. From three ranks on, a
     restarted process would then sum the gradients of its first step in another order than one that
-    never stopped, and end in other bits. `find_unused_parameters=True` also prevents it, at the
-    price of a walk over the graph in each step.
+    never stopped, and its weights would differ in their last bits. `find_unused_parameters=True`
+    also prevents it, at the cost of a walk over the graph in each step.
     """
     replicas = DistributedDataParallel(model)
     # A backward pass of zeros shows DDP the order of gradients: the last parameter's first, as in a
@@ -20,7 +20,8 @@ def replicate(model: nn.Module) -> DistributedDataParallel:
     # computed.
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     replicas.reducer.prepare_for_backward([])
-    torch.autograd.backward([(parameter * 0).sum() for parameter in parameters])
+    zeros = [(parameter * 0).sum() for parameter in parameters]
+    torch.autograd.backward(zeros)
     for parameter in parameters:
         parameter.grad = None
     replicas.reducer._rebuild_buckets()

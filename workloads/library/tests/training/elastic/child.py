@@ -20,12 +20,12 @@ from holdfast.training.elastic import trainer
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 from holdfast.training.gang import process_group
-from holdfast.training.gang.member_addresses import Places, of_pod
+from holdfast.training.gang.member_addresses import Places, read_places
 from holdfast.training.trainer.model import ModelConfig
 from holdfast.vocabulary.environment import ENV_GANG_NODES
 
 
-def gated(
+def make_gated(
     gate: Path,
     gate_step: int,
     *,
@@ -45,7 +45,7 @@ def gated(
                 yield shard
 
         def reduce(self) -> bool:
-            epoch = self._crew.epoch.number
+            epoch = self._member.epoch.number
             step = self.step
             self._note("adds", epoch, step)
             done = super().reduce()
@@ -53,11 +53,11 @@ def gated(
                 self._note("applied", epoch, step)
             return done
 
-        def _note(self, what: str, epoch: int, step: int) -> None:
+        def _note(self, event: str, epoch: int, step: int) -> None:
             if ledger is None:
                 return
             line = {
-                "what": what,
+                "what": event,
                 "epoch": epoch,
                 "step": step,
                 "shards": self._mine,
@@ -74,37 +74,37 @@ def gated(
 
 def work(settings: dict[str, Any]) -> None:
     """Never returns."""
-    found = dict(settings)
-    process_group.CONNECT_S = found.pop("connect_s")
-    process_group.BACKENDS["cuda"] = found.pop("backend", process_group.BACKENDS["cuda"])
-    ledger = found.pop("ledger", None)
-    trainer.ElasticGang = gated(
-        Path(found.pop("gate")),
-        found.pop("gate_step"),
-        pace_s=found.pop("pace_s", 0.0),
+    config = dict(settings)
+    process_group.CONNECT_S = config.pop("connect_s")
+    process_group.BACKENDS["cuda"] = config.pop("backend", process_group.BACKENDS["cuda"])
+    ledger = config.pop("ledger", None)
+    trainer.ElasticGang = make_gated(
+        Path(config.pop("gate")),
+        config.pop("gate_step"),
+        pace_s=config.pop("pace_s", 0.0),
         slow={
             step: seconds
-            for place, step, seconds in found.pop("slow", ())
-            if place == found["index"]
+            for place, step, seconds in config.pop("slow", ())
+            if place == config["index"]
         },
         ledger=Path(ledger) if ledger else None,
     )
-    nodes = tuple(map(tuple, found.pop("nodes")))
-    index = found.pop("index")
-    given = Places(
+    nodes = tuple(map(tuple, config.pop("nodes")))
+    index = config.pop("index")
+    places = Places(
         nodes=nodes,
         index=index,
-        min_nodes=found.pop("min_nodes", 1),
+        min_nodes=config.pop("min_nodes", 1),
     )
     # As a pod: several processes of one node have the same settings.
-    found["places"] = of_pod() if ENV_GANG_NODES in os.environ else given
-    found |= {
-        "events": Path(found["events"]),
-        "model": ModelConfig(**found["model"]),
+    config["places"] = read_places() if ENV_GANG_NODES in os.environ else places
+    config |= {
+        "events": Path(config["events"]),
+        "model": ModelConfig(**config["model"]),
     }
 
     def main() -> None:
-        code = train_elastic(ElasticConfig(**found))
+        code = train_elastic(ElasticConfig(**config))
         sys.stdout.flush()
         os._exit(code)
 

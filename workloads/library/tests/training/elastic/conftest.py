@@ -35,11 +35,11 @@ def server() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def make(tmp_path: Path, server: ForkServer) -> Iterator[Make]:
-    with ExitStack() as made:
+    with ExitStack() as stack:
 
         def gang(name: str = "gang", *, kind: Callable[..., Any] = Gang, **settings: Any) -> Any:
             gang = kind(tmp_path / name, server=server, **settings)
-            made.callback(gang.close)
+            stack.callback(gang.close)
             return gang
 
         yield gang

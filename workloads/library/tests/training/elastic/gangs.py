@@ -36,7 +36,7 @@ MODEL = {
     "heads": 2,
 }
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-"""gloo would look the host's name up."""
+"""Address of the loopback interface: gloo would resolve the host's name."""
 
 CHILD = "workloads.library.tests.training.elastic.child"
 HSDP_CHILD = "workloads.library.tests.training.elastic.hsdp_child"
@@ -48,7 +48,7 @@ class Launched:
     run = ""
 
     def __init__(self, folder: Path, server: ForkServer | None, settings: dict[str, Any]) -> None:
-        """With `server` its places are forked, else they start from nothing."""
+        """Forks the processes from `server`, or starts them from nothing without one."""
         self.folder = folder
         self._server = server
         self.events = folder / "events.jsonl"
@@ -68,7 +68,7 @@ class Launched:
             self.processes[place] = launched(self._server, command, env=environment, log=log)
 
     def remove_logs(self) -> None:
-        """Of an earlier start."""
+        """Removes the logs of an earlier start."""
         for log in self.folder.glob("log-*"):
             log.unlink()
 
@@ -76,7 +76,7 @@ class Launched:
         return self.processes[place].wait(WAIT_S)
 
     def all_ended(self) -> list[int]:
-        """By place."""
+        """Returns the exit codes of all processes, by place."""
         try:
             return [self.ended(place) for place in sorted(self.processes)]
         except subprocess.TimeoutExpired as error:
@@ -86,26 +86,28 @@ class Launched:
         until(condition, self.logs, within_s=WAIT_S, pause_s=0.02)
 
     def of(self, word: str) -> list[dict[str, Any]]:
-        """Events of that type."""
+        """Returns the events of that type."""
         lines = self.events.read_text().splitlines() if self.events.exists() else []
         return [event for event in map(json.loads, lines) if event["event"] == word]
 
     def committed(self) -> bool:
-        """In the storage: a process that stands at the gate has not noticed yet."""
+        """Returns the steps committed in the storage: a process at the gate has not noticed yet."""
         return bool(commits(self.checkpoints))
 
     @property
     def silent_s(self) -> float:
-        """Since one of its processes has written a line."""
+        """Returns the seconds since one of its processes wrote a line."""
         files = (*self.folder.glob("log-*"), *self.folder.glob("*.jsonl"))
         return time.time() - max(path.stat().st_mtime for path in files)
 
     def logs(self) -> str:
-        return "\n".join(
-            f"{path.name}: {path.read_text()[-2500:]}" for path in sorted(self.folder.glob("log-*"))
-        )
+        tails = list[str]()
+        for path in sorted(self.folder.glob("log-*")):
+            tail = path.read_text()[-2500:]
+            tails.append(f"{path.name}: {tail}")
+        return "\n".join(tails)
 
-    def log_of(self, place: int) -> str:
+    def read_log(self, place: int) -> str:
         return (self.folder / f"log-{place}").read_text()
 
     def open_gate(self) -> None:
@@ -138,7 +140,7 @@ class Gang(Launched):
         child: str = CHILD,
         **settings: Any,
     ) -> None:
-        own = {
+        defaults = {
             "nodes": [["127.0.0.1", port] for port in free_ports(nodes)],
             "model": MODEL,
             "steps": 40,
@@ -152,7 +154,7 @@ class Gang(Launched):
             "connect_s": 30.0,
             "gate_step": -2,
         }
-        super().__init__(folder, server, own | settings)
+        super().__init__(folder, server, defaults | settings)
         self.nodes = nodes
         self._child = child
 
@@ -161,7 +163,7 @@ class Gang(Launched):
         return tuple((host, port) for host, port in self.settings["nodes"])
 
     def start(self, *places: int, kill_at: str = "", **changed: Any) -> None:
-        """`changed`: settings of these places alone."""
+        """Starts the processes. `changed` holds settings of single places."""
         for place in places:
             command = [
                 sys.executable,
@@ -183,14 +185,14 @@ class Gang(Launched):
             )
 
     def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
-        """Of one process each."""
+        """Starts the one process of a node."""
         self.start(node, kill_at=kill_at)
 
-    def places_of(self, node: int) -> Sequence[int]:
+    def list_places(self, node: int) -> Sequence[int]:
         return [node]
 
     def of_place(self, place: int) -> dict[str, str]:
-        """Further variables of its environment."""
+        """Returns further variables of its environment."""
         return {}
 
     def signal(self, place: int, number: signal.Signals) -> None:
@@ -199,16 +201,16 @@ class Gang(Launched):
     def ends_with(
         self, digest: str, *sizes: int, codes: Mapping[int, int] = MappingProxyType({})
     ) -> None:
-        """All are complete with these bits, whatever they met, but those with `codes` of their own;
+        """Checks that all are complete with these bits, except those with other `codes`;
         `sizes`: of the gang, one after the other, if they count.
         """
-        wanted = [codes.get(place, EXIT_COMPLETE) for place in sorted(self.processes)]
-        assert self.all_ended() == wanted, self.logs()
+        expected_codes = [codes.get(place, EXIT_COMPLETE) for place in sorted(self.processes)]
+        assert self.all_ended() == expected_codes, self.logs()
         assert self.digests() == {digest}, self.logs()
         assert not sizes or self.sizes() == [*sizes], self.logs()
 
-    def digest_of_one_node(self) -> str:
-        """That nothing happens to."""
+    def compute_digest(self) -> str:
+        """Returns the digest of an undisturbed run on one node."""
         self.start_node(0)
         assert {*self.all_ended()} == {EXIT_COMPLETE}, self.logs()
         (digest,) = self.digests()
@@ -221,21 +223,23 @@ class Gang(Launched):
         return [line["nodes"] for line in self.of("resized")]
 
     def waiting(self, place: int) -> bool:
-        """Whether the process of that place asks to come in."""
+        """Returns whether the process of that place asks to join."""
         return self.peers.look([place]).get(place, {}).get("phase") == "waiting"
 
     def joining(self, place: int, lead: int = 0) -> bool:
-        """Whether the lead has heard that place ask to come in: it takes it in at the next step."""
+        """Returns whether the lead knows that this place asks to join: it admits it at the next
+        step.
+        """
         return place in self.peers.look([lead]).get(lead, {}).get("joining", ())
 
 
 class Commits:
-    """Of a run, noted while it lasts: retention deletes them."""
+    """Commits of a run, noted while it runs, as retention deletes them."""
 
     def __init__(self, checkpoints: Path) -> None:
         self._checkpoints = checkpoints
         self._found: dict[tuple[str, int], int] = {}
-        """(step, when it was written) -> number of the start that wrote it."""
+        """Number of the start that wrote a commit, by its step and time."""
 
     def note(self) -> None:
         with suppress(FileNotFoundError):  # retention was faster
@@ -250,58 +254,63 @@ class Commits:
         return max(self._found.values(), default=0)
 
     def of_zombies(self) -> list[str]:
-        """By one that has lost its right and commits: its number is lower than that of a commit
+        """Returns commits of a fenced process: its number is lower than that of a commit
         before it.
         """
-        found = sorted((written, epoch, step) for (step, written), epoch in self._found.items())
-        return [
-            f"{step} was committed by start {epoch} after a commit of start {before}"
-            for (_, before, _), (_, epoch, step) in pairwise(found)
-            if epoch < before
-        ]
+        commits = sorted((written, start, step) for (step, written), start in self._found.items())
+        messages = list[str]()
+        for (_, previous_start, _), (_, start, step) in pairwise(commits):
+            if start < previous_start:
+                messages.append(
+                    f"{step} was committed by start {start} after a commit of start"
+                    f" {previous_start}"
+                )
+        return messages
 
 
 def free_ports(count: int) -> list[int]:
-    """Each with a free one above it, and none that the kernel gives to a connection."""
+    """Returns ports with a free one above each, none of which the kernel gives to a connection."""
     return [free_run(2) for _ in range(count)]
 
 
 def ranks(count: int) -> list[dict[str, str]]:
-    """What torchrun states to each of so many ranks of one machine."""
+    """Returns the variables that torchrun sets for each of `count` ranks of one machine."""
     common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_run(2)),
         "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        **LOOPBACK,
     }
-    common |= {"LOCAL_WORLD_SIZE": str(count)} | LOOPBACK
-    return [
-        common
-        | {
+    environments = list[dict[str, str]]()
+    for rank in range(count):
+        variables = {
+            **common,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
         }
-        for rank in range(count)
-    ]
+        environments.append(variables)
+    return environments
 
 
 def free_run(count: int) -> int:
-    """The first of so many neighbouring ports, for this process alone."""
+    """Returns the first of `count` consecutive ports, reserved for this process."""
     while True:
         first = _random.randrange(10_000, 30_000, 2)
-        if _claimed(first, count):
+        if _claim(first, count):
             return first
 
 
 _random = random.SystemRandom()  # a test that seeds `random` would choose the same ports as another
 _claims = ExitStack()
 atexit.register(_claims.close)
-"""Of the same numbers for UDP. A port found free is taken later, and a closed one never: until this
-process ends, no other one that runs tests finds it free.
+"""UDP sockets of the same numbers. A free TCP port may be taken later, a reserved one not: until
+this process ends, no other one that runs tests finds it free.
 """
 
 
-def _claimed(first: int, count: int) -> bool:
-    """Whether all are free."""
+def _claim(first: int, count: int) -> bool:
+    """Reserves the ports. Returns whether all were free."""
     with ExitStack() as claims, suppress(OSError):
         for port in range(first, first + count):
             claims.enter_context(socket.socket(type=socket.SOCK_DGRAM)).bind(("", port))

@@ -27,7 +27,7 @@ from holdfast.training.gang.node import join_node
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import ENV_LOCAL_RANK
 from holdfast.vocabulary.telemetry import KIND_TRAINING
-from workloads.library.tests.training.elastic.child import gated
+from workloads.library.tests.training.elastic.child import make_gated
 
 SAMPLES = 2
 WIDTH = 5
@@ -44,7 +44,7 @@ def train(settings: dict[str, Any]) -> None:
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     events = EventLog.open(Path(settings["events"]), job="elastic", kind=KIND_TRAINING)
-    kind = gated(
+    kind = make_gated(
         Path(settings["gate"]),
         settings["gate_step"],
         pace_s=settings.get("pace_s", 0.0),
@@ -95,18 +95,18 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 def bits(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    of: Callable[[torch.Tensor], torch.Tensor] = whole,
+    select: Callable[[torch.Tensor], torch.Tensor] = whole,
 ) -> str:
-    """Digest of every tensor, of which `of` gives what counts."""
+    """Returns the digest of the part of every tensor that `select` returns."""
     total = hashlib.sha256()
     for name, tensor in sorted(capture({"model": model, "optimizer": optimizer}).tensors.items()):
         if not name.startswith(RNG_KEY):
-            flat = of(tensor).detach().cpu().reshape(-1).contiguous()
+            flat = select(tensor).detach().cpu().reshape(-1).contiguous()
             total.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 
 if __name__ == "__main__":
-    found = json.loads(sys.argv[1])
-    process_group.CONNECT_S = found["connect_s"]
-    run_cli(lambda: train(found))
+    settings = json.loads(sys.argv[1])
+    process_group.CONNECT_S = settings["connect_s"]
+    run_cli(lambda: train(settings))

@@ -44,17 +44,17 @@ SETTINGS |= {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strike:
-    at: str
-    """A named point."""
+    point: str
+    """Name of the failpoint."""
     place: int
     count: int = 1
-    """When it is reached for the n-th time by a process."""
+    """Number of times that a process reaches the point before it is killed."""
     rank: int = 0
-    """Of the node that the place is, where that has several."""
+    """Rank within the node, if it has several."""
 
 
 class LedgerGang(Gang):
-    """Its members note what they add to a step and what they apply."""
+    """Gang whose members record what they add to a step and what they apply."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, ledger=str(folder / "ledger"), **settings)
@@ -71,7 +71,7 @@ class LedgerGang(Gang):
 
 
 class Played:
-    """Each node is started again with the next strike that is meant for it, until none is left and
+    """Restarts each node with the next strike that is meant for it, until none is left and
     all have ended.
     """
 
@@ -83,17 +83,17 @@ class Played:
         watch: Callable[[], None] = lambda: None,
         opens_gate: Callable[["Played"], bool] = lambda _: False,
     ) -> None:
-        """`watch`: called while it lasts; `opens_gate`: when members that stand at the gang's gate
-        go on.
+        """`watch` is called while it runs; `opens_gate` says when members that stand at the gang's
+        gate go on.
         """
         self.struck = list[str]()
         self.wrong = list[str]()
         self._opens_gate = opens_gate
         self._gang = gang
         self._watch = watch
-        self._waiting = {
-            node: [s for s in strikes if s.place == node] for node in range(gang.nodes)
-        }
+        self._waiting: dict[int, list[Strike]] = {}
+        for node in range(gang.nodes):
+            self._waiting[node] = [strike for strike in strikes if strike.place == node]
         self._armed: dict[int, Strike | None] = {}
         self._left = {*range(gang.nodes)}
         for node in range(gang.nodes):
@@ -102,7 +102,7 @@ class Played:
 
     def _over(self) -> bool:
         for node in sorted(self._left):
-            codes = [self._gang.processes[place].poll() for place in self._gang.places_of(node)]
+            codes = [self._gang.processes[place].poll() for place in self._gang.list_places(node)]
             if any(codes) or None not in codes:
                 self._ended(node, {code for code in codes if code is not None})
         self._watch()
@@ -113,14 +113,16 @@ class Played:
     def _start(self, node: int) -> None:
         strike = self._armed[node] = self._waiting[node].pop(0) if self._waiting[node] else None
         self._gang.start_node(
-            node, f"{strike.at}:{strike.count}" if strike else "", rank=strike.rank if strike else 0
+            node,
+            f"{strike.point}:{strike.count}" if strike else "",
+            rank=strike.rank if strike else 0,
         )
 
     def _ended(self, node: int, codes: set[int]) -> None:
         strike = self._armed[node]
         if strike and -signal.SIGKILL in codes:
-            self.struck.append(strike.at)
-        for place in self._gang.places_of(node):  # as of a pod whose rank is gone
+            self.struck.append(strike.point)
+        for place in self._gang.list_places(node):  # as of a pod whose rank is gone
             self._gang.processes[place].kill()
             self._gang.ended(place)
         if codes & COMES_BACK and not self._gang.digests():
@@ -133,39 +135,46 @@ class Played:
 
 
 def judged(gang: LedgerGang, reference: str) -> list[str]:
-    if gang.digests() == {reference}:
-        wrong = []
-    else:
-        wrong = [f"digests {gang.digests()}, wanted {reference}"]
-    return [*wrong, *_samples(gang), *gang.commits.of_zombies()]
+    errors = list[str]()
+    if gang.digests() != {reference}:
+        errors.append(f"digests {gang.digests()}, wanted {reference}")
+    return [*errors, *_check_samples(gang), *gang.commits.of_zombies()]
 
 
-def _samples(gang: LedgerGang) -> list[str]:
-    """Whoever applied a step applied the sum of every shard once; no process applied a step twice."""
+def _check_samples(gang: LedgerGang) -> list[str]:
+    """Checks that each applied step has the sum of every shard once, and no process applied one
+    twice.
+    """
     added: dict[tuple[int, int], list[int]] = defaultdict(list)
     applied: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    seen: set[tuple[int, int, int]] = set()
+    written: set[tuple[int, int, int]] = set()
     for line in gang.ledger():
         key = (line["epoch"], line["step"])
         if line["what"] == "applied":
             applied[line["process"]].append(key)
-        # a step whose gradients did not fit is added up again
-        elif (*key, line["process"]) not in seen:
-            seen.add((*key, line["process"]))
+            continue
+        # A step whose gradients did not fit is summed again.
+        entry = (*key, line["process"])
+        if entry not in written:
+            written.add(entry)
             added[key] += line["shards"]
-    shards = list(range(gang.settings["shards"]))
-    keys = {key for steps in applied.values() for key in steps}
-    wrong = [
-        f"step {key[1]} of epoch {key[0]} had shards {sorted(added[key])}"
-        for key in keys
-        if sorted(added[key]) != shards
-    ]
-    missing = set(range(gang.settings["steps"])) - {step for _, step in keys}
-    wrong += [f"steps never applied: {sorted(missing)[:5]}"] if missing else []
-    for process, steps in applied.items():
-        again = []
-        for s, following in pairwise(steps):
-            if following[0] == s[0] and following[1] <= s[1]:
-                again.append(s)
-        wrong += [f"process {process} applied again after {again[:3]}"] if again else []
-    return wrong[:5]
+    all_shards = list(range(gang.settings["shards"]))
+    missing = set(range(gang.settings["steps"]))
+    errors = list[str]()
+    for key in set[tuple[int, int]]().union(*applied.values()):
+        epoch, step = key
+        missing.discard(step)
+        shards = sorted(added[key])
+        if shards != all_shards:
+            errors.append(f"step {step} of epoch {epoch} had shards {shards}")
+    if missing:
+        errors.append(f"steps never applied: {sorted(missing)[:5]}")
+    for process, keys in applied.items():
+        repeats = list[tuple[int, int]]()
+        for key, next_key in pairwise(keys):
+            is_same_epoch = next_key[0] == key[0]
+            if is_same_epoch and next_key[1] <= key[1]:
+                repeats.append(key)
+        if repeats:
+            errors.append(f"process {process} applied again after {repeats[:3]}")
+    return errors[:5]

@@ -61,7 +61,7 @@ LAYOUTS: dict[str, Callable[[nn.Module], DeviceMesh | None]] = {
     "hsdp-inside": _shards_over_nodes,
     "tp": _tensor_parallel_inside,
 }
-"""Of two nodes with two ranks each, apart from the first."""
+"""Dimensions of the mesh of two nodes with two ranks each, apart from the first."""
 
 
 class _Temporary:
@@ -79,9 +79,9 @@ class GatheredOnHost(_Temporary, AllGather):
         group: Any,
         async_op: Any = 0,
     ) -> None:
-        found = torch.empty_like(output_tensor, device="cpu")
-        dist.all_gather_into_tensor(found, input_tensor.cpu(), group=group)
-        output_tensor.copy_(found)
+        host_tensor = torch.empty_like(output_tensor, device="cpu")
+        dist.all_gather_into_tensor(host_tensor, input_tensor.cpu(), group=group)
+        output_tensor.copy_(host_tensor)
 
 
 class ReducedOnHost(_Temporary, ReduceScatter):
@@ -93,14 +93,14 @@ class ReducedOnHost(_Temporary, ReduceScatter):
         op: Any,
         async_op: Any = 0,
     ) -> None:
-        found = torch.empty_like(output_tensor, device="cpu")
+        host_tensor = torch.empty_like(output_tensor, device="cpu")
         dist.reduce_scatter_tensor(
-            found,
+            host_tensor,
             input_tensor.cpu(),
             op=op,
             group=group,
         )
-        output_tensor.copy_(found)
+        output_tensor.copy_(host_tensor)
 
 
 def exchange_on_host(model: nn.Module) -> None:
@@ -110,11 +110,11 @@ def exchange_on_host(model: nn.Module) -> None:
             module.set_custom_reduce_scatter(ReducedOnHost())
 
 
-def bits_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Of the shards of all ranks."""
-    found = [""] * dist.get_world_size()
-    dist.all_gather_object(found, bits(model, optimizer, local_of))
-    return hashlib.sha256("".join(found).encode()).hexdigest()
+def hash_shards(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Returns the digest of the shards of all ranks."""
+    digests = [""] * dist.get_world_size()
+    dist.all_gather_object(digests, bits(model, optimizer, local_of))
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def train(settings: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ def train(settings: dict[str, Any]) -> None:
     tuning = Tuning(peer_steps=settings["peer_steps"])
 
     def note(step: int) -> None:
-        digest = bits_of(model, optimizer)
+        digest = hash_shards(model, optimizer)
         if rank == 0:
             with Path(settings["bits"]).open("a") as file:
                 file.write(json.dumps({"step": step, "digest": digest}) + "\n")
@@ -179,7 +179,7 @@ def train(settings: dict[str, Any]) -> None:
             while writer.copying:
                 ckpt.poll()
                 time.sleep(0.005)
-    whole = bits_of(model, optimizer)
+    whole = hash_shards(model, optimizer)
     if rank == 0:
         events.emit(
             "exit",

@@ -49,15 +49,15 @@ class ShardedGang(Launched):
         domains: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        """`domains`: by place what a node is lost with."""
-        own = {
+        """`domains` names the failure domain of each place."""
+        defaults = {
             "gate_step": -1,
             "steps": 18,
             "every": 10,
             "peer_steps": 1,
             "bits": str(folder / "bits.jsonl"),
         }
-        super().__init__(folder, server, own | settings)
+        super().__init__(folder, server, defaults | settings)
         self.nodes = nodes
         self.processes_of_node = processes
         self._copies = copies
@@ -103,7 +103,7 @@ class ShardedGang(Launched):
                 ENV_GANG_PORT: str(self._port),
                 ENV_GANG_ADDRESS: "127.0.0.1",
             }
-            own = {
+            variables_of_node = {
                 ENV_COMPLETION_INDEX: str(place),
                 ENV_GANG_DOMAIN: self._domains[place],
                 ENV_KILL_AT: kill_at,
@@ -115,26 +115,27 @@ class ShardedGang(Launched):
                     **self._env,
                     **LOOPBACK,
                     **gang,
-                    **own,
+                    **variables_of_node,
                     "OMP_NUM_THREADS": "1",
                 },
             )
 
     def lose(self, place: int) -> None:
-        """As a machine without power: the launcher, its ranks and their uploaders."""
+        """Kills the launcher, its ranks and their uploaders, like a machine that loses power."""
         kill_family(self.processes[place].pid)
         self.ended(place)
 
     def held(self) -> dict[int, list[dict[str, Any]]]:
-        """By place what its keeper holds."""
+        """Returns the versions that each keeper holds, by place."""
         return self.places().held()
 
     def places(self) -> PeerPlaces:
-        """As one that asks from outside the gang."""
-        found = self.peers.look([*range(self.nodes)])
-        keepers = tuple(
-            ("127.0.0.1", int(found.get(place, {}).get("keeper", 1))) for place in range(self.nodes)
-        )
+        """Returns the addresses of the keepers, as for a client outside the gang."""
+        statuses = self.peers.look([*range(self.nodes)])
+        keepers = list[Address]()
+        for place in range(self.nodes):
+            status = statuses.get(place, {})
+            keepers.append(("127.0.0.1", int(status.get("keeper", 1))))
         asks: dict[str, Any] = {
             "run": self.run,
             "epoch": 0,
@@ -142,20 +143,23 @@ class ShardedGang(Launched):
             "memories": (),
             "domains": self._domains,
         }
-        return PeerPlaces(keepers=keepers, ranks_per_node=self.processes_of_node, **asks)
+        return PeerPlaces(
+            keepers=tuple(keepers),
+            ranks_per_node=self.processes_of_node,
+            **asks,
+        )
 
     def copied(self, step: int) -> bool:
-        """Whether each rank's shard of that step is on its neighbour too."""
+        """Returns whether each rank's shard of that step is on its neighbour too."""
         places = self.places()
         size = self.processes_of_node
-        held = {
-            place: {(one["rank"], one["step"]) for one in kept}
-            for place, kept in places.held().items()
-        }
-        copies = [
-            replace(places, place=rank // size).neighbour for rank in range(self.nodes * size)
-        ]
-        return all((rank, step) in held[place] for rank, place in enumerate(copies))
+        held = places.held()
+        for rank in range(self.nodes * size):
+            neighbour = replace(places, place=rank // size).neighbour
+            copies = {(version["rank"], version["step"]) for version in held[neighbour]}
+            if (rank, step) not in copies:
+                return False
+        return True
 
     @property
     def digest(self) -> str:
@@ -181,35 +185,35 @@ class ShardedGang(Launched):
         )
 
     def bits(self) -> list[tuple[int, str]]:
-        """Step and digest of the whole state that each start of the ranks began with."""
+        """Returns the step and digest of the state with which each start of the ranks began."""
         path = Path(self.settings["bits"])
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(found["step"], found["digest"]) for found in map(json.loads, lines)]
+        return [(line["step"], line["digest"]) for line in map(json.loads, lines)]
 
     def noted(self, step: int) -> bool:
-        """Its bits at `step` are on disk: a copy of the step may be whole before they are."""
-        return any(at == step for at, _ in self.bits())
+        """Returns whether its bits at `step` are on disk: a copy may be complete before."""
+        return any(done == step for done, _ in self.bits())
 
 
 def staging_memories(launcher: int) -> list[Path]:
-    """In the order of their numbers."""
-    found = dict[int, Path]()
+    """Returns the staging memories of a launcher in the order of their numbers."""
+    memories = dict[int, Path]()
     for link in sorted(Path(f"/proc/{launcher}/fd").iterdir(), key=lambda link: int(link.name)):
         with suppress(FileNotFoundError):  # closed meanwhile
             if "holdfast-staging" in str(link.readlink()):
-                found.setdefault(link.stat().st_ino, link)
-    return [*found.values()]
+                memories.setdefault(link.stat().st_ino, link)
+    return [*memories.values()]
 
 
 def damage(memories: Iterable[Path]) -> None:
-    """One bit of each."""
+    """Flips one bit of each."""
     for memory in memories:
         if memory.stat().st_size:
             _flip(memory, [0])
 
 
 def damage_copies(launcher: int) -> None:
-    """One bit of each that it keeps for the node before."""
+    """Flips one bit of each shard that it keeps for the node before."""
     maps = Path(f"/proc/{launcher}/maps").read_text().splitlines()
     _flip(
         Path(f"/proc/{launcher}/mem"),
@@ -227,15 +231,18 @@ def _flip(memory: Path, starts: Iterable[int]) -> None:
 
 
 def lie(gang: ShardedGang, step: int, rank: int, *, to: int) -> None:
-    """As a member of the gang: another shard of `rank` under the name of that version, to the
+    """Sends, as a member of the gang, another shard of `rank` under the name of that version to the
     keeper of `to`.
     """
     places = gang.places()
     status = gang.peers.look([to]).get(to, {})
-    own = [one for one in places.held()[rank] if (one["rank"], one["step"]) == (rank, step)]
-    if not own or not status.get("epoch"):
+    versions = list[dict[str, Any]]()
+    for entry in places.held()[rank]:
+        if (entry["rank"], entry["step"]) == (rank, step):
+            versions.append(entry)
+    if not versions or not status.get("epoch"):
         return
-    version = max(own, key=lambda one: one["start"])
+    version = max(versions, key=lambda entry: entry["start"])
     data = memoryview(bytearray(b"lie!" * 8))
     manifest = Manifest(
         run="sharded",

@@ -21,7 +21,7 @@ from holdfast.training.gang.member_addresses import Address
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers
-from holdfast.training.gang.reachability import TRIES, Reach, gives_way
+from holdfast.training.gang.reachability import TRIES, Reachability, gives_way
 from holdfast.training.gang.regroup import Regroup
 from holdfast.training.tcp_gate import _Relay
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
@@ -51,14 +51,16 @@ class Door(_Relay):
             waiting.connect_ex(full.getsockname())
         super().__init__(socket.create_server(self.address), b"")
 
-    async def _joined(self, near: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open_outbound(
+        self, inbound: object
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         self.asked += 1
         return await asyncio.open_connection(LOCAL, self._target)
 
     def close(self) -> None:
         super().close()
-        for each in self._held:
-            each.close()
+        for connection in self._held:
+            connection.close()
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def door() -> Iterator[Callable[[Address], Door]]:
 
 
 def start(gang: Gang, place: int, instead: dict[int, Door]) -> None:
-    """With other ways to some places."""
+    """Starts the processes with other addresses for some places."""
     nodes = []
     for n, address in enumerate(gang.addresses):
         nodes.append(instead[n].address if n in instead else address)
@@ -88,16 +90,16 @@ def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(
     ways = [door(address) for address in gang.addresses]
     for place in range(2):
         start(gang, place, {1 - place: ways[1 - place]})
-    ended = gang.all_ended()
+    codes = gang.all_ended()
     # The first fails the Job. The other may find it gone.
-    assert {EXIT_BAD_INPUT} <= {*ended} <= {EXIT_BAD_INPUT, EXIT_RETRY}, gang.logs()
-    first = ended.index(EXIT_BAD_INPUT)
-    assert TEXT in gang.log_of(first), gang.logs()
-    assert f"{LOCAL}:{ways[1 - first].address[1] + 1} is closed" in gang.log_of(first)
+    assert {EXIT_BAD_INPUT} <= {*codes} <= {EXIT_BAD_INPUT, EXIT_RETRY}, gang.logs()
+    first = codes.index(EXIT_BAD_INPUT)
+    assert TEXT in gang.read_log(first), gang.logs()
+    assert f"{LOCAL}:{ways[1 - first].address[1] + 1} is closed" in gang.read_log(first)
     assert not gang.committed()
 
 
-def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(
+def test_newcomer_that_reaches_no_member_leaves_the_gang_at_work(
     make: Make, door: Callable[[Address], Door]
 ) -> None:
     gang = make(nodes=3, min_nodes=2, gather_s=1.0, steps=3, **EARLY)
@@ -110,7 +112,7 @@ def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(
     gang.until(lambda: gang.joining(2) or gang.processes[2].poll() is not None)
     gang.open_gate()
     assert gang.all_ended() == [EXIT_COMPLETE, EXIT_COMPLETE, EXIT_RETRY], gang.logs()
-    assert TEXT in gang.log_of(2)
+    assert TEXT in gang.read_log(2)
 
 
 def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
@@ -118,17 +120,17 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
     members = (Member(index=0, incarnation="a"), Member(index=1, incarnation="b"))
     addresses = tuple((LOCAL, port) for port in free_ports(2))
     with contextlib.ExitStack() as closing:
-        ours, theirs = (Control(member, addresses[member.index][1], b"s") for member in members)
-        closing.callback(ours.close)
-        closing.callback(theirs.close)
-        theirs._ear.close()
+        control, peer = (Control(member, addresses[member.index][1], b"s") for member in members)
+        closing.callback(control.close)
+        closing.callback(peer.close)
+        peer._probe_socket.close()
         closing.enter_context(socket.create_server((LOCAL, addresses[1][1] + 1)))
-        reach = Reach(ours, Peers(addresses, b"s"))
+        reachability = Reachability(control, Peers(addresses, b"s"))
         epoch = Epoch(number=1, members=members)
         for _ in range(TRIES - 1):
-            reach.lost(epoch, 0)
-        with pytest.raises(InputError, match=f"{LOCAL}:{theirs.ear} is closed") as end:
-            reach.lost(epoch, 0)
+            reachability.check(epoch, 0)
+        with pytest.raises(InputError, match=f"{LOCAL}:{peer.probe_port} is closed") as end:
+            reachability.check(epoch, 0)
     assert "NetworkPolicy" in end.value.fix and "1024 to 65535" in end.value.allowed
 
 
@@ -141,7 +143,7 @@ def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: 
         "hold_s": 60.0,
     }
     noticed = threading.Event()
-    found = list[Regroup]()
+    regroups = list[Regroup]()
     with contextlib.ExitStack() as closing:
         for place, ways in enumerate([(lead, closed), (lead, asks)]):
             control = Control(
@@ -149,18 +151,18 @@ def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: 
             )
             closing.callback(control.close)
             peers = Peers(ways, b"s")
-            found.append(
+            regroups.append(
                 Regroup(
                     storage, "run", control, peers, Lag(2.0), stop_asked=noticed.is_set, **limits
                 )
             )
-        founding = ThreadPoolExecutor(max_workers=1).submit(found[0].first)
+        founding = ThreadPoolExecutor(max_workers=1).submit(regroups[0].join)
         with pytest.raises(CutOff) as end:
-            found[1].first()
+            regroups[1].join()
         noticed.set()
         assert isinstance(founding.exception(60), Preempted), "the lead waits on for others"
     assert end.value.code == EXIT_RETRY and TEXT in end.value.reason
-    assert "on place 1: other members cannot reach" in end.value.reason
+    assert "on member 1: other members cannot reach" in end.value.reason
 
 
 @pytest.mark.parametrize(
@@ -183,6 +185,6 @@ def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: 
         ([{}, {}, {}], set()),
     ],
 )
-def test_of_two_with_a_closed_port_one_gives_way(closed: list[set[int]], leave: set[int]) -> None:
-    bars = {place: {*found} for place, found in enumerate(closed)}
+def test_member_with_more_closed_ports_gives_way(closed: list[set[int]], leave: set[int]) -> None:
+    bars = {place: {*unreachable} for place, unreachable in enumerate(closed)}
     assert {place for place in bars if gives_way(place, bars)} == leave

@@ -50,7 +50,7 @@ KILLED = -signal.SIGKILL
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Digest of a run that is started from nothing."""
-    return Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1).digest_of_one_node()
+    return Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1).compute_digest()
 
 
 class Stranger:
@@ -65,7 +65,7 @@ class Stranger:
         self.found: list[str] = []
         """Keys of stores."""
         self.answers: list[int] = []
-        for work in (self._read, self._ask, self._noise):
+        for work in (self._connect_and_read, self._ask, self._noise):
             threading.Thread(
                 target=self._work,
                 args=(work,),
@@ -78,7 +78,7 @@ class Stranger:
                 with suppress(OSError, RuntimeError, ValueError, HTTPException):
                     work(host, port)
 
-    def _read(self, host: str, port: int) -> None:
+    def _connect_and_read(self, host: str, port: int) -> None:
         store = TCPStore(
             host,
             port + 1,
@@ -87,8 +87,8 @@ class Stranger:
             timeout=timedelta(seconds=1),
         )
         self.found += store.list_keys()
-        for found in self.found[-20:]:
-            store.set(found, secrets.token_bytes(64))
+        for key in self.found[-20:]:
+            store.set(key, secrets.token_bytes(64))
 
     def _ask(self, host: str, port: int) -> None:
         secret = secrets.token_hex(32)
@@ -109,7 +109,7 @@ class Stranger:
                 connection.sendall(secrets.token_bytes(4096))
 
 
-def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in_whatever_a_stranger_on_every_port_does(
+def test_gang_survives_a_death_and_admits_a_replacement_despite_strangers(
     make: Make,
     undisturbed: str,
     tmp_path: Path,
@@ -131,8 +131,8 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in_whatever_a
     assert not visitor.found, "what a store holds is no stranger's business"
     assert visitor.answers and 200 not in visitor.answers
     assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
-    (found,) = job_ledgers(read_folder(gang.folder).events)
-    assert receipt([found], 1.0, 3.0).missing_node_hours > 0, (
+    (ledger,) = job_ledgers(read_folder(gang.folder).events)
+    assert receipt([ledger], 1.0, 3.0).missing_node_hours > 0, (
         "a place without a node is time of its own"
     )
 
@@ -143,11 +143,11 @@ def test_a_member_that_is_slower_than_the_others_is_named(make: Make) -> None:
     gang.start(0, 1, 2)
     assert set(gang.all_ended()) == {EXIT_COMPLETE}, gang.logs()
     named = [(line.get("slowest_rank"), line.get("slowest_by", 0.0)) for line in gang.of("window")]
-    assert {rank for rank, _ in named} == {1} and all(by > SLOW for _, by in named), named
+    assert {rank for rank, _ in named} == {1} and all(ratio > SLOW for _, ratio in named), named
     assert gang.logs().count("rank 1 takes") == 1
 
 
-def test_who_is_lost_while_the_gang_connects_costs_less_than_a_silent_peer(
+def test_loss_while_the_gang_connects_costs_less_than_a_silent_peer(
     make: Make, undisturbed: str
 ) -> None:
     gang = make(connect_s=3.0, silent_s=600.0, gate_step=15)
@@ -172,18 +172,18 @@ def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) 
     gang.ends_with(undisturbed, 3, 2, codes={0: EXIT_PREEMPTED})
 
 
-def test_frozen_member_is_lost_within_twenty_seconds_and_comes_back_as_a_newcomer(
+def test_frozen_member_is_lost_in_20_seconds_and_rejoins_as_a_newcomer(
     make: Make, undisturbed: str
 ) -> None:
     gang = make(gate_step=25, pace_s=0.1, silent_s=1.0)  # frozen well before the gate
     gang.start(0, 1, 2)
     gang.until(gang.committed)
-    began = time.monotonic()
+    start = time.monotonic()
     gang.signal(0, signal.SIGSTOP)
     gang.until(lambda: 2 in gang.sizes())
-    assert time.monotonic() - began < 20.0, gang.logs()
+    assert time.monotonic() - start < 20.0, gang.logs()
     assert (
-        "place 0 has not answered for 5 s, although its machine does, and counts as lost"
+        "member 0 has not answered for 5 s, although its machine does, and counts as lost"
         in gang.logs()
     )
     gang.signal(0, signal.SIGCONT)
@@ -192,11 +192,9 @@ def test_frozen_member_is_lost_within_twenty_seconds_and_comes_back_as_a_newcome
     gang.ends_with(undisturbed, 3, 2, 3)
 
 
-def test_a_member_that_answers_is_waited_for_and_the_bound_grows_where_it_takes_longer(
-    make: Make, undisturbed: str
-) -> None:
-    """As one that evaluates, for longer than a silent one is waited for; then for longer than any,
-    and again.
+def test_answering_member_is_waited_for_and_the_limit_grows(make: Make, undisturbed: str) -> None:
+    """Checks a gang with a member that evaluates, for longer than a silent one is waited for; then
+    for longer than any, and again.
     """
     gang = make(
         silent_s=1.0,
@@ -205,11 +203,11 @@ def test_a_member_that_answers_is_waited_for_and_the_bound_grows_where_it_takes_
     )
     gang.start(0, 1, 2)
     gang.ends_with(undisturbed, 3, 3)
-    assert "step 12 comes again and no member was lost" in gang.logs()
-    assert "waiting for place 1, which answers" in gang.logs()
+    assert "step 12 is repeated and no member was lost" in gang.logs()
+    assert "waiting for member 1, which answers" in gang.logs()
 
 
-def test_too_few_give_their_nodes_back(make: Make) -> None:
+def test_too_few_members_release_their_nodes(make: Make) -> None:
     gang = make(nodes=2, min_nodes=2, hold_s=1.0, steps=100_000)
     gang.start(0)
     gang.start(1, kill_at="gang.reduce:5")
@@ -217,9 +215,7 @@ def test_too_few_give_their_nodes_back(make: Make) -> None:
     assert gang.of("commit"), "what was done is stored before the node goes"
 
 
-def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bits(
-    make: Make, undisturbed: str
-) -> None:
+def test_losing_a_node_with_two_processes_costs_no_bit(make: Make, undisturbed: str) -> None:
     gang = make(nodes=2, gate_step=25)
     port = str(free_run(8))
     for node in (0, 1):
@@ -273,9 +269,9 @@ def test_a_storage_that_refuses_a_regrouping_costs_no_job(
     epochs.touch()  # a file in the place of a folder: refused, also to root
     gang.open_gate()
     assert {gang.ended(0), gang.ended(1)} == {EXIT_RETRY}, gang.logs()
-    left = [re.findall(r"leaving at step (\d+)", gang.log_of(place)) for place in (0, 1)]
-    assert left[0] == left[1] and (step := int(left[0][0])) > 10, gang.logs()
-    assert f"the newest checkpoint is of step 10: {step - 10} steps are lost" in gang.log_of(0)
+    departures = [re.findall(r"leaving at step (\d+)", gang.read_log(place)) for place in (0, 1)]
+    assert departures[0] == departures[1] and (step := int(departures[0][0])) > 10, gang.logs()
+    assert f"the newest checkpoint is of step 10: {step - 10} steps are lost" in gang.read_log(0)
     # A place that comes back finds no storage at all: it was good when this place began for the
     # first time.
     gang.checkpoints.rename(gang.folder / "all-away")
@@ -303,7 +299,7 @@ def test_a_storage_that_comes_back_in_time_costs_a_wait(make: Make, undisturbed:
     gang.ends_with(undisturbed, codes={2: KILLED})
 
 
-def test_a_member_with_another_number_of_steps_is_refused(make: Make, undisturbed: str) -> None:
+def test_member_with_another_total_is_rejected(make: Make, undisturbed: str) -> None:
     gang = make(nodes=2, gate_step=15, gather_s=1.0)
     gang.start(0)
     gang.until(gang.committed)
@@ -311,7 +307,7 @@ def test_a_member_with_another_number_of_steps_is_refused(make: Make, undisturbe
     gang.until(lambda: gang.waiting(1))
     gang.open_gate()
     gang.ends_with(undisturbed, codes={1: EXIT_BAD_INPUT})
-    assert "60 steps here, 40 at place 0" in gang.logs()
+    assert "60 steps here, 40 at member 0" in gang.logs()
 
 
 def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> ElasticGang:
@@ -327,20 +323,20 @@ def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> E
     )
 
 
-def trained(gang: ElasticGang, steps: int) -> None:
+def train(gang: ElasticGang, steps: int) -> None:
     with gang:
         for _ in gang.steps(steps):
             gang.reduce()
 
 
-def test_the_end_waits_for_the_last_commit_as_long_as_the_user_has_set(tmp_path: Path) -> None:
+def test_finish_waits_for_the_last_commit_as_long_as_configured(tmp_path: Path) -> None:
     with pytest.raises(NotDurable):
-        trained(one_node(tmp_path, tuning=Tuning(commit_timeout_s=0.0)), 2)
+        train(one_node(tmp_path, tuning=Tuning(commit_timeout_s=0.0)), 2)
 
 
-def test_what_an_earlier_lead_left_half_written_goes_at_the_first_commit(tmp_path: Path) -> None:
-    left = tmp_path / "run" / "step-0000000007" / "an-earlier-lead" / "rank-00000.shard-00000"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"half")
-    trained(one_node(tmp_path), 1)
-    assert not left.exists()
+def test_first_commit_deletes_a_half_written_save(tmp_path: Path) -> None:
+    stale = tmp_path / "run" / "step-0000000007" / "an-earlier-lead" / "rank-00000.shard-00000"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"half")
+    train(one_node(tmp_path), 1)
+    assert not stale.exists()

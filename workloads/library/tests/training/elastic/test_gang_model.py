@@ -1,12 +1,13 @@
-"""Every interleaving of an elastic gang's protocol: epochs, flags on the sum, and the repair after
-a loss.
+"""Explores every interleaving of an elastic gang's protocol: epochs, flags in the all-reduce, and
+the repair after a loss.
 
-The model: each member meets the others of its epoch, takes the furthest state among them, and adds
-up steps with them. A collective ends for a member once all have begun it, and fails, at any moment,
-once one of them is gone. So survivors of a death differ by a step. What the lead proposes is the
-product's own `successor`; the storage keeps the first proposal of each number. A lead's patience
-may end at any moment: whoever it leaves behind is what a frozen member is. With `again` who was
-left behind asks to come in: those that it can see, who may not know yet that their epoch is over.
+In the model each member meets the others of its epoch, copies the furthest state among them, and
+sums steps with them. A collective ends for a member once all have begun it, and may fail at any
+moment once one of them is lost. So survivors of a death differ by a step. The lead proposes what
+the product's own `successor` returns; the storage accepts the first proposal of each number. A
+lead's patience may end at any moment: a member that it leaves behind acts like a frozen one. With
+`rejoins` such a member asks to join those that it can see, which may not know yet that their epoch
+is over.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +25,9 @@ pytestmark = pytest.mark.process
 MEMBERS = tuple(Member(index=place, incarnation=f"p{place}") for place in range(3))
 GONE = frozenset({"dead", "left", "done", "expelled", "alone"})
 NO_STATE = -1
-AGAIN = 100
-"""Sums of a place that is in an epoch for the second time: none of those that the others have begun
-is meant for it.
+REENTRY = 100
+"""Number of sums of a member that enters an epoch for the second time: it takes part in none of
+those that the others have begun.
 """
 
 
@@ -34,52 +35,78 @@ class Place(NamedTuple):
     phase: str = "meet"
     """asking, meet, met, compute, reduce, lost, finish, or one of GONE."""
     epoch: int = 1
-    """Of `asking`: the one that left it out; 0: it has just come."""
+    """Epoch that expelled it, in phase `asking`; 0 if it is new."""
     step: int = 0
     sums: int = 0
-    """Begun in this epoch."""
+    """Number of sums begun in this epoch."""
     without: frozenset[int] = frozenset()
-    """Of `lost`: who leaves at this boundary."""
+    """Members that leave at this boundary, in phase `lost`."""
+
+
+class Contribution(NamedTuple):
+    """What a member brings to a collective."""
+
+    collective: str
+    epoch: int
+    number: int
+    """Number of the collective in the epoch."""
+    place: int
+    value: int
+    """The member's step, or its flag."""
+
+
+class Report(NamedTuple):
+    epoch: int
+    place: int
 
 
 class State(NamedTuple):
     places: tuple[Place, ...]
     epochs: tuple[Epoch, ...]
-    begun: frozenset[tuple[str, int, int, int, int]] = frozenset()
-    """(collective, its epoch, its number in the epoch, place, value): the step of a member, or a
-    flag.
-    """
-    reported: frozenset[tuple[int, int]] = frozenset()
-    """(epoch, place)."""
+    begun: frozenset[Contribution] = frozenset()
+    reported: frozenset[Report] = frozenset()
     deaths: int = 0
     notices: int = 0
     impatient: int = 0
-    """Times that a lead went on without somebody alive."""
+    """Number of times that a lead continued without a living member."""
     late: int = 0
-    """Times that a collective failed because a member was slow."""
+    """Number of times that a collective failed because a member was slow."""
 
     def pruned(self) -> "State":
-        """Without what nobody alive can look at any more."""
-        alive = [place for place in self.places if place.phase not in GONE]
-        oldest = min(((place.epoch, place.sums) for place in alive), default=(1 << 30, 0))
-        gone = (Place(phase=place.phase, epoch=0, step=place.step) for place in self.places)
+        """Returns the state without parts that no living member can read."""
+        oldest_epoch = 1 << 30
+        oldest_sums = 0
+        places = list[Place]()
+        for place in self.places:
+            if place.phase in GONE:
+                places.append(Place(phase=place.phase, epoch=0, step=place.step))
+                continue
+            places.append(place)
+            oldest = min((oldest_epoch, oldest_sums), (place.epoch, place.sums))
+            oldest_epoch, oldest_sums = oldest
+        begun = set[Contribution]()
+        for contribution in self.begun:
+            if (contribution.epoch, contribution.number) >= (oldest_epoch, oldest_sums):
+                begun.add(contribution)
+        reported = {report for report in self.reported if report.epoch >= oldest_epoch}
         return self._replace(
-            places=tuple(
-                g if g.phase in GONE else p for g, p in zip(gone, self.places, strict=True)
-            ),
-            begun=frozenset(b for b in self.begun if (b[1], b[2]) >= oldest),
-            reported=frozenset(r for r in self.reported if r[0] >= oldest[0]),
+            places=tuple(places),
+            begun=frozenset(begun),
+            reported=frozenset(reported),
         )
 
     def with_place(self, index: int, place: Place) -> "State":
-        return self._replace(places=(*self.places[:index], place, *self.places[index + 1 :]))
+        places = list(self.places)
+        places[index] = place
+        return self._replace(places=tuple(places))
 
     def values(self, collective: str, epoch: int, number: int) -> dict[int, int]:
-        return {
-            place: value
-            for c, e, n, place, value in self.begun
-            if (c, e, n) == (collective, epoch, number)
-        }
+        """Returns the values that members bring to a collective, by place."""
+        values = dict[int, int]()
+        for contribution in self.begun:
+            if contribution[:3] == (collective, epoch, number):
+                values[contribution.place] = contribution.value
+        return values
 
 
 def source(steps: dict[int, int]) -> int:
@@ -94,11 +121,12 @@ class Model:
     impatient: int = 0
     late: int = 0
     newcomer: bool = False
-    again: bool = False
+    rejoins: bool = False
     remembers: bool = True
-    """Which epoch left it out, while it asks."""
+    """Says whether a member that asks to join knows which epoch expelled it."""
     skips_askers: bool = True
-    """At the end, where the lowest member of the epoch commits."""
+    """Says whether members that ask to join are skipped at the end, when the lowest member commits.
+    """
     min_nodes: int = 1
     repairs: bool = True
     create_only: bool = True
@@ -115,43 +143,51 @@ class Model:
             if place.phase in GONE:
                 continue
             if state.deaths < self.deaths:
-                yield state.with_place(index, place._replace(phase="dead"))._replace(
-                    deaths=state.deaths + 1
-                )
+                after = state._replace(deaths=state.deaths + 1)
+                yield after.with_place(index, place._replace(phase="dead"))
             move: Callable[[State, int, Place], Iterator[State]] = getattr(self, f"_{place.phase}")
             yield from move(state, index, place)
 
     def _asking(self, state: State, index: int, place: Place) -> Iterator[State]:
-        others = [(o, p) for o, p in enumerate(state.places) if p.phase not in GONE and o != index]
-        at_work = [(-p.epoch, o) for o, p in others if p.phase != "asking"]
-        if at_work:
-            found = state.epochs[-min(at_work)[0] - 1]
-            if MEMBERS[index] in found.members and (
-                found.number > place.epoch or not self.remembers
-            ):
-                met_before = AGAIN if found.number <= place.epoch else 0
-                yield state.with_place(
-                    index, Place(epoch=found.number, step=place.step, sums=met_before)
+        alive = list[int]()
+        epochs_at_work = list[int]()
+        for other_index, other in enumerate(state.places):
+            if other.phase in GONE or other_index == index:
+                continue
+            alive.append(other_index)
+            if other.phase != "asking":
+                epochs_at_work.append(other.epoch)
+        if epochs_at_work:
+            newest = state.epochs[max(epochs_at_work) - 1]
+            is_newer = newest.number > place.epoch
+            if MEMBERS[index] in newest.members and (is_newer or not self.remembers):
+                entered = Place(
+                    epoch=newest.number,
+                    step=place.step,
+                    sums=0 if is_newer else REENTRY,
                 )
-        elif not others:
-            # it takes up the newest checkpoint
+                yield state.with_place(index, entered)
+        elif not alive:
+            # It restores the newest checkpoint.
             yield state.with_place(index, place._replace(phase="alone"))
-        elif index < min(o for o, _ in others):
-            members = tuple(MEMBERS[place] for place in sorted([index, *(o for o, _ in others)]))
-            epoch = Epoch(number=len(state.epochs) + 1, members=members)
-            yield self._enters(state._replace(epochs=(*state.epochs, epoch)), index, epoch)
+        elif index < min(alive):
+            members = [MEMBERS[member] for member in sorted([index, *alive])]
+            epoch = Epoch(number=len(state.epochs) + 1, members=tuple(members))
+            after = state._replace(epochs=(*state.epochs, epoch))
+            yield self._enter(after, index, epoch)
 
     def _meet(self, state: State, index: int, place: Place) -> Iterator[State]:
-        begun = state.begun | {("meet", place.epoch, place.sums, index, place.step)}
-        yield state.with_place(index, place._replace(phase="met"))._replace(begun=begun)
+        contribution = Contribution("meet", place.epoch, place.sums, index, place.step)
+        after = state._replace(begun=state.begun | {contribution})
+        yield after.with_place(index, place._replace(phase="met"))
 
     def _met(self, state: State, index: int, place: Place) -> Iterator[State]:
         steps = state.values("meet", place.epoch, place.sums)
         members = self._members(state, place)
         if steps.keys() == members:
-            # nobody: the checkpoint
-            known = [step for step in steps.values() if step != NO_STATE] or [0]
-            assert max(known) - min(known) <= 1, f"survivors differ by more than a step: {state}"
+            # If no member has a state, the lead restores the checkpoint.
+            counts = [step for step in steps.values() if step != NO_STATE] or [0]
+            assert max(counts) - min(counts) <= 1, f"survivors differ by more than a step: {state}"
             step = source(steps) if self.repairs else place.step
             yield state.with_place(index, place._replace(phase="compute", step=step))
         yield from self._fails(state, index, place)
@@ -160,20 +196,24 @@ class Model:
         if place.step == self.steps:
             yield state.with_place(index, place._replace(phase="finish"))
             return
-        for noticed in (False, True) if state.notices < self.notices else (False,):
-            called = self._calls(state, index, place)
-            flag = place.step * 10 + 2 * called + int(noticed)
-            begun = state.begun | {("step", place.epoch, place.sums + 1, index, flag)}
-            after = state._replace(begun=begun, notices=state.notices + noticed)
-            yield after.with_place(index, place._replace(phase="reduce", sums=place.sums + 1))
+        calls = self._calls(state, index, place)
+        sums = place.sums + 1
+        choices = (False, True) if state.notices < self.notices else (False,)
+        for has_notice in choices:
+            flag = place.step * 10 + 2 * calls + int(has_notice)
+            contribution = Contribution("step", place.epoch, sums, index, flag)
+            after = state._replace(
+                begun=state.begun | {contribution},
+                notices=state.notices + has_notice,
+            )
+            yield after.with_place(index, place._replace(phase="reduce", sums=sums))
 
     def _reduce(self, state: State, index: int, place: Place) -> Iterator[State]:
         flags = state.values("step", place.epoch, place.sums)
-        assert len({flag // 10 for flag in flags.values()}) == 1, (
-            f"one sum of two different steps: {state}"
-        )
+        steps = {flag // 10 for flag in flags.values()}
+        assert len(steps) == 1, f"one sum of two different steps: {state}"
         if flags.keys() == self._members(state, place):
-            leaving = frozenset(p for p, flag in flags.items() if flag % 2)
+            leaving = frozenset(member for member, flag in flags.items() if flag % 2)
             done = place._replace(step=place.step + 1)
             if index in leaving:
                 yield state.with_place(index, done._replace(phase="left"))
@@ -184,25 +224,29 @@ class Model:
         yield from self._fails(state, index, place)
 
     def _calls(self, state: State, index: int, place: Place) -> bool:
-        """Whether it is the lead, and calls for a regrouping: one for all of this sum, since it
-        rides on it.
+        """Returns whether it is the lead and calls for a regrouping: the same for all members, as
+        the call is part of the sum.
         """
-        asked = any(other.phase == "asking" for other in state.places)
-        return asked and state.epochs[place.epoch - 1].lead.index == index
+        has_joiner = any(other.phase == "asking" for other in state.places)
+        return has_joiner and state.epochs[place.epoch - 1].lead.index == index
 
     def _lost(self, state: State, index: int, place: Place) -> Iterator[State]:
         epoch = state.epochs[place.epoch - 1]
-        stayers = [m for m in epoch.members if m.index not in place.without]
-        living = [m for m in stayers if state.places[m.index].phase not in GONE]
+        living = list[Member]()
+        for member in epoch.members:
+            is_alive = state.places[member.index].phase not in GONE
+            if is_alive and member.index not in place.without:
+                living.append(member)
         lead = state.places[living[0].index]
+        report = Report(place.epoch, index)
         if living[0].index == index:
-            yield from self._leads(state, index, place, living)
-        elif (place.epoch, index) not in state.reported:
-            yield state._replace(reported=state.reported | {(place.epoch, index)})
+            yield from self._lead(state, index, place, living)
+        elif report not in state.reported:
+            yield state._replace(reported=state.reported | {report})
         elif lead.epoch > place.epoch and (lead.phase != "asking" or self.remembers):
-            yield self._enters(state, index, state.epochs[lead.epoch - 1])
+            yield self._enter(state, index, state.epochs[lead.epoch - 1])
 
-    def _leads(
+    def _lead(
         self,
         state: State,
         index: int,
@@ -210,20 +254,28 @@ class Model:
         living: list[Member],
     ) -> Iterator[State]:
         epoch = state.epochs[place.epoch - 1]
-        reported = frozenset(p for e, p in state.reported if e == epoch.number)
-        asking = [m for m in MEMBERS if state.places[m.index].phase == "asking"]
-        silent = {m.index for m in living if m.index != index} - reported
-        # Who has done the last step, was left out or has gone on never reports: there, patience
-        # always ends.
-        others = [state.places[p] for p in silent]
-        free = all(o.phase in ("finish", "asking") or o.epoch > epoch.number for o in others)
-        for patient in (True, False) if free or state.impatient < self.impatient else (True,):
+        reported = frozenset(
+            report.place for report in state.reported if report.epoch == epoch.number
+        )
+        joiners = [m for m in MEMBERS if state.places[m.index].phase == "asking"]
+        # A member that finished, was expelled or is in a newer epoch never reports: if all silent
+        # ones are such members, patience always ends.
+        patience_ends = True
+        for member in living:
+            if member.index == index or member.index in reported:
+                continue
+            silent = state.places[member.index]
+            if silent.phase not in ("finish", "asking") and silent.epoch <= epoch.number:
+                patience_ends = False
+        may_lose_patience = patience_ends or state.impatient < self.impatient
+        choices = (True, False) if may_lose_patience else (True,)
+        for patient in choices:
             proposal = successor(
                 epoch,
                 MEMBERS[index],
                 living=living,
                 reported=reported,
-                joiners=asking,
+                joiners=joiners,
                 patient=patient,
                 holding=patient,
                 min_members=self.min_nodes,
@@ -231,45 +283,50 @@ class Model:
             if proposal is None:
                 continue
             if len(state.epochs) > epoch.number and self.create_only:
-                yield self._enters(state, index, state.epochs[epoch.number])
-            else:
-                epochs = (*state.epochs[: epoch.number], proposal)
-                after = state._replace(
-                    epochs=epochs, impatient=state.impatient + (not patient and not free)
-                )
-                yield self._enters(after, index, proposal)
+                yield self._enter(state, index, state.epochs[epoch.number])
+                continue
+            is_impatient = not patient and not patience_ends
+            after = state._replace(
+                epochs=(*state.epochs[: epoch.number], proposal),
+                impatient=state.impatient + is_impatient,
+            )
+            yield self._enter(after, index, proposal)
 
-    def _enters(self, state: State, index: int, epoch: Epoch) -> State:
+    def _enter(self, state: State, index: int, epoch: Epoch) -> State:
         place = state.places[index]
         if MEMBERS[index] not in epoch.members:
-            again = Place(phase="asking", epoch=epoch.number, step=NO_STATE)
-            gone = place._replace(phase="expelled", without=frozenset())
-            return state.with_place(index, again if self.again else gone)
+            newcomer = Place(phase="asking", epoch=epoch.number, step=NO_STATE)
+            expelled = place._replace(phase="expelled", without=frozenset())
+            return state.with_place(index, newcomer if self.rejoins else expelled)
         phase = "done" if epoch.ending else "meet"
         return state.with_place(index, Place(phase=phase, epoch=epoch.number, step=place.step))
 
     def _finish(self, state: State, index: int, place: Place) -> Iterator[State]:
-        """The lowest living member of the epoch has committed; the others have seen that, or it is
-        gone.
+        """Ends the training if this member is the lowest living one of the epoch, which commits, or
+        if that one has committed.
         """
-        past = GONE | {"asking"} if self.skips_askers else GONE
-        members = (m.index for m in state.epochs[place.epoch - 1].members)
-        living = [m for m in members if m == index or state.places[m].phase not in past]
-        if living[0] == index or state.places[living[0]].phase == "done":
+        skipped_phases = GONE | {"asking"} if self.skips_askers else GONE
+        living = list[int]()
+        for member in state.epochs[place.epoch - 1].members:
+            is_skipped = state.places[member.index].phase in skipped_phases
+            if member.index == index or not is_skipped:
+                living.append(member.index)
+        lowest = living[0]
+        if lowest == index or state.places[lowest].phase == "done":
             yield state.with_place(index, place._replace(phase="done"))
 
     def _fails(self, state: State, index: int, place: Place) -> Iterator[State]:
-        members = self._members(state, place)
-        others = [state.places[p] for p in members - {index}]
-        lost = state.with_place(index, place._replace(phase="lost", without=frozenset()))
-        if any(
-            o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in others
-        ):
-            yield lost
+        indices = self._members(state, place) - {index}
+        after = state.with_place(index, place._replace(phase="lost", without=frozenset()))
+        if any(self._leaves_collective(state.places[other], place) for other in indices):
+            yield after
         elif state.late < self.late:
-            yield lost._replace(late=state.late + 1)
+            yield after._replace(late=state.late + 1)
 
-    def _has_closed(self, other: Place, place: Place) -> bool:
+    def _leaves_collective(self, other: Place, place: Place) -> bool:
+        """Returns whether `other` is lost, in a newer epoch, or has closed its group."""
+        if other.phase in GONE or other.epoch > place.epoch:
+            return True
         return other.epoch == place.epoch and other.phase in ("lost", "finish")
 
     def _members(self, state: State, place: Place) -> set[int]:
@@ -278,13 +335,12 @@ class Model:
     def check_end(self, state: State) -> None:
         phases = [place.phase for place in state.places]
         assert GONE.issuperset(phases), f"stuck: {state}"
-        ended = [place for place in state.places if place.phase == "done"]
+        finished = [place for place in state.places if place.phase == "done"]
         if self.min_nodes == 1:
-            assert all(place.step == self.steps for place in ended), (
-                f"ended before the last step: {state}"
-            )
-            spent = sum(phase in ("dead", "left") for phase in phases)
-            assert ended or spent, f"nobody is left although nobody was lost: {state}"
+            is_complete = all(place.step == self.steps for place in finished)
+            assert is_complete, f"ended before the last step: {state}"
+            has_losses = "dead" in phases or "left" in phases
+            assert finished or has_losses, f"no member remains although none was lost: {state}"
         newest = state.epochs[-1]
         survivors = [m for m in newest.members if state.places[m.index].phase == "expelled"]
         assert not survivors, f"a member of the newest epoch was left behind: {state}"
@@ -301,25 +357,25 @@ class Model:
         Model(deaths=2, notices=1),
         Model(notices=1, impatient=1),
         Model(newcomer=True, notices=1, impatient=1),
-        Model(again=True, impatient=1, late=1, steps=1),
-        Model(again=True, impatient=1, late=1, deaths=0),
+        Model(rejoins=True, impatient=1, late=1, steps=1),
+        Model(rejoins=True, impatient=1, late=1, deaths=0),
     ],
     ids=str,
 )
-def test_every_interleaving_of_three_members_ends_well(model: Model) -> None:
+def test_interleavings_with_three_members_end_well(model: Model) -> None:
     assert explore(model) > 500
 
 
 @pytest.mark.parametrize(
-    ("broken", "found"),
+    ("broken", "failure"),
     [
         (Model(repairs=False), "two different steps"),
         (
             Model(create_only=False, impatient=1),
             "two different steps|stuck|left behind|more than a step",
         ),
-        (Model(again=True, impatient=1, late=1, deaths=0, remembers=False), "no end"),
-        (Model(again=True, impatient=1, deaths=0, skips_askers=False), "stuck"),
+        (Model(rejoins=True, impatient=1, late=1, deaths=0, remembers=False), "no end"),
+        (Model(rejoins=True, impatient=1, deaths=0, skips_askers=False), "stuck"),
     ],
     ids=[
         "no-repair",
@@ -328,6 +384,6 @@ def test_every_interleaving_of_three_members_ends_well(model: Model) -> None:
         "an-asker-that-is-to-commit",
     ],
 )
-def test_the_model_finds_a_broken_protocol(broken: Model, found: str) -> None:
-    with pytest.raises(AssertionError, match=found):
+def test_the_model_finds_a_broken_protocol(broken: Model, failure: str) -> None:
+    with pytest.raises(AssertionError, match=failure):
         explore(broken)

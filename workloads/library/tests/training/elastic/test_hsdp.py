@@ -49,7 +49,7 @@ class Nodes(Gang):
 
     def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
         """`rank`: of which `kill_at` is said; -1: all."""
-        for place in self.places_of(node):
+        for place in self.list_places(node):
             self.start(place, kill_at=kill_at if rank in (-1, place % RANKS) else "")
 
     def of_place(self, place: int) -> dict[str, str]:
@@ -59,7 +59,7 @@ class Nodes(Gang):
         }
         return self._gang | rank | {ENV_COMPLETION_INDEX: str(place // RANKS)}
 
-    def places_of(self, node: int) -> range:
+    def list_places(self, node: int) -> range:
         return range(node * RANKS, (node + 1) * RANKS)
 
 
@@ -74,12 +74,10 @@ def make(make: Make) -> Make:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
     """Digest of a run on one node that nothing happens to."""
-    return Nodes(
-        tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1
-    ).digest_of_one_node()
+    return Nodes(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1).compute_digest()
 
 
-def test_a_rank_that_dies_takes_its_node_along_and_the_replacement_gets_the_state_shard_by_shard(
+def test_lost_rank_loses_its_node_and_the_replacement_copies_each_shard(
     make: Make, undisturbed: str
 ) -> None:
     """Its neighbour's sum with the other node succeeds: that one's rank would apply the step, and
@@ -90,7 +88,7 @@ def test_a_rank_that_dies_takes_its_node_along_and_the_replacement_gets_the_stat
     gang.start_node(0, "gang.reduce:12", rank=1)
     # one that is back before the other goes on is taken in at once
     gang.until(lambda: 1 in gang.sizes())
-    assert [gang.ended(place) for place in gang.places_of(0)] == [EXIT_RETRY, -signal.SIGKILL]
+    assert [gang.ended(place) for place in gang.list_places(0)] == [EXIT_RETRY, -signal.SIGKILL]
     gang.start_node(0)
     gang.until(lambda: gang.waiting(0))
     gang.open_gate()
@@ -98,7 +96,7 @@ def test_a_rank_that_dies_takes_its_node_along_and_the_replacement_gets_the_stat
     assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
 
 
-def test_what_two_nodes_have_saved_one_goes_on_with(make: Make, undisturbed: str) -> None:
+def test_one_node_resumes_from_two(make: Make, undisturbed: str) -> None:
     gang = make(every=1000, gate_step=15)
     for node in (0, 1):
         gang.start_node(node)
@@ -108,14 +106,16 @@ def test_what_two_nodes_have_saved_one_goes_on_with(make: Make, undisturbed: str
     gang.open_gate()
     assert {*gang.all_ended()} == {EXIT_PREEMPTED}, gang.logs()
     (left_at,) = {gang.of(event)[-1]["step"] for event in ("commit", "stop")}
-    one = make(nodes=1, every=1000)
-    one.start_node(0)
-    one.ends_with(undisturbed)
-    assert one.of("restore")[-1]["step"] == left_at
+    single = make(nodes=1, every=1000)
+    single.start_node(0)
+    single.ends_with(undisturbed)
+    assert single.of("restore")[-1]["step"] == left_at
 
 
 def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
-    """Over nodes floats are added up in another order; inside a node the order is always the same."""
+    """Checks that sums differ slightly: over nodes floats are added in another order; inside a node
+    the order is always the same.
+    """
     weights: list[list[float]] = []
     for nodes in (1, 2):
         gang = make(f"of-{nodes}", nodes=nodes, exact=False, steps=8)
@@ -130,16 +130,16 @@ def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
 # In the order in which a node comes to them. The others than rank 0 of a node do not pass what it
 # alone asks and decides.
 KILLS = [
-    Strike(at="gang.reduced", place=0, count=4),
-    Strike(at="gang.join", place=0),
-    Strike(at="gang.connect", place=0, rank=1),
-    Strike(at="gang.synchronize", place=0),
-    Strike(at="stage.begin", place=0, rank=1),
-    Strike(at="stage.end", place=0),
-    Strike(at="gang.propose", place=1),
-    Strike(at="gang.reduce", place=1, rank=1, count=3),
-    Strike(at="gang.report", place=1),
-    Strike(at="gang.proposed", place=1),
+    Strike(point="gang.reduced", place=0, count=4),
+    Strike(point="gang.join", place=0),
+    Strike(point="gang.connect", place=0, rank=1),
+    Strike(point="gang.synchronize", place=0),
+    Strike(point="stage.begin", place=0, rank=1),
+    Strike(point="stage.end", place=0),
+    Strike(point="gang.propose", place=1),
+    Strike(point="gang.reduce", place=1, rank=1, count=3),
+    Strike(point="gang.report", place=1),
+    Strike(point="gang.proposed", place=1),
 ]
 
 

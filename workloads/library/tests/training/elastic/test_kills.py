@@ -17,25 +17,25 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 STEP = 15
 DRILLS = {
     "two": [
-        Strike(at="gang.reduce", place=1, count=STEP),
-        Strike(at="gang.reduce", place=2, count=STEP),
+        Strike(point="gang.reduce", place=1, count=STEP),
+        Strike(point="gang.reduce", place=2, count=STEP),
     ],
-    "rank 0": [Strike(at="gang.reduced", place=0, count=STEP)],
-    "all": [Strike(at="gang.reduce", place=place, count=STEP) for place in range(3)],
+    "rank 0": [Strike(point="gang.reduced", place=0, count=STEP)],
+    "all": [Strike(point="gang.reduce", place=place, count=STEP) for place in range(3)],
     "during a grow": [
-        Strike(at="gang.reduce", place=2, count=STEP),
-        Strike(at="gang.join", place=2),
-        Strike(at="gang.synchronize", place=2),
+        Strike(point="gang.reduce", place=2, count=STEP),
+        Strike(point="gang.join", place=2),
+        Strike(point="gang.synchronize", place=2),
     ],
-    "during a save": [Strike(at="stage.end", place=0), Strike(at="stage.begin", place=0)],
+    "during a save": [Strike(point="stage.end", place=0), Strike(point="stage.begin", place=0)],
     "at many points": [
-        Strike(at="gang.connect", place=1),
-        Strike(at="gang.reduced", place=0, count=5),
-        Strike(at="gang.proposed", place=0),
-        Strike(at="gang.report", place=2),
-        Strike(at="gang.join", place=2),
-        Strike(at="gang.synchronize", place=1),
-        Strike(at="stage.end", place=0),
+        Strike(point="gang.connect", place=1),
+        Strike(point="gang.reduced", place=0, count=5),
+        Strike(point="gang.proposed", place=0),
+        Strike(point="gang.report", place=2),
+        Strike(point="gang.join", place=2),
+        Strike(point="gang.synchronize", place=1),
+        Strike(point="stage.end", place=0),
     ],
 }
 # How many of a drill's strikes must have come: a point that a late place never reaches strikes
@@ -61,7 +61,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) ->
 
 
 @pytest.mark.parametrize("drill", DRILLS)
-def test_a_gang_that_loses_two_its_lead_or_all_ends_with_the_bits_of_an_undisturbed_one(
+def test_gang_losing_two_its_lead_or_all_keeps_its_bits(
     make: Make, undisturbed: str, drill: str
 ) -> None:
     grows = drill == "during a grow"

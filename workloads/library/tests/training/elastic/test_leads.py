@@ -20,7 +20,7 @@ from holdfast.checkpoint.format.commit import survey
 from holdfast.checkpoint.gangs import fence
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.training.elastic.gang_member import Crew
+from holdfast.training.elastic.gang_member import GangMember
 from holdfast.training.errors import CutOff, Expelled, GroupLost
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_server import Control
@@ -80,11 +80,11 @@ def saves_in(storage: LocalStorage, folder: Path) -> GangSaves:
     )
 
 
-def committed(storage: LocalStorage) -> list[int]:
+def list_commits(storage: LocalStorage) -> list[int]:
     return sorted(entry.step for entry in survey(storage, "run").values() if entry.commit)
 
 
-def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_save(
+def test_lead_without_the_fence_takes_it_at_a_later_save(
     tmp_path: Path,
 ) -> None:
     storage = Flaky.open(str(tmp_path))
@@ -94,15 +94,15 @@ def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_s
     saves.after_step(1)
     with pytest.raises(NotDurable) as end:
         saves.make_durable(1, 20)
-    assert "503" in end.value.reason and committed(storage) == []
+    assert "503" in end.value.reason and list_commits(storage) == []
     saves.make_durable(2, 20)
-    assert committed(storage) == [2]
+    assert list_commits(storage) == [2]
     # A zombie without a fence would go on here.
     fence.take(storage, "run")
     with pytest.raises(Superseded):
         saves.make_durable(3, 20)
     saves.follow()
-    assert committed(storage) == [2]
+    assert list_commits(storage) == [2]
 
 
 @pytest.fixture
@@ -114,56 +114,58 @@ def survivors(storage: LocalStorage) -> Iterator[list[Regroup]]:
         return False
 
     with ExitStack() as closing:
-        found: list[Regroup] = []
+        regroups: list[Regroup] = []
         for place in (1, 2):
             control = Control(FIRST.members[place], addresses[place][1], b"run")
             closing.callback(control.close)
             control.enter(FIRST, "member")
-            found.append(
+            regroups.append(
                 Regroup(storage, "run", control, peers, Lag(2.0), stop_asked=never, **LIMITS)
             )
-        yield found
+        yield regroups
 
 
 def next_epoch(survivor: Regroup) -> Epoch:
-    """As Crew looks for it."""
+    """Finds the next epoch like GangMember."""
     try:
-        return survivor.after(FIRST)
+        return survivor.find_next(FIRST)
     except Expelled:
-        return survivor.first()
+        return survivor.join()
 
 
-def test_members_whom_a_dead_lead_went_on_without_leave_the_old_epoch_together(
+def test_members_expelled_by_a_dead_lead_leave_the_old_epoch_together(
     storage: LocalStorage, survivors: list[Regroup]
 ) -> None:
     """Each still offers the other a place in the epoch that is over, and only one of them has read
     that it is.
     """
     propose(storage, "run", Epoch(number=2, members=FIRST.members[:1]))
-    asked = [ThreadPoolExecutor(max_workers=1).submit(next_epoch, each) for each in survivors]
-    found = [each.result(timeout=60) for each in asked]
-    assert found == [Epoch(number=3, members=FIRST.members[1:])] * 2
+    futures = [
+        ThreadPoolExecutor(max_workers=1).submit(next_epoch, regroup) for regroup in survivors
+    ]
+    epochs = [regroup.result(timeout=60) for regroup in futures]
+    assert epochs == [Epoch(number=3, members=FIRST.members[1:])] * 2
 
 
-def test_a_lead_that_loses_the_last_sum_does_not_wait_for_one_that_has_done_it(
+def test_lead_that_loses_the_last_sum_does_not_wait_for_finished_members(
     survivors: list[Regroup],
 ) -> None:
     lower, last = survivors
     last.control.shown["finished"] = FIRST.number
     lower._min_members = 2
     lower.lag.bound_s = 10.0
-    assert lower.after(FIRST) == Epoch(number=2, members=FIRST.members[1:2])
-    assert not lower._reported_late, "it waited for one that reports nothing"
+    assert lower.find_next(FIRST) == Epoch(number=2, members=FIRST.members[1:2])
+    assert not lower._late_report_epoch, "it waited for one that reports nothing"
 
 
-def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that_was_left_out(
+def test_finished_member_commits_even_if_an_expelled_lower_one_is_alive(
     tmp_path: Path, storage: LocalStorage, survivors: list[Regroup]
 ) -> None:
     """That one asks to come in, and would be waited for by whom it asks."""
     lower, last = survivors
     lower.control.enter(Epoch(number=2, members=FIRST.members[:1]), "waiting")
     group = Group(last.peers.addresses, last.control.me, torch.device("cpu"), key=b"run")
-    crew = Crew(
+    crew = GangMember(
         last,
         group,
         saves_in(storage, tmp_path),
@@ -174,7 +176,7 @@ def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that
     crew.epoch = FIRST
     crew.step = 5
     ThreadPoolExecutor(max_workers=1).submit(crew.finish, 5, 30.0).result(timeout=60)
-    assert committed(storage) == [5] and last.control.phase == "complete"
+    assert list_commits(storage) == [5] and last.control.phase == "complete"
     crew.close()
 
 
@@ -235,9 +237,9 @@ def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
     storage: LocalStorage, doing: Iterator[int]
 ) -> None:
     """Frozen between its last look at the gang and its fence."""
-    own = fence.newest_gang(storage, "run")
-    assert own
-    late = fence.take(storage, "run", gang=own)
+    gang = fence.newest_gang(storage, "run")
+    assert gang
+    late = fence.take(storage, "run", gang=gang)
     assert list(doing)[-1] == STEPS - 1
     assert survey(storage, "run")[STEPS].commit
     with pytest.raises(Fenced):
@@ -247,12 +249,13 @@ def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
 # A code that fails the Job would end the half of the own gang that works; another Job of the same
 # name keeps the run.
 @pytest.mark.parametrize(
-    ("own", "error", "code"), [(True, CutOff, EXIT_RETRY), (False, Superseded, EXIT_BAD_INPUT)]
+    ("is_own_gang", "error", "code"),
+    [(True, CutOff, EXIT_RETRY), (False, Superseded, EXIT_BAD_INPUT)],
 )
-def test_who_is_cut_off_asks_to_be_started_again_unless_another_job_has_the_run(
+def test_cut_off_member_exits_for_a_restart_unless_another_job_has_the_run(
     storage: LocalStorage,
     doing: Iterator[int],
-    own: bool,
+    is_own_gang: bool,
     error: type[CheckpointExit],
     code: int,
 ) -> None:
@@ -260,7 +263,9 @@ def test_who_is_cut_off_asks_to_be_started_again_unless_another_job_has_the_run(
     number = newest_number(storage, "run") + 1
     propose(storage, "run", Epoch(number=number, members=(Member(index=0, incarnation="beyond"),)))
     fence.take(
-        storage, "run", gang=(fence.newest_gang(storage, "run") or "") if own else "other places"
+        storage,
+        "run",
+        gang=(fence.newest_gang(storage, "run") or "") if is_own_gang else "other places",
     )
     with pytest.raises(error) as end:
         list(doing)

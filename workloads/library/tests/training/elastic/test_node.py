@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def two_processes() -> Iterator[None]:
-    """Of which this is the first, and the other answers what torch's stand-in does: nothing."""
+    """Makes this the first of two processes; torch's fake group stands in for the other."""
     dist.init_process_group(
         "fake",
         store=FakeStore(),
@@ -37,7 +37,7 @@ def two_processes() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def sharded(model: nn.Module) -> None:
+def shard_model(model: nn.Module) -> None:
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
 
 
@@ -49,14 +49,14 @@ def in_replicas(model: nn.Sequential) -> None:
 @pytest.mark.parametrize(
     ("shard", "index", "ranks_per_node", "got"),
     [
-        (sharded, 0, 1, "DTensor over 2 processes, with 1 of a node"),
-        (sharded, 0, 4, "DTensor over 2 processes, with 4 of a node"),
-        (lambda model: sharded(model[0]), 0, 2, "DTensor"),
+        (shard_model, 0, 1, "DTensor over 2 processes, with 1 of a node"),
+        (shard_model, 0, 4, "DTensor over 2 processes, with 4 of a node"),
+        (lambda model: shard_model(model[0]), 0, 2, "DTensor"),
         (in_replicas, 0, 2, "DTensor"),
-        (sharded, 1, 2, "place 1 as rank 0 of the mesh"),
+        (shard_model, 1, 2, "process 1 is rank 0 of the mesh"),
     ],
 )
-def test_what_a_lost_node_would_take_along_is_refused(
+def test_state_that_a_lost_node_would_lose_is_rejected(
     tmp_path: Path,
     shard: Callable[[nn.Sequential], None],
     index: int,
@@ -95,7 +95,7 @@ def test_what_a_lost_node_would_take_along_is_refused(
         InputError("what", got="got", allowed="allowed", fix="fix"),
     ],
 )
-def test_what_the_rank_that_speaks_raises_all_ranks_raise(
+def test_speakers_error_is_raised_on_all_ranks(
     monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     sent: list[object] = []
@@ -111,7 +111,7 @@ def test_what_the_rank_that_speaks_raises_all_ranks_raise(
         raise error
 
     with pytest.raises(type(error)):
-        first.decided(fail)
-    with pytest.raises(type(error)) as found:
-        second.decided(lambda: pytest.fail("only the first rank may ask"))
-    assert str(found.value) == str(error) and vars(found.value) == vars(error)
+        first.agree(fail)
+    with pytest.raises(type(error)) as caught:
+        second.agree(lambda: pytest.fail("only the first rank may ask"))
+    assert str(caught.value) == str(error) and vars(caught.value) == vars(error)

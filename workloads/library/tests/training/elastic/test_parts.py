@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -20,10 +21,10 @@ from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.support.errors import InputError
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
-from holdfast.training.elastic.shards import GangProgress, checked_shards, share
-from holdfast.training.elastic.transfer import room_for, take
+from holdfast.training.elastic.shards import GangProgress, resolve_shards, share
+from holdfast.training.elastic.transfer import load_state, read_descriptions
 from holdfast.training.errors import GroupLost
-from holdfast.training.gang.liveness import MOST_REPEATS, Lag, Watch
+from holdfast.training.gang.liveness import MAX_REPEATS, Lag, Watch
 from holdfast.training.gang.member_addresses import Places, addresses
 from holdfast.training.gang.member_server import EPOCHS, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose, read_epoch
@@ -39,15 +40,16 @@ from workloads.library.tests.training.elastic.gangs import free_ports
 @settings(max_examples=50)
 def test_every_shard_belongs_to_one_rank_and_shares_differ_by_one(shards: int, world: int) -> None:
     shares = [share(shards, rank, world) for rank in range(world)]
-    assert [shard for each in shares for shard in each] == list(range(shards))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert list(chain.from_iterable(shares)) == list(range(shards))
+    sizes = [len(part) for part in shares]
+    assert max(sizes) - min(sizes) <= 1
 
 
 PLACES = (("127.0.0.1", 29_500),) * 4
 
 
-def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
-    given = {
+def make_node(nodes: int = 4, **changed: Any) -> ShardedNode:
+    settings = {
         "command": ["true"],
         "checkpoints": "c",
         "run": "r",
@@ -55,38 +57,36 @@ def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
         "processes": 1,
         "copies": 0,
     } | changed
-    return ShardedNode(nodes=PLACES[:nodes], **given)
+    return ShardedNode(nodes=PLACES[:nodes], **settings)
 
 
 @pytest.mark.parametrize(
-    ("asked", "got"),
+    ("call", "got"),
     [
-        (lambda: checked_shards(3, 4), "3 shards for 4 processes"),
-        (lambda: checked_shards(-1, 2), "-1 shards"),
-        (lambda: checked_shards(1 << 20, 4), "1048576 shards"),
-        (lambda: checked_shards(13, 8, 2), "13 shards for 8 processes, of which 2"),
+        (lambda: resolve_shards(3, 4), "3 shards for 4 processes"),
+        (lambda: resolve_shards(-1, 2), "-1 shards"),
+        (lambda: resolve_shards(1 << 20, 4), "1048576 shards"),
+        (lambda: resolve_shards(13, 8, 2), "13 shards for 8 processes, of which 2"),
         (lambda: Places(nodes=PLACES, index=4), "4"),
         (lambda: Places(nodes=PLACES, index=0, min_nodes=3, ranks_per_node=2), "3"),
         (lambda: Places(nodes=PLACES, index=0, ranks_per_node=3), "3 with 4 addresses"),
         (lambda: addresses("127.0.0.1", 65534, 4), "4 nodes of 1 processes from port 65534"),
-        (lambda: sharded_node(1, copies=1), "1"),
-        (lambda: sharded_node(copies=2), "2"),
-        (lambda: sharded_node(place=4), "4"),
-        (lambda: sharded_node(processes=0), "0"),
-        (lambda: sharded_node(wait_s=-1.0), "-1"),
+        (lambda: make_node(1, copies=1), "1"),
+        (lambda: make_node(copies=2), "2"),
+        (lambda: make_node(place=4), "4"),
+        (lambda: make_node(processes=0), "0"),
+        (lambda: make_node(wait_s=-1.0), "-1"),
     ],
 )
-def test_numbers_that_do_not_fit_the_gang_are_refused(
-    asked: Callable[[], object], got: str
-) -> None:
+def test_numbers_that_do_not_fit_the_gang_are_refused(call: Callable[[], object], got: str) -> None:
     with pytest.raises(InputError) as refused:
-        asked()
+        call()
     assert str(refused.value.got).startswith(got)
-    assert checked_shards(0, 8, 2) % 2 == 0
+    assert resolve_shards(0, 8, 2) % 2 == 0
 
 
 @pytest.mark.parametrize(
-    ("here", "difference"),
+    ("local", "difference"),
     [
         (
             {
@@ -99,10 +99,10 @@ def test_numbers_that_do_not_fit_the_gang_are_refused(
         ({"network": nn.Linear(2, 2)}, r"only here: \['network'\]; only there: \['model'\]"),
     ],
 )
-def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], difference: str) -> None:
-    there = capture({"model": nn.Linear(2, 2)})
+def test_a_member_whose_state_is_another_is_refused(local: dict[str, Any], difference: str) -> None:
+    remote = capture({"model": nn.Linear(2, 2)})
     with pytest.raises(InputError, match=f"(?s)state of this member.*{difference}"):
-        take(here, there.skeleton, there.tensors)
+        load_state(local, remote.skeleton, remote.tensors)
 
 
 @pytest.mark.parametrize(
@@ -179,28 +179,20 @@ def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], differ
 )
 def test_a_state_that_no_member_would_give_takes_no_memory(described: Any) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
-        room_for(described, torch.device("cpu"), most_bytes=1 << 30)
-    ((key, room, layout),) = room_for(
-        [
-            [
-                "w",
-                "bfloat16",
-                [2, 3],
-                [],
-            ]
-        ],
-        torch.device("cpu"),
-        most_bytes=12,
-    )
-    assert (key, room.shape, room.dtype, layout) == ("w", (2, 3), torch.bfloat16, [])
+        read_descriptions(described, most_bytes=1 << 30)
+    (description,) = read_descriptions([["w", "bfloat16", [2, 3], []]], most_bytes=12)
+    assert description.key == "w"
+    assert description.shape == [2, 3]
+    assert description.dtype is torch.bfloat16
+    assert description.layout == []
 
 
 class Lost(Node):
-    def together(self, count: int = 0) -> NoReturn:
+    def vote(self, count: int = 0) -> NoReturn:
         raise GroupLost("a member is gone")
 
 
-def added_up(exact: ExactGradientSum, parameter: Any, gradients: torch.Tensor) -> torch.Tensor:
+def add_shards(exact: ExactGradientSum, parameter: Any, gradients: torch.Tensor) -> torch.Tensor:
     """A member's sum of these shards, before the exchange."""
     exact.begin()
     for gradient in gradients:
@@ -215,33 +207,31 @@ def test_an_exact_sum_is_the_same_for_every_grouping(seed: int, magnitude: int) 
     gradients = torch.randn(6, 50, generator=torch.Generator().manual_seed(seed)) * 2.0**magnitude
     exact = ExactGradientSum([parameter := nn.Parameter(torch.zeros(50))], flags=1)
     exact.exponent = int(gradients.abs().max().log2().ceil()) + 1
-    whole = added_up(exact, parameter, gradients)
+    whole = add_shards(exact, parameter, gradients)
     for groups in ([3, 3], [1, 2, 3], [1] * 6):
-        parts = [added_up(exact, parameter, part) for part in gradients.split(groups)]
+        parts = [add_shards(exact, parameter, part) for part in gradients.split(groups)]
         assert torch.equal(whole, torch.stack(parts).sum(0))
 
 
-def test_an_exact_gradient_is_that_of_a_plain_sum_to_the_precision_of_floats_and_what_is_not_finite_stays_so() -> (
-    None
-):
+def test_exact_gradient_equals_a_plain_sum_and_keeps_nan() -> None:
     parameter: Any = nn.Parameter(torch.zeros(100))
     gradients = torch.randn(6, 100)
     exact = ExactGradientSum([parameter], flags=2)
-    added_up(exact, parameter, gradients)
+    add_shards(exact, parameter, gradients)
     while (flags := exact.reduce([1, 0])) is None:
         # Gradients of 1 and more do not fit at first: the step is done again with room for them.
-        added_up(exact, parameter, gradients)
+        add_shards(exact, parameter, gradients)
     assert flags == [1, 0]
     torch.testing.assert_close(parameter.grad, gradients.double().sum(0).float())
     # Where a member is lost in a sum that does not fit, some of the others have a larger exponent
     # and some have not.
     before = exact.exponent
-    added_up(exact, parameter, 1e6 * gradients)
+    add_shards(exact, parameter, 1e6 * gradients)
     assert exact.reduce([0, 0]) is None and exact.exponent > before
     with pytest.raises(GroupLost):
         exact.reduce([0, 0], node=Lost())
     assert exact.exponent == before
-    added_up(exact, parameter, torch.full((1, 100), torch.inf))
+    add_shards(exact, parameter, torch.full((1, 100), torch.inf))
     assert exact.reduce([0, 0]) is not None and torch.isnan(parameter.grad).all()
 
 
@@ -259,7 +249,7 @@ def members(*places: int) -> tuple[Member, ...]:
     return tuple(Member(index=place, incarnation=f"p{place}") for place in places)
 
 
-def test_of_two_halves_that_propose_one_is_taken(tmp_path: Path) -> None:
+def test_only_one_proposal_is_accepted(tmp_path: Path) -> None:
     storage = LocalStorage.open(str(tmp_path))
     halves = [Epoch(number=4, members=members(*places)) for places in ((0, 1), (2, 3))]
     assert [propose(storage, "run", half) for half in halves] == [halves[0]] * 2
@@ -278,19 +268,19 @@ def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str)
         read_epoch(storage, "run", 1)
 
 
-def test_a_stranger_without_the_key_of_the_run_is_refused_and_a_member_with_another_is_named(
+def test_stranger_without_the_key_is_rejected_and_a_wrong_key_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As where the secret is missing on one node: both live, and neither believes what the other
-    answers.
+    """Answers like a pod where the secret is missing on one node: both live, and neither believes
+    what the other answers.
     """
     (port,) = free_ports(1)
     (tmp_path / "key").write_text("k" * 64)
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
-    own = join_key("run")
+    key = join_key("run")
     monkeypatch.delenv(ENV_KEY_FILE)
     stranger = Peers((("127.0.0.1", port),), join_key("run"))
-    with closing(Control(Member(index=0, incarnation="me"), port, own)) as control:
+    with closing(Control(Member(index=0, incarnation="me"), port, key)) as control:
         assert (
             stranger.ask(
                 0,
@@ -303,20 +293,20 @@ def test_a_stranger_without_the_key_of_the_run_is_refused_and_a_member_with_anot
         )
         assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
         assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
-        assert control.joining() == {} and control.reported(0) == frozenset()
+        assert control.get_joiners() == {} and control.get_reports(0) == frozenset()
     assert (
         capsys.readouterr().out.count(
-            "place 0 has another key than this process: mount the same secret"
+            "member 0 has another key than this process: mount the same secret"
         )
         == 1
     )
 
 
-def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
+def test_members_may_report_and_each_question_is_answered_once() -> None:
     (port,) = free_ports(1)
-    me, other, before = (
-        Member(index=place, incarnation=name) for place, name in ((0, "me"), (1, "b"), (1, "a"))
-    )
+    me = Member(index=0, incarnation="me")
+    other = Member(index=1, incarnation="b")
+    before = Member(index=1, incarnation="a")
     peers = Peers((("127.0.0.1", port),), b"run")
     with closing(Control(me, port, b"run")) as control:
         for number in range(1, 2 * EPOCHS):
@@ -325,9 +315,9 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
             assert peers.ask(0, "/report", 2.0, **asdict(asks), epoch=epoch), (
                 "answered, and changes nothing"
             )
-            assert not control.reported(epoch)
+            assert not control.get_reports(epoch)
         assert peers.ask(0, "/report", 2.0, **asdict(other), epoch=number)
-        assert control.reported(number) == {1}
+        assert control.get_reports(number) == {1}
         assert control.is_new("n") and not control.is_new("n")
         before = peers.look([0])
         for body in (
@@ -342,23 +332,25 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
             assert (
                 peers.ask(0, "/join", 2.0, **body) is peers.ask(0, "/report", 2.0, **body) is None
             )
-        assert peers.look([0]) == before and control.joining() == {}, "odd questions change nothing"
+        assert peers.look([0]) == before and control.get_joiners() == {}, (
+            "odd questions change nothing"
+        )
 
 
-def test_addresses_of_places() -> None:
+def test_member_addresses() -> None:
     assert addresses("127.0.0.1", 5000, 2) == (("127.0.0.1", 5000), ("127.0.0.1", 5002))
     assert addresses("job-{place}", 5000, 2) == (("job-0", 5000), ("job-1", 5000))
     of_two = (("job-0", 5000), ("job-0", 5002), ("job-1", 5000), ("job-1", 5002))
     assert addresses("job-{place}", 5000, 2, 2) == of_two
 
 
-def test_facts_of_a_run_hold_from_the_moment_they_are_stated_and_the_gpu_where_sums_are_exact(
+def test_run_facts_must_not_change_nor_the_gpu_if_sums_are_exact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def gang(
         shards: int = 6, *, gpu: str = "", kind: type[GradientSum] = GradientSum, **facts: int
     ) -> GangProgress:
-        monkeypatch.setattr("holdfast.training.elastic.shards._gpu_of", lambda device: gpu)
+        monkeypatch.setattr("holdfast.training.elastic.shards._get_gpu_name", lambda device: gpu)
         sums = kind(nn.Linear(2, 2).parameters(), flags=1)
         return GangProgress(
             shards=shards,
@@ -367,7 +359,7 @@ def test_facts_of_a_run_hold_from_the_moment_they_are_stated_and_the_gpu_where_s
             gradients=sums,
         )
 
-    def refused(other: GangProgress, begun: dict[str, Any]) -> str:
+    def read_refusal(other: GangProgress, begun: dict[str, Any]) -> str:
         with pytest.raises(InputError) as error:
             other.load_state_dict(begun)
         return f"{error.value.what}: {error.value.got}, not {error.value.allowed}"
@@ -376,29 +368,27 @@ def test_facts_of_a_run_hold_from_the_moment_they_are_stated_and_the_gpu_where_s
     plain = gang().state_dict()
     gang(micro_batch=4, gpu="L4").load_state_dict(begun)
     gang(micro_batch=8).load_state_dict(plain)
-    assert "value of micro_batch: 8, not 4, as in" in refused(gang(micro_batch=8), begun)
-    assert "value of shards: 12, not 6, as in" in refused(gang(12), begun)
+    assert "value of micro_batch: 8, not 4, as in" in read_refusal(gang(micro_batch=8), begun)
+    assert "value of shards: 12, not 6, as in" in read_refusal(gang(12), begun)
     exact = partial(gang, kind=ExactGradientSum)
     begun = exact(gpu="L4").state_dict()
     exact(gpu="L4").load_state_dict(begun)
     # older
     exact(gpu="L4").load_state_dict({key: value for key, value in begun.items() if key != "gpu"})
     for other in ("A100", ""):
-        assert f"value of gpu: {other!r}, not 'L4', as in" in refused(exact(gpu=other), begun)
+        assert f"value of gpu: {other!r}, not 'L4', as in" in read_refusal(exact(gpu=other), begun)
 
 
-def test_a_step_that_comes_again_and_again_ends_with_the_reason_and_one_that_succeeds_is_forgotten() -> (
-    None
-):
+def test_repeated_step_fails_with_reason_and_a_success_resets_the_count() -> None:
     lag = Lag(10.0)
-    for step in [*range(MOST_REPEATS), *[7] * MOST_REPEATS]:
-        lag.repeated(step, "timed out")
-    assert lag.bound_s == 10.0 * 4**MOST_REPEATS
+    for step in [*range(MAX_REPEATS), *[7] * MAX_REPEATS]:
+        lag.record_repeat(step, "timed out")
+    assert lag.bound_s == 10.0 * 4**MAX_REPEATS
     with pytest.raises(
         InputError,
         match=r"(?s)step 7 failed 5 times with the same members: timed out.*2560 s apart",
     ):
-        lag.repeated(7, "timed out")
+        lag.record_repeat(7, "timed out")
 
 
 EPOCH = Epoch(number=3, members=members(*range(4)))
@@ -414,26 +404,26 @@ class Answers:
     def survey(self, places: list[int]) -> Survey:
         self.asked.put(places)
         self._times += 1
-        lost = {"lost": EPOCH.number} if self._times > 3 else {}
+        report = {"lost": EPOCH.number} if self._times > 3 else {}
         answers = {}
         for place in places:
-            answers[place] = {"incarnation": f"p{place}"} | (lost if not place else {})
+            answers[place] = {"incarnation": f"p{place}"} | (report if not place else {})
         return Survey(answers=answers, unanswered=frozenset())
 
 
-@pytest.mark.parametrize(("me", "asked"), [(0, [1, 2, 3]), (2, [0])])
-def test_where_the_lead_asks_all_the_others_ask_the_lead(me: int, asked: list[int]) -> None:
+@pytest.mark.parametrize(("me", "places"), [(0, [1, 2, 3]), (2, [0])])
+def test_only_the_lead_asks_all_members(me: int, places: list[int]) -> None:
     answers = Answers()
-    ended = queue.SimpleQueue[None]()
+    aborts = queue.SimpleQueue[None]()
     watch = Watch(
         EPOCH.members[me],
         cast(Peers, answers),
-        lambda: ended.put(None),
+        lambda: aborts.put(None),
         silent_s=30.0,
         only_lead_asks_all=True,
     )
     with watch.over(EPOCH):
-        assert answers.asked.get(timeout=30) == asked
+        assert answers.asked.get(timeout=30) == places
         if me:  # what the lead has lost is lost
-            ended.get(timeout=30)
+            aborts.get(timeout=30)
     watch.close()

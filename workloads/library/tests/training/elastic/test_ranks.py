@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize(
     ("struck", "code"), [("a rank", EXIT_KILLED), ("the node", EXIT_PREEMPTED)]
 )
-def test_a_rank_that_fails_takes_its_node_along_and_counts_and_a_notice_reaches_every_rank(
+def test_failed_rank_stops_its_node_and_a_notice_reaches_every_rank(
     tmp_path: Path, struck: str, code: int
 ) -> None:
     """The other ranks leave as preempted, which alone would be free of charge, for ever."""
@@ -53,7 +53,9 @@ from queue import SimpleQueue
 from holdfast.checkpoint.stores import client_of
 from holdfast.training.gang.forked_ranks import ForkedRanks
 before = sum(each["collections"] for each in gc.get_stats())
-ranks, ended = ForkedRanks([sys.executable, sys.argv[1]], [], client=client_of("gs://bucket/runs")), SimpleQueue()
+command = [sys.executable, sys.argv[1]]
+ranks = ForkedRanks(command, [], client=client_of("gs://bucket/runs"))
+ended = SimpleQueue()
 for start in ("first", "second"):
     ranks.start([{"RANK": "0", "START": start, "COLLECTIONS": str(before)}], ended)
     assert ended.get() == 1
@@ -76,13 +78,14 @@ model = fully_shard(torch.nn.Linear(4, 4), mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
 model(torch.ones(1, 4)).sum().backward()
 optimizer.step()
-print(*sorted(name for name in sys.modules if name.startswith(("torch._dynamo.", "torch._inductor"))))
+compilers = ("torch._dynamo.", "torch._inductor")
+print(*sorted(name for name in sys.modules if name.startswith(compilers)))
 dist.destroy_process_group()
 sys.exit(1)
 """
 
 
-def test_a_forked_rank_begins_with_its_buckets_client_and_a_compiler_only_if_it_starts_again(
+def test_forked_rank_preloads_its_client_and_the_compiler_after_a_failure(
     tmp_path: Path,
 ) -> None:
     """All nodes wait for the first start of a replacement's ranks: the compiler is half of what

@@ -55,16 +55,16 @@ def ends_after_a_restore(
     restores = [(event["step"], event["source"]) for event in gang.of("restore")]
     first, *_ = resumed = restores[before:]
     assert restores[0] == (0, "store") and first == (step, source), gang.logs()
-    assert all(at >= step and came_from == source for at, came_from in resumed), gang.logs()
+    assert all(done >= step and came_from == source for done, came_from in resumed), gang.logs()
     assert "a bug in holdfast" not in gang.logs(), "a lost node is expected"
-    digests = [digest for at, digest in gang.bits() if at == step]
-    assert len(digests) >= 2 and len({*gang.bits()}) == len({at for at, _ in gang.bits()}), (
+    digests = [digest for done, digest in gang.bits() if done == step]
+    assert len(digests) >= 2 and len({*gang.bits()}) == len({done for done, _ in gang.bits()}), (
         gang.bits()
     )
 
 
 @pytest.mark.parametrize(
-    ("layout", "nodes", "processes", "lost"),
+    ("layout", "nodes", "processes", "lost_place"),
     [
         ("fsdp", 3, 1, 1),
         ("fsdp", 2, 2, 1),
@@ -79,7 +79,7 @@ def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
     layout: str,
     nodes: int,
     processes: int,
-    lost: int,
+    lost_place: int,
 ) -> None:
     gang = at_the_gate(
         make(
@@ -90,13 +90,15 @@ def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
         )
     )
     gang.until(gang.committed)
-    survivors = {place: process.pid for place, process in gang.processes.items() if place != lost}
-    gang.lose(lost)
+    survivors = {
+        place: process.pid for place, process in gang.processes.items() if place != lost_place
+    }
+    gang.lose(lost_place)
     shards = gang.shards_in_bucket()
     assert shards
     for shard in shards:  # a step is committed, and not one byte can come from there
         shard.unlink()
-    ends_after_a_restore(gang, lost)
+    ends_after_a_restore(gang, lost_place)
     assert all(gang.processes[place].pid == pid for place, pid in survivors.items())
 
 
@@ -106,7 +108,7 @@ def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make) -> None:
     assert gang.ended(1) == EXIT_PREEMPTED
     assert all(gang.processes[place].poll() is None for place in (0, 2))
     ends_after_a_restore(gang, 1)
-    assert "restored step 5 of run sharded from the memory of nodes" in gang.log_of(0)
+    assert "restored step 5 of run sharded from the memory of nodes" in gang.read_log(0)
 
 
 def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Make) -> None:
@@ -118,7 +120,7 @@ def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Mak
     ends_after_a_restore(gang, 1, step=EVERY, source="store")
 
 
-def test_a_node_of_another_size_is_refused_and_the_others_wait_on(make: Make) -> None:
+def test_node_with_another_size_is_rejected_and_the_others_wait(make: Make) -> None:
     two = at_the_gate(make(nodes=2))
     two.lose(1)
     two.processes_of_node = 2
@@ -129,7 +131,7 @@ def test_a_node_of_another_size_is_refused_and_the_others_wait_on(make: Make) ->
     ends_after_a_restore(two, 1)
 
 
-def test_copies_are_in_another_zone_so_that_the_nodes_of_one_may_be_lost_together(
+def test_copies_are_in_another_zone_so_that_one_zone_may_be_lost(
     make: Make,
 ) -> None:
     four = at_the_gate(make(nodes=4, domains=["a/rack-1", "b/rack-1", "b/rack-2", "a/rack-2"]))

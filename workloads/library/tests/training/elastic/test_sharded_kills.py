@@ -32,7 +32,7 @@ SAMPLE = {
 }
 
 
-def test_every_start_of_a_gang_that_is_struck_again_and_again_has_the_bits_of_an_undisturbed_one(
+def test_gang_under_repeated_kills_keeps_its_bits(
     tmp_path: Path,
 ) -> None:
     results = Records(tmp_path / "results")
@@ -43,16 +43,16 @@ def test_every_start_of_a_gang_that_is_struck_again_and_again_has_the_bits_of_an
         results=results,
     ).play(blows)
     struck = results.of(Struck)
-    ended = results.of(Found)
-    assert [(gang.wrong, gang.zombies, gang.stuck) for gang in ended] == [([], [], "")] * len(ended)
-    assert {each.kind for each in struck} == {*SAMPLE}
-    assert all(each.reached for each in struck), struck
-    assert {
-        each.kind: each.taken for each in struck if SAMPLE[each.kind].isdisjoint(each.taken)
-    } == {}
+    gangs = results.of(Found)
+    for gang in gangs:
+        assert (gang.wrong, gang.zombies, gang.stuck) == ([], [], "")
+    assert {blow.kind for blow in struck} == {*SAMPLE}
+    for blow in struck:
+        assert blow.reached, blow
+        assert not SAMPLE[blow.kind].isdisjoint(blow.taken), blow
 
 
-def test_a_round_of_the_matrix_has_every_kind() -> None:
-    assert {
-        blow.kind for blow in islice(endless(1), sum(TIMES.get(kind, 1) for kind in KINDS))
-    } == {*KINDS}
+def test_each_matrix_round_has_every_kind() -> None:
+    round_length = sum(TIMES.get(kind, 1) for kind in KINDS)
+    blows = islice(endless(1), round_length)
+    assert {blow.kind for blow in blows} == {*KINDS}

@@ -30,12 +30,13 @@ IMPORTS = (
 
 
 def fork_server(site: Path) -> ForkServer:
-    """`site`: where the frameworks are installed."""
+    """`site` is the folder in which the frameworks are installed."""
     return ForkServer(IMPORTS, path=[ROOT, site])
 
 
 WINDOW_S = 120.0
-"""In which a last save fits on any machine: whether one fits is another test's question."""
+"""Window in which a last save fits on any machine; another test covers windows that are too short.
+"""
 
 
 class Gang(Launched):
@@ -49,7 +50,7 @@ class Gang(Launched):
         server: ForkServer,
         size: int = 2,
     ) -> None:
-        """`kind`: as scripts.py has it; `size`: of the gang, in ranks."""
+        """`kind` is a name of scripts.py, `size` the number of ranks."""
         super().__init__(folder, server, {})
         self._command = [
             sys.executable,
@@ -63,14 +64,14 @@ class Gang(Launched):
         self._size = size
 
     def complete(self) -> str:
-        """The digest that rank 0 prints in a start that comes to its end."""
+        """Returns the digest that rank 0 prints in a start that completes."""
         self._start()
         assert self.all_ended() == [0] * self._size, self.logs()
-        return self._printed("digest ")
+        return self._find_line("digest ")
 
     def notice_on_rank_1(self, after: str, *, window_s: float = WINDOW_S) -> list[int]:
-        """As torchrun does: SIGTERM to the rank's whole group where it prints `after` and waits;
-        all exit codes.
+        """Sends SIGTERM to the rank's whole group, like torchrun, where it prints `after` and
+        waits; all exit codes.
         """
         self._start(
             **{
@@ -78,18 +79,18 @@ class Gang(Launched):
                 ENV_WINDOW_S: str(window_s),
             }
         )
-        self.until(lambda: after in self.log_of(1).splitlines())
+        self.until(lambda: after in self.read_log(1).splitlines())
         os.killpg(self.processes[1].pid, signal.SIGTERM)
         return self.all_ended()
 
     def first_step(self) -> int:
-        """Of the newest start, on rank 0."""
-        return int(self._printed("step ").split()[1])
+        """Returns the first step of the newest start, on rank 0."""
+        return int(self._find_line("step ").split()[1])
 
     def _start(self, **variables: str) -> None:
         self.remove_logs()
-        for rank, own in enumerate(ranks(self._size)):
-            self.launch(rank, self._command, PYTHONPATH=self._path, **own, **variables)
+        for rank, rank_variables in enumerate(ranks(self._size)):
+            self.launch(rank, self._command, PYTHONPATH=self._path, **rank_variables, **variables)
 
-    def _printed(self, word: str) -> str:
-        return next(line for line in self.log_of(0).splitlines() if line.startswith(word))
+    def _find_line(self, word: str) -> str:
+        return next(line for line in self.read_log(0).splitlines() if line.startswith(word))

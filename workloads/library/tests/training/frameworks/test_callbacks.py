@@ -24,8 +24,8 @@ Make = Callable[..., Gang]
 
 @pytest.fixture
 def make(tmp_path: Path, site: Path, framework_server: ForkServer) -> Iterator[Make]:
-    with ExitStack() as made:
-        yield lambda kind, name="gang", **options: made.enter_context(
+    with ExitStack() as stack:
+        yield lambda kind, name="gang", **options: stack.enter_context(
             closing(
                 Gang(
                     kind,
@@ -51,7 +51,7 @@ def make(tmp_path: Path, site: Path, framework_server: ForkServer) -> Iterator[M
         ("accelerate", 2, 24, {"step 5": 5, "step 16": 16}),
     ],
 )
-def test_a_notice_on_the_second_rank_alone_ends_all_cleanly_and_costs_no_bit(
+def test_notice_on_one_rank_stops_all_cleanly_and_costs_no_bit(
     make: Make,
     kind: str,
     size: int,
@@ -82,7 +82,7 @@ def test_a_notice_on_the_second_rank_alone_ends_all_cleanly_and_costs_no_bit(
         ("in order", 2, "epoch", "3,5,10"),
     ],
 )
-def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream(
+def test_lightning_without_ddp_resumes_with_the_same_samples_and_stream(
     tmp_path: Path,
     framework_server: ForkServer,
     shuffle: str,
@@ -90,8 +90,8 @@ def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream
     validation: str,
     crashes: str,
 ) -> None:
-    one = Launched(tmp_path, framework_server, {})
-    one.launch(
+    process = Launched(tmp_path, framework_server, {})
+    process.launch(
         0,
         [
             sys.executable,
@@ -103,33 +103,33 @@ def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream
             crashes,
         ],
     )
-    assert one.processes[0].wait(600) == 0, one.logs()
-    assert one.log_of(0).count("restored step ") == len(crashes.split(","))
-    whole, resumed = (line for line in one.log_of(0).splitlines() if line.startswith("digest "))
+    assert process.processes[0].wait(600) == 0, process.logs()
+    assert process.read_log(0).count("restored step ") == len(crashes.split(","))
+    whole, resumed = (
+        line for line in process.read_log(0).splitlines() if line.startswith("digest ")
+    )
     assert whole == resumed
 
 
-def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(
+def test_notice_during_an_endless_compile_is_obeyed_within_the_window(
     make: Make,
 ) -> None:
     gang = make("hf", steps=10)
     assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.logs()
 
 
-def test_two_writers_of_checkpoints_are_refused(
-    tmp_path: Path, framework_server: ForkServer
-) -> None:
+def test_two_checkpoint_writers_are_rejected(tmp_path: Path, framework_server: ForkServer) -> None:
     script = tmp_path / "script.py"
-    one = Launched(tmp_path, framework_server, {})
+    process = Launched(tmp_path, framework_server, {})
     script.write_text(
         "from transformers import TrainingArguments\nfrom holdfast.training.frameworks.huggingface"
         f" import HoldfastCallback\nargs = TrainingArguments(output_dir={str(tmp_path)!r},"
         " save_strategy='steps', use_cpu=True,"
         " report_to=[])\nHoldfastCallback('x').on_init_end(args, None, None)\n"
     )
-    one.launch(0, [sys.executable, str(script)])
-    assert one.all_ended() == [1]
-    assert "both the Trainer and Holdfast would write checkpoints" in one.log_of(0)
+    process.launch(0, [sys.executable, str(script)])
+    assert process.all_ended() == [1]
+    assert "both the Trainer and Holdfast would write checkpoints" in process.read_log(0)
 
 
 def test_deepspeed_is_refused_with_what_to_use_instead() -> None:

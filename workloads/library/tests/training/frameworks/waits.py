@@ -57,7 +57,7 @@ def announce(moment: str) -> None:
 
 def _await_ballot() -> None:
     # The watcher asks the store first, and steps of milliseconds would go on meanwhile.
-    (agreement,) = (found for found in gc.get_objects() if type(found) is StopAgreement)
+    (agreement,) = (candidate for candidate in gc.get_objects() if type(candidate) is StopAgreement)
     until = time.monotonic() + _PATIENCE_S
     while not agreement._ballot.frozen and time.monotonic() < until:  # pyright: ignore[reportPrivateUsage]
         time.sleep(0.01)

@@ -16,11 +16,11 @@ from typing import cast
 import pytest
 
 from holdfast.checkpoint.stores import LocalStorage
-from holdfast.training.gang.hearing import PATIENCE, Hearing
+from holdfast.training.gang.failure_detector import PATIENCE, FailureDetector
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
-from holdfast.training.gang.peer_client import Peers, Survey, _end_with_its_machine
+from holdfast.training.gang.peer_client import Peers, Survey, _set_keepalive
 from holdfast.training.gang.regroup import Regroup
 from workloads.library.tests.processes import until
 from workloads.library.tests.training.elastic.gangs import free_ports
@@ -48,7 +48,7 @@ class Played:
     def __init__(self) -> None:
         self.now_s = 100.0
         self._next = ANSWERED
-        self.hearing = Hearing(
+        self.detector = FailureDetector(
             cast(Peers, self),
             [1],
             silent_s=SILENT_S,
@@ -60,11 +60,11 @@ class Played:
         return self._next
 
     def hears(self, survey: Survey, *, after_s: float) -> bool:
-        """Whether the place counts as lost then."""
+        """Returns whether the member counts as lost after this survey."""
         self._next = survey
         self.now_s = self.now_s + after_s
-        self.hearing.survey()
-        return 1 in self.hearing.silent
+        self.detector.survey()
+        return 1 in self.detector.silent
 
     def rounds_until_lost(self, survey: Survey, *, each_s: float) -> int:
         return next(number for number in range(1, 1000) if self.hears(survey, after_s=each_s))
@@ -78,7 +78,7 @@ def test_unreachable_machine_is_lost_after_the_short_limit() -> None:
 
 
 @pytest.mark.parametrize("survey", [UNANSWERED, UNASKED])
-def test_process_of_a_reachable_machine_has_the_long_limit(survey: Survey) -> None:
+def test_process_on_a_reachable_machine_has_the_long_limit(survey: Survey) -> None:
     played = Played()
     assert played.rounds_until_lost(survey, each_s=1.25) == PATIENCE * SILENT_S / 1.25
     assert played.rounds_until_lost(survey, each_s=1.25) == 1, "it stays lost until it answers"
@@ -95,13 +95,13 @@ def test_observer_that_was_not_scheduled_does_not_blame_others(survey: Survey) -
     assert not played.hears(ANSWERED, after_s=0.25)
 
 
-def test_time_before_the_first_survey_counts_only_as_far_as_the_observer_ran() -> None:
+def test_silence_before_the_first_survey_is_capped() -> None:
     played = Played()
-    played.hearing = Hearing(
+    played.detector = FailureDetector(
         cast(Peers, played),
         [1],
         silent_s=SILENT_S,
-        already_s=600.0,
+        initial_silence_s=600.0,
         now=lambda: played.now_s,
     )
     assert not played.hears(GONE, after_s=0.25)
@@ -118,15 +118,15 @@ def test_one_failed_connection_after_a_long_silence_is_not_a_loss() -> None:
     assert played.hears(GONE, after_s=0.25), "a process that died after it was starved"
 
 
-def test_silence_is_carried_over_to_the_next_hearing() -> None:
+def test_silence_is_carried_over_to_the_next_detector() -> None:
     played = Played()
     for _ in range(11):
         assert not played.hears(UNANSWERED, after_s=1.25)
-    played.hearing = Hearing(
+    played.detector = FailureDetector(
         cast(Peers, played),
         [1],
         silent_s=SILENT_S,
-        before=played.hearing,
+        predecessor=played.detector,
         now=lambda: played.now_s,
     )
     assert played.hears(UNANSWERED, after_s=1.25)
@@ -167,20 +167,20 @@ def test_stopped_process_is_waited_for_and_its_late_answer_is_taken(
     member: tuple[subprocess.Popen[str], Peers],
 ) -> None:
     process, peers = member
-    hearing = Hearing(peers, [0], silent_s=0.5)
-    until(lambda: 0 in hearing.survey())
+    detector = FailureDetector(peers, [0], silent_s=0.5)
+    until(lambda: 0 in detector.survey())
     process.send_signal(signal.SIGSTOP)
-    until(lambda: not hearing.survey())
-    assert hearing.unanswered == {0} and not hearing.silent
+    until(lambda: not detector.survey())
+    assert detector.unanswered == {0} and not detector.silent
     process.send_signal(signal.SIGCONT)
-    until(lambda: 0 in hearing.survey())
-    assert not hearing.silent
+    until(lambda: 0 in detector.survey())
+    assert not detector.silent
     process.send_signal(signal.SIGSTOP)
-    until(lambda: not hearing.survey() and hearing.silent)
-    assert "although its machine does" in hearing.silent[0]
+    until(lambda: not detector.survey() and detector.silent)
+    assert "although its machine does" in detector.silent[0]
     process.kill()
     until(lambda: not peers.survey([0]).unanswered)
-    assert hearing.survey() == {} and not hearing.unanswered, "a killed process is not waited for"
+    assert detector.survey() == {} and not detector.unanswered, "a killed process is not waited for"
 
 
 def test_question_is_watched_by_the_kernels() -> None:
@@ -189,7 +189,7 @@ def test_question_is_watched_by_the_kernels() -> None:
         socket.create_server((LOCAL, 0)) as server,
         socket.create_connection(server.getsockname()) as client,
     ):
-        _end_with_its_machine(client)
+        _set_keepalive(client)
         assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * SILENT_S
@@ -202,9 +202,9 @@ class Counted(Peers):
     missed = 0
 
     def survey(self, places: list[int]) -> Survey:
-        found = super().survey(places)
-        self.missed += bool(found.unanswered)
-        return found
+        survey = super().survey(places)
+        self.missed += bool(survey.unanswered)
+        return survey
 
 
 @pytest.mark.parametrize("me", [0, 1])
@@ -230,22 +230,22 @@ def test_member_that_is_starved_during_a_regrouping_stays_in_the_gang(
         }
         peers = [Counted(addresses, b"run") for _ in controls]
         members = [
-            Regroup(storage, "run", control, each, Lag(60.0), **limits)
-            for control, each in zip(controls, peers, strict=True)
+            Regroup(storage, "run", control, peer, Lag(60.0), **limits)
+            for control, peer in zip(controls, peers, strict=True)
         ]
         pool = ThreadPoolExecutor(max_workers=2)
         starved = controls[1 - me]
         # as one that is given no time: its machine accepts, and nothing answers
         with starved._changed:
-            first = pool.submit(members[me].after, EPOCH)
+            first = pool.submit(members[me].find_next, EPOCH)
             until(lambda: peers[me].missed >= 2 or first.done())
             assert not first.done(), first.result()
-        second = pool.submit(members[1 - me].after, EPOCH)
-        wanted = Epoch(number=2, members=EPOCH.members)
-        assert [first.result(timeout=60), second.result(timeout=60)] == [wanted, wanted]
+        second = pool.submit(members[1 - me].find_next, EPOCH)
+        expected = Epoch(number=2, members=EPOCH.members)
+        assert [first.result(timeout=60), second.result(timeout=60)] == [expected, expected]
 
 
-def test_newcomer_founds_no_gang_beside_a_starved_one(tmp_path: Path) -> None:
+def test_newcomer_creates_no_gang_next_to_a_starved_one(tmp_path: Path) -> None:
     addresses = tuple((LOCAL, port) for port in free_ports(2))
     with ExitStack() as stack:
         controls = []
@@ -267,9 +267,9 @@ def test_newcomer_founds_no_gang_beside_a_starved_one(tmp_path: Path) -> None:
         newcomer = Regroup(storage, "run", controls[1], peers, Lag(60.0), **limits)
         pool = ThreadPoolExecutor(max_workers=1)
         with controls[0]._changed:
-            joined = pool.submit(newcomer.first)
+            joined = pool.submit(newcomer.join)
             until(lambda: peers.missed >= 2 or joined.done())
             assert not joined.done(), joined.result()
-        until(lambda: 1 in controls[0].joining())
+        until(lambda: 1 in controls[0].get_joiners())
         controls[0].enter(Epoch(number=2, members=EPOCH.members), "member")
         assert joined.result(timeout=60).number == 2

@@ -1,9 +1,9 @@
 """Starts a program once for each GPU of a node, for elastic gangs: `holdfast train ranks
 --processes 4 -- COMMAND`.
 
-torchrun's agent ends with 1 whatever its workers end with, and a Job by index counts that as a
-crash of the node. Here a notice is passed on, the node leaves as one, and the pod's exit code is
-what its ranks' codes amount to. The ranks are forked from a process that has imported torch.
+torchrun's agent exits with 1 whatever its workers exit with, and an Indexed Job counts that as a
+crash of the node. This launcher forwards a notice to all ranks, which leave together, and combines
+their exit codes. The ranks are forked from a process that has imported torch.
 """
 
 import threading
@@ -25,32 +25,32 @@ def run_ranks(
     *,
     window_s: float,
 ) -> int:
-    """The exit code of the node, once all have ended. One that fails ends the others cleanly.
+    """Runs all ranks to their end and returns the exit code of the node.
 
-    Raises InputError where the program cannot be started."""
+    A rank that fails stops the others cleanly. Raises InputError if the program cannot be started.
+    """
     between("processes of a node", processes, 1, MAX_RANKS, fix="one for each GPU")
     ranks = ForkedRanks(command)
-    ended = SimpleQueue[int | None]()
-    ranks.start(
-        [
+    exit_queue = SimpleQueue[int | None]()
+    environments = list[dict[str, str]]()
+    for local_rank in range(processes):
+        environments.append(
             {
-                ENV_LOCAL_RANK: str(n),
+                ENV_LOCAL_RANK: str(local_rank),
                 ENV_LOCAL_WORLD_SIZE: str(processes),
             }
-            for n in range(processes)
-        ],
-        ended,
-    )
+        )
+    ranks.start(environments, exit_queue)
     threading.Thread(
-        target=ranks.pass_on,
+        target=ranks.forward_notice,
         args=(shutdown, window_s),
         daemon=True,
     ).start()
     codes: list[int] = []
     failed = False
     for _ in range(processes):
-        code = ended.get() or 0
-        # Those that a failure takes along end as preempted, which no Job counts.
+        code = exit_queue.get() or 0
+        # Ranks that are stopped because of a failure exit as preempted, which no Job counts.
         if not failed:
             codes.append(code)
         if code != exit_codes.EXIT_COMPLETE and not shutdown.requested:
