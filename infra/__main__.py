@@ -137,10 +137,10 @@ def check(
 @app.command(epilog=examples("python -m infra describe example"))
 def describe(env: Env) -> None:
     """Print the platform document of ENV, which `holdfast` and `python -m workloads` read."""
-    from holdfast.platform import reading
+    from holdfast.platform import codec
     from infra.describe import described
 
-    print(reading.text(described(env)), end="")
+    print(codec.text(described(env)), end="")
 
 
 @app.command(epilog=examples("python -m infra doctor example"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clients.api import Api
-from holdfast.platform import Platform, read, reading
+from holdfast.platform import Platform, codec, read
 from holdfast.platform.cluster import NAME, PATH
 from holdfast.vocabulary.roles import NAMESPACE_MONITORING, ROLES
 
@@ -38,8 +38,8 @@ def with_images(name: str, *roles: str) -> Platform:
 def written(platform: Platform, folder: Path) -> Path:
     """Write the platform's document to a file."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / reading.FILE
-    path.write_text(reading.text(platform))
+    path = folder / codec.FILE
+    path.write_text(codec.text(platform))
     return path
 
 
@@ -50,7 +50,7 @@ def published(platform: Platform) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata,
-        "data": {reading.FILE: reading.text(platform)},
+        "data": {codec.FILE: codec.text(platform)},
     }
 
 

@@ -1,1 +1,1 @@
-"""What runs in pods."""
+"""The platform in the cluster: its manifests, images and operators, and the library."""

@@ -1,8 +1,9 @@
-"""The command `python -m workloads VERB`: the platform's half of the cluster. Bodies import what
-they need.
+"""The command `python -m workloads VERB`, for the platform team.
+
+Bodies of commands import what they need, so that `--help` is quick.
 """
 
-# first: all below needs what `make setup` installs
+# First, because all imports below need what `make setup` installs.
 from infra.contract import interpreter as interpreter
 
 # isort: split
@@ -15,7 +16,7 @@ from workloads.images.cli import app as images
 from workloads.manifests.cli import render
 from workloads.operators.cli import apply_platform, doctor
 
-# Verbs that were here until 0.1; each goes with release 0.3.
+# Verbs that moved to `holdfast` in 0.1; release 0.3 removes the hint.
 MOVED = ("demo", "drill", "explain", "follow", "lint", "list", "new-job", "rules", "submit", "try")
 
 app = new_app(

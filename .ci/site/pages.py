@@ -80,8 +80,8 @@ def library() -> str:
 
 
 def rules() -> str:
-    from holdfast.lint.pages import page
     from holdfast.lint.registry import all_rules
+    from holdfast.lint.rule_pages import page
 
     parts = ["# Rules of the linter", "`holdfast lint --rule NAME` prints one of them."]
     for rule in all_rules().values():

@@ -17,7 +17,7 @@ from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.manifests.rendering import platform
-from workloads.operators import examination, install, overlay
+from workloads.operators import doctor_probes, install, overlay
 from workloads.operators.catalogue import JOBSET, OPERATORS
 
 EXAMPLE = platforms.with_images("example")
@@ -69,7 +69,7 @@ def system(api: Api, world: World) -> Iterator[None]:
 
 
 def judged(api: Api, google: Google, platform: Any = EXAMPLE) -> dict[str, tuple[Status, str, str]]:
-    found = examine(platform, examination.probes(api, google))
+    found = examine(platform, doctor_probes.probes(api, google))
     return {check.name: (check.verdict, check.found, check.fix) for check in found}
 
 

@@ -1,4 +1,4 @@
-"""Each test with an `env` is one of every environment."""
+"""Runs each test with an `env` once for every environment."""
 
 import pytest
 

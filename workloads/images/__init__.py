@@ -1,3 +1,1 @@
-"""Images of the roles: built, pushed, copied from others, and their digests written where manifests
-read them.
-"""
+"""Builds the images of the roles, copies third-party images, and records the digests of both."""

@@ -1,5 +1,6 @@
-"""`python -m workloads.images.base [IMAGE:TAG]`: record the digest of the base image's tag. Review
-it like any other update.
+"""Records the digest of the base image's tag: `python -m workloads.images.base [IMAGE:TAG]`.
+
+Review the new digest like any other update.
 """
 
 import argparse
@@ -14,11 +15,11 @@ from workloads.images import copying, pins
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("image", nargs="?", help="IMAGE:TAG; default: the one that is recorded")
-    wanted = parser.parse_args().image or json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
-    with working(f"ask for {wanted}"):
-        digest = copying.resolve(wanted, plain_http=False)
-    pins.record_base(wanted, digest)
-    print(f"{wanted}@{digest}")
+    image = parser.parse_args().image or json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
+    with working(f"ask for {image}"):
+        digest = copying.resolve(image, plain_http=False)
+    pins.record_base(image, digest)
+    print(f"{image}@{digest}")
     print("Next: commit workloads/images/base.json, then make images ENV=NAME", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""How an image is built and pushed: BuildKit through Docker, or Buildah without a daemon."""
+"""Builds and pushes an image: with BuildKit through Docker, or with Buildah without a daemon."""
 
 import json
 import shutil
@@ -11,16 +11,16 @@ from typing import Any
 
 from holdfast.support.errors import InputError, Unjudged
 from workloads.images import pins
-from workloads.images.pins import checked_digest
+from workloads.images.pins import require_digest
 
 DOCKERFILE = "workloads/images/Dockerfile"
-# Of a tree without git, as a source archive: the revision of the image is then unknown.
+# Revision of an image from a tree without git, such as a source archive.
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One image to make."""
+    """One image to build."""
 
     role: str
     context: Path
@@ -29,21 +29,24 @@ class Build:
     target: str
     """REGISTRY/role:tag."""
     arguments: Mapping[str, str]
-    """Of the Dockerfile, in addition to BASE."""
+    """Arguments of the Dockerfile in addition to BASE."""
     secrets: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """id -> file that the build sees and the image does not hold."""
+    """id -> file that the build sees and the image does not contain."""
     plain_http: bool = False
-    """A registry without TLS, on this host."""
+    """The registry is on this host, without TLS."""
     scratch: Path
-    """For what the tools write."""
+    """Folder for files of the tools."""
 
     @property
     def epoch(self) -> str:
         return self.arguments.get("SOURCE_DATE_EPOCH", "0")
 
 
-def build_of(role: str, context: Path, registry: str, **more: Any) -> Build:
-    """Revision, lock and time of the commit become labels and arguments. `more`: the other fields."""
+def build_of(role: str, context: Path, registry: str, **fields: Any) -> Build:
+    """Makes the build of a role; `fields` are the remaining fields of Build.
+
+    Revision, lock and time of the commit become labels and arguments.
+    """
     revision = _git(context, "rev-parse", "HEAD") or UNKNOWN
     dirty = "-dirty" if _git(context, "status", "--porcelain", "--untracked-files=no") else ""
     arguments = {
@@ -60,23 +63,23 @@ def build_of(role: str, context: Path, registry: str, **more: Any) -> Build:
         context=context,
         target=target,
         arguments=arguments,
-        **more,
+        **fields,
     )
 
 
 def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", *words],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return process.stdout.strip() if process.returncode == 0 else ""
 
 
 def buildah(build: Build) -> str:
-    """The digest that the registry holds."""
+    """Builds with Buildah. Returns the digest in the registry."""
     tls = ["--tls-verify=false"] if build.plain_http else []
     words = [
         "buildah",
@@ -86,55 +89,44 @@ def buildah(build: Build) -> str:
         f"--timestamp={build.epoch}",
         *tls,
     ]
-    run(
-        [
-            *words,
-            *_common(build),
-            "--tag",
-            build.target,
-            str(build.context),
-        ]
-    )
+    words += _common_options(build)
+    words += ["--tag", build.target, str(build.context)]
+    run(words)
     digest = build.scratch / f"{build.role}.digest"
-    run(
-        [
-            "buildah",
-            "push",
-            *tls,
-            f"--digestfile={digest}",
-            build.target,
-            f"docker://{build.target}",
-        ]
-    )
-    return checked_digest(digest.read_text(encoding="utf-8"), "buildah push --digestfile wrote it")
+    words = [
+        "buildah",
+        "push",
+        *tls,
+        f"--digestfile={digest}",
+        build.target,
+        f"docker://{build.target}",
+    ]
+    run(words)
+    text = digest.read_text(encoding="utf-8")
+    return require_digest(text, "buildah push --digestfile wrote it")
 
 
 def buildx(build: Build) -> str:
-    """BuildKit's own provenance and SBOM go to the registry with the image."""
-    metadata = build.scratch / f"{build.role}.metadata.json"
+    """Builds with BuildKit. Returns the digest in the registry.
+
+    BuildKit's own provenance and SBOM go to the registry with the image.
+    """
+    path = build.scratch / f"{build.role}.metadata.json"
     words = [
         "docker",
         "buildx",
         "build",
         "--provenance=mode=max",
         "--sbom=true",
-        f"--metadata-file={metadata}",
+        f"--metadata-file={path}",
     ]
-    output = "--output=type=registry,rewrite-timestamp=true"
-    run(
-        [
-            *words,
-            *_common(build),
-            "--tag",
-            build.target,
-            output,
-            str(build.context),
-        ]
-    )
-    found = json.loads(metadata.read_text(encoding="utf-8"))
-    return checked_digest(
-        str(found.get("containerimage.digest", "")), "docker buildx --metadata-file wrote it"
-    )
+    words += _common_options(build)
+    words += ["--tag", build.target]
+    words += ["--output=type=registry,rewrite-timestamp=true", str(build.context)]
+    run(words)
+    metadata = json.loads(path.read_text(encoding="utf-8"))
+    digest = str(metadata.get("containerimage.digest", ""))
+    return require_digest(digest, "docker buildx --metadata-file wrote it")
 
 
 BUILDERS = {"buildx": buildx, "buildah": buildah}
@@ -145,38 +137,34 @@ _PROGRAMS = {
 }
 
 
-def choose(asked: str) -> str:
-    """The named one, or the first that works here."""
-    if asked in BUILDERS:
-        return asked
-    if asked:
+def choose(name: str) -> str:
+    """Returns the named builder, or the first that works here.
+
+    Raises InputError for an unknown name, Unjudged where none works.
+    """
+    if name in BUILDERS:
+        return name
+    if name:
         raise InputError(
             "builder",
-            got=asked,
+            got=name,
             allowed=", ".join(BUILDERS),
             fix="name a builder, or none",
         )
-    found = next((name for name, words in _PROGRAMS.items() if _works(words)), None)
-    if found is None:
-        raise Unjudged("nothing here builds images: install Docker with buildx, or buildah")
-    return found
+    for builder, words in _PROGRAMS.items():
+        if _works(words):
+            return builder
+    raise Unjudged("no image builder found: install Docker with buildx, or buildah")
 
 
 def _works(words: Sequence[str]) -> bool:
     if shutil.which(words[0]) is None:
         return False
-    return (
-        subprocess.run(
-            words,
-            capture_output=True,
-            check=False,
-            timeout=60,
-        ).returncode
-        == 0
-    )
+    process = subprocess.run(words, capture_output=True, check=False, timeout=60)
+    return process.returncode == 0
 
 
-def _common(build: Build) -> list[str]:
+def _common_options(build: Build) -> list[str]:
     words = ["--file", str(build.context / DOCKERFILE)]
     for key, value in {"BASE": build.base, **build.arguments}.items():
         words += ["--build-arg", f"{key}={value}"]
@@ -186,18 +174,20 @@ def _common(build: Build) -> list[str]:
 
 
 def run(words: Sequence[str], folder: Path | None = None) -> str:
-    """Standard output. The tool's own messages go to this process's standard error as they come."""
+    """Runs a tool and returns its standard output. Raises Unjudged if it fails.
+
+    The tool's own messages go to this process's standard error as they come.
+    """
     if shutil.which(words[0]) is None:
         raise Unjudged(f"{words[0]} is not on PATH")
-    done = subprocess.run(
+    process = subprocess.run(
         words,
         cwd=folder,
         stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise Unjudged(
-            f"{' '.join(words[:3])} ended with {done.returncode}; its own message is above"
-        )
-    return done.stdout
+    if process.returncode:
+        command = " ".join(words[:3])
+        raise Unjudged(f"{command} ended with {process.returncode}; its own message is above")
+    return process.stdout

@@ -52,22 +52,26 @@ def build(
     from workloads.images import builders, pins
 
     platform = described(env)
-    wanted = pins.chosen(roles or [], [*pins.ROLES], "role")
+    role_names = pins.choose(roles or [], [*pins.ROLES], "role")
     name = builders.choose(builder)
-    given = {"pip": pip_conf, "ca": ca_bundle}
+    secrets: dict[str, Path] = {}
+    if pip_conf:
+        secrets["pip"] = pip_conf.resolve()
+    if ca_bundle:
+        secrets["ca"] = ca_bundle.resolve()
     with tempfile.TemporaryDirectory() as scratch:
-        more = {
+        fields = {
             "base": pins.base(base),
             "plain_http": plain_http,
-            "secrets": {key: path.resolve() for key, path in given.items() if path},
+            "secrets": secrets,
             "scratch": Path(scratch),
         }
-        for role in wanted:
-            made = builders.build_of(role, ROOT, registry or platform.registry, **more)
+        for role in role_names:
+            plan = builders.build_of(role, ROOT, registry or platform.registry, **fields)
             with working(f"{name} builds {role}"):
-                digest = builders.BUILDERS[name](made)
+                digest = builders.BUILDERS[name](plan)
             pins.record(env, {role: digest})
-            print(f"{made.target}@{digest}")
+            print(f"{plan.target}@{digest}")
     typer.echo(
         "Next: make render, then commit workloads/images/digests.json and workloads/rendered",
         err=True,
@@ -90,11 +94,11 @@ def copy(
     from workloads.images import copying, pins
 
     target = registry or described(env).registry
-    for name in pins.chosen(names or [], sorted(pins.COPIED), "image of others"):
+    for name in pins.choose(names or [], sorted(pins.COPIED), "third-party image"):
         source = pins.COPIED[name]
-        place = f"{target}/{name}:{source.rpartition(':')[2]}"
+        image = f"{target}/{name}:{source.rpartition(':')[2]}"
         with working(f"copy {name}"):
-            digest = copying.copy(source, place, plain_http=plain_http)
+            digest = copying.copy(source, image, plain_http=plain_http)
         pins.record(env, {name: digest})
-        print(f"{place}@{digest}")
+        print(f"{image}@{digest}")
     typer.echo(f"Next: make render, then make operators ENV={env}", err=True)

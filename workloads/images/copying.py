@@ -1,6 +1,4 @@
-"""Copy an image of others into the environment's registry, and ask a registry what a tag means
-today.
-"""
+"""Copies third-party images into the environment's registry, and resolves tags to digests."""
 
 import json
 import shutil
@@ -8,12 +6,12 @@ from dataclasses import dataclass
 
 from holdfast.support.errors import Unjudged
 from workloads.images.builders import run
-from workloads.images.pins import checked_digest
+from workloads.images.pins import require_digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tool:
-    """Command lines; a word that begins with `?` is for a registry without TLS."""
+    """Command lines of a program; a word that begins with `?` is for a registry without TLS."""
 
     copies: tuple[str, ...]
     asks: tuple[str, ...]
@@ -50,38 +48,40 @@ TOOLS = {
 
 
 def copy(source: str, target: str, *, plain_http: bool = False) -> str:
-    """The digest under which `target` holds it; all platforms, but for buildah, which takes this
-    machine's.
+    """Copies an image. Returns its digest in the registry of `target`.
+
+    Copies all platforms, except with buildah, which copies this machine's.
     """
-    for line in _tool().copies:
+    for line in _choose_tool().copies:
         _run(line, plain_http, source=source, target=target)
     return resolve(target, plain_http=plain_http)
 
 
 def resolve(image: str, *, plain_http: bool = False) -> str:
-    """`sha256:...` of a tag, as its registry answers now."""
-    tool = _tool()
+    """Returns `sha256:...` of a tag, as its registry answers now."""
+    tool = _choose_tool()
     answer = ""
     for line in tool.asks:
         answer = _run(line, plain_http, target=image)
-    return checked_digest(
-        str(json.loads(answer).get(tool.key, "")) if tool.key else answer, tool.asks[-1]
-    )
+    if tool.key:
+        answer = str(json.loads(answer).get(tool.key, ""))
+    return require_digest(answer, tool.asks[-1])
 
 
 def _run(line: str, plain_http: bool, **values: str) -> str:
-    words = [
-        word.removeprefix("?") for word in line.split() if plain_http or not word.startswith("?")
-    ]
-    return run([word.format(**values).replace("json_", "json ") for word in words])
+    words: list[str] = []
+    for word in line.split():
+        if plain_http or not word.startswith("?"):
+            word = word.removeprefix("?").format(**values)
+            words.append(word.replace("json_", "json "))
+    return run(words)
 
 
-def _tool() -> Tool:
-    found = next((tool for program, tool in TOOLS.items() if shutil.which(program)), None)
-    if found is None:
-        fix = (
-            "install crane (github.com/google/go-containerregistry), skopeo, Docker with buildx, or"
-            " buildah"
-        )
-        raise Unjudged(f"nothing here copies images: {fix}")
-    return found
+def _choose_tool() -> Tool:
+    for program, tool in TOOLS.items():
+        if shutil.which(program):
+            return tool
+    raise Unjudged(
+        "no image copier found: install crane (github.com/google/go-containerregistry), skopeo,"
+        " Docker with buildx, or buildah"
+    )

@@ -1,5 +1,6 @@
-"""Which images an environment needs, and what pins them: base, lock, wheel, and the digests of what
-was pushed.
+"""Lists the images that an environment needs, and pins them.
+
+Pins are the base image, the lock, the wheel, and the digests of pushed images.
 """
 
 import json
@@ -17,8 +18,8 @@ FOLDER = Path(__file__).parent
 BASE = FOLDER / "base.json"
 DIGESTS = FOLDER / "digests.json"
 VENDOR = "vendor"
-# Made by others and copied as they are: one registry is then all that nodes and Binary
-# Authorization have to trust.
+# Third-party images, copied as they are: then nodes and Binary Authorization trust one registry
+# only.
 COPIED = {
     "cloud-sql-proxy": "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.23.0",
     "dcgm-exporter": f"nvcr.io/nvidia/k8s/dcgm-exporter:{DCGM_EXPORTER_VERSION}-distroless",
@@ -34,9 +35,9 @@ class Role:
     """One image of this platform."""
 
     group: str
-    """Its lock is requirements/GROUP.txt."""
+    """Name of its lock, requirements/GROUP.txt."""
     command: str
-    """Of `holdfast`: what its pods run."""
+    """Command of `holdfast` that its pods run."""
 
 
 ROLES = {
@@ -49,66 +50,72 @@ ROLES = {
 
 
 def lock_of(context: Path, role: str) -> Path:
-    """The one lock that the role's image installs."""
+    """Returns the one lock that the role's image installs."""
     return context / f"requirements/{ROLES[role].group}.txt"
 
 
 def wheel_in(folder: Path) -> Path:
-    """The one wheel of the library that images install. InputError for none, or several."""
-    found = sorted(folder.glob("holdfast_gke-*.whl"))
-    if len(found) != 1:
-        got = ", ".join(path.name for path in found) or f"none in {folder}"
-        fix = (
-            "make images, which builds it; or .venv/bin/python .ci/wheel.py --wheel-only --out-dir"
-            f" {VENDOR}"
-        )
+    """Returns the one wheel of the library that images install.
+
+    Raises InputError for none, or several.
+    """
+    wheels = sorted(folder.glob("holdfast_gke-*.whl"))
+    if len(wheels) != 1:
         raise InputError(
             "the wheel of the library",
-            got=got,
+            got=", ".join(path.name for path in wheels) or f"none in {folder}",
             allowed="one holdfast_gke-VERSION-py3-none-any.whl",
-            fix=fix,
+            fix=(
+                "make images, which builds it; or .venv/bin/python .ci/wheel.py --wheel-only"
+                f" --out-dir {VENDOR}"
+            ),
         )
-    return found[0]
+    return wheels[0]
 
 
-def chosen(asked: list[str], known: list[str], what: str) -> list[str]:
-    unknown = sorted(set(asked) - set(known))
-    if unknown:
+def choose(names: list[str], all_names: list[str], kind: str) -> list[str]:
+    """Returns `names`, or all where none is given. Raises InputError for an unknown name."""
+    unknown_names = sorted(set(names) - set(all_names))
+    if unknown_names:
         raise InputError(
-            what,
-            got=", ".join(unknown),
-            allowed=", ".join(known),
+            kind,
+            got=", ".join(unknown_names),
+            allowed=", ".join(all_names),
             fix="name some of these, or none for all",
         )
-    return asked or known
+    return names or all_names
 
 
-def checked_digest(text: str, source: str) -> str:
-    """`sha256:...` of what a tool printed."""
-    if not _DIGEST.fullmatch(text.strip()):
+def require_digest(text: str, source: str) -> str:
+    """Returns `sha256:...` out of what a tool printed. Raises InputError for anything else."""
+    digest = text.strip()
+    if not _DIGEST.fullmatch(digest):
         raise InputError(
             "digest of an image",
-            got=text.strip() or "nothing",
+            got=digest or "nothing",
             allowed="sha256: and 64 hex digits",
             fix=source,
         )
-    return text.strip()
+    return digest
 
 
-def base(given: str = "") -> str:
-    """`given`, IMAGE@sha256:..., or the recorded one. InputError for a tag alone: it moves."""
-    image = given or "{image}@{digest}".format_map(json.loads(BASE.read_text(encoding="utf-8")))
+def base(image: str = "") -> str:
+    """Returns `image`, which is IMAGE@sha256:..., or the recorded base image.
+
+    Raises InputError for a tag alone, since tags move.
+    """
+    if not image:
+        pin = json.loads(BASE.read_text(encoding="utf-8"))
+        image = f"{pin['image']}@{pin['digest']}"
     if not _DIGEST.fullmatch(image.partition("@")[2]):
-        allowed = "IMAGE@sha256:... of a Debian image with Python 3.11 to 3.13 as `python`"
-        fix = (
-            "make images-base, which resolves and records the tag's digest, or --base"
-            " IMAGE@sha256:..."
-        )
         raise InputError(
             "base image",
             got=image,
-            allowed=allowed,
-            fix=fix,
+            allowed="IMAGE@sha256:... of a Debian image with Python 3.11 to 3.13 as `python`",
+            fix=(
+                "make images-base, which resolves and records the tag's digest, or --base"
+                " IMAGE@sha256:..."
+            ),
         )
     return image
 
@@ -117,19 +124,21 @@ def record_base(image: str, digest: str) -> None:
     _write(BASE, {"image": image, "digest": digest})
 
 
-def record(environment: str, found: Mapping[str, str], path: Path = DIGESTS) -> None:
-    """Role -> `sha256:...` into the file that `render` reads; other roles and environments stay as
-    they are.
+def record(environment: str, digests: Mapping[str, str], path: Path = DIGESTS) -> None:
+    """Writes digests, role -> `sha256:...`, into the file that `render` reads.
+
+    Other roles and environments stay as they are.
     """
-    known: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-    mine = known.get(environment, {}) | {
-        role: digest.removeprefix("sha256:") for role, digest in found.items()
-    }
-    _write(path, dict(sorted((known | {environment: dict(sorted(mine.items()))}).items())))
+    pins: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+    role_pins = pins.get(environment, {})
+    for role, digest in digests.items():
+        role_pins[role] = digest.removeprefix("sha256:")
+    pins[environment] = dict(sorted(role_pins.items()))
+    _write(path, dict(sorted(pins.items())))
 
 
 def _write(path: Path, content: Any) -> None:
-    """Whole or not at all: a half file would stop every render."""
+    """Writes the whole file or nothing: half a file would stop every render."""
     scratch = path.with_suffix(".new")
     scratch.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     scratch.replace(path)

@@ -1,3 +1,1 @@
-"""Kubernetes objects from the contract: builders, rendered files, and the linter that knows the
-platform.
-"""
+"""Builds the platform's half of a cluster and renders it, with the samples, as YAML files."""

@@ -1,4 +1,4 @@
-"""The command `render`. Module top stays light, since `--help` is fast: bodies import."""
+"""The command `render`. Its body imports what it needs, so that `--help` is quick."""
 
 from pathlib import Path
 from typing import Annotated
@@ -33,37 +33,33 @@ def render(
     from infra.environments import names
     from workloads.manifests import rendering
 
-    unknown = sorted(set(env or []) - set(names()))
-    if unknown:
+    unknown_names = sorted(set(env or []) - set(names()))
+    if unknown_names:
         raise InputError(
             "unknown environment",
-            got=", ".join(unknown),
+            got=", ".join(unknown_names),
             allowed=", ".join(names()),
             fix="choose one",
         )
     if small and (out == RENDERED or len(env or []) != 1):
-        got = f"--small {small}"
-        fix = "render ENV --small POOL --out FOLDER"
         raise InputError(
             "reduced samples",
-            got=got,
+            got=f"--small {small}",
             allowed="one ENV, and a separate folder",
-            fix=fix,
+            fix="render ENV --small POOL --out FOLDER",
         )
-    wanted = rendering.small(described(env[0]), small, workers, items) if env and small else None
+    limits = rendering.small(described(env[0]), small, workers, items) if env and small else None
     changed: list[Path] = []
     with working("render") as step:
         for name in env or names():
             step(name)
-            changed += rendering.render(
-                described(name),
-                out,
-                write=not check,
-                small=wanted,
-            )
+            changed += rendering.render(described(name), out, write=not check, small=limits)
     for path in changed:
         typer.echo(path.as_posix())
-    fix = ": python -m workloads render" if check and changed else ""
-    typer.echo(f"{len(changed)} files {'differ' if check else 'changed'}{fix}", err=True)
-    if check and changed:
+    if not check:
+        typer.echo(f"{len(changed)} files changed", err=True)
+        return
+    fix = ": python -m workloads render" if changed else ""
+    typer.echo(f"{len(changed)} files differ{fix}", err=True)
+    if changed:
         raise typer.Exit(EXIT_FINDINGS)

@@ -1,5 +1,6 @@
-"""What the mover needs to find broken GPUs, and, where the environment lets it replace Spot nodes,
-the right to.
+"""Builds the mover's rights over broken GPUs.
+
+It may read the GPU exporters and, where the environment allows it, replace Spot nodes.
 """
 
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 from kubernetes import client
 
 from holdfast.manifests.policies import policy
-from holdfast.manifests.rbac import reading, within
+from holdfast.manifests.rbac import bind_cluster_role, bind_role
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.vocabulary.kubernetes import LABEL_NAME, LABEL_NAMESPACE
 from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
@@ -18,7 +19,7 @@ NAME = "holdfast-mover-nodes"
 MOVER = "mover"
 ADMISSION = "admissionregistration.k8s.io/v1"
 _SPOT = f"oldObject.metadata.?labels[?'{LABEL_SPOT}'].orValue('') == 'true'"
-# In an update: what is written into a node, other than whether pods may be placed there.
+# Holds for an update of a node that changes neither its taints nor any label but the mover's.
 _CORDONS = (
     "object.spec.?taints == oldObject.spec.?taints && oldObject.metadata.labels.all(k, k in"
     f" object.metadata.labels) && object.metadata.labels.all(k, k == '{LABEL_GPU_FAULT}' || k in"
@@ -30,69 +31,51 @@ def objects(context: RenderContext) -> Iterator[Body]:
     security = context.platform.security
     if not security.gpu_exporter:
         return
-    yield from _way()
-    about = [
-        client.V1PolicyRule(
-            api_groups=[""],
-            resources=["events"],
-            verbs=["create"],
-        )
-    ]
-    yield from within(
-        NAME,
-        about,
-        "default",
-        account=MOVER,
-        account_namespace=NAMESPACE_MONITORING,
-    )
+    yield from _network_policies()
+    create_events = client.V1PolicyRule(api_groups=[""], resources=["events"], verbs=["create"])
+    yield from _bind_mover(create_events, "default")
     if not security.faulty_nodes_per_hour:
         return
-    nodes = [
-        client.V1PolicyRule(
-            api_groups=[""],
-            resources=["nodes"],
-            verbs=["patch", "delete"],
-        )
-    ]
-    yield from reading(
+    change_nodes = client.V1PolicyRule(
+        api_groups=[""], resources=["nodes"], verbs=["patch", "delete"]
+    )
+    yield from bind_cluster_role(
         NAME,
-        nodes,
+        [change_nodes],
         accounts=[MOVER],
         namespace=NAMESPACE_MONITORING,
     )
-    evict = [
-        client.V1PolicyRule(
-            api_groups=[""],
-            resources=["pods/eviction"],
-            verbs=["create"],
-        )
-    ]
+    evict = client.V1PolicyRule(api_groups=[""], resources=["pods/eviction"], verbs=["create"])
     for namespace in (*context.platform.job_namespaces, NAMESPACE_SERVING):
-        yield from within(
-            NAME,
-            evict,
-            namespace,
-            account=MOVER,
-            account_namespace=NAMESPACE_MONITORING,
-        )
+        yield from _bind_mover(evict, namespace)
     yield from _spot_only()
 
 
-def _way() -> Iterator[Body]:
-    """From the mover to the exporters."""
+def _bind_mover(rule: client.V1PolicyRule, namespace: str) -> Iterator[Body]:
+    yield from bind_role(
+        NAME,
+        [rule],
+        namespace,
+        account=MOVER,
+        account_namespace=NAMESPACE_MONITORING,
+    )
+
+
+def _network_policies() -> Iterator[Body]:
+    """Opens the GPU exporters to the mover."""
     ports = [{"port": GPU_EXPORTER_PORT, "protocol": "TCP"}]
     mover = {LABEL_NAME: MOVER}
     exporters = {LABEL_NAME: GPU_EXPORTER}
-    inward = {
+    ingress_rule = {
         "from": [_pods(NAMESPACE_MONITORING, mover)],
         "ports": ports,
     }
-    outward = {
+    egress_rule = {
         "ports": ports,
         "to": [_pods(GPU_EXPORTER_NAMESPACE, exporters)],
     }
-    yield policy(MOVER, GPU_EXPORTER_NAMESPACE, ["Ingress"], [inward], None, exporters)
-    yield policy("gpu-metrics", NAMESPACE_MONITORING, ["Egress"], None, [outward], mover)
+    yield policy(MOVER, GPU_EXPORTER_NAMESPACE, ["Ingress"], [ingress_rule], None, exporters)
+    yield policy("gpu-metrics", NAMESPACE_MONITORING, ["Egress"], None, [egress_rule], mover)
 
 
 def _pods(namespace: str, labels: dict[str, str]) -> Body:
@@ -103,8 +86,9 @@ def _pods(namespace: str, labels: dict[str, str]) -> Body:
 
 
 def _spot_only() -> Iterator[Body]:
-    """RBAC knows no labels: this keeps the mover from nodes that are not Spot, and from their
-    taints and labels.
+    """Keeps the mover from nodes that are not Spot, and from taints and labels of nodes.
+
+    RBAC knows no labels, so an admission policy does it.
     """
     rule = {
         "apiGroups": [""],
@@ -131,8 +115,8 @@ def _spot_only() -> Iterator[Body]:
         ],
     }
     yield manifest(ADMISSION, "ValidatingAdmissionPolicy", meta(NAME), spec=spec)
-    bound = {
+    binding = {
         "policyName": NAME,
         "validationActions": ["Deny"],
     }
-    yield manifest(ADMISSION, "ValidatingAdmissionPolicyBinding", meta(NAME), spec=bound)
+    yield manifest(ADMISSION, "ValidatingAdmissionPolicyBinding", meta(NAME), spec=binding)

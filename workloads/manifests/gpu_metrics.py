@@ -1,8 +1,7 @@
-"""NVIDIA's DCGM exporter on every GPU node: GKE's managed one does not collect the fields that
-alerts read.
+"""Builds NVIDIA's DCGM exporter on every GPU node.
 
-Modelled on Google's example of a self-managed exporter: GoogleCloudPlatform/prometheus-engine,
-examples/nvidia-dcgm.
+GKE's managed one does not collect the fields that alerts read. Modelled on Google's example of a
+self-managed exporter: GoogleCloudPlatform/prometheus-engine, examples/nvidia-dcgm.
 """
 
 from collections.abc import Iterator
@@ -10,8 +9,8 @@ from hashlib import sha256
 
 from ruamel.yaml.scalarstring import LiteralScalarString
 
-from holdfast.manifests.pods import USER, listening
-from holdfast.manifests.policies import policy, scraped
+from holdfast.manifests.pods import USER, tcp_probe
+from holdfast.manifests.policies import policy, scrape
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.vocabulary.kubernetes import LABEL_NAME, MONITORING_API, PRIORITY_SPOT
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
@@ -22,13 +21,13 @@ from holdfast.vocabulary.telemetry import GPU_FIELDS
 from workloads.manifests.tenancy import pod_security
 
 INTERVAL_S = 30
-# Where GKE installs the driver on COS, and where its device plugin mounts it into other pods.
+# Folder where GKE installs the driver on COS, and where its device plugin mounts it in other pods.
 DRIVER_ON_NODE = "/home/kubernetes/bin/nvidia"
 DRIVER = "/usr/local/nvidia"
 CONFIG_DIR = "/etc/dcgm-exporter"
 CONFIG_FILE = "fields.csv"
-# Its size is small against what jobs leave of a machine; autoscaler and scheduler subtract it from
-# each GPU node.
+# Small against what jobs leave of a machine; autoscaler and scheduler subtract it from each GPU
+# node.
 SIZE = {
     "cpu": "100m",
     "memory": "512Mi",
@@ -39,49 +38,48 @@ SIZE = {
 def objects(context: RenderContext) -> Iterator[Body]:
     if not context.platform.security.gpu_exporter:
         return
-    own = {LABEL_NAME: NAME}
-    # A pod sees the devices of GPUs that it does not request only if it is privileged, and its
-    # namespace has no other.
+    labels = {LABEL_NAME: NAME}
+    # A pod sees the devices of GPUs that it does not request only if it is privileged, so it has a
+    # namespace to itself.
     yield manifest("v1", "Namespace", meta(NAMESPACE, labels=pod_security("privileged")))
     yield manifest(
         "v1", "ServiceAccount", meta(NAME, NAMESPACE), automountServiceAccountToken=False
     )
     yield policy("default-deny", NAMESPACE, ["Ingress", "Egress"], None, None)
-    yield scraped(NAMESPACE, PORT, pods=own)
-    fields = "".join(
-        f"DCGM_FI_DEV_{name}, {kind}, {what}\n" for name, (kind, what) in GPU_FIELDS.items()
-    )
-    yield manifest(
-        "v1", "ConfigMap", meta(NAME, NAMESPACE), data={CONFIG_FILE: LiteralScalarString(fields)}
-    )
-    # Pods do not restart by themselves when the ConfigMap changes.
-    changed = {"holdfast.dev/fields": sha256(fields.encode()).hexdigest()[:8]}
+    yield scrape(NAMESPACE, PORT, pods=labels)
+    fields = ""
+    for name, (kind, description) in GPU_FIELDS.items():
+        fields += f"DCGM_FI_DEV_{name}, {kind}, {description}\n"
+    config = {CONFIG_FILE: LiteralScalarString(fields)}
+    yield manifest("v1", "ConfigMap", meta(NAME, NAMESPACE), data=config)
+    # Pods do not restart by themselves when the ConfigMap changes; with its digest they do.
+    annotations = {"holdfast.dev/fields": sha256(fields.encode()).hexdigest()[:8]}
     template = {
-        "metadata": {"labels": own, "annotations": changed},
+        "metadata": {"labels": labels, "annotations": annotations},
         "spec": _pod(context),
     }
     spec = {
-        "selector": {"matchLabels": own},
+        "selector": {"matchLabels": labels},
         "template": template,
     }
     yield manifest("apps/v1", "DaemonSet", meta(NAME, NAMESPACE), spec=spec)
     endpoint = {"port": "metrics", "interval": f"{INTERVAL_S}s"}
-    scraping = {
-        "selector": {"matchLabels": own},
+    monitoring = {
+        "selector": {"matchLabels": labels},
         "endpoints": [endpoint],
     }
-    yield manifest(MONITORING_API, "PodMonitoring", meta(NAME, NAMESPACE), spec=scraping)
+    yield manifest(MONITORING_API, "PodMonitoring", meta(NAME, NAMESPACE), spec=monitoring)
 
 
 def _pod(context: RenderContext) -> Body:
-    present = {"key": LABEL_ACCELERATOR, "operator": "Exists"}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [present]}]}
+    has_gpu = {"key": LABEL_ACCELERATOR, "operator": "Exists"}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [has_gpu]}]}
     return {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
         "automountServiceAccountToken": False,
         "containers": [_container(context)],
         "enableServiceLinks": False,
-        # The lowest: it never pushes a job out.
+        # The lowest priority: it never pushes a job out.
         "priorityClassName": PRIORITY_SPOT,
         "serviceAccountName": NAME,
         "terminationGracePeriodSeconds": 5,
@@ -115,10 +113,9 @@ def _container(context: RenderContext) -> Body:
         "DCGM_EXPORTER_LISTEN": f":{PORT}",
         "LD_LIBRARY_PATH": f"{DRIVER}/lib64",
     }
-    node = {
-        "name": "NODE_NAME",
-        "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
-    }
+    env: list[Body] = [{"name": name, "value": value} for name, value in settings.items()]
+    node_name = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    env.append({"name": "NODE_NAME", "valueFrom": node_name})
     return {
         "name": "main",
         "image": context.image(NAME),
@@ -126,7 +123,7 @@ def _container(context: RenderContext) -> Body:
         # Not the image's entrypoint, which writes to its root file system. It exits until the
         # driver is installed.
         "command": ["/usr/bin/dcgm-exporter"],
-        "env": [*({"name": name, "value": value} for name, value in settings.items()), node],
+        "env": env,
         "ports": [{"name": "metrics", "containerPort": PORT}],
         "resources": {"requests": SIZE, "limits": SIZE},
         "readinessProbe": {
@@ -134,7 +131,7 @@ def _container(context: RenderContext) -> Body:
             "periodSeconds": 15,
             "failureThreshold": 4,
         },
-        "livenessProbe": listening(PORT, period_s=30),
+        "livenessProbe": tcp_probe(PORT, period_s=30),
         # Without root it has no capabilities; NVIDIA needs them for profiling fields only.
         "securityContext": {
             "privileged": True,

@@ -1,5 +1,6 @@
-"""What is there before any job: exporter, mover, the reader that proves checkpoints, the data
-volumes.
+"""Builds the workloads of the platform itself.
+
+These are exporter, mover, the verifier of checkpoints, the migration and the data volumes.
 """
 
 from collections.abc import Iterator
@@ -8,10 +9,10 @@ from typing import Any
 from kubernetes import client
 
 from holdfast.manifests import data, database, training
-from holdfast.manifests.pods import PodSettings, Probes, Size, listening, template
+from holdfast.manifests.pods import PodSettings, Probes, Size, tcp_probe, template
 from holdfast.manifests.policies import budget
-from holdfast.manifests.rbac import holding, reading, within
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
+from holdfast.manifests.rbac import bind_cluster_role, bind_lease, bind_role
+from holdfast.manifests.render_context import Body, RenderContext, add_version, manifest, meta
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.kubernetes import (
@@ -34,7 +35,7 @@ from holdfast.vocabulary.roles import (
 from workloads.manifests.tenancy import EXPORTER_PORT
 
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
-# What holds a job before it has a pod.
+# Objects that hold a job before it has a pod.
 QUEUED = (
     (api_group(KUEUE_API), "workloads"),
     (api_group(PROVISIONING_API), "provisioningrequests"),
@@ -77,10 +78,10 @@ def objects(context: RenderContext) -> Iterator[Body]:
 
 
 def migration(context: RenderContext) -> Iterator[Body]:
-    """Tables and rights of the results database, before any worker: one small Job, named by what it
-    would do.
+    """Builds the Job that makes tables and rights of the results database.
 
-    Nothing where the environment has no Cloud SQL: who owns that database is known to its owner.
+    Its name has a digest of its spec, so that a new migration is a new Job. Yields nothing where
+    the environment has no Cloud SQL: the owner of that database migrates it.
     """
     instance = context.platform.database
     if instance is None:
@@ -89,7 +90,7 @@ def migration(context: RenderContext) -> Iterator[Body]:
     rights = {"batch": "holdfast_worker", "exporter": "holdfast_exporter"}
     teams = [team_role(team.name) for team in context.platform.other_teams]
     rights |= {role: "holdfast_worker" for role in teams if role in instance.users}
-    granted = [f"--grant={instance.users[role]}={right}" for role, right in rights.items()]
+    grants = [f"--grant={instance.users[role]}={right}" for role, right in rights.items()]
     work = _settings(
         name="migrate",
         role="migrator",
@@ -102,7 +103,7 @@ def migration(context: RenderContext) -> Iterator[Body]:
             "database",
             "--as-role",
             DATABASE_OWNER,
-            *granted,
+            *grants,
         ],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
@@ -111,23 +112,22 @@ def migration(context: RenderContext) -> Iterator[Body]:
         sidecars=results.sidecars,
     )
     spec = {
-        # Above the time that images take to be pushed, so that an order of commands is a hint, not
-        # a trap.
+        # Longer than images take to be pushed, so that commands in another order work too.
         "activeDeadlineSeconds": 6 * 3600,
         "backoffLimit": 6,
-        "podFailurePolicy": training.ignoring(EXIT_PREEMPTED),
+        "podFailurePolicy": training.failure_policy(EXIT_PREEMPTED),
         "template": template(context, work),
     }
-    about = meta("migrate", NAMESPACE_BATCH, annotations=STAYS_ON_THE_SYSTEM_POOL)
-    yield versioned(manifest(JOB_API, "Job", about, spec=spec))
+    metadata = meta("migrate", NAMESPACE_BATCH, annotations=STAYS_ON_THE_SYSTEM_POOL)
+    yield add_version(manifest(JOB_API, "Job", metadata, spec=spec))
 
 
-def _settings(**own: Any) -> PodSettings:
+def _settings(**fields: Any) -> PodSettings:
     return PodSettings(
         priority=PRIORITY_PLATFORM,
         grace_s=30,
         annotations=RULE,
-        **own,
+        **fields,
     )
 
 
@@ -143,11 +143,10 @@ def exporter(context: RenderContext) -> Body:
         "--location",
         env.region,
     ]
-    # Without Cloud SQL it says nothing about batches, and needs no secret to start.
+    # Without Cloud SQL it reports nothing about batches, and needs no secret to start.
     results = database.access(context, "exporter") if env.database else database.Access(env={})
-    get = client.V1HTTPGetAction(path="/metrics", port=EXPORTER_PORT)
-    answers = client.V1Probe(
-        http_get=get,
+    readiness = client.V1Probe(
+        http_get=client.V1HTTPGetAction(path="/metrics", port=EXPORTER_PORT),
         period_seconds=15,
         failure_threshold=4,
     )
@@ -160,7 +159,7 @@ def exporter(context: RenderContext) -> Body:
             env.cluster,
             "--port",
             str(EXPORTER_PORT),
-            *_teams(context),
+            *_team_options(context),
         ],
         size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
         pool=context.system,
@@ -169,27 +168,24 @@ def exporter(context: RenderContext) -> Body:
         sidecars=results.sidecars,
         ports=[EXPORTER_PORT],
         # A slow answer is no reason to kill.
-        probes=Probes(readiness=answers, liveness=listening(EXPORTER_PORT, period_s=30)),
+        probes=Probes(readiness=readiness, liveness=tcp_probe(EXPORTER_PORT, period_s=30)),
     )
     return _single(context, work)
 
 
 def mover(context: RenderContext) -> Body:
-    """It acts, so it is a process of its own with an account of its own: the exporter only reads."""
+    """Builds the mover. It acts, so it has its own process and account: the exporter only reads."""
     env = context.platform
-    per_hour = env.security.faulty_nodes_per_hour
-    words = ["python", "-m", "holdfast", "move", "--project", env.project]
-    cap = ["--faulty-nodes-per-hour", str(per_hour)] if per_hour else []
+    command = ["python", "-m", "holdfast", "move", "--project", env.project]
+    command += ["--cluster", env.cluster]
+    nodes_per_hour = env.security.faulty_nodes_per_hour
+    if nodes_per_hour:
+        command += ["--faulty-nodes-per-hour", str(nodes_per_hour)]
+    command += _team_options(context)
     work = _settings(
         name="mover",
         role="mover",
-        command=[
-            *words,
-            "--cluster",
-            env.cluster,
-            *cap,
-            *_teams(context),
-        ],
+        command=command,
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         calls_kubernetes=True,
@@ -197,17 +193,19 @@ def mover(context: RenderContext) -> Body:
     return _single(context, work)
 
 
-def _teams(context: RenderContext) -> Iterator[str]:
-    """Words that name every namespace of jobs; none where there is the default team alone."""
-    for namespace, team in (
-        context.platform.job_namespaces.items() if context.platform.other_teams else ()
-    ):
-        yield from ("--team", f"{team}={namespace}")
+def _team_options(context: RenderContext) -> list[str]:
+    """Returns options that name every namespace of jobs; none where there is only one team."""
+    options: list[str] = []
+    if context.platform.other_teams:
+        for namespace, team in context.platform.job_namespaces.items():
+            options += ["--team", f"{team}={namespace}"]
+    return options
 
 
 def _single(context: RenderContext, work: PodSettings) -> Body:
-    """A Deployment of one pod. Two at once would count every preemption twice, and wait for each
-    other's Lease.
+    """Builds a Deployment of one pod.
+
+    Two at once would count every preemption twice, and wait for each other's Lease.
     """
     spec = {
         "replicas": 1,
@@ -219,46 +217,48 @@ def _single(context: RenderContext, work: PodSettings) -> Body:
 
 
 def _exporter_rights() -> Iterator[Body]:
-    watched = (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets"), *QUEUED)
-    rules = [_rule(group, kind, *WATCHING) for group, kind in watched]
-    yield from reading(
+    kinds = (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets"), *QUEUED)
+    rules = [_rule(group, kind, *WATCHING) for group, kind in kinds]
+    yield from bind_cluster_role(
         "holdfast-exporter",
         rules,
         accounts=["exporter"],
         namespace=NAMESPACE_MONITORING,
     )
-    # While one is replaced by the next, the holder alone writes to Cloud Monitoring.
-    yield from holding("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
+    # During a roll-out only the holder of the Lease writes to Cloud Monitoring.
+    yield from bind_lease("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
 
 
 def _mover_rights(context: RenderContext) -> Iterator[Body]:
-    """A job goes to another queue by a patch, as its receipt is written; then Kueue creates its
-    Workload again.
+    """Lets the mover move jobs between queues.
+
+    A patch moves a job, and another writes its receipt; then Kueue creates its Workload again.
     """
-    everywhere = [_rule("", kind, *WATCHING) for kind in ("pods", "nodes")]
-    yield from reading(
+    watch_pods = _rule("", "pods", *WATCHING)
+    watch_nodes = _rule("", "nodes", *WATCHING)
+    yield from bind_cluster_role(
         "holdfast-mover",
-        everywhere,
+        [watch_pods, watch_nodes],
         accounts=["mover"],
         namespace=NAMESPACE_MONITORING,
     )
-    rules = [
-        *(_rule(group, kind, *WATCHING, "patch") for group, kind in JOBS),
+    rules = [_rule(group, kind, *WATCHING, "patch") for group, kind in JOBS]
+    rules += [
         _rule(api_group(KUEUE_API), "workloads", "list", "delete", "patch"),
         _rule("", "events", "create"),
-        # Pods that a silent node holds.
+        # For pods on a node that stopped reporting.
         _rule("", "pods/status", "patch"),
         _rule("", "pods", "delete"),
     ]
     for namespace in context.platform.job_namespaces:
-        yield from within(
+        yield from bind_role(
             "holdfast-mover",
             rules,
             namespace,
             account="mover",
             account_namespace=NAMESPACE_MONITORING,
         )
-    yield from holding("holdfast-mover", account="mover", namespace=NAMESPACE_MONITORING)
+    yield from bind_lease("holdfast-mover", account="mover", namespace=NAMESPACE_MONITORING)
 
 
 def _rule(group: str, kind: str, *verbs: str) -> client.V1PolicyRule:
@@ -270,8 +270,8 @@ def _rule(group: str, kind: str, *verbs: str) -> client.V1PolicyRule:
 
 
 def verifier(context: RenderContext, team: str = "") -> Body:
-    """Reads the newest checkpoints back, byte for byte: a backup that was never restored is a hope.
-    `team`: those in the folder of a team.
+    """Builds a CronJob that reads the newest checkpoints, to prove that they can be restored; with
+    `team`, those in the folder of a team.
     """
     name = f"verify-checkpoints-{team}" if team else "verify-checkpoints"
     bucket = context.platform.buckets["checkpoints"]

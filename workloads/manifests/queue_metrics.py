@@ -1,6 +1,6 @@
-"""Kueue's own metrics for managed Prometheus: what is collected, and by whose token.
+"""Builds the collection of Kueue's metrics by managed Prometheus.
 
-Kueue serves them over TLS with a certificate of each process' own, to accounts that may `get
+Kueue serves them over TLS, with a new certificate for each process, to accounts that may `get
 /metrics`.
 """
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from holdfast.manifests.rbac import API, within
+from holdfast.manifests.rbac import API, bind_role
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.vocabulary.kubernetes import KUEUE_METRICS, MONITORING_API, NAMESPACE_KUEUE
 
 NAME = "kueue-metrics"
-# Both as upstream's manifest names them: on the pods, and the role that it ships for readers.
+# Labels of the pods, and the role for readers, as upstream's manifest names them.
 PODS = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
 READER = "kueue-metrics-reader"
 # GKE's collectors, whose operator copies the token from the Secret.
@@ -44,10 +44,11 @@ def objects(_: RenderContext) -> Iterator[Body]:
         roleRef=role,
         subjects=subjects,
     )
-    # Filled by the cluster. A collector takes a token from a Secret only; this one can do nothing
-    # but read metrics.
-    about = meta(NAME, NAMESPACE_KUEUE, annotations={"kubernetes.io/service-account.name": NAME})
-    yield manifest("v1", "Secret", about, type="kubernetes.io/service-account-token")
+    # The cluster fills it. A collector takes a token from a Secret only; this one can only read
+    # metrics.
+    annotations = {"kubernetes.io/service-account.name": NAME}
+    metadata = meta(NAME, NAMESPACE_KUEUE, annotations=annotations)
+    yield manifest("v1", "Secret", metadata, type="kubernetes.io/service-account-token")
     rules = [
         client.V1PolicyRule(
             api_groups=[""],
@@ -56,23 +57,23 @@ def objects(_: RenderContext) -> Iterator[Body]:
             verbs=["get", "list", "watch"],
         )
     ]
-    yield from within(
+    yield from bind_role(
         NAME,
         rules,
         NAMESPACE_KUEUE,
         account=COLLECTOR,
         account_namespace=COLLECTOR_NAMESPACE,
     )
-    yield _scraping()
+    yield _monitor()
 
 
-def _scraping() -> Body:
-    kept = f"({'|'.join(KUEUE_METRICS)})(_bucket|_sum|_count)?"
+def _monitor() -> Body:
+    metric_names = f"({'|'.join(KUEUE_METRICS)})(_bucket|_sum|_count)?"
     endpoint = {
         "port": "metrics",
         "interval": "30s",
         "scheme": "https",
-        # No authority signs it: each replica makes its certificate when it starts.
+        # Each replica signs its own certificate when it starts.
         "tls": {"insecureSkipVerify": True},
         "authorization": {
             "type": "Bearer",
@@ -83,7 +84,7 @@ def _scraping() -> Body:
             {
                 "action": "keep",
                 "sourceLabels": ["__name__"],
-                "regex": kept,
+                "regex": metric_names,
             }
         ],
     }

@@ -1,4 +1,4 @@
-"""Kueue: how many GPUs of each capacity are lent at once, and the ComputeClasses that fall back."""
+"""Builds Kueue's queues with the GPUs that each lends, and ComputeClasses with fallbacks."""
 
 # Why it is so: infra/decisions/0063; why no job selects a ComputeClass: infra/decisions/0114.
 
@@ -30,10 +30,10 @@ from holdfast.vocabulary.pools import (
 )
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
-# so long before a flex-start node ends, GKE looks for the next one and drains it
+# Time before the end of a flex-start node at which GKE looks for the next one and drains it.
 RECYCLE_LEAD_S = 3_600
-# After the last one the job is deactivated for good. Kueue's own three are over in seven minutes,
-# which is one capacity revoked and two bookings that expired; ten make three hours, and each of
+# After the last retry the job is deactivated for good. Kueue's default of three takes seven
+# minutes: one capacity revoked and two bookings that expired. Ten take three hours, and each of
 # them may wait a week in Google's queue.
 RETRIES = {
     "backoffLimitCount": 10,
@@ -43,46 +43,47 @@ RETRIES = {
 
 
 def objects(context: RenderContext) -> Iterator[Body]:
-    for flavors in _flavors(context).values():
-        yield from (flavor for flavor, _ in flavors)
+    flavors_by_queue = _flavors(context)
+    for flavors in flavors_by_queue.values():
+        for flavor, _ in flavors:
+            yield flavor
     yield from _provisioning()
-    for queue, flavors in _flavors(context).items():
-        for team, lent in _shares(context, flavors).items() if flavors else ():
-            named = f"{team}-{queue}" if team else queue
-            limits = context.platform.team(team).limits if team else {}
-            yield _cluster_queue(
-                named,
-                lent,
-                limits,
-                queued=queue == "queued",
-                team=team,
-            )
-            for namespace in JOB_NAMESPACES if not team else context.platform.team(team).namespaces:
-                yield manifest(
-                    KUEUE_API, "LocalQueue", meta(queue, namespace), spec={"clusterQueue": named}
-                )
+    for queue, flavors in flavors_by_queue.items():
+        if flavors:
+            yield from _queues(context, queue, flavors)
     yield from _compute_classes(context)
 
 
+def _queues(context: RenderContext, queue: str, flavors: list[tuple[Body, int]]) -> Iterator[Body]:
+    """Builds a ClusterQueue for each team, and a LocalQueue in each of the team's namespaces."""
+    for team, shares in _share(context, flavors).items():
+        name = f"{team}-{queue}" if team else queue
+        namespaces = context.platform.team(team).namespaces if team else JOB_NAMESPACES
+        limits = context.platform.team(team).limits if team else {}
+        yield _cluster_queue(name, shares, limits, queued=queue == "queued", team=team)
+        for namespace in namespaces:
+            spec = {"clusterQueue": name}
+            yield manifest(KUEUE_API, "LocalQueue", meta(queue, namespace), spec=spec)
+
+
 def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
-    """Queue -> flavors with the GPUs that each lends. The numbers come from the environment's
-    quotas and caps.
-    """
-    found: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES.values()}
+    """Queue -> flavors with the GPUs that each lends, by the environment's quotas and caps."""
+    flavors: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES.values()}
     for name, (group, *_) in context.platform.classes.items():
         queue = QUEUES[group.capacity]
         gpus = context.platform.quota(name)
         if gpus and group.capacity in (Capacity.SPOT, *STAYING):
             labels = {LABEL_POOL_CLASS: name}
-            # The same keys in each: JobSet adds them to its Jobs, and takes none away when a job
-            # changes its queue. Else Kueue lends it GPUs of another kind when those it asks for are
-            # all lent.
-            labels |= {LABEL_ACCELERATOR: group.accelerator} if group.accelerator else {}
+            # The same keys in each: JobSet adds them to its Jobs, and removes none when a job
+            # changes its queue. Else Kueue lends it GPUs of another kind when those that it asks
+            # for are all lent.
+            if group.accelerator:
+                labels[LABEL_ACCELERATOR] = group.accelerator
             tolerations = group.tolerations()
-            found[queue].append((_flavor(f"{queue}-{name}", labels, tolerations), gpus))
+            flavors[queue].append((_flavor(f"{queue}-{name}", labels, tolerations), gpus))
     for accelerator in context.platform.auto_provisioning:
-        # With the driver: a job that may be moved selects none itself, since machines on demand
-        # have theirs from their pool.
+        # With the driver: a job that may be moved selects none itself, since on-demand machines get
+        # theirs from their pool.
         labels = flex_selector(accelerator)
         shares = {
             "flex": context.flex_gpus(accelerator),
@@ -90,34 +91,38 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
         }
         for queue, gpus in shares.items():
             if gpus:
-                found[queue].append((_flavor(f"{queue}-{accelerator}", labels, []), gpus))
-    return found
+                flavors[queue].append((_flavor(f"{queue}-{accelerator}", labels, []), gpus))
+    return flavors
 
 
-def _shares(
+def _share(
     context: RenderContext, flavors: list[tuple[Body, int]]
 ) -> dict[str, list[tuple[Body, int]]]:
-    """Team, empty for the default one, -> what it is guaranteed of each flavor; beyond that the
-    cohort lends.
+    """Divides flavors between teams: team, empty for the default one, -> flavors with its GPUs.
 
-    Where a flavor has less than its teams are guaranteed, they share it in proportion.
+    Each team is guaranteed its GPUs; beyond that the cohort lends. Where a flavor has less than its
+    teams are guaranteed, they share it in proportion.
     """
     teams = context.platform.other_teams
-    found: dict[str, list[tuple[Body, int]]] = {"": []} | {team.name: [] for team in teams}
+    shares: dict[str, list[tuple[Body, int]]] = {"": []}
+    for team in teams:
+        shares[team.name] = []
     for flavor, gpus in flavors:
         kind = flavor["spec"]["nodeLabels"].get(LABEL_ACCELERATOR, "")
-        wanted = sum(team.quotas.get(kind, 0) for team in teams)
-        left = gpus
+        guaranteed = sum(team.quotas.get(kind, 0) for team in teams)
+        remainder = gpus
         for team in teams:
-            share = team.quotas.get(kind, 0) * min(gpus, wanted) // max(1, wanted)
-            found[team.name].append((flavor, share))
-            left -= share
-        found[""].append((flavor, left))
-    return found
+            share = team.quotas.get(kind, 0) * min(gpus, guaranteed) // max(1, guaranteed)
+            shares[team.name].append((flavor, share))
+            remainder -= share
+        shares[""].append((flavor, remainder))
+    return shares
 
 
 def _flavor(name: str, labels: dict[str, str], tolerations: list[dict[str, str]]) -> Body:
-    spec = {"nodeLabels": labels} | ({"tolerations": tolerations} if tolerations else {})
+    spec: Body = {"nodeLabels": labels}
+    if tolerations:
+        spec["tolerations"] = tolerations
     return manifest(KUEUE_API, "ResourceFlavor", meta(name), spec=spec)
 
 
@@ -143,36 +148,27 @@ def _cluster_queue(
     queued: bool,
     team: str,
 ) -> Body:
-    resources = []
+    flavor_quotas: list[Body] = []
     for flavor, gpus in flavors:
-        resources.append(
-            {
-                "name": flavor["metadata"]["name"],
-                "resources": [
-                    _gpu_quota(flavor, gpus, limits),
-                    {
-                        "name": "cpu",
-                        "nominalQuota": str(gpus * 100),
-                    },
-                    {"name": "memory", "nominalQuota": f"{gpus * 400}Gi"},
-                    {"name": "ephemeral-storage", "nominalQuota": f"{gpus * 400}Gi"},
-                ],
-            }
-        )
+        quotas = [
+            _gpu_quota(flavor, gpus, limits),
+            {"name": "cpu", "nominalQuota": str(gpus * 100)},
+            {"name": "memory", "nominalQuota": f"{gpus * 400}Gi"},
+            {"name": "ephemeral-storage", "nominalQuota": f"{gpus * 400}Gi"},
+        ]
+        flavor_quotas.append({"name": flavor["metadata"]["name"], "resources": quotas})
+    namespace_labels = {LABEL_TEAM: team} if team else {LABEL_PART_OF: PART_OF}
     spec: Body = {
-        "namespaceSelector": {
-            "matchLabels": {LABEL_TEAM: team} if team else {LABEL_PART_OF: PART_OF}
-        },
+        "namespaceSelector": {"matchLabels": namespace_labels},
         "cohortName": "gpus",
         "queueingStrategy": "BestEffortFIFO",
-        # Higher priority first within the queue; what was lent to a neighbour comes back when its
-        # owner needs it.
+        # Higher priority first within the queue; an owner gets back what it lent when it needs it.
         "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
         "resourceGroups": [
             {
                 "coveredResources": [GPU_RESOURCE, "cpu", "memory", "ephemeral-storage"],
-                "flavors": resources,
+                "flavors": flavor_quotas,
             }
         ],
     }
@@ -182,8 +178,8 @@ def _cluster_queue(
 
 
 def _provisioning() -> Iterator[Body]:
-    """A gang is admitted when Google has all its nodes, never before, and keeps to those nodes."""
-    selected = {
+    """Admits a gang only when Google has all its nodes, and keeps it on those nodes."""
+    node_selector = {
         "key": LABEL_PROVISIONING_REQUEST,
         "valueFromProvisioningClassDetail": RESIZE_REQUEST_DETAIL,
     }
@@ -191,7 +187,7 @@ def _provisioning() -> Iterator[Body]:
         "provisioningClassName": PROVISIONING_CLASS,
         "managedResources": [GPU_RESOURCE],
         "retryStrategy": RETRIES,
-        "podSetUpdates": {"nodeSelector": [selected]},
+        "podSetUpdates": {"nodeSelector": [node_selector]},
     }
     yield manifest(KUEUE_API, "ProvisioningRequestConfig", meta("queued"), spec=spec)
     parameters = {
@@ -204,44 +200,45 @@ def _provisioning() -> Iterator[Body]:
 
 
 def _compute_classes(context: RenderContext) -> Iterator[Body]:
-    """One for each accelerator: every Spot machine type, then flex-start, then on-demand."""
+    """Builds a class for each accelerator: all Spot machines, then flex-start, then on-demand."""
     for accelerator in context.platform.auto_provisioning:
-        pools = [p for p in context.platform.pools if p.accelerator == accelerator]
-        spot = [p for p in pools if p.capacity is Capacity.SPOT]
-        if spot:
-            priorities = [_priority(pool, context) | {"spot": True} for pool in spot]
-            priorities.append(
-                _priority(spot[0], context)
-                | {
-                    "flexStart": _flex(context),
-                    "capacityCheckWaitTimeSeconds": 900,
-                }
-            )
-            priorities.append(_priority(spot[0], context))
-            spec = {
-                "nodePoolAutoCreation": {"enabled": True},
-                "whenUnsatisfiable": "DoNotScaleUp",
-                "priorities": priorities,
-            }
-            yield manifest(COMPUTE_CLASS_API, "ComputeClass", meta(accelerator), spec=spec)
+        spot_pools: list[Pool] = []
+        for pool in context.platform.pools:
+            if pool.accelerator == accelerator and pool.capacity is Capacity.SPOT:
+                spot_pools.append(pool)
+        if not spot_pools:
+            continue
+        flex_start = {"flexStart": _flex(context), "capacityCheckWaitTimeSeconds": 900}
+        priorities = [_priority(pool) | {"spot": True} for pool in spot_pools]
+        priorities.append(_priority(spot_pools[0]) | flex_start)
+        priorities.append(_priority(spot_pools[0]))
+        spec = {
+            "nodePoolAutoCreation": {"enabled": True},
+            "whenUnsatisfiable": "DoNotScaleUp",
+            "priorities": priorities,
+        }
+        yield manifest(COMPUTE_CLASS_API, "ComputeClass", meta(accelerator), spec=spec)
 
 
 def _flex(context: RenderContext) -> Body:
-    """With recycling, where the version has it: else the next node is requested only after all pods
-    ended with the old one.
+    """Adds recycling where the version has it.
+
+    Without it the next node is requested only after all pods ended with the old one.
     """
-    recycles = context.platform.versions.gke_has(*CLASSES_RECYCLE)
-    return {"enabled": True} | (
-        {"nodeRecycling": {"leadTimeSeconds": RECYCLE_LEAD_S}} if recycles else {}
-    )
+    settings: Body = {"enabled": True}
+    if context.platform.versions.gke_has(*CLASSES_RECYCLE):
+        settings["nodeRecycling"] = {"leadTimeSeconds": RECYCLE_LEAD_S}
+    return settings
 
 
-def _priority(pool: Pool, context: RenderContext) -> Body:
-    # On every rung, since it is inherited from nowhere.
+def _priority(pool: Pool) -> Body:
     gpu = {
         "type": pool.accelerator,
         "count": pool.gpus_per_node,
+        # A priority inherits no driver.
         "driverVersion": DRIVER_LATEST,
     }
     body: Body = {"machineType": pool.machine_type, "gpu": gpu}
-    return body | ({"location": {"zones": list(pool.zones)}} if pool.zones else {})
+    if pool.zones:
+        body["location"] = {"zones": list(pool.zones)}
+    return body

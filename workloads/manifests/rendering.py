@@ -1,5 +1,6 @@
-"""Objects of an environment to files: the platform, which is applied as a whole, and samples,
-started one by one.
+"""Writes the objects of an environment to files.
+
+The platform is applied as a whole; samples are started one by one.
 """
 
 import re
@@ -12,11 +13,12 @@ from ruamel.yaml.scalarstring import LiteralScalarString
 from holdfast.lint import admission
 from holdfast.manifests import batch, elastic, serving, serving_vllm, training
 from holdfast.manifests.render_context import Body, RenderContext, Small, meta, plain, yaml_text
-from holdfast.platform import Platform, reading
+from holdfast.platform import Platform, codec
 from holdfast.platform.cluster import NAME
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.kubernetes import LABEL_HALF, PLATFORM_HALF
+from holdfast.vocabulary.pools import Pool
 from holdfast.vocabulary.roles import NAMESPACE_MONITORING
 from workloads.manifests import (
     faulty_nodes,
@@ -56,15 +58,19 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
 
 
 def texts(platform: Platform, small: Small | None = None) -> dict[str, str]:
-    """`half/file` -> text, for one platform; its document next to the halves."""
+    """Returns the texts of one platform by `half/file`, and its document beside the halves."""
     context = RenderContext(platform, small)
-    found = {reading.FILE: reading.text(platform)}
+    texts = {codec.FILE: codec.text(platform)}
     for half, files in HALVES.items():
-        # Kustomize refuses a file without an object.
-        bodies = {file: made for file in files if (made := list(objects(half, file, context)))}
-        for file, made in [*bodies.items(), (KUSTOMIZATION, [_kustomization(list(bodies))])]:
-            found[f"{half}/{file}"] = HEAD.format(platform.name) + yaml_text(made)
-    return found
+        bodies_by_file: dict[str, list[Body]] = {}
+        for file in files:
+            bodies = list(objects(half, file, context))
+            if bodies:  # Kustomize refuses a file without an object
+                bodies_by_file[file] = bodies
+        bodies_by_file[KUSTOMIZATION] = [_kustomization(list(bodies_by_file))]
+        for file, bodies in bodies_by_file.items():
+            texts[f"{half}/{file}"] = HEAD.format(platform.name) + yaml_text(bodies)
+    return texts
 
 
 def objects(half: str, file: str, context: RenderContext) -> Iterator[Body]:
@@ -75,43 +81,50 @@ def objects(half: str, file: str, context: RenderContext) -> Iterator[Body]:
 
 
 def document(context: RenderContext) -> Body:
-    """What the platform says about itself, for commands that have nothing but the cluster."""
+    """Builds the ConfigMap with the platform document, for commands that have only the cluster."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": plain(meta(NAME, NAMESPACE_MONITORING)),
-        "data": {reading.FILE: LiteralScalarString(reading.text(context.platform))},
+        "data": {codec.FILE: LiteralScalarString(codec.text(context.platform))},
     }
 
 
 def platform(context: RenderContext) -> list[Body]:
-    """Everything that is applied as it is, in order."""
-    return [
-        body for file in HALVES[PLATFORM_HALF] for body in objects(PLATFORM_HALF, file, context)
-    ]
+    """Returns all objects of the platform half, in the order in which they are applied."""
+    bodies: list[Body] = []
+    for file in HALVES[PLATFORM_HALF]:
+        bodies += objects(PLATFORM_HALF, file, context)
+    return bodies
 
 
 def images(context: RenderContext, text: str) -> list[str]:
-    """Of the environment's registry, those that rendered objects name."""
-    return sorted({*re.findall(rf"{re.escape(context.platform.registry)}/([\w-]+)@", text)})
+    """Returns the images of the environment's registry that rendered objects name."""
+    pattern = rf"{re.escape(context.platform.registry)}/([\w-]+)@"
+    return sorted(set(re.findall(pattern, text)))
 
 
 def small(platform: Platform, pool: str, workers: int, items: str) -> Small:
-    """Raises InputError where the platform has no such pool of GPUs on Spot."""
-    fitting = {p.name: p for p in platform.pools if p.capacity is Capacity.SPOT and p.gpus_per_node}
-    if pool not in fitting:
-        allowed = ", ".join(fitting) or "none: it has no Spot group with GPUs"
+    """Makes the limits of small samples.
+
+    Raises InputError where the platform has no such pool of GPUs on Spot.
+    """
+    spot_pools: dict[str, Pool] = {}
+    for candidate in platform.pools:
+        if candidate.capacity is Capacity.SPOT and candidate.gpus_per_node:
+            spot_pools[candidate.name] = candidate
+    if pool not in spot_pools:
         raise InputError(
             "no such Spot pool",
             got=pool,
-            allowed=allowed,
+            allowed=", ".join(spot_pools) or "none: it has no Spot group with GPUs",
             fix="choose one",
         )
-    return Small(pool=fitting[pool], workers=workers, items=items)
+    return Small(pool=spot_pools[pool], workers=workers, items=items)
 
 
 def _kustomization(files: list[str]) -> Body:
-    """For `kubectl apply -k`, Config Sync and Argo CD: the files as they are, in this order."""
+    """Lists the files in this order for `kubectl apply -k`, Config Sync and Argo CD."""
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -126,23 +139,21 @@ def render(
     write: bool,
     small: Small | None = None,
 ) -> list[Path]:
-    """The files that changed, those that no longer belong included."""
+    """Writes the files of a platform. Returns those that changed or do not belong there."""
     folder = out / platform.name
-    wanted = texts(platform, small)
-    changed = [folder / file for file, text in wanted.items() if _read(folder / file) != text]
-    left = [
-        path
-        for path in sorted(folder.rglob("*.yaml"))
-        if path.relative_to(folder).as_posix() not in wanted
-    ]
-    if write:
-        for path in changed:
+    new_texts = texts(platform, small)
+    changed: list[Path] = []
+    for file, text in new_texts.items():
+        path = folder / file
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        changed.append(path)
+        if write:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[path.relative_to(folder).as_posix()], encoding="utf-8")
-        for path in left:
-            path.unlink()
-    return changed + left
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+            path.write_text(text, encoding="utf-8")
+    for path in sorted(folder.rglob("*.yaml")):
+        if path.relative_to(folder).as_posix() not in new_texts:
+            changed.append(path)
+            if write:
+                path.unlink()
+    return changed

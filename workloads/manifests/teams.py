@@ -1,10 +1,10 @@
-"""What a team has in the cluster: its namespaces, and what its people may do there."""
+"""Builds the namespaces of teams and the rights of their people."""
 
 from collections.abc import Iterator
 
 from kubernetes import client
 
-from holdfast.manifests.rbac import for_groups
+from holdfast.manifests.rbac import bind_groups
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.platform.cluster import NAME
 from holdfast.vocabulary.kubernetes import (
@@ -21,7 +21,7 @@ from workloads.manifests import team_admission
 from workloads.manifests.tenancy import namespace, pod_security
 
 READS = ("get", "list", "watch")
-# What `holdfast submit` sends, by server-side apply.
+# Kinds that `holdfast submit` sends, by server-side apply.
 SUBMITTED = {
     "": ("services",),
     "apps": ("deployments",),
@@ -31,7 +31,7 @@ SUBMITTED = {
     "policy": ("poddisruptionbudgets",),
     api_group(SECRETS_API): ("secretproviderclasses",),
 }
-# What `list`, `explain` and `follow` read in addition.
+# Kinds that `list`, `explain` and `follow` read in addition.
 READ = {
     "": ("pods", "pods/log", "events", "persistentvolumeclaims"),
     api_group(KUEUE_API): ("localqueues", "workloads"),
@@ -40,7 +40,7 @@ READ = {
 # Kueue starts a suspended job again: to stop one, its Workload is set inactive (team_admission.py
 # guards the rest).
 SUSPENDED = {api_group(KUEUE_API): ("workloads",)}
-# Of no namespace: free GPUs and quotas, which say why a job waits.
+# Kinds without a namespace: free GPUs and quotas explain why a job waits.
 CAPACITY = {"": ("nodes",), api_group(KUEUE_API): ("clusterqueues",)}
 PEOPLE = "holdfast-people"
 
@@ -48,17 +48,17 @@ PEOPLE = "holdfast-people"
 def objects(context: RenderContext) -> Iterator[Body]:
     teams = context.platform.other_teams
     for team in teams:
-        for space in team.namespaces:
+        for name in team.namespaces:
             labels = pod_security("restricted") | {LABEL_TEAM: team.name}
-            yield from namespace(context, space, JOB_ROLES, labels)
-            yield team_admission.reserved_priorities(space)
+            yield from namespace(context, name, JOB_ROLES, labels)
+            yield team_admission.reserved_priorities(name)
             if team.members:
                 rules = [
                     *_rules(SUBMITTED, *READS, "create", "patch", "delete"),
                     *_rules(READ, *READS),
                     *_rules(SUSPENDED, "patch"),
                 ]
-                yield from for_groups("Role", PEOPLE, space, rules, [team.members])
+                yield from bind_groups("Role", PEOPLE, name, rules, [team.members])
     groups = sorted({team.members for team in teams if team.members})
     if groups:
         document = client.V1PolicyRule(
@@ -67,18 +67,19 @@ def objects(context: RenderContext) -> Iterator[Body]:
             resource_names=[NAME],
             verbs=["get"],
         )
-        yield from for_groups("Role", PEOPLE, NAMESPACE_MONITORING, [document], groups)
-        yield from for_groups("ClusterRole", PEOPLE, None, _rules(CAPACITY, *READS), groups)
+        yield from bind_groups("Role", PEOPLE, NAMESPACE_MONITORING, [document], groups)
+        yield from bind_groups("ClusterRole", PEOPLE, None, _rules(CAPACITY, *READS), groups)
     if teams:
         yield from team_admission.objects()
 
 
 def _rules(kinds: dict[str, tuple[str, ...]], *verbs: str) -> list[client.V1PolicyRule]:
-    return [
-        client.V1PolicyRule(
+    rules: list[client.V1PolicyRule] = []
+    for group, resources in kinds.items():
+        rule = client.V1PolicyRule(
             api_groups=[group],
             resources=[*resources],
             verbs=[*verbs],
         )
-        for group, resources in kinds.items()
-    ]
+        rules.append(rule)
+    return rules

@@ -1,11 +1,9 @@
-"""Namespaces and what bounds them: identities, quotas, network policies, priorities, disruption
-budgets.
-"""
+"""Builds namespaces with their identities, quotas and network policies, and the priorities."""
 
 from collections.abc import Iterator, Sequence
 
 from holdfast.manifests import database
-from holdfast.manifests.policies import block, egress_rule, policy, scraped
+from holdfast.manifests.policies import block, egress_rule, policy, scrape
 from holdfast.manifests.rbac import CALLS
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.vocabulary import roles
@@ -17,7 +15,8 @@ from holdfast.vocabulary.kubernetes import (
 )
 from holdfast.vocabulary.roles import GOOGLE_APIS_CIDR
 
-# Workload Identity; the second is where Dataplane V2 sends what pods address to the first.
+# Metadata server for Workload Identity. Dataplane V2 redirects packets for the first address to the
+# second.
 METADATA = ("169.254.169.254/32", "169.254.169.252/32")
 METADATA_PORTS = (80, 988)
 # Cloud DNS for GKE answers on the metadata server's address, the cache of the node on the other.
@@ -26,50 +25,55 @@ EXPORTER_PORT = 9_400
 
 
 def pod_security(level: str) -> dict[str, str]:
-    """Labels of a namespace: the Pod Security level that it enforces."""
-    return {
-        f"pod-security.kubernetes.io/{mode}{suffix}": value
-        for mode in ("enforce", "audit", "warn")
-        for suffix, value in (("", level), ("-version", "latest"))
-    }
+    """Returns the labels of a namespace that enforces a level of Pod Security."""
+    labels: dict[str, str] = {}
+    for mode in ("enforce", "audit", "warn"):
+        labels[f"pod-security.kubernetes.io/{mode}"] = level
+        labels[f"pod-security.kubernetes.io/{mode}-version"] = "latest"
+    return labels
 
 
 def namespaces(context: RenderContext) -> Iterator[Body]:
-    for name in dict.fromkeys(roles.KSA_NAMESPACES.values()):
-        of_it = [role for role, place in roles.KSA_NAMESPACES.items() if place == name]
-        yield from namespace(context, name, of_it, pod_security("restricted"))
+    roles_by_namespace: dict[str, list[str]] = {}
+    for role, name in roles.KSA_NAMESPACES.items():
+        roles_by_namespace.setdefault(name, []).append(role)
+    for name, namespace_roles in roles_by_namespace.items():
+        yield from namespace(context, name, namespace_roles, pod_security("restricted"))
 
 
 def namespace(
     context: RenderContext,
     name: str,
-    of_it: Sequence[str],
+    role_names: Sequence[str],
     labels: dict[str, str],
 ) -> Iterator[Body]:
-    """With the accounts of the roles `of_it`, its bounds and its network policies."""
+    """Builds a namespace with the accounts of its roles, its quotas and its network policies."""
     yield manifest("v1", "Namespace", meta(name, labels=labels))
-    for role in of_it:
-        acts_as = context.platform.accounts[context.platform.role_in(name, role)]
-        yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: acts_as})
-    # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.
+    for role in role_names:
+        google_account = context.platform.accounts[context.platform.role_in(name, role)]
+        yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: google_account})
+    # Without the annotation a pod acts as itself, and the bucket's policy names its account.
     for run in context.platform.runs:
-        if "trainer" in of_it and context.platform.namespace_of(run.name) == name:
+        if "trainer" in role_names and context.platform.namespace_of(run.name) == name:
             yield _account(run.account, name, None)
-    yield from _bounds(context, name)
-    yield from _policies(context, of_it, name)
+    yield from _quotas(context, name)
+    yield from _policies(context, role_names, name)
 
 
 def _account(name: str, namespace: str, annotations: dict[str, str] | None) -> Body:
-    about = meta(name, namespace, annotations=annotations)
-    return manifest("v1", "ServiceAccount", about, automountServiceAccountToken=False)
+    metadata = meta(name, namespace, annotations=annotations)
+    return manifest("v1", "ServiceAccount", metadata, automountServiceAccountToken=False)
 
 
-def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
-    gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in context.platform.pools)
-    gpus += sum(context.platform.auto_provisioning.values())
+def _quotas(context: RenderContext, namespace: str) -> Iterator[Body]:
+    gpus = 0
+    if namespace != roles.NAMESPACE_MONITORING:
+        gpus = sum(context.platform.auto_provisioning.values())
+        for pool in context.platform.pools:
+            gpus += pool.max_nodes * pool.gpus_per_node
     hard = {
         "pods": "2000",
-        "requests.nvidia.com/gpu": str(0 if namespace == roles.NAMESPACE_MONITORING else gpus),
+        "requests.nvidia.com/gpu": str(gpus),
     }
     yield manifest("v1", "ResourceQuota", meta("ceiling", namespace), spec={"hard": hard})
     default = {"memory": "512Mi", "ephemeral-storage": "1Gi"}
@@ -81,33 +85,34 @@ def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
     yield manifest("v1", "LimitRange", meta("defaults", namespace), spec={"limits": [item]})
 
 
-def _policies(context: RenderContext, of_it: Sequence[str], namespace: str) -> Iterator[Body]:
+def _policies(context: RenderContext, role_names: Sequence[str], namespace: str) -> Iterator[Body]:
     yield policy("default-deny", namespace, ["Ingress", "Egress"], None, None)
     kube_system = {"namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: "kube-system"}}}
     dns = egress_rule(["53/UDP", "53/TCP"], [kube_system, *map(block, RESOLVERS)])
     apis = egress_rule(["443/TCP"], [block(GOOGLE_APIS_CIDR)])
-    metadata = egress_rule([f"{port}/TCP" for port in METADATA_PORTS], [*map(block, METADATA)])
+    metadata_ports = [f"{port}/TCP" for port in METADATA_PORTS]
+    metadata = egress_rule(metadata_ports, [*map(block, METADATA)])
     egress = [dns, apis, metadata]
-    results = egress_rule(
-        [f"{database.port(context)}/TCP"], [block(context.platform.network.database_cidr)]
-    )
-    if "batch" in of_it:
+    database_port = f"{database.port(context)}/TCP"
+    results = egress_rule([database_port], [block(context.platform.network.database_cidr)])
+    if "batch" in role_names:
         egress.append(results)
     yield policy("egress-named", namespace, ["Egress"], None, egress)
-    if {"trainer", "exporter", "server"} & {*of_it}:
+    if not {"trainer", "exporter", "server"}.isdisjoint(role_names):
         yield _api_server(context, namespace)
-    if "exporter" in of_it:
-        # The mover in the same pod is never called, and has no business with the database.
-        own = {LABEL_NAME: "exporter"}
-        yield scraped(namespace, EXPORTER_PORT, pods=own)
+    if "exporter" in role_names:
+        # The mover is never called, and needs no database.
+        exporter = {LABEL_NAME: "exporter"}
+        yield scrape(namespace, EXPORTER_PORT, pods=exporter)
         if context.platform.database:
-            yield policy("exporter-database", namespace, ["Egress"], None, [results], own)
+            yield policy("exporter-database", namespace, ["Egress"], None, [results], exporter)
 
 
 def _api_server(context: RenderContext, namespace: str) -> Body:
-    """Its Service, and its private endpoint, which takes an address of the nodes."""
-    ranges = (context.platform.network.nodes_cidr, context.platform.network.services_cidr)
-    rule = egress_rule(["443/TCP"], [block(cidr) for cidr in ranges])
+    """Opens the API server's Service, and its private endpoint, which has an address of a node."""
+    network = context.platform.network
+    peers = [block(network.nodes_cidr), block(network.services_cidr)]
+    rule = egress_rule(["443/TCP"], peers)
     return policy("api-server", namespace, ["Egress"], None, [rule], CALLS)
 
 

@@ -1,1 +1,1 @@
-"""JobSet and Kueue: pinned, with the platform's settings, applied and waited for."""
+"""Installs JobSet and Kueue, pinned and with the platform's settings, and checks the cluster."""

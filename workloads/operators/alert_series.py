@@ -1,5 +1,6 @@
-"""Whether the series that alerts read were ever written to Cloud Monitoring: an alert on a missing
-series never fires.
+"""Checks that the series that alerts read exist in Cloud Monitoring.
+
+An alert on a missing series never fires.
 """
 
 import re
@@ -23,65 +24,70 @@ GPU = "DCGM_"
 OURS = "custom_googleapis_com:holdfast_"
 HEARTBEAT = "custom_googleapis_com:holdfast_exporter_heartbeat_seconds"
 TIMEOUT_S = 60.0
+_NO_WORD = re.compile(r"\W")
 _READ = re.compile(r"([a-zA-Z_:][\w:]*)\{")
 
 
-def judged(
+def judge(
     api: Api,
     modules: Sequence[str],
     platform: Platform,
     client: monitoring_v3.MetricServiceClient | None = None,
 ) -> Answer:
-    """`modules`: the environment's own alerts. `client`: by default one with the caller's
-    credentials.
+    """Answers for all alerts, those of the environment's own `modules` included.
 
-    Broken where GPU nodes run without GPU series. Unjudged for other series: most of them begin
-    with a first job.
+    Broken where GPU nodes run without GPU series. Raises Unjudged for other missing series: most of
+    them begin with a first job. The default `client` has the caller's credentials.
     """
-    readers = read_by(
-        each for each in alerts(EXAMPLE, modules) if platform.serving or each.name not in OF_SERVERS
-    )
-    existing = written(client, platform.project)
-    lacking = sorted(readers.keys() - existing)
-    if HEARTBEAT in existing:
+    readers = find_readers(_select_alerts(modules, platform))
+    series = list_series(client, platform.project)
+    missing_series = sorted(readers.keys() - series)
+    items: list[str] = []
+    is_gpu_missing = False
+    for name in missing_series:
         # A counter of the exporter begins with the first event that it counts.
-        lacking = [name for name in lacking if not name.startswith(OURS)]
-    found = "never written: " + "; ".join(
-        f"{name} ({', '.join(readers[name])})" for name in lacking
-    )
-    if any(name.startswith(GPU) for name in lacking) and _has_gpu_nodes(api):
-        return (
-            False,
-            found,
-            "kubectl get pods -n gpu-metrics; security.gpu_exporter=True, then make apply",
-        )
-    if lacking:
-        raise Unjudged(f"{found}. These alerts cannot fire before something writes the series")
-    return True, f"{len(readers)} exist", ""
+        if not name.startswith(OURS) or HEARTBEAT not in series:
+            items.append(f"{name} ({', '.join(readers[name])})")
+        if name.startswith(GPU):
+            is_gpu_missing = True
+    if not items:
+        return True, f"{len(readers)} exist", ""
+    fact = f"never written: {'; '.join(items)}"
+    if is_gpu_missing and _has_gpu_nodes(api):
+        fix = "kubectl get pods -n gpu-metrics; security.gpu_exporter=True, then make apply"
+        return False, fact, fix
+    raise Unjudged(f"{fact}. These alerts cannot fire before something writes the series")
 
 
-def read_by(every: Iterable[Alert]) -> Mapping[str, list[str]]:
-    """PromQL name of a series -> the alerts that read it."""
-    found: dict[str, list[str]] = {}
-    for alert in every:
-        for name in (
-            dict.fromkeys(_READ.findall(alert.query)) if alert.source is AlertSource.PROMQL else ()
-        ):
-            found.setdefault(name, []).append(alert.name)
-    return found
+def _select_alerts(modules: Sequence[str], platform: Platform) -> Iterator[Alert]:
+    for alert in alerts(EXAMPLE, modules):
+        if platform.serving or alert.name not in OF_SERVERS:
+            yield alert
 
 
-def written(client: monitoring_v3.MetricServiceClient | None, project: str) -> set[str]:
-    """PromQL names of all metrics of the project, whether or not they have points today. Unjudged
-    without access.
+def find_readers(alerts: Iterable[Alert]) -> Mapping[str, list[str]]:
+    """Returns the names of the alerts that read a series, by its PromQL name."""
+    readers: dict[str, list[str]] = {}
+    for alert in alerts:
+        if alert.source is AlertSource.PROMQL:
+            for name in dict.fromkeys(_READ.findall(alert.query)):
+                readers.setdefault(name, []).append(alert.name)
+    return readers
+
+
+def list_series(client: monitoring_v3.MetricServiceClient | None, project: str) -> set[str]:
+    """Returns the PromQL names of all metrics of the project, with or without points today.
+
+    Raises Unjudged without access.
     """
     request = monitoring_v3.ListMetricDescriptorsRequest(
         name=f"projects/{project}", page_size=10_000
     )
+    series: set[str] = set()
     try:
-        asked = client or monitoring_v3.MetricServiceClient()
-        found = asked.list_metric_descriptors(request, retry=None, timeout=TIMEOUT_S)
-        return {name for each in found for name in _promql_names(each.type)}
+        client = client or monitoring_v3.MetricServiceClient()
+        for metric in client.list_metric_descriptors(request, retry=None, timeout=TIMEOUT_S):
+            series.update(_promql_names(metric.type))
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
         needs = "roles/monitoring.viewer is needed"
         raise Unjudged(
@@ -89,25 +95,27 @@ def written(client: monitoring_v3.MetricServiceClient | None, project: str) -> s
         ) from error
     except (exceptions.GoogleAPIError, GoogleAuthError) as error:
         raise Unjudged(f"Cloud Monitoring of {project} does not answer: {error}") from error
+    return series
 
 
-def _promql_names(metric_type: str) -> Iterator[str]:
-    """`custom.googleapis.com/holdfast/x` -> `custom_googleapis_com:holdfast_x`; of managed
-    Prometheus what was scraped.
+def _promql_names(metric_type: str) -> list[str]:
+    """Translates `custom.googleapis.com/holdfast/x` to `custom_googleapis_com:holdfast_x`.
+
+    Metrics of managed Prometheus have the names that were scraped.
     """
     domain, _, path = metric_type.partition("/")
     if domain != PROMETHEUS:
-        yield ":".join(re.sub(r"\W", "_", part) for part in (domain, path))
-        return
+        return [_NO_WORD.sub("_", domain) + ":" + _NO_WORD.sub("_", path)]
     name, _, kind = path.partition("/")
-    yield from (
-        f"{name}{part}"
-        for part in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))
-    )
+    if kind == "histogram":
+        return [f"{name}_bucket", f"{name}_sum", f"{name}_count"]
+    return [name]
 
 
 def _has_gpu_nodes(api: Api) -> bool:
     try:
-        return any(True for _ in api.items("/api/v1/nodes", labelSelector=LABEL_ACCELERATOR))
+        for _ in api.items("/api/v1/nodes", labelSelector=LABEL_ACCELERATOR):
+            return True
     except ApiError as error:
         raise Unjudged(f"the cluster does not answer: {error}") from error
+    return False

@@ -1,4 +1,4 @@
-"""Which operators a cluster gets, at which version, and where their manifests and images come from."""
+"""Lists the operators of a cluster with their versions and the sources of manifests and images."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +8,7 @@ from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
 
 Body = dict[str, Any]
 UPSTREAM = Path(__file__).with_name("upstream")
-# On every object of an operator: what an older version had and this one lacks is found by it and
-# removed.
+# Label of every object of an operator, by which objects of an older version are found and removed.
 LABEL_OPERATOR = "holdfast.dev/operator"
 LABEL_VERSION = "app.kubernetes.io/version"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -19,15 +18,13 @@ CRD = "CustomResourceDefinition"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
     name: str
-    """Of its image in the environment's registry, too."""
+    """Name of the operator and of its image in the environment's registry."""
     version: str
     module: str
-    """The Go module whose config/default is rendered; its checksum is that of the Go checksum
-    database.
-    """
+    """Go module whose config/default is rendered, with the checksum of the Go checksum database."""
     released_as: str
-    """The image that its project releases, without a tag. The module's own manifest names a staging
-    registry.
+    """Image that its project releases, without a tag. The module's manifest names another one, of a
+    staging registry.
     """
 
     @property
@@ -59,19 +56,15 @@ KUEUE = Operator(
     module="sigs.k8s.io/kueue",
     released_as="registry.k8s.io/kueue/kueue",
 )
-# JobSet first: Kueue watches its kind from the start, and begins to manage it only after a restart
-# otherwise.
+# JobSet first: Kueue manages its kind only if it exists when Kueue starts.
 OPERATORS = (JOBSET, KUEUE)
 
 
 def upstream(operator: Operator) -> list[Body]:
-    """Its vendored manifest."""
+    """Returns the objects of an operator's vendored manifest."""
     import yaml
 
-    # The manifests hold 2.5 MB of schemas: seconds with the loader in Python.
+    # The manifests have 2.5 MB of schemas: seconds with the loader in Python.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [
-        body
-        for body in yaml.load_all(operator.file.read_text(encoding="utf-8"), Loader=loader)
-        if body
-    ]
+    text = operator.file.read_text(encoding="utf-8")
+    return [body for body in yaml.load_all(text, Loader=loader) if body]

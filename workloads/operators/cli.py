@@ -31,8 +31,9 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
 
 
 def require_consent(api: "Api", platform: "Platform", *, yes: bool) -> None:
-    """Asks once for a cluster without a document. Raises Stopped where it is another platform's,
-    InputError without a terminal.
+    """Asks before the first application to a cluster.
+
+    Raises Stopped where it is another platform's cluster, InputError without a terminal.
     """
     from holdfast.platform.cluster import require_cluster_of
 
@@ -45,26 +46,26 @@ def require_consent(api: "Api", platform: "Platform", *, yes: bool) -> None:
             allowed="an answer, or --yes for the first application",
             fix="add --yes (make: YES=1) if this is the right cluster",
         )
-    if not typer.confirm(
-        f"Apply {platform} to the cluster {api.cluster} for the first time?", err=True
-    ):
+    question = f"Apply {platform} to the cluster {api.cluster} for the first time?"
+    if not typer.confirm(question, err=True):
         raise typer.Exit(EXIT_STOPPED)
 
 
-def _applied(
-    what: str, changes: "Iterable[Change]", as_json: bool
+def _report_changes(
+    activity: str, changes: "Iterable[Change]", as_json: bool
 ) -> tuple[list[dict[str, str]], str]:
-    """The objects that changed, which are printed here unless `as_json`, and their number, of how
-    many.
-    """
-    with working(what):
-        every = list(changes)
-    changed = [change for change in every if change.verb != "unchanged"]
-    for change in changed if not as_json else ():
-        print(f"{change.verb} {change.name}")
-    return [
-        {"verb": change.verb, "object": change.name} for change in changed
-    ], f"{len(changed)} of {len(every)}"
+    """Prints the objects that changed, unless `as_json`. Returns them, and a count as "3 of 40"."""
+    total = 0
+    changed_objects: list[dict[str, str]] = []
+    with working(activity):
+        for change in changes:
+            total += 1
+            if change.verb != "unchanged":
+                changed_objects.append({"verb": change.verb, "object": change.name})
+    if not as_json:
+        for change in changed_objects:
+            print(f"{change['verb']} {change['object']}")
+    return changed_objects, f"{len(changed_objects)} of {total}"
 
 
 def _apply_operators(
@@ -79,12 +80,12 @@ def _apply_operators(
     from workloads.operators.catalogue import OPERATORS
 
     env = context.platform.name
-    report = list[dict[str, object]]()
+    report: list[dict[str, object]] = []
     # Before anything is applied: by a tag an operator would change by itself.
-    context.require_digests([each.name for each in OPERATORS])
+    context.require_digests([operator.name for operator in OPERATORS])
     for operator in OPERATORS:
         bodies = overlay.objects(operator, context)
-        changes, count = _applied(
+        changes, count = _report_changes(
             f"apply {operator.name}", install.apply(api, operator, bodies), as_json
         )
         with working(f"wait until {operator.name} answers"):
@@ -137,7 +138,9 @@ def apply_platform(
     if operators:
         _apply_operators(api, context, timeout_s, as_json=as_json)
         return
-    changes, count = _applied(f"apply the platform of {env}", platform.apply(api, context), as_json)
+    changes, count = _report_changes(
+        f"apply the platform of {env}", platform.apply(api, context), as_json
+    )
     if as_json:
         print_json("apply", environment=env, changes=changes)
     typer.echo(f"{count} objects changed; nothing among them needs a GPU", err=True)
@@ -155,14 +158,13 @@ def doctor(env: Env, kubeconfig: Kubeconfig = None, as_json: Json = False) -> No
     from infra.describe import described
     from infra.environments import load
     from workloads.operators import alert_series
-    from workloads.operators.examination import probes
+    from workloads.operators.doctor_probes import probes
 
     api = Api(kubeconfig)
     platform = described(env)
     require_cluster_of(api, platform)
     with working(f"examine the cluster of {env}"):
-        series = partial(alert_series.judged, api, load(env).alerts.modules)
-        found = list(
-            checks.examine(platform, (*probes(api, gcloud.ask), ("series of alerts", series)))
-        )
-    raise typer.Exit(checks.show(found, as_json=as_json))
+        series = partial(alert_series.judge, api, load(env).alerts.modules)
+        all_probes = (*probes(api, gcloud.ask), ("series of alerts", series))
+        results = list(checks.examine(platform, all_probes))
+    raise typer.Exit(checks.show(results, as_json=as_json))

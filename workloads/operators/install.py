@@ -1,21 +1,22 @@
-"""Apply the operators server-side, remove what an older version left, and wait until their webhooks
-answer.
+"""Applies the operators server-side and waits until their webhooks answer.
+
+Objects of an older version are removed.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API
 from workloads.operators.catalogue import CRD, LABEL_OPERATOR, WEBHOOKS, Body, Operator
 
-# The only field manager of these: what people changed by hand in these objects is taken back, as
-# with any applied file.
+# The only field manager of these objects: changes by hand are reverted, as with any applied file.
 MANAGER = "holdfast-operators"
-# Never removed: with a definition go all its objects, with a namespace all that is in it,
-# with a volume what it holds.
+# Kinds that are never removed: a definition takes all its objects along, a namespace its content, a
+# volume its data.
 KEPT = ("Namespace", CRD, "Secret", "PersistentVolume", "PersistentVolumeClaim")
 POLL_S = 0.5
 
@@ -23,29 +24,28 @@ POLL_S = 0.5
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     verb: str
-    """created, changed, removed or unchanged."""
+    """One of created, changed, removed and unchanged."""
     name: str
-    """Kind/name."""
+    """Kind/name of the object."""
 
 
 def apply(api: Api, operator: Operator, bodies: Sequence[Body]) -> Iterator[Change]:
-    """One change for each object, as it is made; definitions are served before anything of their
-    kind is sent.
+    """Applies objects in order and yields the change of each.
+
+    Waits until the API server serves a definition before it sends an object of that kind.
     """
     for body in bodies:
         yield put(api, body, MANAGER)
         if body["kind"] == CRD:
-            _wait(
-                f"{body['metadata']['name']} is served",
-                lambda made=body: _established(api, made),
-                60,
-            )
+            name = body["metadata"]["name"]
+            _wait(f"{name} is served", partial(_find_definition_fault, api, body), 60)
     yield from prune(api, bodies, f"{LABEL_OPERATOR}={operator.name}")
 
 
 def wait_ready(api: Api, operator: Operator, timeout_s: float) -> None:
-    """Its pods are ready and its webhooks answer. Raises Unjudged with the last reason when the
-    time is over.
+    """Waits until an operator's pods are ready and its webhooks answer.
+
+    Raises Unjudged with the last reason when the time is over.
     """
     _wait(f"{operator.deployment} is rolled out", lambda: rolled_out(api, operator), timeout_s)
     _wait(
@@ -55,26 +55,34 @@ def wait_ready(api: Api, operator: Operator, timeout_s: float) -> None:
     )
 
 
-def rolled_out(api: Api, operator: Operator) -> str | None:
-    """None when every replica is of the newest template and available; else what is lacking."""
+def find_deployment(api: Api, operator: Operator) -> Object | None:
     path = f"/apis/apps/v1/namespaces/{operator.namespace}/deployments/{operator.deployment}"
-    found = api.find(path)
-    if found is None:
+    return api.find(path)
+
+
+def rolled_out(api: Api, operator: Operator) -> str | None:
+    """Returns the reason why an operator is not rolled out.
+
+    None when every replica has the newest template and is available.
+    """
+    deployment = find_deployment(api, operator)
+    if deployment is None:
         return f"no Deployment {operator.deployment} in {operator.namespace}"
-    wanted = found["spec"].get("replicas", 1)
-    status = found.get("status", {})
-    if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
+    replicas = deployment["spec"].get("replicas", 1)
+    status = deployment.get("status", {})
+    if status.get("observedGeneration", 0) < deployment["metadata"]["generation"]:
         return "the controller has not seen the newest template"
-    fresh = status.get("updatedReplicas", 0)
-    there = status.get("availableReplicas", 0)
-    if fresh < wanted or there < wanted or status.get("replicas", 0) > wanted:
-        return f"{there} of {wanted} replicas available, {fresh} of the newest template"
+    updated = status.get("updatedReplicas", 0)
+    available = status.get("availableReplicas", 0)
+    if updated < replicas or available < replicas or status.get("replicas", 0) > replicas:
+        return f"{available} of {replicas} replicas available, {updated} of the newest template"
     return None
 
 
 def webhook_fault(api: Api, operator: Operator) -> str:
-    """Empty when a dry-run create of the operator's own kind passes its webhooks, which fail
-    closed.
+    """Returns the error of an operator's webhooks, which fail closed.
+
+    Empty when a dry-run create of the operator's own kind passes them.
     """
     try:
         api.create(*_PROBES[operator.name], dryRun="All")
@@ -85,122 +93,116 @@ def webhook_fault(api: Api, operator: Operator) -> str:
     return ""
 
 
-def _child() -> Body:
-    container = {"name": "main", "image": "none"}
-    return {
-        "spec": {
-            "template": {
-                "spec": {
-                    "restartPolicy": "Never",
-                    "containers": [container],
-                }
-            }
-        }
-    }
-
-
+_POD = {
+    "restartPolicy": "Never",
+    "containers": [{"name": "main", "image": "none"}],
+}
+_REPLICATED_JOB = {
+    "name": "probe",
+    "template": {"spec": {"template": {"spec": _POD}}},
+}
+_JOBSET = {
+    "apiVersion": JOBSET_API,
+    "kind": "JobSet",
+    "metadata": {"name": "probe"},
+    "spec": {"replicatedJobs": [_REPLICATED_JOB]},
+}
+_FLAVOR = {
+    "apiVersion": KUEUE_API,
+    "kind": "ResourceFlavor",
+    "metadata": {"name": "probe"},
+    "spec": {},
+}
 _PROBES: dict[str, tuple[str, Object]] = {
-    "jobset": (
-        f"/apis/{JOBSET_API}/namespaces/jobset-system/jobsets",
-        {
-            "apiVersion": JOBSET_API,
-            "kind": "JobSet",
-            "metadata": {"name": "probe"},
-            "spec": {
-                "replicatedJobs": [
-                    {
-                        "name": "probe",
-                        "template": _child(),
-                    }
-                ]
-            },
-        },
-    ),
-    "kueue": (
-        f"/apis/{KUEUE_API}/resourceflavors",
-        {
-            "apiVersion": KUEUE_API,
-            "kind": "ResourceFlavor",
-            "metadata": {"name": "probe"},
-            "spec": {},
-        },
-    ),
+    "jobset": (f"/apis/{JOBSET_API}/namespaces/jobset-system/jobsets", _JOBSET),
+    "kueue": (f"/apis/{KUEUE_API}/resourceflavors", _FLAVOR),
 }
 
 
 def put(api: Api, body: Body, manager: str) -> Change:
-    """Server-side apply; InputError where the cluster rejects it."""
+    """Applies an object server-side. Raises InputError if the cluster rejects it."""
     name = f"{body['kind']}/{body['metadata']['name']}"
     try:
         path = api.path_of(body)
         before = api.find(path)
         after = api.apply(path, body, fieldManager=manager)
         if body["kind"] in WEBHOOKS:
-            after = _only(api, path, body, after)
+            after = _remove_other_webhooks(api, path, body, after)
     except ApiError as error:
-        raise _refused(name, error) from error
+        raise _explain_rejection(name, error) from error
     if before is None:
         return Change(verb="created", name=name)
-    return Change(verb="unchanged" if _stated(before) == _stated(after) else "changed", name=name)
+    is_equal = _strip_status(before) == _strip_status(after)
+    return Change(verb="unchanged" if is_equal else "changed", name=name)
 
 
-def _stated(stored: Object) -> Object:
-    """Without what controllers write between the two answers: an admission policy's status comes
-    seconds after it.
+def _strip_status(stored: Object) -> Object:
+    """Removes what controllers write between two answers.
+
+    The status of an admission policy, for example, comes seconds after it.
     """
-    meta = {
-        k: v for k, v in stored["metadata"].items() if k not in ("resourceVersion", "managedFields")
-    }
-    return {k: v for k, v in stored.items() if k != "status"} | {"metadata": meta}
+    body = dict(stored)
+    body.pop("status", None)
+    metadata = dict(body["metadata"])
+    metadata.pop("resourceVersion", None)
+    metadata.pop("managedFields", None)
+    return body | {"metadata": metadata}
 
 
-def _only(api: Api, path: str, body: Body, stored: Object) -> Object:
-    """Applying merges lists by name: webhooks of a stock installation would stay before every pod
+def _remove_other_webhooks(api: Api, path: str, body: Body, stored: Object) -> Object:
+    """Removes webhooks that `body` does not have.
+
+    Applying merges lists by name: webhooks of a stock installation would still intercept every pod
     of the cluster.
     """
-    wanted = {webhook["name"] for webhook in body["webhooks"]}
-    kept = [webhook for webhook in stored["webhooks"] if webhook["name"] in wanted]
-    if len(kept) == len(stored["webhooks"]):
+    names = {webhook["name"] for webhook in body["webhooks"]}
+    webhooks = [webhook for webhook in stored["webhooks"] if webhook["name"] in names]
+    if len(webhooks) == len(stored["webhooks"]):
         return stored
-    return api.call("PUT", path, {}, stored | {"webhooks": kept})
+    return api.call("PUT", path, {}, stored | {"webhooks": webhooks})
 
 
-def _refused(name: str, error: ApiError) -> Exception:
+def _explain_rejection(name: str, error: ApiError) -> Exception:
     if error.status in (401, 403):
         return Unjudged(f"no right to apply {name}: {error}")
-    what = f"the cluster rejects {name}; the objects before it were applied"
-    fix = "fix the cause and run the command again: applied objects are kept"
     return InputError(
-        what,
+        f"the cluster rejects {name}; the objects before it were applied",
         got=error,
         allowed="objects that its API server accepts",
-        fix=fix,
+        fix="fix the cause and run the command again: applied objects are kept",
     )
 
 
 def prune(api: Api, bodies: Sequence[Body], selector: str) -> Iterator[Change]:
-    """What the selector finds among the kinds of `bodies` and is in them no more."""
-    paths = {api.path_of(body): body["kind"] for body in bodies if body["kind"] not in KEPT}
-    for collection, kind in sorted(
-        {(path.rpartition("/")[0], kind) for path, kind in paths.items()}
-    ):
+    """Deletes objects that the selector matches, of the kinds of `bodies`, but not among them."""
+    paths: set[str] = set()
+    collections: set[tuple[str, str]] = set()
+    for body in bodies:
+        if body["kind"] not in KEPT:
+            path = api.path_of(body)
+            paths.add(path)
+            collections.add((path.rpartition("/")[0], body["kind"]))
+    for collection, kind in sorted(collections):
         for item in api.items(collection, labelSelector=selector):
             name = item["metadata"]["name"]
             if f"{collection}/{name}" not in paths:
-                # a Job would leave its pods
+                # A Job would leave its pods.
                 api.delete(f"{collection}/{name}", propagationPolicy="Background")
                 yield Change(verb="removed", name=f"{kind}/{name}")
 
 
-def _established(api: Api, definition: Body) -> str | None:
-    conditions = api.get(api.path_of(definition)).get("status", {}).get("conditions") or ()
-    served = any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
-    return None if served else "not Established"
+def _find_definition_fault(api: Api, definition: Body) -> str | None:
+    """Returns the reason why a definition is not served; None when it is."""
+    status = api.get(api.path_of(definition)).get("status", {})
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "Established" and condition["status"] == "True":
+            return None
+    return "not Established"
 
 
-def _wait(what: str, lacking: Callable[[], str | None], timeout_s: float) -> None:
+def _wait(goal: str, find_fault: Callable[[], str | None], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while (reason := lacking()) is not None:
+    while (reason := find_fault()) is not None:
         if time.monotonic() > deadline:
-            raise Unjudged(f"waited {timeout_s:.0f} s until {what}: {reason}")
+            raise Unjudged(f"waited {timeout_s:.0f} s until {goal}: {reason}")
         time.sleep(POLL_S)

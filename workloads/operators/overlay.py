@@ -1,6 +1,4 @@
-"""An operator's vendored manifest with our settings, for one environment. Pure: what is applied, as
-objects.
-"""
+"""Adapts an operator's vendored manifest to our settings, for one environment."""
 
 import copy
 import json
@@ -20,42 +18,48 @@ from workloads.operators.catalogue import (
 )
 
 CONFIG_FILE = "controller_manager_config.yaml"
-# A ConfigMap mounted by subPath never changes in a running pod; with this on the template it is
-# another pod.
+# Annotation of the pod template, which makes new pods for a new configuration: a ConfigMap mounted
+# by subPath never changes in a running pod.
 ANNOTATION_CONFIG = "holdfast.dev/config-digest"
 _ORDER = ("Namespace", CRD, "ResourceQuota", "ServiceAccount")
 
 
 def objects(operator: Operator, context: RenderContext) -> list[Body]:
-    """In the order in which they are applied: namespace, definitions, rights, the rest, webhooks
-    last.
+    """Returns the objects in the order in which they are applied.
+
+    The order is namespace, definitions, rights, the rest, webhooks.
     """
     image = context.image(operator.name)
-    pool = context.system
-    made = [
-        _adapted(copy.deepcopy(body), operator, image, pool)
-        for body in upstream(operator)
-        if settings.stays(body)
-    ]
-    selector = next(body["spec"]["selector"] for body in made if body["kind"] == "Deployment")
-    made += settings.bounds(operator.namespace, selector)
-    for body in made:
+    bodies: list[Body] = []
+    selector: Body = {}
+    for vendored_body in upstream(operator):
+        if not settings.stays(vendored_body):
+            continue
+        body = copy.deepcopy(vendored_body)
+        _adapt(body, operator, image, context.system)
+        bodies.append(body)
+        if body["kind"] == "Deployment":
+            selector = body["spec"]["selector"]
+    bodies += settings.bounds(operator.namespace, selector)
+    for body in bodies:
         labels = body["metadata"].setdefault("labels", {})
         labels |= {LABEL_OPERATOR: operator.name, LABEL_VERSION: f"v{operator.version}"}
-    return sorted(made, key=_rank)
+    return sorted(bodies, key=_rank)
 
 
 def _rank(body: Body) -> int:
     kind = body["kind"]
     if kind in _ORDER:
         return _ORDER.index(kind)
-    return len(_ORDER) + {"Deployment": 1}.get(kind, 2 if kind in WEBHOOKS else 0)
+    if kind in WEBHOOKS:
+        return len(_ORDER) + 2
+    return len(_ORDER) + (1 if kind == "Deployment" else 0)
 
 
-def _adapted(body: Body, operator: Operator, image: str, pool: Pool) -> Body:
+def _adapt(body: Body, operator: Operator, image: str, pool: Pool) -> None:
     match body["kind"]:
         case "Deployment":
-            _placed(body["spec"], operator, image, pool)
+            _place(body["spec"], operator, image, pool)
         case "ConfigMap":
             body["data"] = {CONFIG_FILE: configuration_text(operator)}
         case "Service" if "webhook" in body["metadata"]["name"]:
@@ -64,14 +68,13 @@ def _adapted(body: Body, operator: Operator, image: str, pool: Pool) -> Body:
             body["webhooks"] = settings.webhooks(operator.name, body["webhooks"])
         case _:
             pass
-    return body
 
 
 def configuration_text(operator: Operator) -> str:
     return json.dumps(settings.CONFIGURATIONS[operator.name], indent=2) + "\n"  # JSON is YAML
 
 
-def _placed(spec: Body, operator: Operator, image: str, pool: Pool) -> None:
+def _place(spec: Body, operator: Operator, image: str, pool: Pool) -> None:
     spec["replicas"] = settings.REPLICAS
     template = spec["template"]
     digest = sha256(configuration_text(operator).encode()).hexdigest()[:16]
@@ -81,7 +84,7 @@ def _placed(spec: Body, operator: Operator, image: str, pool: Pool) -> None:
         "priorityClassName": settings.PRIORITY,
         "nodeSelector": pool.selector(),
         "tolerations": pool.tolerations(),
-        "affinity": _apart(spec["selector"]),
+        "affinity": _spread(spec["selector"]),
     }
     (container,) = pod["containers"]
     container |= {
@@ -89,20 +92,15 @@ def _placed(spec: Body, operator: Operator, image: str, pool: Pool) -> None:
         "imagePullPolicy": "IfNotPresent",
         "resources": settings.RESOURCES[operator.name],
     }
-    kept = [port for port in container["ports"] if port["name"] != "visibility"]
-    for port in kept:
+    ports = [port for port in container["ports"] if port["name"] != "visibility"]
+    for port in ports:
         if port["name"] == "webhook-server":
             port["containerPort"] = settings.WEBHOOK_PORT
-    container["ports"] = kept
+    container["ports"] = ports
 
 
-def _apart(selector: Body) -> Body:
-    """Preferred, not required: a system pool of one node must still get both replicas."""
+def _spread(selector: Body) -> Body:
+    """Prefers different nodes; a system pool of one node must still get both replicas."""
     term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
-    return {
-        "podAntiAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [
-                {"weight": 100, "podAffinityTerm": term}
-            ]
-        }
-    }
+    preference = {"weight": 100, "podAffinityTerm": term}
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}

@@ -1,5 +1,6 @@
-"""Apply the platform half of an environment: namespaces, priorities, queues, rights, the exporter,
-the migration. No GPU.
+"""Applies the platform half of an environment.
+
+These are namespaces, priorities, queues, rights, the exporter and the migration; none needs a GPU.
 """
 
 from collections.abc import Iterator
@@ -15,24 +16,28 @@ MANAGER = "holdfast-platform"
 
 
 def apply(api: Api, context: RenderContext) -> Iterator[Change]:
-    """One change for each object. The cluster judges all of them first: InputError, and nothing was
-    applied.
+    """Applies all objects and yields the change of each.
+
+    Raises InputError, with nothing applied, if the cluster rejects one of them in a dry run.
     """
     bodies = platform(context)
-    # A pod of zeros would wait for its image forever.
+    # A pod whose digest is zeros would wait for its image forever.
     context.require_digests(images(context, yaml_text(bodies)))
-    _try(api, bodies)
+    _dry_run(api, bodies)
     for body in bodies:
         yield put(api, body, MANAGER)
     yield from prune(api, bodies, f"{LABEL_HALF}={PLATFORM_HALF}")
 
 
-def _try(api: Api, bodies: list[Body]) -> None:
-    made = {body["metadata"]["name"] for body in bodies if body["kind"] == "Namespace"}
-    there = {name for name in made if api.find(f"/api/v1/namespaces/{name}")}
+def _dry_run(api: Api, bodies: list[Body]) -> None:
+    new_namespaces: set[str] = set()
     for body in bodies:
-        if body["metadata"].get("namespace") in made - there:
-            continue  # there is no such place yet
+        name = body["metadata"]["name"]
+        if body["kind"] == "Namespace" and not api.find(f"/api/v1/namespaces/{name}"):
+            new_namespaces.add(name)
+    for body in bodies:
+        if body["metadata"].get("namespace") in new_namespaces:
+            continue  # a dry run makes no namespace, so objects in it would be rejected
         try:
             api.apply(
                 api.path_of(body),
@@ -41,11 +46,11 @@ def _try(api: Api, bodies: list[Body]) -> None:
                 fieldManager=MANAGER,
             )
         except ApiError as error:
+            name = f"{body['kind']}/{body['metadata']['name']}"
+            fix = "run `make operators ENV=NAME` first, on a GKE cluster"
             raise InputError(
-                f"the cluster rejects {body['kind']}/{body['metadata']['name']}; nothing was"
-                " applied",
+                f"the cluster rejects {name}; nothing was applied",
                 got=error,
                 allowed="objects that its API server accepts",
-                fix=fix_of_unchangeable(error, body)
-                or "run `make operators ENV=NAME` first, on a GKE cluster",
+                fix=fix_of_unchangeable(error, body) or fix,
             ) from error

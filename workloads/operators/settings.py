@@ -1,6 +1,4 @@
-"""Settings of the operators for this platform: configuration, where they run, which webhooks
-intercept which kinds.
-"""
+"""Settings of the operators for this platform: configuration, placement and webhooks."""
 
 # Why it is so: infra/decisions/0110.
 
@@ -17,10 +15,10 @@ CONFIGURATIONS: dict[str, Body] = tomllib.loads(
 WEBHOOK_PORT: int = CONFIGURATIONS["kueue"]["webhook"]["port"]
 OURS: Body = CONFIGURATIONS["kueue"]["managedJobsNamespaceSelector"]
 REPLICAS = 2
-# With GKE's add-ons on the system pool; evicting the admission of every job for a metrics agent
-# would be wrong.
+# The priority of GKE's add-ons on the system pool: a metrics agent must not evict the admission of
+# all jobs.
 PRIORITY = "system-cluster-critical"
-# Plurals before which a webhook of Kueue stays: its own kinds, and the jobs that it manages.
+# Resources for which webhooks of Kueue stay: its own kinds, and the jobs that it manages.
 OWN_KINDS = ("clusterqueues", "cohorts", "resourceflavors", "workloads")
 MANAGED_KINDS = ("jobs", "jobsets")
 # Kueue keeps every pending workload in memory; at upstream's 512 MiB it is killed by some thousands
@@ -38,8 +36,9 @@ RESOURCES: dict[str, Body] = {
 
 
 def stays(body: Body) -> bool:
-    """Whether an upstream object is applied. The aggregated API is off, and roles for kinds of
-    others have no use.
+    """Returns whether an upstream object is applied.
+
+    The aggregated API is off, and roles for kinds of other projects have no use.
     """
     name: str = body["metadata"]["name"]
     if body["kind"] == "APIService" or "visibility" in name:
@@ -50,44 +49,52 @@ def stays(body: Body) -> bool:
 
 
 _FOREIGN = (
-    *(
-        "jaxjob",
-        "leaderworkerset",
-        "mpijob",
-        "paddlejob",
-        "pytorchjob",
-        "raycluster",
-        "rayjob",
-        "rayservice",
-    ),
-    *("sparkapplication", "tfjob", "trainjob", "xgboostjob"),
+    "jaxjob",
+    "leaderworkerset",
+    "mpijob",
+    "paddlejob",
+    "pytorchjob",
+    "raycluster",
+    "rayjob",
+    "rayservice",
+    "sparkapplication",
+    "tfjob",
+    "trainjob",
+    "xgboostjob",
 )
 
 
-def webhooks(operator: str, listed: Sequence[Body]) -> list[Body]:
-    """Those that stay, in order. JobSet's intercept its own kind, and pods that carry its label.
+def webhooks(operator: str, upstream_webhooks: Sequence[Body]) -> list[Body]:
+    """Returns the webhooks that stay, in order.
 
-    Kueue's all fail closed. Upstream one intercepts every pod, Deployment and Job of the cluster,
-    so that with the operator gone nothing starts anywhere; here they intercept jobs in the
-    platform's namespaces.
+    JobSet's intercept its own kind, and pods that have its label. Kueue's all fail closed. One of
+    upstream intercepts every pod, Deployment and Job of the cluster, so that nothing starts
+    anywhere while the operator is down; here they intercept jobs in the platform's namespaces.
     """
     if operator != "kueue":
-        return list(listed)
-    return [_scoped(each) for each in listed if _plurals(each) & {*OWN_KINDS, *MANAGED_KINDS}]
+        return list(upstream_webhooks)
+    webhooks: list[Body] = []
+    for webhook in upstream_webhooks:
+        resources = _list_resources(webhook)
+        if not resources.isdisjoint(MANAGED_KINDS):
+            webhooks.append(webhook | {"namespaceSelector": OURS})
+        elif not resources.isdisjoint(OWN_KINDS):
+            webhooks.append(webhook)
+    return webhooks
 
 
-def _scoped(webhook: Body) -> Body:
-    if _plurals(webhook) & set(MANAGED_KINDS):
-        return webhook | {"namespaceSelector": OURS}
-    return webhook
-
-
-def _plurals(webhook: Body) -> set[str]:
-    return {resource.split("/")[0] for rule in webhook["rules"] for resource in rule["resources"]}
+def _list_resources(webhook: Body) -> set[str]:
+    resources: set[str] = set()
+    for rule in webhook["rules"]:
+        for resource in rule["resources"]:
+            resources.add(resource.split("/")[0])
+    return resources
 
 
 def bounds(namespace: str, selector: dict[str, Any]) -> list[Body]:
-    """GKE grants the system classes by quota, and none outside kube-system; the budget keeps one
+    """Builds a quota and a budget.
+
+    GKE grants the system classes by quota, and none outside kube-system. The budget keeps one
     replica on drains.
     """
     quota: Body = {

@@ -10,7 +10,7 @@ from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.submit import prepared_job
 from holdfast.manifests.render_context import RenderContext, yaml_text
-from holdfast.platform import Platform, reading
+from holdfast.platform import Platform, codec
 from holdfast.support.checks import Status, examine
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
@@ -42,7 +42,7 @@ def reserving(**fields: Any) -> Environment:
 
 def platform(**fields: Any) -> Platform:
     """Return the platform as commands read it, from its document."""
-    return reading.parse(reading.text(describe.platform(reserving(**fields), {})), "it")
+    return codec.parse(codec.text(describe.platform(reserving(**fields), {})), "it")
 
 
 def own(**fields: Any) -> OwnJob:

@@ -1,7 +1,7 @@
-"""A registry on this host for builders that push and nodes that pull: the distribution API over a
-folder of blobs.
+"""Serves a registry on this host for builders that push and nodes that pull.
 
-Source: OCI distribution specification 1.1, pull and push.
+It is the distribution API over a folder of blobs. Source: OCI distribution specification 1.1, pull
+and push.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ class Registry(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder = folder
-        for each in ("blobs", "uploads", "tags"):
-            (folder / each).mkdir(parents=True, exist_ok=True)
+        for name in ("blobs", "uploads", "tags"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
 
     @property
     def host(self) -> str:
@@ -85,9 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> Iterator[bytes]:
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-            left = int(self.headers.get("Content-Length", 0))
-            while left and (piece := self.rfile.read(min(left, CHUNK))):
-                left -= len(piece)
+            remaining = int(self.headers.get("Content-Length", 0))
+            while remaining and (piece := self.rfile.read(min(remaining, CHUNK))):
+                remaining -= len(piece)
                 yield piece
             return
         while size := int(self.rfile.readline(), 16):
@@ -104,19 +104,19 @@ class _Handler(BaseHTTPRequestHandler):
             digest = match[3]
         else:
             digest = tag.read_text() if tag.exists() else ""
-        found = self.registry.blob(digest)
-        if not digest or not found.is_file():
+        blob = self.registry.blob(digest)
+        if not digest or not blob.is_file():
             return self._answer(404)
         kind = "application/octet-stream"
         if match[2] == "manifests":
-            kind = json.loads(found.read_bytes())["mediaType"]
+            kind = json.loads(blob.read_bytes())["mediaType"]
         self.send_response(200)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(found.stat().st_size))
+        self.send_header("Content-Length", str(blob.stat().st_size))
         self.send_header("Docker-Content-Digest", digest)
         self.end_headers()
         if self.command == "GET":
-            with found.open("rb") as source:
+            with blob.open("rb") as source:
                 shutil.copyfileobj(source, self.wfile, CHUNK)
         return None
 

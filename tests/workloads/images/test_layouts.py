@@ -1,5 +1,6 @@
-"""Each image as its Dockerfile makes it, without an engine: its command starts from this wheel and
-this lock alone.
+"""Tests that the command of each image starts from its wheel and its lock alone.
+
+The packages of an image are laid out as its Dockerfile does, without a container engine.
 """
 
 import json
@@ -24,14 +25,12 @@ _ENTRYPOINT = re.compile(r"^ENTRYPOINT (\[.*\])$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`laid_out("mover")`: the packages of the image of a role, made once for all roles with its
-    lock.
-    """
+def get_layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives the packages of a role's image, made once for all roles with the same lock."""
 
     @cache
     def wheel() -> Path:
-        """As `make images` takes it: built here, or in a template the pinned one."""
+        """Returns the wheel of `make images`: built here, or in a template the pinned one."""
         if not (ROOT / "workloads/library").is_dir():
             return pins.wheel_in(ROOT / pins.VENDOR)
         folder = tmp_path_factory.mktemp("vendor")
@@ -46,51 +45,52 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return pins.wheel_in(folder)
 
     @cache
-    def of(lock: Path) -> Path:
-        return packages(lock, wheel(), tmp_path_factory.mktemp(lock.stem))
+    def layout(lock: Path) -> Path:
+        return lay_out(lock, wheel(), tmp_path_factory.mktemp(lock.stem))
 
-    return lambda role: of(pins.lock_of(ROOT, role))
+    return lambda role: layout(pins.lock_of(ROOT, role))
 
 
 @pytest.mark.parametrize("role", pins.ROLES)
-def test_the_command_of_an_image_starts_from_what_the_image_holds(
-    role: str, laid_out: Callable[[str], Path]
+def test_image_command_starts_from_the_image_alone(
+    role: str, get_layout: Callable[[str], Path]
 ) -> None:
     (entry,) = _ENTRYPOINT.findall((ROOT / builders.DOCKERFILE).read_text())
     start = json.loads(entry)[1:]
-    ended = run([*start, *pins.ROLES[role].command.split(), "--help"], laid_out(role))
-    assert ended.returncode == 0 and "Usage:" in ended.stdout, ended.stderr[-2000:]
+    command = [*start, *pins.ROLES[role].command.split(), "--help"]
+    process = run(command, get_layout(role))
+    assert process.returncode == 0 and "Usage:" in process.stdout, process.stderr[-2000:]
 
 
-def test_a_file_that_the_wheel_lacks_is_noticed(laid_out: Callable[[str], Path]) -> None:
-    file = laid_out("mover") / "holdfast/support/command_line.py"
+def test_file_missing_in_the_wheel_is_noticed(get_layout: Callable[[str], Path]) -> None:
+    file = get_layout("mover") / "holdfast/support/command_line.py"
     moved = file.rename(file.with_suffix(".lost"))
     try:
-        assert run(["-m", "holdfast", "--help"], laid_out("mover")).returncode
+        assert run(["-m", "holdfast", "--help"], get_layout("mover")).returncode
     finally:
         moved.rename(file)
 
 
-def packages(lock: Path, wheel: Path, folder: Path) -> Path:
-    """What the lock names, as links to what is installed here, and the wheel's files."""
-    made = folder / "packages"
-    made.mkdir()
+def lay_out(lock: Path, wheel: Path, folder: Path) -> Path:
+    """Makes a folder with the wheel's files and links to the installed packages of the lock."""
+    packages = folder / "packages"
+    packages.mkdir()
     for name in _PIN.findall(lock.read_text()):
         try:
-            listed = files(name) or []
-        except PackageNotFoundError:  # of another system
+            paths = files(name) or []
+        except PackageNotFoundError:  # a package for another system
             continue
-        # File by file: namespace packages as google share a folder.
-        for path in listed:
+        # File by file: namespace packages such as google share a folder.
+        for path in paths:
             if path.suffix not in (".pyc", ".h") and ".." not in path.parts:
-                link = made / path
-                # a lock may hold two versions of a package, by Python's version
+                link = packages / path
+                # A lock may have two versions of a package, by Python's version.
                 link.unlink(missing_ok=True)
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(str(path.locate()))
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(made)
-    return made
+        archive.extractall(packages)
+    return packages
 
 
 def run(words: list[str], packages: Path) -> subprocess.CompletedProcess[str]:
@@ -99,6 +99,6 @@ def run(words: list[str], packages: Path) -> subprocess.CompletedProcess[str]:
         "PYTHONPATH": str(packages),
         "HOME": str(packages.parent),
     }
-    # -S: this interpreter's own packages are not the image's.
+    # -S leaves out this interpreter's own packages, which the image does not have.
     command = [sys.executable, "-S", *words]
     return ran(command, packages.parent, environment)

@@ -1,4 +1,4 @@
-"""The committed manifests as objects, for the tests of this room."""
+"""Loads the committed manifests as objects."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -15,32 +15,40 @@ KUSTOMIZATION = "kustomization.yaml"
 
 @cache
 def bodies(name: str, half: str = "*") -> list[Body]:
-    """Every object of an environment, or of one half of it. Shared between tests: do not change
-    them.
+    """Returns every object of an environment, or of one half of it.
+
+    Tests share the objects: do not change them.
     """
-    files = sorted((RENDERED / name).glob(f"{half}/*.yaml"))
-    files = [file for file in files if file.name != KUSTOMIZATION]
-    return [b for file in files for b in yaml.load_all(file.read_text(), yaml.CSafeLoader)]
+    objects: list[Body] = []
+    for file in sorted((RENDERED / name).glob(f"{half}/*.yaml")):
+        if file.name != KUSTOMIZATION:
+            objects += yaml.load_all(file.read_text(), yaml.CSafeLoader)
+    return objects
+
+
+def list_kinds(env: str, *kinds: str, half: str = "*") -> list[Body]:
+    """Returns the objects of these kinds."""
+    return [body for body in bodies(env, half) if body["kind"] in kinds]
 
 
 def named(env: str, kind: str, name: str, namespace: str | None = None) -> Body:
-    """By its name, or for a job by the name that it has whatever its template."""
-    fitting = [
-        b
-        for b in bodies(env)
-        if b["kind"] == kind and name in (b["metadata"]["name"], unversioned(b))
-    ]
-    (found,) = (b for b in fitting if namespace in (None, b["metadata"].get("namespace")))
-    return found
+    """Returns an object by its name, which for a job may lack the digest of its template."""
+    matches: list[Body] = []
+    for body in list_kinds(env, kind):
+        has_name = name in (body["metadata"]["name"], unversioned(body))
+        if has_name and namespace in (None, body["metadata"].get("namespace")):
+            matches.append(body)
+    (match,) = matches
+    return match
 
 
 def unversioned(body: Body) -> str:
-    """The name of an object without the digest of its template."""
+    """Returns the name of an object without the digest of its template."""
     return body["metadata"]["labels"]["app.kubernetes.io/name"]
 
 
 def templates(value: Any) -> Iterator[Body]:
-    """Pod templates anywhere below `value`."""
+    """Yields the pod templates anywhere below `value`."""
     if isinstance(value, dict):
         spec = value.get("spec")
         if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
@@ -53,34 +61,45 @@ def templates(value: Any) -> Iterator[Body]:
 
 
 def workloads(env: str) -> list[tuple[Body, Body]]:
-    """Every object that makes pods, with its pod template."""
-    return [(body, template) for body in bodies(env) for template in templates(body)]
+    """Returns every object that makes pods, with its pod template."""
+    pairs: list[tuple[Body, Body]] = []
+    for body in bodies(env):
+        for template in templates(body):
+            pairs.append((body, template))
+    return pairs
+
+
+def list_containers(template: Body) -> list[Body]:
+    """Returns the containers and init containers of a pod template."""
+    spec = template["spec"]
+    return [*spec["containers"], *(spec.get("initContainers") or ())]
+
+
+def image_name(container: Body) -> str:
+    """Returns the name of a container's image without registry and digest."""
+    return container["image"].partition("@")[0].rpartition("/")[2]
 
 
 def images(envs: Iterable[str]) -> set[str]:
-    """Names of all images that the pods of these environments run, without registry and digest."""
-    pods = []
+    """Returns the names of all images that the pods of these environments run."""
+    image_names: set[str] = set()
     for env in envs:
         for _, template in workloads(env):
-            pods.append(template["spec"])
-    containers = []
-    for pod in pods:
-        for c in [*pod["containers"], *pod.get("initContainers", ())]:
-            containers.append(c)
-    return {container["image"].partition("@")[0].rpartition("/")[2] for container in containers}
+            image_names.update(map(image_name, list_containers(template)))
+    return image_names
 
 
 def jobs(env: str) -> Iterator[tuple[Body, Body]]:
-    """Every Job and JobSet, with the spec of its Job."""
-    for body in bodies(env):
+    """Yields every Job and JobSet, with the spec of its Job."""
+    for body in list_kinds(env, "Job", "JobSet"):
         if body["kind"] == "Job":
             yield body, body["spec"]
-        for group in body["spec"].get("replicatedJobs", ()) if body["kind"] == "JobSet" else ():
+        for group in body["spec"].get("replicatedJobs", ()):
             yield body, group["template"]["spec"]
 
 
 def trainers(env: str) -> Iterator[tuple[Body, Body, list[str]]]:
-    """Of these, each that trains as ranks: with the command of its pods."""
+    """Yields the jobs that train as ranks, with the command of their pods."""
     for body, spec in jobs(env):
         command = spec["template"]["spec"]["containers"][0]["command"]
         if command[3:5] == ["train", "run"]:
@@ -88,9 +107,9 @@ def trainers(env: str) -> Iterator[tuple[Body, Body, list[str]]]:
 
 
 def variables(template: Body) -> Body:
-    """Environment of the main container: name -> entry."""
-    (main,) = (c for c in template["spec"]["containers"] if c["name"] == "main")
-    return {entry["name"]: entry for entry in main["env"]}
+    """Returns the environment of the main container, by name."""
+    containers = {container["name"]: container for container in template["spec"]["containers"]}
+    return {entry["name"]: entry for entry in containers["main"]["env"]}
 
 
 def option(words: list[str], name: str) -> str:

@@ -1,13 +1,11 @@
-"""Batch pods: the database through its proxy, the dataset through FUSE, checkpoints through the
-SDK.
-"""
+"""Tests of rendered batch pods: database proxy, dataset, and the autoscaler's metric."""
 
 from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from holdfast.exporter.backlog import _samples as samples_of
+from holdfast.exporter.backlog import _samples as make_samples
 from holdfast.inference.results.connect import database_uri
 from holdfast.manifests.batch import follower
 from holdfast.manifests.render_context import RenderContext
@@ -21,124 +19,123 @@ from tests.workloads.manifests.rendered import Body, named, option, variables, w
 from workloads.manifests.queueing import objects
 
 BATCH = "batch"
-WANTED = next(s for s in samples_of([("batch-steady", 4, 60.0, 1)]) if "replicas" in s.metric)
+SAMPLES = make_samples([("batch-steady", 4, 60.0, 1)])
+REPLICAS = next(sample for sample in SAMPLES if "replicas" in sample.metric)
 WITH_PROXY = [env for env in names() if load(env).database]
-WITHOUT = [env for env in names() if not load(env).database]
+WITHOUT_PROXY = [env for env in names() if not load(env).database]
 
 
-def pods(env: str) -> list[tuple[Body, Body]]:
-    found = []
+def list_templates(env: str) -> list[Body]:
+    templates: list[Body] = []
     for body, template in workloads(env):
         if body["metadata"]["namespace"] == BATCH:
-            found.append((body, template))
-    assert len(found) >= 3
-    return found
+            templates.append(template)
+    assert len(templates) >= 3
+    return templates
 
 
 @pytest.mark.parametrize("env", WITH_PROXY)
-def test_every_batch_pod_has_the_proxy_beside_it_from_its_start_to_its_end(env: str) -> None:
-    for _, template in pods(env):
+def test_batch_pods_have_the_proxy_as_native_sidecar(env: str) -> None:
+    for template in list_templates(env):
         (proxy,) = template["spec"]["initContainers"]
-        assert (
-            proxy["restartPolicy"] == "Always"
-            and proxy["startupProbe"]["httpGet"]["path"] == "/startup"
-        )
+        request = proxy["startupProbe"]["httpGet"]
+        assert proxy["restartPolicy"] == "Always" and request["path"] == "/startup"
         assert proxy["args"][-1] == load(env).database.connection
         assert {"--private-ip", "--auto-iam-authn", "--exit-zero-on-sigterm"} <= set(proxy["args"])
-        assert f"--http-port={proxy['startupProbe']['httpGet']['port']}" in proxy["args"]
+        assert f"--http-port={request['port']}" in proxy["args"]
 
 
 @pytest.mark.parametrize("env", WITH_PROXY)
 def test_workers_log_in_as_their_service_account_without_a_secret(
     env: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _, template in pods(env):
+    for template in list_templates(env):
         (proxy,) = template["spec"]["initContainers"]
         monkeypatch.setenv(ENV_DATABASE, variables(template)[ENV_DATABASE]["value"])
-        uri = urlsplit(database_uri(""))  # as the worker reads it
+        uri = urlsplit(database_uri(""))  # the URI that the worker reads
         assert uri.hostname == "127.0.0.1" and f"--port={uri.port}" in proxy["args"]
         account = template["spec"]["serviceAccountName"]
-        assert (
-            unquote(uri.username or "") == load(env).database.users[account]
-            and uri.password is None
-        )
-        secrets = []
+        assert unquote(uri.username or "") == load(env).database.users[account]
+        assert uri.password is None
         for volume in template["spec"]["volumes"]:
             if "secret" in volume:
-                secrets.append(volume["secret"]["secretName"])
-        assert all(name.startswith("run-key-") for name in secrets), (
-            "of the run's checkpoints, not of the database"
-        )
+                name = volume["secret"]["secretName"]
+                assert name.startswith("run-key-"), "a key of checkpoints, not of the database"
 
 
-@pytest.mark.parametrize("env", WITHOUT)
+@pytest.mark.parametrize("env", WITHOUT_PROXY)
 def test_without_cloud_sql_the_connection_comes_from_a_mounted_file(env: str) -> None:
-    for _, template in pods(env):
-        (mount,) = (
-            m for m in template["spec"]["containers"][0]["volumeMounts"] if m["name"] == "results"
-        )
-        assert (
-            variables(template)["PGSERVICEFILE"]["value"].startswith(mount["mountPath"] + "/")
-            and mount["readOnly"]
-        )
+    for template in list_templates(env):
+        mounts = template["spec"]["containers"][0]["volumeMounts"]
+        (mount,) = [mount for mount in mounts if mount["name"] == "results"]
+        file = variables(template)["PGSERVICEFILE"]["value"]
+        assert file.startswith(mount["mountPath"] + "/") and mount["readOnly"]
         assert "initContainers" not in template["spec"]
 
 
-def test_whoever_reads_the_dataset_mounts_it_read_only_with_its_sidecar_announced(env: str) -> None:
+def test_dataset_readers_mount_it_read_only_with_the_sidecar(env: str) -> None:
     readers = 0
     for body, template in workloads(env):
         (main,) = template["spec"]["containers"]
-        reads = next((o for o in ("--data", "--source") if o in main.get("command", ())), None)
-        annotated = template["metadata"].get("annotations", {}).get("gke-gcsfuse/volumes") == "true"
-        claims = []
-        for v in template["spec"]["volumes"]:
-            if "persistentVolumeClaim" in v:
-                claims.append(v["persistentVolumeClaim"])
-        assert annotated is bool(claims) is (reads is not None), body["metadata"]["name"]
-        if reads:
+        folder = find_dataset(main.get("command", []))
+        annotations = template["metadata"].get("annotations", {})
+        claims: list[Body] = []
+        for volume in template["spec"]["volumes"]:
+            if "persistentVolumeClaim" in volume:
+                claims.append(volume["persistentVolumeClaim"])
+        has_sidecar = annotations.get("gke-gcsfuse/volumes") == "true"
+        assert has_sidecar is bool(claims) is bool(folder), body["metadata"]["name"]
+        if folder:
             readers += 1
-            (mount,) = (
-                m for m in main["volumeMounts"] if m["mountPath"] == option(main["command"], reads)
-            )
-            assert mount["readOnly"] is True and claims == [
-                {"claimName": mount["name"], "readOnly": True}
-            ]
-            claim = named(
-                env, "PersistentVolumeClaim", mount["name"], body["metadata"]["namespace"]
-            )
-            volume = named(env, "PersistentVolume", claim["spec"]["volumeName"])
-            assert volume["spec"]["csi"]["driver"] == "gcsfuse.csi.storage.gke.io"
-            assert volume["spec"]["csi"]["volumeHandle"] == load(env).buckets["data"]
-            assert volume["spec"]["claimRef"]["namespace"] == body["metadata"]["namespace"]
+            mounts = {mount["mountPath"]: mount for mount in main["volumeMounts"]}
+            name = mounts[folder]["name"]
+            assert mounts[folder]["readOnly"] is True
+            assert claims == [{"claimName": name, "readOnly": True}]
+            check_volume(env, name, body["metadata"]["namespace"])
     assert readers >= 5
 
 
-def test_steady_workers_follow_a_metric_that_their_cluster_and_the_exporter_give(env: str) -> None:
-    """Nothing is installed for it: GKE's own adapter reads what the exporter sends."""
-    sent = promql_name(f"{METRIC_PREFIX}/{WANTED.metric}")
-    (given,) = named(env, "AutoscalingMetric", "batch-steady")["spec"]["metrics"]
-    query = given["promql"]["query"]
-    assert (
-        query
-        == f'max({sent}{{cluster_name="{load(env).cluster}",job="{dict(WANTED.labels)["job"]}"}})'
-    )
-    (asked,) = named(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]["metrics"]
-    name = asked["external"]["metric"]["name"]
-    assert name == f"autoscaling.gke.io|batch-steady|{given['promql']['name']}"
-    assert named(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]["minReplicas"] == 1
-    (cluster,) = (
-        r.arguments for r in resources(environments.load(env)) if "pod_autoscaling" in r.arguments
-    )
-    assert cluster["pod_autoscaling"] == {"hpa_profile": "PERFORMANCE"}
+def find_dataset(command: list[str]) -> str:
+    for name in ("--data", "--source"):
+        if name in command:
+            return option(command, name)
+    return ""
 
 
-def at_version(gke: str) -> RenderContext:
+def check_volume(env: str, claim_name: str, namespace: str) -> None:
+    claim = named(env, "PersistentVolumeClaim", claim_name, namespace)
+    volume = named(env, "PersistentVolume", claim["spec"]["volumeName"])
+    assert volume["spec"]["csi"]["driver"] == "gcsfuse.csi.storage.gke.io"
+    assert volume["spec"]["csi"]["volumeHandle"] == load(env).buckets["data"]
+    assert volume["spec"]["claimRef"]["namespace"] == namespace
+
+
+def test_steady_workers_follow_the_exporters_metric(env: str) -> None:
+    """Needs no installation: GKE's own adapter reads what the exporter sends."""
+    series = promql_name(f"{METRIC_PREFIX}/{REPLICAS.metric}")
+    job = dict(REPLICAS.labels)["job"]
+    (metric,) = named(env, "AutoscalingMetric", "batch-steady")["spec"]["metrics"]
+    selector = f'cluster_name="{load(env).cluster}",job="{job}"'
+    assert metric["promql"]["query"] == f"max({series}{{{selector}}})"
+    scaler = named(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]
+    (source,) = scaler["metrics"]
+    name = source["external"]["metric"]["name"]
+    assert name == f"autoscaling.gke.io|batch-steady|{metric['promql']['name']}"
+    assert scaler["minReplicas"] == 1
+    profiles: list[object] = []
+    for resource in resources(environments.load(env)):
+        if "pod_autoscaling" in resource.arguments:
+            profiles.append(resource.arguments["pod_autoscaling"])
+    assert profiles == [{"hpa_profile": "PERFORMANCE"}]
+
+
+def make_context(gke: str) -> RenderContext:
     platform = load("example")
     return RenderContext(replace(platform, versions=replace(platform.versions, gke=gke)))
 
 
 @pytest.mark.parametrize(
-    ("gke", "least"),
+    ("gke", "min_replicas"),
     [
         ("", 1),
         ("1.36", 1),
@@ -147,8 +144,8 @@ def at_version(gke: str) -> RenderContext:
         ("1.37.1-gke.3", 0),
     ],
 )
-def test_steady_workers_end_at_zero_where_every_accepted_version_can(gke: str, least: int) -> None:
-    assert follower(at_version(gke))["spec"]["minReplicas"] == least
+def test_steady_workers_scale_to_zero_on_new_versions(gke: str, min_replicas: int) -> None:
+    assert follower(make_context(gke))["spec"]["minReplicas"] == min_replicas
 
 
 @pytest.mark.parametrize(
@@ -160,12 +157,13 @@ def test_steady_workers_end_at_zero_where_every_accepted_version_can(gke: str, l
         ("1.37", True),
     ],
 )
-def test_classes_recycle_flex_nodes_where_the_version_can(gke: str, recycles: bool) -> None:
-    classes = []
-    for body in objects(at_version(gke)):
-        if body["kind"] == "ComputeClass":
-            classes.append(body["spec"]["priorities"])
+def test_classes_recycle_flex_nodes_on_new_versions(gke: str, recycles: bool) -> None:
+    classes = [body for body in objects(make_context(gke)) if body["kind"] == "ComputeClass"]
     assert classes
-    for rungs in classes:
-        (flex,) = (rung["flexStart"] for rung in rungs if "flexStart" in rung)
+    for compute_class in classes:
+        flex_priorities: list[Body] = []
+        for priority in compute_class["spec"]["priorities"]:
+            if "flexStart" in priority:
+                flex_priorities.append(priority["flexStart"])
+        (flex,) = flex_priorities
         assert ("nodeRecycling" in flex) is recycles

@@ -1,6 +1,4 @@
-"""The exporter of GPU faults: it is on every GPU node, and collects what alerts and dashboards
-read.
-"""
+"""Tests of the exporter of GPU faults: its nodes, fields and priority."""
 
 import csv
 import re
@@ -22,79 +20,75 @@ def daemon(env: str) -> dict[str, Any]:
     return named(env, "DaemonSet", gpu_metrics.NAME)["spec"]
 
 
-def collected(env: str) -> list[list[str]]:
-    text = named(env, "ConfigMap", gpu_metrics.NAME, gpu_metrics.NAMESPACE)["data"][
-        gpu_metrics.CONFIG_FILE
-    ]
-    return [*csv.reader(text.splitlines(), skipinitialspace=True)]
+def read_fields(env: str) -> dict[str, str]:
+    """Returns the kind of each field that is collected, by its name."""
+    config = named(env, "ConfigMap", gpu_metrics.NAME, gpu_metrics.NAMESPACE)["data"]
+    lines = config[gpu_metrics.CONFIG_FILE].splitlines()
+    return {name: kind for name, kind, _ in csv.reader(lines, skipinitialspace=True)}
 
 
-def test_exactly_what_alerts_and_dashboards_read_is_collected(env: str) -> None:
-    read = [each.query for each in alerts.alerts(alert.EXAMPLE)]
-    read += [
-        alert.filled(query, alert.EXAMPLE)
-        for chart in dashboard.on_call(())
-        for _, query in chart.queries
-    ]
-    assert {name for name, _, _ in collected(env)} == {*re.findall(r"DCGM_\w+", "".join(read))}
+def list_alert_queries() -> list[str]:
+    return [item.query for item in alerts.alerts(alert.EXAMPLE)]
 
 
-def test_only_what_an_alert_reads_as_a_rate_is_a_counter() -> None:
-    """Managed Prometheus subtracts a counter's first value: `> 0` would overlook an error from
-    before.
+def test_alerts_and_dashboards_read_exactly_the_collected_fields(env: str) -> None:
+    queries = list_alert_queries()
+    for chart in dashboard.on_call(()):
+        for _, query in chart.queries:
+            queries.append(alert.filled(query, alert.EXAMPLE))
+    assert read_fields(env).keys() == set(re.findall(r"DCGM_\w+", "".join(queries)))
+
+
+def test_counters_are_the_fields_read_as_rates() -> None:
+    """Ensures that `> 0` is no query of a counter.
+
+    Managed Prometheus subtracts a counter's first value, so it would miss an earlier error.
     """
-    rates = re.findall(
-        r"(?:rate|increase)\((DCGM_\w+)",
-        "".join(each.query for each in alerts.alerts(alert.EXAMPLE)),
-    )
-    assert {name for name, kind, _ in collected("example") if kind == "counter"} == {*rates}
+    rates = re.findall(r"(?:rate|increase)\((DCGM_\w+)", "".join(list_alert_queries()))
+    fields = read_fields("example")
+    assert {name for name, kind in fields.items() if kind == "counter"} == set(rates)
 
 
-def test_it_runs_on_every_gpu_node_and_on_no_other(env: str) -> None:
+def test_exporter_runs_on_gpu_nodes_only(env: str) -> None:
     spec = daemon(env)["template"]["spec"]
-    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-        "nodeSelectorTerms"
-    ]
-    assert term == {"matchExpressions": [{"key": LABEL_ACCELERATOR, "operator": "Exists"}]}
-    assert spec["tolerations"] == [{"operator": "Exists"}], (
-        "a fork adds taints, and so do ComputeClasses"
-    )
-    pools = load(env).pools
-    assert {pool.capacity for pool in pools if LABEL_ACCELERATOR in pool.node_labels()} >= {
-        Capacity.SPOT
-    }
-    assert all(
-        (LABEL_ACCELERATOR in pool.node_labels()) == bool(pool.gpus_per_node) for pool in pools
-    )
+    affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    expression = {"key": LABEL_ACCELERATOR, "operator": "Exists"}
+    assert affinity["nodeSelectorTerms"] == [{"matchExpressions": [expression]}]
+    assert spec["tolerations"] == [{"operator": "Exists"}], "forks and ComputeClasses add taints"
+    capacities: set[Capacity] = set()
+    for pool in load(env).pools:
+        has_label = LABEL_ACCELERATOR in pool.node_labels()
+        assert has_label == bool(pool.gpus_per_node)
+        if has_label:
+            capacities.add(pool.capacity)
+    assert Capacity.SPOT in capacities
 
 
-def test_its_pods_are_scraped_through_the_only_open_port() -> None:
+def test_scraped_port_is_the_only_open_one() -> None:
     (endpoint,) = named("example", "PodMonitoring", gpu_metrics.NAME)["spec"]["endpoints"]
     (container,) = daemon("example")["template"]["spec"]["containers"]
     (port,) = container["ports"]
     assert port["name"] == endpoint["port"]
     (rule,) = named("example", "NetworkPolicy", "scrape", gpu_metrics.NAMESPACE)["spec"]["ingress"]
     assert rule["ports"] == [{"port": port["containerPort"], "protocol": "TCP"}]
-    own = daemon("example")["selector"]
-    assert named("example", "PodMonitoring", gpu_metrics.NAME)["spec"]["selector"] == own
+    selector = daemon("example")["selector"]
+    assert named("example", "PodMonitoring", gpu_metrics.NAME)["spec"]["selector"] == selector
 
 
-def test_it_never_pushes_a_job_out_and_pods_follow_a_change_of_its_fields(
+def test_exporter_has_lowest_priority_and_new_pods_for_new_fields(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     platform = load("example")
     template = daemon("example")["template"]
-    assert platform.priorities[template["spec"]["priorityClassName"]] == min(
-        platform.priorities.values()
-    )
+    priority = platform.priorities[template["spec"]["priorityClassName"]]
+    assert priority == min(platform.priorities.values())
     monkeypatch.setattr(gpu_metrics, "GPU_FIELDS", {"XID_ERRORS": ("gauge", "another text")})
-    (other,) = (b for b in gpu_metrics.objects(RenderContext(platform)) if b["kind"] == "DaemonSet")
-    assert (
-        other["spec"]["template"]["metadata"]["annotations"] != template["metadata"]["annotations"]
-    )
+    objects = {body["kind"]: body for body in gpu_metrics.objects(RenderContext(platform))}
+    new_template = objects["DaemonSet"]["spec"]["template"]
+    assert new_template["metadata"]["annotations"] != template["metadata"]["annotations"]
 
 
-def test_it_can_be_left_out() -> None:
+def test_exporter_is_optional() -> None:
     platform = load("example")
     without = replace(platform, security=replace(platform.security, gpu_exporter=False))
     assert [*gpu_metrics.objects(RenderContext(without))] == []

@@ -1,4 +1,4 @@
-"""Images by role: one Dockerfile, a lock for each group, and the library's wheel."""
+"""Tests of the images by role: one Dockerfile, a lock for each group, the library's wheel."""
 
 import re
 
@@ -6,21 +6,26 @@ from holdfast.manifests.serving_proxy import ENVOY
 from holdfast.manifests.serving_vllm import VLLM
 from tests.command_lines import parsed
 from tests.platforms import names
-from tests.workloads.manifests.rendered import ROOT, workloads
+from tests.workloads.manifests.rendered import (
+    ROOT,
+    Body,
+    image_name,
+    list_containers,
+    workloads,
+)
 from workloads.images import pins
 
 DOCKERFILE = (ROOT / "workloads/images/Dockerfile").read_text()
 
 
-def test_an_image_is_pinned_unprivileged_and_gets_its_signals() -> None:
+def test_image_is_pinned_unprivileged_and_gets_signals() -> None:
     text = DOCKERFILE
     bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
     assert bases and set(bases) == {"${BASE}"}, "a base with a tag of its own would move"
     assert "--require-hashes" in text and "--only-binary :all:" in text
     assert "--no-index --no-deps" in text, "the wheel brings nothing that the lock does not name"
-    assert text.index("\nUSER 65532:65532\n") < text.index(
-        "RUN python -m holdfast ${COMMAND} --help > /dev/null"
-    )
+    trial = "RUN python -m holdfast ${COMMAND} --help > /dev/null"
+    assert text.index("\nUSER 65532:65532\n") < text.index(trial)
     assert re.search(r'^ENTRYPOINT \["python", "-m", "holdfast"\]$', text, re.MULTILINE), (
         "a shell would keep SIGTERM"
     )
@@ -29,37 +34,32 @@ def test_an_image_is_pinned_unprivileged_and_gets_its_signals() -> None:
     )
 
 
-def test_a_builder_is_sent_locks_and_the_wheel_only() -> None:
-    lines = [
-        line
-        for line in (ROOT / ".dockerignore").read_text().splitlines()
-        if line and not line.startswith("#")
-    ]
-    assert lines[0] == "*", "whatever is not named stays out"
+def test_build_context_has_locks_and_the_wheel_only() -> None:
+    text = (ROOT / ".dockerignore").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "*", "a folder that is not named stays out"
     copies = re.findall(r"^COPY (?!--from)(\w+)/", DOCKERFILE, re.MULTILINE)
-    assert (
-        [line[1:] for line in lines if line.startswith("!")] == copies == ["requirements", "vendor"]
-    )
+    folders = [line[1:] for line in lines if line.startswith("!")]
+    assert folders == copies == ["requirements", "vendor"]
     assert {"**/*.tfstate*", "**/.env*"} <= set(lines)
 
 
-def test_every_rendered_command_is_one_that_its_command_line_understands() -> None:
-    """That of exporter and mover is the one that their image was tried with."""
-    # Not ours; workloads/library/tests/drill starts Envoy with this.
-    others = {ENVOY, VLLM, "/usr/bin/dcgm-exporter"}
+def test_rendered_commands_parse() -> None:
+    """Ensures that exporter and mover run the command that their image was tried with."""
+    # Commands of third parties; workloads/library/tests/drill starts Envoy with its own.
+    foreign_programs = {ENVOY, VLLM, "/usr/bin/dcgm-exporter"}
     commands: set[tuple[str, ...]] = set()
-    for template in (template for env in names() for _, template in workloads(env)):
-        for container in [
-            *template["spec"]["containers"],
-            *template["spec"].get("initContainers", ()),
-        ]:
-            words = container.get("command", [ENVOY])
-            role = container["image"].partition("@")[0].rpartition("/")[2]
-            assert role not in ("exporter", "mover") or words[2:4] == [
-                "holdfast",
-                pins.ROLES[role].command,
-            ]
-            commands |= {tuple(words)} if words[0] not in others else set()
+    containers: list[Body] = []
+    for env in names():
+        for _, template in workloads(env):
+            containers += list_containers(template)
+    for container in containers:
+        words = container.get("command", [ENVOY])
+        role = image_name(container)
+        if role in ("exporter", "mover"):
+            assert words[2:4] == ["holdfast", pins.ROLES[role].command]
+        if words[0] not in foreign_programs:
+            commands.add(tuple(words))
     assert len(commands) >= 5
     for python, flag, *words in commands:
         assert (python, flag) == ("python", "-m") and parsed(words)

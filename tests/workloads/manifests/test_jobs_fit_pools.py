@@ -1,6 +1,4 @@
-"""Jobs of the platform against the nodes that each environment plans: every job has a node, every
-GPU pool a job.
-"""
+"""Tests that every job has a node in the plan of its environment, and every GPU pool a job."""
 
 import itertools
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
-from holdfast.manifests.render_context import RenderContext
+from holdfast.manifests.render_context import RenderContext, templates
 from holdfast.support.values import quantity
 from holdfast.vocabulary.capacity import QUEUES, Capacity
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
@@ -29,34 +27,41 @@ FLEX = (QUEUES[Capacity.FLEX_START], QUEUES[Capacity.QUEUED])
 
 
 def gpu_pools(env: str) -> list[PlannedResource]:
-    """Those that jobs queue for."""
+    """Returns the pools that jobs queue for."""
     pools = facts_of_specs(load(env)).pools("gpu")
     return [pool for pool in pools if node_labels(pool)[LABEL_ROLE] in (Role.TRAINING, Role.BATCH)]
 
 
-def queue_of(pool: PlannedResource) -> str:
+def find_queue(pool: PlannedResource) -> str:
     if pool.get("queued_provisioning.enabled"):
         return QUEUES[Capacity.QUEUED]
-    interruptible = Capacity.SPOT if pool.get("node_config.spot") else Capacity.ON_DEMAND
-    return QUEUES[Capacity.FLEX_START if pool.get("node_config.flex_start") else interruptible]
+    if pool.get("node_config.flex_start"):
+        return QUEUES[Capacity.FLEX_START]
+    return QUEUES[Capacity.SPOT if pool.get("node_config.spot") else Capacity.ON_DEMAND]
 
 
-def takes(pool: PlannedResource, queue: str, pod: Body) -> bool:
+def fits(pool: PlannedResource, queue: str, pod: Body) -> bool:
     machine = MACHINE_TYPES[str(pool.get("node_config.machine_type"))]
-    asked = pod["containers"][0]["resources"]["requests"]
-    tolerated = {(each["key"], each.get("value", "")) for each in pod.get("tolerations", ())}
-    return (
-        queue_of(pool) == queue
+    tolerations: set[tuple[str, str]] = set()
+    for toleration in pod.get("tolerations", ()):
+        tolerations.add((toleration["key"], toleration.get("value", "")))
+    is_allowed = (
+        find_queue(pool) == queue
         and pod["nodeSelector"].items() <= node_labels(pool).items()
-        and node_taints(pool) <= tolerated
-        and int(pod["containers"][0]["resources"]["limits"][GPU_RESOURCE]) <= machine.gpus
-        and (quantity(asked["cpu"]) or 0) < machine.vcpus
-        and (quantity(asked["memory"]) or 0) < machine.memory_gib * 2**30
+        and node_taints(pool) <= tolerations
+    )
+    resources = pod["containers"][0]["resources"]
+    requests = resources["requests"]
+    return (
+        is_allowed
+        and int(resources["limits"][GPU_RESOURCE]) <= machine.gpus
+        and (quantity(requests["cpu"]) or 0) < machine.vcpus
+        and (quantity(requests["memory"]) or 0) < machine.memory_gib * 2**30
     )
 
 
 def samples(env: str) -> Iterator[tuple[str, Body]]:
-    """Queue and pod of each rendered job with GPUs."""
+    """Yields queue and pod of each rendered job with GPUs."""
     for body, spec in jobs(env):
         pod = spec["template"]["spec"]
         if GPU_RESOURCE in pod["containers"][0]["resources"]["limits"]:
@@ -64,12 +69,13 @@ def samples(env: str) -> Iterator[tuple[str, Body]]:
 
 
 def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
-    """Of each machine that the environment offers, a job that fills it and one with a single GPU,
-    alone and as a gang.
+    """Yields queue and pod of jobs for each machine that the environment offers.
+
+    A job fills the machine or has a single GPU, each alone and as a gang.
     """
     platform = platforms.load(env)
     context = RenderContext(platform)
-    run = next((each.name for each in platform.runs), "mine")
+    run = platform.runs[0].name if platform.runs else "mine"
     for offer, whole, nodes in itertools.product(placement.offers(platform), (True, False), (1, 2)):
         gpus = offer.machine.gpus if whole else 1
         flex = {Capacity.QUEUED: nodes == 1, Capacity.FLEX_START: nodes > 1}
@@ -85,27 +91,28 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
             capacity=offer.capacity.value,
         )
         body = manifests.bodies(job, context, placement.place(job, platform, prices.load()))[-1]
-        spec: Any = body["spec"]
-        holder = spec["replicatedJobs"][0]["template"]["spec"] if body["kind"] == "JobSet" else spec
-        yield body["metadata"]["labels"][LABEL_QUEUE], holder["template"]["spec"]
+        (template,) = templates(body["spec"])
+        yield body["metadata"]["labels"][LABEL_QUEUE], template["spec"]
 
 
-@pytest.mark.parametrize("written", [samples, own_jobs])
-def test_every_job_has_a_node_and_every_pool_a_job(env: str, written: Any) -> None:
-    """A pool's GPUs are counted into what a queue lends. A sample need not exist for each kind, a
-    job of one's own must.
+@pytest.mark.parametrize("source", [samples, own_jobs])
+def test_every_job_has_a_node_and_every_pool_a_job(env: str, source: Any) -> None:
+    """Compares both ways, since a pool's GPUs count for what its queue lends.
+
+    There need not be a sample for each kind of GPU, but people's own jobs must reach each pool.
     """
     pools = gpu_pools(env)
     caps = platforms.load(env).auto_provisioning
-    found = list(written(env))
-    assert found
-    for queue, pod in found:
-        made = queue in FLEX and pod["nodeSelector"][LABEL_ACCELERATOR] in caps
-        assert made or any(takes(pool, queue, pod) for pool in pools), (queue, pod["nodeSelector"])
-    of_samples = {(queue, pod["nodeSelector"].get(LABEL_ACCELERATOR)) for queue, pod in found}
+    queued_pods = list(source(env))
+    assert queued_pods
+    demands: set[tuple[str, str | None]] = set()
+    for queue, pod in queued_pods:
+        accelerator = pod["nodeSelector"].get(LABEL_ACCELERATOR)
+        demands.add((queue, accelerator))
+        is_provisioned = queue in FLEX and accelerator in caps
+        has_pool = any(fits(pool, queue, pod) for pool in pools)
+        assert is_provisioned or has_pool, (queue, pod["nodeSelector"])
     for pool in pools:
-        if (
-            written is own_jobs
-            or (queue_of(pool), node_labels(pool)[LABEL_ACCELERATOR]) in of_samples
-        ):
-            assert any(takes(pool, queue, pod) for queue, pod in found), pool.address
+        offer = (find_queue(pool), node_labels(pool)[LABEL_ACCELERATOR])
+        if source is own_jobs or offer in demands:
+            assert any(fits(pool, queue, pod) for queue, pod in queued_pods), pool.address

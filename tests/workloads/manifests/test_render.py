@@ -1,6 +1,4 @@
-"""The rendered manifests: current, clean, within the Pod Security Standard `restricted`, and in
-agreement with the cluster.
-"""
+"""Tests that the rendered manifests are current, clean, and within Pod Security `restricted`."""
 
 import re
 import shutil
@@ -21,7 +19,10 @@ from tests.workloads.manifests.rendered import (
     RENDERED,
     Body,
     bodies,
+    list_containers,
+    list_kinds,
     templates,
+    unversioned,
     workloads,
 )
 from workloads.__main__ import app
@@ -35,164 +36,138 @@ def test_make_render_leaves_no_diff(env: str) -> None:
     )
 
 
-def test_nothing_of_the_platform_half_computes_or_needs_a_gpu(env: str) -> None:
-    """Applying it on an empty cluster must start nothing that costs money but what watches and
-    moves.
-    """
-    assert not {b["kind"] for b in bodies(env, "platform")} & {"JobSet", "HorizontalPodAutoscaler"}
-    jobs = {
-        b["metadata"]["labels"]["app.kubernetes.io/name"]
-        for b in bodies(env, "platform")
-        if b["kind"] == "Job"
-    }
-    assert jobs == ({"migrate"} if load(env).database else set())
-    deployments = [
-        b["metadata"]["name"] for b in bodies(env, "platform") if b["kind"] == "Deployment"
-    ]
-    assert deployments == ["exporter", "mover"]
-    limits = [
-        c["resources"]["limits"]
-        for b in bodies(env, "platform")
-        for t in templates(b)
-        for c in t["spec"]["containers"]
-    ]
-    assert limits and not any("nvidia.com/gpu" in each for each in limits)
-    assert {b["kind"] for b in bodies(env, "samples")} >= {"Job", "JobSet", "Deployment"}
+def test_platform_half_needs_no_gpu(env: str) -> None:
+    """Ensures that applying it on an empty cluster starts exporter and mover only."""
+    assert not list_kinds(env, "JobSet", "HorizontalPodAutoscaler", half="platform")
+    jobs = [unversioned(body) for body in list_kinds(env, "Job", half="platform")]
+    assert jobs == (["migrate"] if load(env).database else [])
+    deployments = list_kinds(env, "Deployment", half="platform")
+    assert [body["metadata"]["name"] for body in deployments] == ["exporter", "mover"]
+    containers: list[Body] = []
+    for body in bodies(env, "platform"):
+        for template in templates(body):
+            containers += template["spec"]["containers"]
+    assert containers
+    for container in containers:
+        assert "nvidia.com/gpu" not in container["resources"]["limits"]
+    for kind in ("Job", "JobSet", "Deployment"):
+        assert list_kinds(env, kind, half="samples")
 
 
 @pytest.mark.parametrize("half", ["platform", "samples"])
-def test_a_kustomization_names_every_file_of_its_half(env: str, half: str) -> None:
+def test_kustomization_names_every_file(env: str, half: str) -> None:
     folder = RENDERED / env / half
     body = YAML(typ="safe").load((folder / KUSTOMIZATION).read_text())
     files = sorted(path.name for path in folder.glob("*.yaml"))
-    assert body["kind"] == "Kustomization" and body["resources"] == [
-        file for file in files if file != KUSTOMIZATION
-    ]
+    files.remove(KUSTOMIZATION)
+    assert body["kind"] == "Kustomization" and body["resources"] == files
 
 
 def test_the_rendered_manifests_are_clean() -> None:
     report = lint([RENDERED], Options())
-    accepted = {finding.rule for finding in report.findings if finding.suppressed}
-    open_findings = [finding for finding in report.findings if not finding.suppressed]
-    assert report.objects > 100 and not open_findings and accepted == {"HF008", "HF119"}, as_text(
-        report
-    )
+    accepted_rules = {finding.rule for finding in report.suppressed}
+    assert report.objects > 100 and not report.active, as_text(report)
+    assert accepted_rules == {"HF008", "HF119"}, as_text(report)
 
 
-def test_no_priority_of_ours_reaches_the_system_classes() -> None:
-    values = {}
-    for b in bodies("example"):
-        if b["kind"] == "PriorityClass":
-            values[b["metadata"]["name"]] = b["value"]
+def test_priorities_stay_below_the_system_classes() -> None:
+    values: dict[str, int] = {}
+    for body in list_kinds("example", "PriorityClass"):
+        values[body["metadata"]["name"]] = body["value"]
     assert values["spot-workload-low"] == -5
     assert max(values.values()) < 1_000_000
 
 
-# What a second apply of the platform half would do: nothing to jobs, and nothing to what Kueue owns
-# of them.
+# A second apply of the platform half changes no jobs, and none of Kueue's fields.
 
 WORK = ("Job", "JobSet", "Deployment", "CronJob", "StatefulSet")
 
 
-def applied(env: str, *kinds: str) -> list[Body]:
+def list_applied(env: str, *kinds: str) -> list[Body]:
     return [body for body in platform(RenderContext(load(env))) if body["kind"] in kinds]
 
 
-def test_no_work_that_is_over_begins_anew(env: str) -> None:
-    """A job that is cleared away when it is over would be made again, at the price of its machines."""
-    assert {body["metadata"]["name"] for body in applied(env, *WORK)} >= {
-        "exporter",
-        "verify-checkpoints",
-    }
-    once = applied(env, "Job", "JobSet")
-    assert bool(once) == (load(env).database is not None)
-    for body in once:
+def test_completed_work_is_not_applied_again(env: str) -> None:
+    """Ensures that finished Jobs stay: a Job that was deleted would run and cost again."""
+    names = [body["metadata"]["name"] for body in list_applied(env, *WORK)]
+    assert {"exporter", "verify-checkpoints"} <= set(names)
+    jobs = list_applied(env, "Job", "JobSet")
+    assert bool(jobs) == (load(env).database is not None)
+    for body in jobs:
         assert body["kind"] == "Job" and re.fullmatch("migrate-[0-9a-f]+", body["metadata"]["name"])
         assert "ttlSecondsAfterFinished" not in body["spec"]
 
 
-def test_no_field_that_kueue_writes_is_applied(env: str) -> None:
-    """Two owners of `spec.suspend` are a conflict, and the one who insists starts what waits, or
-    stops what runs.
+def test_kueue_fields_are_not_applied(env: str) -> None:
+    """Ensures one owner of `spec.suspend`.
+
+    With two, an apply would start a job that waits, or stop one that runs.
     """
-    for body in applied(env, *WORK):
-        assert "suspend" not in body["spec"], body["metadata"]["name"]
-        assert "kueue.x-k8s.io/queue-name" not in body["metadata"].get("labels", {}), body[
-            "metadata"
-        ]["name"]
+    for body in list_applied(env, *WORK):
+        metadata = body["metadata"]
+        assert "suspend" not in body["spec"], metadata["name"]
+        assert "kueue.x-k8s.io/queue-name" not in metadata.get("labels", {}), metadata["name"]
 
 
-# The command `render`: what is written, what is shown, and the exit codes.
+# The command `render`: files, output and exit codes.
 
-FILES = sorted(
-    path.relative_to(RENDERED / "example").as_posix()
-    for path in (RENDERED / "example").rglob("*.*")
-)
+FILES = sorted((RENDERED / "example").rglob("*.*"))
+LAST_FILE = FILES[-1].relative_to(RENDERED)
 
 
 def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=True)
 
 
-def test_render_shows_and_writes_what_differs_and_removes_what_no_longer_belongs(
+def test_render_writes_differences_and_removes_stale_files(
     tmp_path: Path,
 ) -> None:
     shutil.copytree(RENDERED / "example", tmp_path / "example")
-    edited = tmp_path / "example" / FILES[-1]
-    left = tmp_path / "example" / "platform" / "99-old.yaml"
-    edited.write_text("edited by hand\n")
-    left.write_text("kind: Pod\n")
-    done = call("render", "example", "--out", tmp_path, "--check")
-    assert done.exit_code == 1 and done.stdout.split() == [edited.as_posix(), left.as_posix()]
-    assert done.stderr == "2 files differ: python -m workloads render\n"
-    assert edited.read_text() == "edited by hand\n" and left.exists()
+    edited_file = tmp_path / LAST_FILE
+    stale_file = tmp_path / "example" / "platform" / "99-old.yaml"
+    edited_file.write_text("edited by hand\n")
+    stale_file.write_text("kind: Pod\n")
+    result = call("render", "example", "--out", tmp_path, "--check")
+    assert result.exit_code == 1
+    assert result.stdout.split() == [edited_file.as_posix(), stale_file.as_posix()]
+    assert result.stderr == "2 files differ: python -m workloads render\n"
+    assert edited_file.read_text() == "edited by hand\n" and stale_file.exists()
     assert call("render", "example", "--out", tmp_path).exit_code == 0
-    assert (
-        edited.read_text() == (RENDERED / "example" / FILES[-1]).read_text() and not left.exists()
-    )
+    assert edited_file.read_text() == FILES[-1].read_text()
+    assert not stale_file.exists()
 
 
-def test_render_of_an_unknown_environment_names_the_known_ones(tmp_path: Path) -> None:
-    done = call("render", "exmaple", "--out", tmp_path)
-    assert isinstance(done.exception, InputError) and "example" in str(done.exception)
+def test_unknown_environment_is_rejected_with_the_known_ones(tmp_path: Path) -> None:
+    result = call("render", "exmaple", "--out", tmp_path)
+    assert isinstance(result.exception, InputError) and "example" in str(result.exception)
     assert not any(tmp_path.iterdir())
 
 
-def containers(spec: Body) -> list[Body]:
-    return [
-        c
-        for key in ("initContainers", "containers", "ephemeralContainers")
-        for c in spec.get(key) or ()
-    ]
+def test_namespaces_enforce_restricted_except_gpu_metrics(env: str) -> None:
+    """Reads the labels; a real API server judges pods in tests/cluster/test_rendered.py."""
+    levels: dict[str, str] = {}
+    for body in list_kinds(env, "Namespace"):
+        metadata = body["metadata"]
+        levels[metadata["name"]] = metadata["labels"]["pod-security.kubernetes.io/enforce"]
+    assert levels[gpu_metrics.NAMESPACE] == "privileged"
+    assert set(levels.values()) == {"restricted", "privileged"}
+    assert list(levels.values()).count("privileged") == 1
+    objects = [body["metadata"] for body, _ in workloads(env)]
+    assert len(objects) >= 9 and {metadata["namespace"] for metadata in objects} <= levels.keys()
+    namespace = gpu_metrics.NAMESPACE
+    names = [metadata["name"] for metadata in objects if metadata["namespace"] == namespace]
+    assert names == [gpu_metrics.NAME]
 
 
-def test_every_namespace_but_that_of_the_devices_enforces_restricted(env: str) -> None:
-    """What the level asks of pods is judged by a real API server, in
-    tests/cluster/test_rendered.py.
-    """
-    spaces = {}
-    for b in bodies(env):
-        if b["kind"] == "Namespace":
-            spaces[b["metadata"]["name"]] = b["metadata"]["labels"]
-    levels = {name: labels["pod-security.kubernetes.io/enforce"] for name, labels in spaces.items()}
-    assert {name: level for name, level in levels.items() if level != "restricted"} == {
-        gpu_metrics.NAMESPACE: "privileged"
-    }
-    pods = [body["metadata"] for body, _ in workloads(env)]
-    assert len(pods) >= 9 and {meta["namespace"] for meta in pods} <= spaces.keys()
-    assert [meta["name"] for meta in pods if meta["namespace"] == gpu_metrics.NAMESPACE] == [
-        gpu_metrics.NAME
-    ]
-
-
-def test_every_container_is_pinned_bounded_and_cannot_write_its_root(env: str) -> None:
+def test_containers_are_pinned_bounded_and_read_only(env: str) -> None:
     for body, template in workloads(env):
         spec = template["spec"]
         assert spec["serviceAccountName"] != "default" and spec["enableServiceLinks"] is False, (
             body["metadata"]["name"]
         )
         assert isinstance(spec["automountServiceAccountToken"], bool) and spec["priorityClassName"]
-        for container in containers(spec):
+        assert "ephemeralContainers" not in spec
+        for container in list_containers(template):
             assert "@sha256:" in container["image"]
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert {"cpu", "memory", "ephemeral-storage"} <= set(container["resources"]["limits"])

@@ -1,9 +1,8 @@
-"""Two teams in one cluster: queues that add up, rights of their own, identities, budgets, and jobs
-that find their home.
-"""
+"""Tests of two teams in one cluster: queues, rights, identities, budgets, namespaces of jobs."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -32,49 +31,60 @@ def bodies(environment: Any = TEAMS) -> list[Any]:
     return rendering.platform(RenderContext(describe.platform(environment, {})))
 
 
-def lent(environment: Any) -> Counter[str]:
-    """Flavor -> GPUs over all ClusterQueues."""
-    found: Counter[str] = Counter()
+def list_queues(environment: Any = TEAMS) -> dict[str, Any]:
+    """Returns the specs of the ClusterQueues by name."""
+    specs: dict[str, Any] = {}
     for body in bodies(environment):
-        for flavor in (
-            body["spec"]["resourceGroups"][0]["flavors"] if body["kind"] == "ClusterQueue" else ()
-        ):
-            found[flavor["name"]] += int(
-                next(r["nominalQuota"] for r in flavor["resources"] if r["name"] == GPU)
-            )
-    return found
+        if body["kind"] == "ClusterQueue":
+            specs[body["metadata"]["name"]] = body["spec"]
+    return specs
 
 
-def test_teams_get_what_they_are_guaranteed_and_the_cluster_lends_no_more_than_before() -> None:
-    assert lent(TEAMS) == lent(EXAMPLE)
-    queues = {b["metadata"]["name"]: b["spec"] for b in bodies() if b["kind"] == "ClusterQueue"}
-    assert {spec["cohortName"] for spec in queues.values()} == {"gpus"}, "else nothing is borrowed"
-    assert all("borrowingLimit" not in str(spec) for spec in queues.values())
-    assert (
-        queues["vision-spot"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"]
-        == "4"
-    )
-    assert queues["speech-spot"]["namespaceSelector"] == {
-        "matchLabels": {"holdfast.dev/team": "speech"}
-    }
-    local = defaultdict[str, set[str]](set)
+def read_gpus(queue: Any) -> dict[str, int]:
+    """Returns the GPUs that a ClusterQueue lends by flavor."""
+    gpus: dict[str, int] = {}
+    for flavor in queue["resourceGroups"][0]["flavors"]:
+        quotas = {resource["name"]: resource["nominalQuota"] for resource in flavor["resources"]}
+        gpus[flavor["name"]] = int(quotas[GPU])
+    return gpus
+
+
+def sum_gpus(environment: Any) -> Counter[str]:
+    """Returns the GPUs of each flavor over all ClusterQueues."""
+    gpus: Counter[str] = Counter()
+    for queue in list_queues(environment).values():
+        gpus.update(read_gpus(queue))
+    return gpus
+
+
+def test_team_quotas_add_up_to_the_cluster_quota() -> None:
+    assert sum_gpus(TEAMS) == sum_gpus(EXAMPLE)
+    queues = list_queues()
+    for queue in queues.values():
+        assert queue["cohortName"] == "gpus", "else nothing is borrowed"
+        assert "borrowingLimit" not in str(queue)
+    assert next(iter(read_gpus(queues["vision-spot"]).values())) == 4
+    labels = queues["speech-spot"]["namespaceSelector"]["matchLabels"]
+    assert labels == {"holdfast.dev/team": "speech"}
+    queues_by_namespace = defaultdict[str, set[str]](set)
     for body in bodies():
         if body["kind"] == "LocalQueue":
-            local[body["metadata"]["namespace"]].add(body["spec"]["clusterQueue"])
-    assert "vision-spot" in local["vision"] and "spot" not in local["vision"]
-    assert local["speech"] == local["speech-dev"] and local["training"] == local["batch"]
+            queues_by_namespace[body["metadata"]["namespace"]].add(body["spec"]["clusterQueue"])
+    vision_queues = queues_by_namespace["vision"]
+    assert "vision-spot" in vision_queues and "spot" not in vision_queues
+    assert queues_by_namespace["speech"] == queues_by_namespace["speech-dev"]
+    assert queues_by_namespace["training"] == queues_by_namespace["batch"]
 
 
-def test_a_capacity_smaller_than_what_is_guaranteed_is_shared_in_proportion() -> None:
-    one, other = TEAMS.teams
-    teams = (one, replace(other, quotas=one.quotas))  # 8 L4 guaranteed; the serving pool has 4
-    found = {}
-    for body in bodies(replace(TEAMS, teams=teams)):
-        if body["kind"] == "ClusterQueue" and "on-demand" in body["metadata"]["name"]:
-            found[body["metadata"]["name"]] = next(
-                f for f in body["spec"]["resourceGroups"][0]["flavors"] if "serving" in f["name"]
-            )
-    gpus = {name: int(flavor["resources"][0]["nominalQuota"]) for name, flavor in found.items()}
+def test_small_capacity_is_shared_in_proportion() -> None:
+    vision, speech = TEAMS.teams
+    # 8 L4 are guaranteed; the serving pool has 4.
+    teams = (vision, replace(speech, quotas=vision.quotas))
+    gpus: dict[str, int] = {}
+    for name, queue in list_queues(replace(TEAMS, teams=teams)).items():
+        for flavor, count in read_gpus(queue).items():
+            if "on-demand" in name and "serving" in flavor:
+                gpus[name] = count
     assert gpus == {
         "on-demand": 0,
         "vision-on-demand": 2,
@@ -82,74 +92,71 @@ def test_a_capacity_smaller_than_what_is_guaranteed_is_shared_in_proportion() ->
     }
 
 
-def test_each_namespace_of_a_team_is_bounded_as_those_of_the_default_team() -> None:
-    kinds = ("ResourceQuota", "LimitRange", "PersistentVolumeClaim", "Namespace", "Role")
-    of = {
-        space: {
-            b["kind"]
-            for b in bodies()
-            if space in (b["metadata"].get("namespace"), b["metadata"]["name"])
-        }
-        for space in ("vision", "speech-dev")
-    }
-    assert all(set(kinds) <= found for found in of.values())
-    policies = {
-        (b["metadata"]["namespace"], b["metadata"]["name"])
-        for b in bodies()
-        if b["kind"] == "NetworkPolicy"
-    }
-    assert {(space, "default-deny") for space in of} <= policies
-    mover = next(
-        b for b in bodies() if b["metadata"]["name"] == "mover" and b["kind"] == "Deployment"
-    )
+def test_team_namespaces_have_the_default_bounds() -> None:
+    objects: set[tuple[str, str, str]] = set()
+    for body in bodies():
+        metadata = body["metadata"]
+        objects.add((body["kind"], metadata.get("namespace", ""), metadata["name"]))
+    for namespace in ("vision", "speech-dev"):
+        assert ("Namespace", "", namespace) in objects
+        assert ("NetworkPolicy", namespace, "default-deny") in objects
+        kinds = {kind for kind, home, _ in objects if home == namespace}
+        assert {"ResourceQuota", "LimitRange", "PersistentVolumeClaim", "Role"} <= kinds
+    assert not judge_environment(TEAMS)
+
+
+def test_mover_knows_all_team_namespaces() -> None:
+    deployments = [body for body in bodies() if body["kind"] == "Deployment"]
+    (mover,) = [body for body in deployments if body["metadata"]["name"] == "mover"]
     words = mover["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert [words[i + 1] for i, word in enumerate(words) if word == "--team"] == [
+    teams = [successor for word, successor in pairwise(words) if word == "--team"]
+    assert teams == [
         "default=training",
         "default=batch",
         "vision=vision",
         "speech=speech",
         "speech=speech-dev",
     ]
-    assert not judge_environment(TEAMS)
 
 
 def test_identities_and_budget_follow_the_namespace() -> None:
     resources = specs.resources(TEAMS)
-    members = {str(r.arguments.get("member")) for r in resources}
+    members = {str(resource.arguments.get("member")) for resource in resources}
     assert f"serviceAccount:{TEAMS.workload_pool}[vision/batch]" in members
-    assert any(m.endswith("/subject/ns/vision/sa/run-detector") for m in members)
-    assert not any(m.endswith("/subject/ns/training/sa/run-detector") for m in members)
-    planned: Any = budget(TEAMS, [], TEAMS.teams[0])
-    assert planned["budget_filter"]["labels"] == {NAMESPACE_COSTS: "vision"}
-    assert planned["amount"]["specified_amount"]["units"] == "500"
+    subjects = {member.partition("/subject/")[2] for member in members}
+    assert "ns/vision/sa/run-detector" in subjects
+    assert "ns/training/sa/run-detector" not in subjects
+    team_budget: Any = budget(TEAMS, [], TEAMS.teams[0])
+    assert team_budget["budget_filter"]["labels"] == {NAMESPACE_COSTS: "vision"}
+    assert team_budget["amount"]["specified_amount"]["units"] == "500"
 
 
-def test_the_linter_finds_nothing_in_them() -> None:
-    texts = {
-        name: text for name, text in rendering.texts(PLATFORM).items() if name.endswith(".yaml")
-    }
-    assert "platform/11-teams.yaml" in texts
-    assert [str(hit) for hit in lint_texts(texts, Options(platforms=[PLATFORM])).active] == []
+def test_manifests_with_two_teams_are_clean() -> None:
+    texts = rendering.texts(PLATFORM)
+    manifests = {name: text for name, text in texts.items() if name.endswith(".yaml")}
+    assert "platform/11-teams.yaml" in manifests
+    report = lint_texts(manifests, Options(platforms=[PLATFORM]))
+    assert [str(finding) for finding in report.active] == []
 
 
-def own(**fields: Any) -> OwnJob:
-    given: dict[str, Any] = {
+def make_job(**fields: Any) -> OwnJob:
+    defaults: dict[str, Any] = {
         "name": "detector",
         "environment": "example",
         "image": IMAGE,
         "command": ("python", "train.py"),
+        "gpus": "1xl4",
     }
-    given |= {"gpus": "1xl4"} | fields
-    return OwnJob(**given)
+    return OwnJob(**(defaults | fields))
 
 
 @pytest.mark.parametrize("shape", [{"nodes": 2}, {"nodes": "2..4"}, {"nodes": 1}])
-def test_all_that_a_job_sends_is_in_its_teams_namespace(shape: dict[str, Any]) -> None:
-    job = own(namespace="vision", **shape)
-    placed = placement.place(job, PLATFORM, prices.load())
-    made = manifests.bodies(job, RenderContext(PLATFORM), placed)
-    assert {body["metadata"]["namespace"] for body in made} == {"vision"}
-    assert "run-detector" in str(made[-1])
+def test_job_objects_are_in_the_teams_namespace(shape: dict[str, Any]) -> None:
+    job = make_job(namespace="vision", **shape)
+    placed_job = placement.place(job, PLATFORM, prices.load())
+    objects = manifests.bodies(job, RenderContext(PLATFORM), placed_job)
+    assert {body["metadata"]["namespace"] for body in objects} == {"vision"}
+    assert "run-detector" in str(objects[-1])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +167,7 @@ def test_all_that_a_job_sends_is_in_its_teams_namespace(shape: dict[str, Any]) -
         ({"namespace": "speech"}, "allowed vision"),
     ],
 )
-def test_a_job_without_a_home_is_refused(fields: dict[str, Any], word: str) -> None:
-    with pytest.raises(InputError, match="namespace") as caught:
-        prepared_job.prepare(own(**fields), PLATFORM)
-    assert word in f"allowed {caught.value.allowed}"
+def test_job_without_a_namespace_is_rejected(fields: dict[str, Any], word: str) -> None:
+    with pytest.raises(InputError, match="namespace") as error:
+        prepared_job.prepare(make_job(**fields), PLATFORM)
+    assert word in f"allowed {error.value.allowed}"

@@ -1,11 +1,7 @@
-"""Training pods: planned ends on flex-start, ranks from the machine, Jobs that their queues can
-admit.
-"""
+"""Tests of rendered training pods: tokens, failure policies, GPUs, names and identities."""
 
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from holdfast.controllers.cluster_objects import read_pod
 from holdfast.manifests import training
@@ -17,8 +13,8 @@ from holdfast.vocabulary.job_identity import JobIdentity
 from holdfast.vocabulary.pools import LABEL_FLEX_START
 from tests.platforms import load
 from tests.workloads.manifests.rendered import (
-    bodies,
     jobs,
+    list_kinds,
     named,
     option,
     templates,
@@ -30,143 +26,141 @@ from tests.workloads.manifests.rendered import (
 GPU = "nvidia.com/gpu"
 
 
-def test_a_pod_may_ask_for_its_node_exactly_where_it_holds_a_token(env: str) -> None:
-    holders = set()
+def test_pods_with_a_token_know_their_node(env: str) -> None:
+    token_names: set[str] = set()
+    flex_names: set[str] = set()
     for body, template in workloads(env):
-        may = template["spec"]["automountServiceAccountToken"]
+        name = body["metadata"]["name"]
         entry = variables(template).get(ENV_NODE)
-        assert (entry is not None) is may, body["metadata"]["name"]
+        assert (entry is not None) is template["spec"]["automountServiceAccountToken"], name
         if entry:
             assert entry["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
-            holders.add(body["metadata"]["name"])
-    flex = set()
-    for b, t in workloads(env):
-        if LABEL_FLEX_START in t["spec"].get("nodeSelector", {}):
-            flex.add(b["metadata"]["name"])
-    assert flex and holders - {"proxy", "vllm-proxy"} == flex | {"exporter", "mover"}
+            token_names.add(name)
+        if LABEL_FLEX_START in template["spec"].get("nodeSelector", {}):
+            flex_names.add(name)
+    assert flex_names
+    assert token_names - {"proxy", "vllm-proxy"} == flex_names | {"exporter", "mover"}
 
 
-def test_who_trains_may_get_nodes_and_nothing_else(env: str) -> None:
-    bindings = [b for b in bodies(env) if b["kind"] in ("ClusterRoleBinding", "RoleBinding")]
-    accounts = set()
+def test_training_may_only_get_nodes(env: str) -> None:
+    accounts: set[str] = set()
     for body, template in workloads(env):
-        if (
-            body["metadata"]["namespace"] == "training"
-            and template["spec"]["automountServiceAccountToken"]
-        ):
+        has_token = template["spec"]["automountServiceAccountToken"]
+        if has_token and body["metadata"]["namespace"] == "training":
             accounts.add(template["spec"]["serviceAccountName"])
-    roles = {}
-    for a in accounts:
-        roles[a] = [b["roleRef"]["name"] for b in bindings for s in b["subjects"] if s["name"] == a]
-    ((role,),) = {tuple(bound) for bound in roles.values()}
-    assert named(env, "ClusterRole", role)["rules"] == [
-        {
+    assert accounts
+    for account in accounts:
+        (role,) = list_roles(env, account)
+        (rule,) = named(env, "ClusterRole", role)["rules"]
+        assert rule == {
             "apiGroups": [""],
             "resources": ["nodes"],
             "verbs": ["get"],
         }
-    ]
+
+
+def list_roles(env: str, account: str) -> list[str]:
+    roles: list[str] = []
+    for binding in list_kinds(env, "ClusterRoleBinding", "RoleBinding"):
+        if account in [subject["name"] for subject in binding["subjects"]]:
+            roles.append(binding["roleRef"]["name"])
+    return roles
 
 
 def test_only_pods_with_a_token_reach_the_api_server(env: str) -> None:
-    for namespace in {
-        b["metadata"]["namespace"]
-        for b, t in workloads(env)
-        if t["spec"]["automountServiceAccountToken"]
-    }:
-        labels = named(env, "NetworkPolicy", "api-server", namespace)["spec"]["podSelector"][
-            "matchLabels"
-        ]
+    namespaces: set[str] = set()
+    for body, template in workloads(env):
+        if template["spec"]["automountServiceAccountToken"]:
+            namespaces.add(body["metadata"]["namespace"])
+    for namespace in namespaces:
+        policy = named(env, "NetworkPolicy", "api-server", namespace)
+        labels = policy["spec"]["podSelector"]["matchLabels"]
+        assert labels
         for body, template in workloads(env):
             if body["metadata"]["namespace"] == namespace:
-                chosen = labels.items() <= template["metadata"]["labels"].items()
-                assert labels and chosen is template["spec"]["automountServiceAccountToken"], body[
-                    "metadata"
-                ]["name"]
+                is_selected = labels.items() <= template["metadata"]["labels"].items()
+                has_token = template["spec"]["automountServiceAccountToken"]
+                assert is_selected is has_token, body["metadata"]["name"]
 
 
-def test_an_orderly_stop_before_the_planned_end_is_not_charged(env: str) -> None:
-    seen = 0
+def test_orderly_stop_is_not_charged(env: str) -> None:
+    indexed_jobs = 0
     for body, spec in jobs(env):
         if body["kind"] == "Job":
-            first, bugs, stopped = spec["podFailurePolicy"]["rules"]
-            assert (first["action"], bugs["action"], stopped["action"]) == (
-                "Ignore",
-                "FailJob",
-                "Ignore",
-            )
-            assert first["onPodConditions"][0]["type"] == "DisruptionTarget"
-            assert tuple(bugs["onExitCodes"]["values"]) == FATAL_EXIT_CODES
-            # A lost gang of its own is no fault of an elastic pod either.
-            elastic = "successPolicy" in spec
-            assert stopped["onExitCodes"]["values"] == (
-                [EXIT_RETRY, EXIT_PREEMPTED] if elastic else [EXIT_PREEMPTED]
-            )
-            seen += "backoffLimitPerIndex" in spec
-    assert seen >= 3
+            eviction, bug, stop = spec["podFailurePolicy"]["rules"]
+            assert eviction["action"] == stop["action"] == "Ignore" and bug["action"] == "FailJob"
+            assert eviction["onPodConditions"][0]["type"] == "DisruptionTarget"
+            assert tuple(bug["onExitCodes"]["values"]) == FATAL_EXIT_CODES
+            # An elastic pod that lost its gang made no error either.
+            is_elastic = "successPolicy" in spec
+            codes = [EXIT_RETRY, EXIT_PREEMPTED] if is_elastic else [EXIT_PREEMPTED]
+            assert stop["onExitCodes"]["values"] == codes
+            indexed_jobs += "backoffLimitPerIndex" in spec
+    assert indexed_jobs >= 3
 
 
-def test_pods_with_gpus_know_their_number_and_have_shared_memory(env: str) -> None:
-    """With the number it ends with an error on a node that shows fewer, and never computes on the
-    CPU in silence.
+def test_gpu_pods_know_their_count_and_have_shared_memory(env: str) -> None:
+    """Ensures that a process knows its number of GPUs.
+
+    It then ends with an error on a node that has fewer, and never falls back to the CPU in silence.
     """
-    seen = 0
+    gpu_pods = 0
     for _, template in workloads(env):
         (main,) = template["spec"]["containers"]
         gpus = main["resources"]["limits"].get(GPU)
         assert variables(template).get(ENV_GPUS, {}).get("value") == gpus
-        mounts = [m for m in main["volumeMounts"] if m["mountPath"] == "/dev/shm"]
+        mounts = [mount for mount in main["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
         assert len(mounts) == (1 if gpus else 0)
+        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
         for mount in mounts:
-            (volume,) = (v for v in template["spec"]["volumes"] if v["name"] == mount["name"])
-            assert volume["emptyDir"]["medium"] == "Memory" and not mount.get("readOnly")
-            assert quantity(volume["emptyDir"]["sizeLimit"]) < quantity(
-                main["resources"]["limits"]["memory"]
-            )
-            seen += 1
-    assert seen >= 5
+            directory = volumes[mount["name"]]["emptyDir"]
+            assert directory["medium"] == "Memory" and not mount.get("readOnly")
+            memory = quantity(main["resources"]["limits"]["memory"])
+            assert quantity(directory["sizeLimit"]) < memory
+            gpu_pods += 1
+    assert gpu_pods >= 5
 
 
-def test_a_jobs_name_changes_with_its_image_and_its_run_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An applied Job's template is immutable: a new digest must be a new object, and the same run
-    in the storage.
+def test_job_name_changes_with_the_image_but_not_the_run() -> None:
+    """Ensures a new object for a new image, and the same run in the storage.
+
+    The template of an applied Job is immutable.
     """
-
-    def rendered(digest: str) -> dict[str, dict[str, Any]]:
-        images = {"trainer": digest, "batch": "2" * 64}
-        made = training.samples(RenderContext(replace(load("example"), images=images)))
-        return {
-            body["metadata"]["name"]: body for body in made if body["kind"] in ("Job", "JobSet")
-        }
-
-    old = rendered("0" * 64)
-    again = rendered("0" * 64)
-    new = rendered("1" * 64)
-    assert old.keys() == again.keys() and len(old) == len(new) >= 4
-    assert not old.keys() & new.keys()
-    assert runs(old) == runs(new)
-    assert all(len(f"{name}-workers-0-0-xxxxx") <= 63 for name in new)
+    old_jobs = render_jobs("0" * 64)
+    new_jobs = render_jobs("1" * 64)
+    assert old_jobs.keys() == render_jobs("0" * 64).keys()
+    assert len(old_jobs) == len(new_jobs) >= 4
+    assert not old_jobs.keys() & new_jobs.keys()
+    assert list_runs(old_jobs) == list_runs(new_jobs)
+    assert all(len(f"{name}-workers-0-0-xxxxx") <= 63 for name in new_jobs)
 
 
-def runs(found: dict[str, dict[str, Any]]) -> list[str]:
-    return [
-        option(t["spec"]["containers"][0]["command"], "--run")
-        for body in found.values()
-        for t in templates(body)
-    ]
+def render_jobs(digest: str) -> dict[str, dict[str, Any]]:
+    images = {"trainer": digest, "batch": "2" * 64}
+    context = RenderContext(replace(load("example"), images=images))
+    jobs: dict[str, dict[str, Any]] = {}
+    for body in training.samples(context):
+        if body["kind"] in ("Job", "JobSet"):
+            jobs[body["metadata"]["name"]] = body
+    return jobs
 
 
-def test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_its_pod(
+def list_runs(jobs: dict[str, dict[str, Any]]) -> list[str]:
+    runs: list[str] = []
+    for body in jobs.values():
+        for template in templates(body):
+            runs.append(option(template["spec"]["containers"][0]["command"], "--run"))
+    return runs
+
+
+def test_process_identity_matches_the_exporters_view(
     env: str,
 ) -> None:
-    """Lines join pods by job and index, for gangs, sweeps and flex-start jobs alike."""
-    kinds: set[int | None] = set()
+    """Joins lines and pods by job and index, for gangs, sweeps and flex-start jobs alike."""
+    indices: set[int | None] = set()
     for body, spec, command in trainers(env):
-        environ = {}
-        for name, entry in variables(spec["template"]).items():
-            environ[name] = entry.get("value", "")
+        entries = variables(spec["template"])
+        environ = {name: entry.get("value", "") for name, entry in entries.items()}
         environ[ENV_COMPLETION_INDEX] = "1"
         run = option(command, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "1")
         labels = spec["template"]["metadata"]["labels"] | {
@@ -181,11 +175,9 @@ def test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_
             "spec": {},
             "status": {},
         }
-        # A line does not state its namespace: the exporter knows it from where the line came.
+        # A line has no namespace: the exporter knows it from the pod that wrote the line.
         identity = JobIdentity.of_run(run, environ)
-        assert (
-            replace(identity, namespace="training") == read_pod(pod).identity
-            and identity.job == body["metadata"]["name"]
-        )
-        kinds.add(identity.index)
-    assert kinds == {None, 1}
+        assert replace(identity, namespace="training") == read_pod(pod).identity
+        assert identity.job == body["metadata"]["name"]
+        indices.add(identity.index)
+    assert indices == {None, 1}

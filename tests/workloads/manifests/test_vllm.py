@@ -1,5 +1,6 @@
-"""vLLM's rendered Deployments: one budget decides the hold before SIGTERM, the timeout after it,
-and the grace.
+"""Tests of vLLM's rendered Deployments.
+
+One budget decides the hold before SIGTERM, the timeout after it, and the grace period.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.vocabulary.serving import (
     sidecar_budget,
 )
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import bodies, named, option
+from tests.workloads.manifests.rendered import list_kinds, named, option
 
 SERVING = [name for name in names() if load(name).serving]
 ONE = SERVING[-1]
@@ -28,9 +29,10 @@ def pod(env: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("env", SERVING)
 @pytest.mark.parametrize("name", TIERS)
-def test_hold_and_timeout_fill_the_grace_that_the_pool_grants(env: str, name: str) -> None:
+def test_hold_and_timeout_fit_the_grace_period(env: str, name: str) -> None:
     spec = pod(env, name)
-    (vllm,), (sidecar,) = spec["containers"], spec["initContainers"]
+    (vllm,) = spec["containers"]
+    (sidecar,) = spec["initContainers"]
     window_s = float(option(sidecar["command"], "--window"))
     hold_s, timeout_s = sidecar_budget(window_s)
     assert spec["terminationGracePeriodSeconds"] == window_s > hold_s + timeout_s
@@ -44,20 +46,16 @@ def test_hold_and_timeout_fill_the_grace_that_the_pool_grants(env: str, name: st
 
 
 @pytest.mark.parametrize("env", SERVING)
-def test_the_proxy_asks_the_sidecar_for_health_and_may_reach_it(env: str) -> None:
+def test_proxy_reaches_the_sidecar_health_port(env: str) -> None:
     watch = next(c for c in pod(env, "vllm-proxy")["initContainers"] if c["name"] == "watch")
     assert option(watch["command"], "--health-port") == str(SIDECAR_PORT)
     assert (
         option(watch["command"], "--service") == named(env, "Service", "vllm")["metadata"]["name"]
     )
     servers = named(env, "Service", "vllm")["spec"]["selector"]
-    admitted = set()
-    for body in bodies(env):
-        if (
-            body["kind"] == "NetworkPolicy"
-            and body["spec"]["podSelector"].get("matchLabels") == servers
-        ):
+    ports: set[int] = set()
+    for body in list_kinds(env, "NetworkPolicy"):
+        if body["spec"]["podSelector"].get("matchLabels") == servers:
             for rule in body["spec"].get("ingress", ()):
-                for port in rule["ports"]:
-                    admitted.add(port["port"])
-    assert admitted == {PORT, SIDECAR_PORT}
+                ports.update(port["port"] for port in rule["ports"])
+    assert ports == {PORT, SIDECAR_PORT}

@@ -1,4 +1,4 @@
-"""What `make operators` would send, judged without a cluster."""
+"""Tests of the objects that `make operators` sends, without a cluster."""
 
 from functools import cache
 
@@ -18,76 +18,78 @@ def objects(operator: Operator, name: str = "example") -> list[Body]:
 
 @pytest.fixture(autouse=True)
 def without_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The schemas are 2.5 MB, and nothing here looks at them."""
-    monkeypatch.setattr(overlay, "upstream", vendored)
+    """Leaves out the schemas: they are 2.5 MB, and nothing here looks at them."""
+    monkeypatch.setattr(overlay, "upstream", load_vendored)
 
 
 @cache
-def vendored(operator: Operator) -> list[Body]:
-    parts = operator.file.read_text().split("\n---\n")
-    return [
-        yaml.load(part, yaml.CSafeLoader)
-        for part in parts
-        if "\nkind: CustomResourceDefinition\n" not in part
-    ]
+def load_vendored(operator: Operator) -> list[Body]:
+    bodies: list[Body] = []
+    for part in operator.file.read_text().split("\n---\n"):
+        if "\nkind: CustomResourceDefinition\n" not in part:
+            bodies.append(yaml.load(part, yaml.CSafeLoader))
+    return bodies
 
 
-def test_no_webhook_that_fails_closed_stands_before_pods_or_jobs_of_others() -> None:
-    kept = {KUEUE.name: {*settings.OWN_KINDS}, "jobset": {"jobsets"}}
-    seen = 0
+def find_object(operator: Operator, kind: str, name: str = "example") -> Body:
+    (body,) = [body for body in objects(operator, name) if body["kind"] == kind]
+    return body
+
+
+def test_fail_closed_webhooks_only_match_platform_objects() -> None:
+    own_kinds = {KUEUE.name: {*settings.OWN_KINDS}, "jobset": {"jobsets"}}
+    count = 0
     for operator in OPERATORS:
-        for webhook in (
-            w for b in objects(operator) if b["kind"] in WEBHOOKS for w in b["webhooks"]
-        ):
-            plurals = set()
+        for webhook in list_webhooks(operator):
+            count += 1
+            assert webhook["failurePolicy"] == "Fail"
+            namespaces = webhook.get("namespaceSelector", {}).get("matchLabels")
+            if namespaces == {LABEL_PART_OF: PART_OF} or webhook.get("objectSelector"):
+                continue
             for rule in webhook["rules"]:
                 for resource in rule["resources"]:
-                    plurals.add(resource.split("/")[0])
-            scope = webhook.get("namespaceSelector", {}), webhook.get("objectSelector", {})
-            seen += 1
-            assert webhook["failurePolicy"] == "Fail"
-            assert (
-                plurals <= kept[operator.name]
-                or scope[0].get("matchLabels") == {LABEL_PART_OF: PART_OF}
-                or scope[1]
-            )
-    assert seen > 8
+                    assert resource.split("/")[0] in own_kinds[operator.name]
+    assert count > 8
+
+
+def list_webhooks(operator: Operator) -> list[Body]:
+    webhooks: list[Body] = []
+    for body in objects(operator):
+        if body["kind"] in WEBHOOKS:
+            webhooks += body["webhooks"]
+    return webhooks
 
 
 def test_operators_run_twice_on_the_system_pool_by_digest(env: str) -> None:
     context = RenderContext(load(env))
     for operator in OPERATORS:
-        (deployment,) = [b for b in objects(operator, env) if b["kind"] == "Deployment"]
+        deployment = find_object(operator, "Deployment", env)
         pod = deployment["spec"]["template"]["spec"]
         assert deployment["spec"]["replicas"] == 2
-        assert (pod["nodeSelector"], pod["tolerations"]) == (
-            context.system.selector(),
-            context.system.tolerations(),
-        )
-        assert pod["containers"][0]["image"].startswith(
-            f"{context.platform.registry}/{operator.name}@sha256:"
-        )
+        assert pod["nodeSelector"] == context.system.selector()
+        assert pod["tolerations"] == context.system.tolerations()
+        prefix = f"{context.platform.registry}/{operator.name}@sha256:"
+        assert pod["containers"][0]["image"].startswith(prefix)
 
 
-def test_kueue_waits_for_no_pod_of_a_job_that_it_admitted() -> None:
-    """Its default takes a batch with five of eight workers off its nodes every half an hour."""
-    (text,) = [
-        b["data"]["controller_manager_config.yaml"]
-        for b in objects(KUEUE)
-        if b["kind"] == "ConfigMap"
-    ]
-    sent = yaml.safe_load(text)
-    assert "waitForPodsReady" not in sent, "a limit of its own would switch it on again"
-    assert sent["featureGates"]["DisableWaitForPodsReady"] is True
+def test_kueue_does_not_wait_for_admitted_pods() -> None:
+    """Ensures that Kueue's default is off.
+
+    It evicts a batch with five of eight workers from its nodes every half an hour.
+    """
+    text = find_object(KUEUE, "ConfigMap")["data"]["controller_manager_config.yaml"]
+    configuration = yaml.safe_load(text)
+    assert "waitForPodsReady" not in configuration, "a limit would switch it on again"
+    assert configuration["featureGates"]["DisableWaitForPodsReady"] is True
 
 
-def test_another_configuration_is_another_pod_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is mounted by subPath: without this the pods would run on with the old one."""
-
-    def digest() -> str:
-        (deployment,) = [b for b in objects(KUEUE) if b["kind"] == "Deployment"]
-        return deployment["spec"]["template"]["metadata"]["annotations"][overlay.ANNOTATION_CONFIG]
-
-    before = digest()
+def test_new_configuration_changes_the_pod_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ensures new pods: the file is mounted by subPath, so old pods would keep the old one."""
+    before = read_digest()
     monkeypatch.setitem(settings.CONFIGURATIONS["kueue"], "manageJobsWithoutQueueName", True)
-    assert digest() != before
+    assert read_digest() != before
+
+
+def read_digest() -> str:
+    template = find_object(KUEUE, "Deployment")["spec"]["template"]
+    return template["metadata"]["annotations"][overlay.ANNOTATION_CONFIG]

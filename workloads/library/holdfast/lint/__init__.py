@@ -1,3 +1,4 @@
-"""The linter. Needs YAML readers and the contract only, so that another repository's hook can
-install it.
+"""Compares Kubernetes manifests with what the platform offers.
+
+It needs a YAML reader and the contract only, so that another repository's hook can install it.
 """

@@ -1,4 +1,7 @@
-"""The command `holdfast lint`. Its body imports: `--help` must not wait for what only a run needs."""
+"""The command `holdfast lint`.
+
+Its body imports: `--help` must not wait for what only a run needs.
+"""
 
 import sys
 from pathlib import Path
@@ -25,19 +28,19 @@ def lint(
     ] = False,
 ) -> None:
     """Check manifests against the platform. Exit 1: errors or warnings; 2: no manifests."""
-    from holdfast.lint import pages, run
+    from holdfast.lint import rule_pages, run
     from holdfast.support.errors import InputError
 
     if rule:
-        sys.stdout.write(pages.show("" if rule == "all" else rule, as_json=as_json))
+        page = rule_pages.show("" if rule == "all" else rule, as_json=as_json)
+        sys.stdout.write(page)
         return
     if not paths:
-        fix = "holdfast lint FOLDER"
         raise InputError(
-            "nothing to judge",
+            "no files to lint",
             got="no path",
             allowed="files, folders or --rule",
-            fix=fix,
+            fix="holdfast lint FOLDER",
         )
     if run.run(paths, platform or (), as_json=as_json):
         raise typer.Exit(EXIT_FINDINGS)

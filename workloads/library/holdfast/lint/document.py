@@ -1,7 +1,9 @@
-"""YAML text to plain values that know their line and column.
+"""Reads YAML text as plain values that know their line and column.
 
-Each document of a file is read alone: a broken one becomes a `Trouble`, and the others are still
-judged. Tags never build Python objects, and aliases are expanded up to a limit.
+PyYAML's libyaml binding, which every wheel of PyYAML has, composes the nodes. Plain scalars
+resolve as in YAML 1.1, as the API server reads them: yes is a boolean. Each document of a file is
+read alone: a broken one becomes a `Trouble`, and the others are still judged. Tags never build
+Python objects, and aliases are expanded up to a limit.
 """
 
 # Why it is so: infra/decisions/0060.
@@ -14,28 +16,37 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
+import yaml
+from yaml.composer import ComposerError
 from yaml.error import MarkedYAMLError, YAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from holdfast.lint.composer import compose
 from holdfast.support.errors import HoldfastError
 
 MAX_FILE_BYTES = 1 << 20
-MAX_VALUES = 50_000  # of a document, after aliases are expanded; it stops a bomb of nested aliases
-# Of a whole file: each document may repeat a small bomb, and one long text may be an alias
+# Nodes of one document, keys included: far more than a manifest has.
+MAX_NODES = 101_000
+# The scanner looks at every open level for each token; no Kubernetes object is nested so deep.
+MAX_DEPTH = 40
+# Values of one document after aliases are expanded: stops a bomb of nested aliases.
+MAX_VALUES = 50_000
+# Limits of a whole file: each document may repeat a small bomb, and one long text may be an alias
 # everywhere.
 MAX_FILE_VALUES = 200_000
 MAX_FILE_CHARACTERS = 4 << 20
-MAX_DUPLICATES = 20  # of one document
-MAX_NUMBER = 40  # characters; Python reads longer numbers and then refuses to print them
+# Duplicate keys that are reported of one document.
+MAX_DUPLICATES = 20
+# Characters of a number: Python reads longer numbers and then refuses to print them.
+MAX_NUMBER = 40
 
 Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The place of a key or value; lines and columns count from 1, `end` is exclusive and on the
-    same line.
+    """Position of a key or value.
+
+    Lines and columns count from 1; `end` is exclusive and on the same line.
     """
 
     line: int
@@ -44,41 +55,82 @@ class Mark:
 
 
 def load_text(path: FilePath) -> str:
-    """The text of a regular file, at most one byte more than is judged. Raises OSError, also for
-    pipes and devices.
+    """Returns the text of a regular file, at most one byte more than is judged.
+
+    Raises OSError, also for pipes and devices.
     """
     # Without O_NONBLOCK a pipe would block. The open file is checked, so that no other can replace
     # it meanwhile.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "no regular file")
         return file.read(4 * MAX_FILE_BYTES + 1).decode()
 
 
-class Map(dict[str, Any]):
-    """A mapping with the place of each key and value."""
+class _Loader(yaml.CSafeLoader):
+    """Bounds size and depth: PyYAML calls these methods around each node that it composes."""
 
-    __slots__ = ("keys_at", "values_at")
+    nodes = 0
+    depth = 0
+
+    def descend_resolver(self, current_node: Node | None, current_index: object) -> None:
+        self.nodes += 1
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            problem = f"nested more than {MAX_DEPTH} deep"
+        elif self.nodes > MAX_NODES:
+            problem = f"more than {MAX_NODES:,} values"
+        else:
+            return
+        mark = current_node.start_mark if current_node else None
+        raise ComposerError(None, None, problem, mark)
+
+    def ascend_resolver(self) -> None:
+        self.depth -= 1
+
+
+# PyYAML wants a point and a sign in a float; Kubernetes takes 1e3 too.
+_FLOAT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+
+
+def _compose(text: str) -> Node | None:
+    """Returns the node of one document.
+
+    Raises YAMLError, and what else PyYAML raises on hostile text.
+    """
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
+
+
+class Map(dict[str, Any]):
+    """A mapping with the mark of each key and value."""
+
+    __slots__ = ("key_marks", "value_marks")
 
     def __init__(self) -> None:
         super().__init__()
-        self.keys_at: dict[str, Mark] = {}
-        self.values_at: dict[str, Mark] = {}
+        self.key_marks: dict[str, Mark] = {}
+        self.value_marks: dict[str, Mark] = {}
 
 
 class Seq(list[Any]):
-    """A sequence with the place of each item."""
+    """A sequence with the mark of each item."""
 
-    __slots__ = ("items_at",)
+    __slots__ = ("item_marks",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.items_at: list[Mark] = []
+        self.item_marks: list[Mark] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a document was not judged. `kind`: broken, template, huge, duplicate."""
+    """A reason why a document was not judged. `kind` is broken, template, huge or duplicate."""
 
     kind: str
     message: str
@@ -93,27 +145,34 @@ class Document:
     first_line: int
     troubles: list[Trouble] = field(default_factory=list[Trouble])
 
-    def at(self, path: Path, *, of_key: bool = False) -> Mark:
-        """The place of `path`: of a scalar itself, else or `of_key` its key; of the nearest
-        ancestor if it is missing.
+    @property
+    def is_judged(self) -> bool:
+        """Returns whether rules see the document, which may have duplicate keys only."""
+        return all(trouble.kind == "duplicate" for trouble in self.troubles)
+
+    def locate(self, path: Path, *, of_key: bool = False) -> Mark:
+        """Returns the mark of `path`: of a scalar itself, else, or with `of_key`, of its key.
+
+        A path that is missing has the mark of its nearest ancestor.
         """
-        here = self.value
+        value = self.value
         mark = Mark(self.first_line, 1, 2)
         for step in path:
-            found = _child(here, step, of_key=of_key)
-            if found is None:
+            child = _find_child(value, step, of_key=of_key)
+            if child is None:
                 break
-            here, mark = found
+            value, mark = child
         return mark
 
 
-def _child(parent: Any, step: str | int, *, of_key: bool) -> tuple[Any, Mark] | None:
+def _find_child(parent: Any, step: str | int, *, of_key: bool) -> tuple[Any, Mark] | None:
     if isinstance(parent, Map) and isinstance(step, str) and step in parent:
         value = parent[step]
-        scalar = not of_key and not isinstance(value, (Map, Seq)) and value is not None
-        return value, (parent.values_at if scalar else parent.keys_at)[step]
+        is_scalar = value is not None and not isinstance(value, (Map, Seq))
+        marks = parent.value_marks if is_scalar and not of_key else parent.key_marks
+        return value, marks[step]
     if isinstance(parent, Seq) and isinstance(step, int) and step < len(parent):
-        return parent[step], parent.items_at[step]
+        return parent[step], parent.item_marks[step]
     return None
 
 
@@ -125,28 +184,32 @@ _TEMPLATES = (("{{", "}}"), ("{%", "%}"), ("<%", "%>"), ("%{", "}"))
 _CRD = re.compile(r"^kind:\s*[\"']?CustomResourceDefinition\b", re.MULTILINE)
 
 
-def unread(kind: str, message: str) -> Document:
-    return Document(None, 1, [Trouble(kind, message, Mark(1, 1, 2))])
+def make_unread(kind: str, message: str) -> Document:
+    """Returns a document without a value, whose only trouble is at its first line."""
+    trouble = Trouble(kind, message, Mark(1, 1, 2))
+    return Document(None, 1, [trouble])
 
 
 def read(text: str) -> Iterator[Document]:
-    """The documents of one file, in order; empty ones are left out."""
+    """Yields the documents of one file in order, without the empty ones."""
     if len(text) > MAX_FILE_BYTES:
         message = f"{len(text):,} characters, more than {MAX_FILE_BYTES:,}: not read"
-        yield unread("huge", message)
+        yield make_unread("huge", message)
         return
     reader = _Reader()
-    for chunk, first_line in _chunks(text.removeprefix("\ufeff")):
+    for chunk, first_line in _split(text.removeprefix("\ufeff")):
         document = reader.read(_DIRECTIVE.sub("", chunk), first_line)
         if document.value is not None or document.troubles:
             yield document
 
 
-def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    """Text of each document with the number of its first line. `---` at column 1 is always a
-    separator in YAML.
+def _split(text: str) -> Iterator[tuple[str, int]]:
+    """Yields the text of each document with the number of its first line.
+
+    `---` at column 1 is always a separator in YAML.
     """
-    start = line = 0
+    start = 0
+    line = 0
     for match in _START.finditer(text):
         yield text[start : match.start()], line + 1
         line += text.count("\n", start, match.end())
@@ -154,9 +217,10 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
     yield text[start:], line + 1
 
 
-def _template_or_broken(chunk: str, message: str, mark: Mark) -> Trouble:
-    if any(0 <= chunk.find(opened) < chunk.rfind(closed) for opened, closed in _TEMPLATES):
-        return Trouble("template", "a Helm or other text template, not YAML: not judged", mark)
+def _make_trouble(chunk: str, message: str, mark: Mark) -> Trouble:
+    for opening, closing in _TEMPLATES:
+        if 0 <= chunk.find(opening) < chunk.rfind(closing):
+            return Trouble("template", "a Helm or other text template, not YAML: not judged", mark)
     return Trouble("broken", message, mark)
 
 
@@ -167,12 +231,13 @@ class _NotPlainError(HoldfastError, ValueError):
 
 
 class _Reader:
-    """Texts of the documents of one file to values. Counts what it builds, so that aliases cannot
-    explode.
+    """Builds the values of the documents of one file.
+
+    Counts what it builds, so that aliases cannot explode.
     """
 
     def __init__(self) -> None:
-        # that are left to the whole file
+        # What the whole file may still spend.
         self.values = MAX_FILE_VALUES
         self.characters = MAX_FILE_CHARACTERS
 
@@ -183,38 +248,37 @@ class _Reader:
             return document
         self.document = document
         self.count = 0
-        begin = Mark(first_line, 1, 2)
+        start = Mark(first_line, 1, 2)
         try:
-            node = compose(chunk)
+            node = _compose(chunk)
             document.value = self.build(node) if node is not None else None
         except _NotPlainError as error:
-            document.troubles.append(_template_or_broken(chunk, str(error), self._mark(error.node)))
+            trouble = _make_trouble(chunk, str(error), self._mark(error.node))
+            document.troubles.append(trouble)
         except MarkedYAMLError as error:
-            place = error.problem_mark or error.context_mark
-            if place:
-                mark = Mark(first_line + place.line, place.column + 1, place.column + 2)
-            else:
-                mark = begin
+            position = error.problem_mark or error.context_mark
+            mark = start
+            if position:
+                column = position.column + 1
+                mark = Mark(first_line + position.line, column, column + 1)
             message = ", ".join(filter(None, (error.context, error.problem))) or "not YAML"
-            document.troubles.append(_template_or_broken(chunk, message, mark))
+            document.troubles.append(_make_trouble(chunk, message, mark))
         except RecursionError:
-            document.troubles.append(Trouble("broken", "an alias inside its own anchor", begin))
+            document.troubles.append(Trouble("broken", "an alias inside its own anchor", start))
         except (YAMLError, ValueError) as error:
             # PyYAML raises these on hostile text.
             message = str(error).partition("\n")[0] or type(error).__name__
-            document.troubles.append(_template_or_broken(chunk, message, begin))
+            document.troubles.append(_make_trouble(chunk, message, start))
         return document
 
     def _mark(self, node: Node) -> Mark:
-        begin = node.start_mark
+        start = node.start_mark
         end = node.end_mark
-        column = node.start_mark.column + 1
-        same_line = begin.line == end.line and end.column >= column
-        return Mark(
-            self.document.first_line + begin.line,
-            column,
-            end.column + 1 if same_line else column + 1,
-        )
+        line = self.document.first_line + start.line
+        column = start.column + 1
+        if start.line == end.line and end.column >= column:
+            return Mark(line, column, end.column + 1)
+        return Mark(line, column, column + 1)
 
     def _spend(self, node: Node, values: int = 1) -> None:
         self.count += values
@@ -228,66 +292,68 @@ class _Reader:
     def build(self, node: Node) -> Any:
         self._spend(node)
         if isinstance(node, MappingNode):
-            return self._map(node)
-        return self._seq(node) if isinstance(node, SequenceNode) else _scalar(node)
+            return self._build_map(node)
+        if isinstance(node, SequenceNode):
+            return self._build_seq(node)
+        return _parse_scalar(node)
 
-    def _map(self, node: Node) -> Map:
+    def _build_map(self, node: Node) -> Map:
         result = Map()
-        for key_node, value_node in self._merged(node):
-            key = self._key(key_node)
+        for key_node, value_node in self._merge_pairs(node):
+            key = self._parse_key(key_node)
             mark = self._mark(key_node)
             if key in result and len(self.document.troubles) < MAX_DUPLICATES:
-                self.document.troubles.append(
-                    Trouble("duplicate", f"key {key!r} is here a second time", mark)
-                )
+                message = f"key {key!r} is here a second time"
+                self.document.troubles.append(Trouble("duplicate", message, mark))
             result[key] = self.build(value_node)
-            result.keys_at[key], result.values_at[key] = mark, self._mark(value_node)
+            result.key_marks[key] = mark
+            result.value_marks[key] = self._mark(value_node)
         return result
 
-    def _merged(self, node: Node) -> Iterator[tuple[Node, Node]]:
-        """Pairs of a mapping, `<<` resolved: own keys win over merged ones."""
-        own = [(k, v) for k, v in node.value if k.tag != _MERGE]
-        seen = {str(k.value) for k, _ in own}
-        for source in _merge_sources(node):
+    def _merge_pairs(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        """Yields the pairs of a mapping with `<<` resolved: own keys win over merged ones."""
+        pairs = [(key, value) for key, value in node.value if key.tag != _MERGE]
+        keys = {str(key.value) for key, _ in pairs}
+        for source in _find_merge_sources(node):
             self._spend(source, len(source.value))
             for key, value in source.value:
-                if str(key.value) not in seen:
-                    seen.add(str(key.value))
+                if str(key.value) not in keys:
+                    keys.add(str(key.value))
                     yield key, value
-        yield from own
+        yield from pairs
 
-    def _key(self, node: Node) -> str:
+    def _parse_key(self, node: Node) -> str:
         if not isinstance(node, ScalarNode):
             raise _NotPlainError("a mapping or list as key", node)
         self._spend(node, 0)
         return str(node.value)
 
-    def _seq(self, node: Node) -> Seq:
+    def _build_seq(self, node: Node) -> Seq:
         result = Seq()
         for item in node.value:
             result.append(self.build(item))
-            result.items_at.append(self._mark(item))
+            result.item_marks.append(self._mark(item))
         return result
 
 
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-def _merge_sources(node: Node) -> Iterator[Node]:
+def _find_merge_sources(node: Node) -> Iterator[Node]:
     for key, value in node.value:
-        if key.tag == _MERGE:
-            listed = value.value if isinstance(value, SequenceNode) else [value]
-            yield from (
-                source
-                for source in listed
-                if isinstance(source, MappingNode) and source is not node
-            )
+        if key.tag != _MERGE:
+            continue
+        sources = value.value if isinstance(value, SequenceNode) else [value]
+        for source in sources:
+            if isinstance(source, MappingNode) and source is not node:
+                yield source
 
 
-def _integer(text: str) -> int:
-    """0644 is octal in YAML 1.1."""
-    octal = text.lstrip("+-").startswith("0") and text.lstrip("+-").isdecimal()
-    return int(text, 8 if octal else 0)
+def _parse_integer(text: str) -> int:
+    """Reads a number of YAML 1.1, where 0644 is octal."""
+    digits = text.lstrip("+-")
+    is_octal = digits.startswith("0") and digits.isdecimal()
+    return int(text, 8 if is_octal else 0)
 
 
 _BOOLS = {
@@ -300,7 +366,7 @@ _BOOLS = {
 }
 
 
-def _scalar(node: Node) -> Any:
+def _parse_scalar(node: Node) -> Any:
     text = node.value
     tag = node.tag.rpartition(":")[2]
     if tag == "null":
@@ -311,7 +377,7 @@ def _scalar(node: Node) -> Any:
         return text
     try:
         if tag == "int":
-            return _integer(text.replace("_", ""))
+            return _parse_integer(text.replace("_", ""))
         if tag == "float":
             return float(text)
     except ValueError:

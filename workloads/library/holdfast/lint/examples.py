@@ -1,5 +1,6 @@
-"""Clean objects that rules change in their examples, and the merging of the two. They fit the
-environment `example`.
+"""Holds the clean objects that rules change in their examples, and merges the two.
+
+The objects fit the environment `example`.
 """
 
 from copy import deepcopy
@@ -49,7 +50,10 @@ metadata: {name: train, namespace: training}
 spec:
   failurePolicy:
     maxRestarts: 3
-    rules: [{name: preempted, action: RestartJobSetAndIgnoreMaxRestarts, onJobFailureReasons: [PodFailurePolicy]}]
+    rules:
+    - name: preempted
+      action: RestartJobSetAndIgnoreMaxRestarts
+      onJobFailureReasons: [PodFailurePolicy]
   ttlSecondsAfterFinished: 86400
   replicatedJobs:
   - name: workers
@@ -60,7 +64,9 @@ spec:
         parallelism: 2
         completions: 2
         activeDeadlineSeconds: 86400
-        podFailurePolicy: {rules: [{action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "True"}]}]}
+        podFailurePolicy:
+          rules:
+          - {action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "True"}]}
         template: {spec: POD}
 """
 _SERVING = """\
@@ -108,7 +114,7 @@ CONTAINER = ("containers", 0)
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """`root` is where an example's text is merged in; `title` is how `rules` introduces it."""
+    """A clean object: an example's text is merged in at `root`, and pages show `title` above it."""
 
     title: str
     text: str
@@ -138,45 +144,47 @@ def parse(text: str) -> list[Any]:
 
 
 def whole(base: str, change: str) -> list[Any]:
-    """The objects of an example: the base with the first document merged in, and the others; or the
-    text itself.
+    """Returns the objects of an example: the base with the first document merged in, and the rest.
+
+    An example without a base, or that is a whole object, is returned as it is.
     """
-    known = BASES[base]
-    if not known.text or change.startswith("apiVersion:"):
+    target = BASES[base]
+    if not target.text or change.startswith("apiVersion:"):
         return parse(change)
-    body = deepcopy(_base(known.text))
-    patch, *others = parse(change) if change else [{}]
-    if not known.root:
-        return [merge(body, patch), *others]
-    target = _at(body, known.root[:-1])
-    target[known.root[-1]] = merge(target[known.root[-1]], patch)
-    return [body, *others]
+    body = deepcopy(_load_base(target.text))
+    patch, *extra_objects = parse(change) if change else [{}]
+    if not target.root:
+        return [merge(body, patch), *extra_objects]
+    parent = _descend(body, target.root[:-1])
+    key = target.root[-1]
+    parent[key] = merge(parent[key], patch)
+    return [body, *extra_objects]
 
 
-def _at(body: Any, path: tuple[str | int, ...]) -> Any:
+def _descend(body: Any, path: tuple[str | int, ...]) -> Any:
     for step in path:
         body = body[step]
     return body
 
 
 @cache
-def _base(name: str) -> Any:
+def _load_base(name: str) -> Any:
     text, change = _OBJECTS[name]
-    (body,), (pod,) = parse(text), parse(_POD)
-    owner = _at(body, JOBSET_JOB if name == "jobset" else ("spec",))["template"]
-    owner["spec"] = merge(pod, parse(change)[0] if change else {})
+    body = parse(text)[0]
+    pod = parse(_POD)[0]
+    owner = _descend(body, JOBSET_JOB if name == "jobset" else ("spec",))
+    owner["template"]["spec"] = merge(pod, parse(change)[0] if change else {})
     return body
 
 
 def merge(old: Any, change: Any) -> Any:
-    """Mappings merge, null removes, all else replaces."""
+    """Merges a change: mappings merge, null removes, all else replaces."""
     if not isinstance(old, dict) or not isinstance(change, dict):
         return deepcopy(change)
-    result = {
-        key: deepcopy(value)
-        for key, value in old.items()
-        if not (key in change and change[key] is None)
-    }
-    return result | {
-        key: merge(old.get(key), value) for key, value in change.items() if value is not None
-    }
+    result = deepcopy(old)
+    for key, value in change.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge(old.get(key), value)
+    return result

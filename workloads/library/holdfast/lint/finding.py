@@ -1,4 +1,4 @@
-"""What a rule says about a place, and the fact it was judged by."""
+"""A hit is what a rule says about a place in an object; a finding is a hit in a file."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,11 +14,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a rule's check yields: a path inside the object, and words. Empty `fix` means the rule's
-    own.
+    """Result of a rule's check: a path inside the object, and a message.
 
-    `basis`: the fact that it rests on. `on_key`: the key at the path is what is wrong, not its
-    value.
+    `basis` is the fact that it rests on. An empty `fix` means the rule's own. With `on_key` the key
+    at the path is wrong, not its value.
     """
 
     path: Path
@@ -30,7 +29,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A hit in its place. `object_name` is `Kind/namespace/name`."""
+    """A hit with its rule, file and mark. `object_name` is `Kind/namespace/name`."""
 
     rule: str
     severity: Severity
@@ -43,7 +42,7 @@ class Finding:
     """Dotted path in the object."""
     basis: str = ""
     suppressed: str = ""
-    """Reason of the ignore that silenced it; empty means that it counts."""
+    """Reason of the ignore that silenced it; empty means that the finding counts."""
 
     @property
     def place(self) -> str:

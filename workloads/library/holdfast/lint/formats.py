@@ -1,4 +1,4 @@
-"""A report as text, JSON or GitHub annotations: one pure function each, report -> string."""
+"""Formats a report as text, JSON or GitHub annotations: one pure function each."""
 
 import json
 from dataclasses import asdict
@@ -11,65 +11,74 @@ from holdfast.lint.engine import Report
 from holdfast.lint.finding import Finding, Severity
 from holdfast.support.printable import printable
 
-WIDTH = 160  # of a quoted line
+# Characters of a quoted line.
+WIDTH = 160
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 
 
 def text(report: Report) -> str:
-    """For people: place, message, the line with a caret, the fact it was judged by, the fix."""
-    blocks = [_block(finding) for finding in report.active]
-    for f in report.suppressed:
-        blocks.append(
-            f"{_place(f)}: ignored [{f.rule}] {printable(f.message)}: {printable(f.suppressed)}\n"
-        )
-    return "\n".join([*blocks, summary(report)]) + "\n"
+    """Formats for people: place, message, line with a caret, fact it was judged by, fix."""
+    blocks = [_format_block(finding) for finding in report.active]
+    for finding in report.suppressed:
+        message = printable(finding.message)
+        reason = printable(finding.suppressed)
+        blocks.append(f"{_format_place(finding)}: ignored [{finding.rule}] {message}: {reason}\n")
+    blocks.append(summary(report))
+    return "\n".join(blocks) + "\n"
 
 
 def summary(report: Report) -> str:
     counts = ", ".join(f"{report.count(severity)} {severity.value}" for severity in Severity)
-    more = {
+    parts = [f"{report.objects} objects in {report.files} files: {counts}"]
+    remarks = {
         "ignored": len(report.suppressed),
         "documents not judged": report.unjudged,
+        "that are no Kubernetes objects": report.foreign,
     }
-    more["that are no Kubernetes objects"] = report.foreign
-    parts = [f"{report.objects} objects in {report.files} files: {counts}"]
-    return "; ".join([*parts, *(f"{count} {what}" for what, count in more.items() if count)])
+    for remark, count in remarks.items():
+        if count:
+            parts.append(f"{count} {remark}")
+    return "; ".join(parts)
 
 
-def _block(finding: Finding) -> str:
-    lines = [
-        f"{_place(finding)}: {finding.severity.value}: {printable(finding.message)}"
-        f" [{finding.rule}]"
-    ]
-    lines += _snippet(finding)
+def _format_block(finding: Finding) -> str:
+    severity = finding.severity.value
+    message = printable(finding.message)
+    lines = [f"{_format_place(finding)}: {severity}: {message} [{finding.rule}]"]
+    lines += _quote(finding)
     if finding.basis:
         lines.append(f"    {printable(finding.basis)}")
     lines.append(f"    fix: {printable(finding.fix)}")
     return "\n".join(lines) + "\n"
 
 
-def _place(finding: Finding) -> str:
-    """Never `::` at the beginning of a line, which GitHub's runner would take for a command."""
+def _format_place(finding: Finding) -> str:
+    """Formats file, line and column.
+
+    Never `::` at the beginning of a line, which GitHub's runner would take for a command.
+    """
     place = printable(finding.place, 4_096)
     return f"./{place}" if place.lstrip().startswith("::") else place
 
 
-def _snippet(finding: Finding) -> list[str]:
-    lines = _lines(finding.file)
+def _quote(finding: Finding) -> list[str]:
+    lines = _load_lines(finding.file)
     mark = finding.mark
     if not 0 < mark.line <= len(lines) or mark.column > WIDTH:
         return []
+    line = lines[mark.line - 1][:WIDTH]
     # One character for one, so that the carets stay below what they mean.
-    line = "".join(c if c.isprintable() else " " for c in lines[mark.line - 1][:WIDTH]).replace(
-        "##[", "#_["
-    )
+    line = "".join(character if character.isprintable() else " " for character in line)
+    line = line.replace("##[", "#_[")
     carets = "^" * max(1, min(mark.end, len(line) + 1) - mark.column)
     number = str(mark.line)
-    return [f"  {number} | {line}", f"  {' ' * len(number)} | {' ' * (mark.column - 1)}{carets}"]
+    margin = " " * len(number)
+    indent = " " * (mark.column - 1)
+    return [f"  {number} | {line}", f"  {margin} | {indent}{carets}"]
 
 
 @cache
-def _lines(file: str) -> list[str]:
+def _load_lines(file: str) -> list[str]:
     try:
         return load_text(Path(file)).splitlines()
     except (OSError, UnicodeDecodeError):
@@ -77,43 +86,42 @@ def _lines(file: str) -> list[str]:
 
 
 def as_json(report: Report) -> str:
-    """One object for programs; `schema` says how to read it."""
-    counts = {name: getattr(report, name) for name in ("files", "objects", "unjudged", "foreign")}
-    body = (
-        {"schema": "holdfast.lint/1"}
-        | counts
-        | {"findings": [_finding(finding) for finding in report.findings]}
-    )
+    """Formats one object for programs; its `schema` says how to read it."""
+    body = {
+        "schema": "holdfast.lint/1",
+        "files": report.files,
+        "objects": report.objects,
+        "unjudged": report.unjudged,
+        "foreign": report.foreign,
+        "findings": [_encode(finding) for finding in report.findings],
+    }
     return json.dumps(body, indent=2) + "\n"
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    mark = finding.mark
-    more = {
-        "severity": finding.severity.value,
-        "line": mark.line,
-        "column": mark.column,
-        "end": mark.end,
-    }
-    return {key: value for key, value in asdict(finding).items() if key != "mark"} | more
+def _encode(finding: Finding) -> dict[str, Any]:
+    body = asdict(finding)
+    mark = body.pop("mark")
+    return body | {"severity": finding.severity.value} | mark
 
 
 def github(report: Report) -> str:
-    """Workflow commands: GitHub shows them at the line of the pull request."""
-    return "".join(_command(finding) + "\n" for finding in report.active)
+    """Formats workflow commands: GitHub shows them at the line of the pull request."""
+    return "".join(_format_command(finding) + "\n" for finding in report.active)
 
 
-def _command(finding: Finding) -> str:
+def _format_command(finding: Finding) -> str:
     mark = finding.mark
-    where = f"file={_property(printable(finding.file, 4_096))},line={mark.line},col={mark.column},endColumn={mark.end}"
+    file = _escape_property(printable(finding.file, 4_096))
+    position = f"file={file},line={mark.line},col={mark.column},endColumn={mark.end}"
     basis = f"\n{printable(finding.basis)}" if finding.basis else ""
-    text = f"{printable(finding.message)}{basis}\nfix: {printable(finding.fix)}"
-    return f"::{_LEVEL.get(finding.severity, 'notice')} {where},title={finding.rule}::{_data(text)}"
+    message = f"{printable(finding.message)}{basis}\nfix: {printable(finding.fix)}"
+    level = _LEVEL.get(finding.severity, "notice")
+    return f"::{level} {position},title={finding.rule}::{_escape(message)}"
 
 
-def _data(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")

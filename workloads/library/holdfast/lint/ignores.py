@@ -1,6 +1,6 @@
-"""Findings that a team accepts: by comment or by annotation.
+"""Findings that a team accepts, by comment or by annotation.
 
-Each needs a reason. An ignore that silences nothing or has no reason is a finding itself, so that
+Each ignore needs a reason. One that silences nothing or has no reason is a finding itself, so that
 the list of exceptions stays true.
 """
 
@@ -8,14 +8,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from holdfast.lint.document import Mark
+from holdfast.lint.document import Mark, Path
 from holdfast.lint.finding import Finding
 from holdfast.lint.objects import Object, as_map, as_text, dig
 from holdfast.lint.registry import all_rules
 
 ANNOTATION = "holdfast.dev/ignore-"
 _COMMENT = re.compile(r"#\s*holdfast:\s*ignore\[([^\]]{0,200})\]\s*(.*)$")
+_IgnoreIndex = dict[tuple[str, ...], list["Ignore"]]
 
 
 @dataclass(eq=False)
@@ -23,72 +25,80 @@ class Ignore:
     rule: str
     reason: str
     file: str
-    """Where the ignore itself is, with `mark`."""
     mark: Mark
+    """Position of the ignore itself in the file."""
     covers: str
-    """Of the same file: the number of a line, or the title of an object."""
+    """Number of a line of the same file, or title of an object in it."""
     used: bool = False
 
 
-def of_comments(file: str, text: str) -> list[Ignore]:
-    """`# holdfast: ignore[HF101] reason`, for its own line or, on a line of its own, for the next
-    one.
+def parse_comments(file: str, text: str) -> list[Ignore]:
+    """Reads `# holdfast: ignore[HF101] reason`.
+
+    It covers its own line or, on a line without anything else, the next one.
     """
+    ignores: list[Ignore] = []
     if "holdfast:" not in text:
-        return []
-    found: list[Ignore] = []
+        return ignores
     for number, line in enumerate(text.splitlines(), start=1):
         match = _COMMENT.search(line)
         if not match:
             continue
-        alone = line.lstrip().startswith("#")
+        is_alone = line.lstrip().startswith("#")
+        target = number + 1 if is_alone else number
         mark = Mark(number, match.start() + 1, match.end() + 1)
+        reason = match.group(2).strip()
         for rule in match.group(1).split(","):
-            found.append(
-                Ignore(rule.strip(), match.group(2).strip(), file, mark, str(number + alone))
-            )
-    return found
+            ignores.append(Ignore(rule.strip(), reason, file, mark, str(target)))
+    return ignores
 
 
-def of_annotations(obj: Object) -> Iterator[Ignore]:
-    """`holdfast.dev/ignore-HF101: reason` on the object or on a pod template of it."""
-    places = [((), obj.body), *((pod.path, pod.template) for pod in obj.pods if pod.path)]
-    for path, body in places:
+def parse_annotations(obj: Object) -> Iterator[Ignore]:
+    """Reads `holdfast.dev/ignore-HF101: reason` of the object and of its pod templates."""
+    bodies: list[tuple[Path, dict[str, Any]]] = [((), obj.body)]
+    for pod in obj.pods:
+        if pod.path:
+            bodies.append((pod.path, pod.template))
+    for path, body in bodies:
         for key, value in as_map(dig(body, "metadata", "annotations")).items():
             if key.startswith(ANNOTATION):
-                mark = obj.document.at((*obj.root, *path, "metadata", "annotations", key))
+                mark = obj.document.locate((*obj.root, *path, "metadata", "annotations", key))
                 rule = key.removeprefix(ANNOTATION)
                 yield Ignore(rule, as_text(value).strip(), obj.file, mark, obj.title)
 
 
 def apply(ignores: list[Ignore], findings: list[Finding]) -> list[Finding]:
-    """The findings, the silenced ones marked with the reason, and one finding for each bad ignore."""
-    index: dict[tuple[str, ...], list[Ignore]] = defaultdict(list)
+    """Marks the silenced findings with the reason and adds one finding for each bad ignore."""
+    index: _IgnoreIndex = defaultdict(list)
     for ignore in ignores:
         if ignore.reason:
             index[ignore.rule, ignore.file, ignore.covers].append(ignore)
-    judged = [_silenced(finding, index) for finding in findings]
-    return [*judged, *(bad for ignore in ignores for bad in _complaint(ignore))]
+    results = [_silence(finding, index) for finding in findings]
+    for ignore in ignores:
+        results.extend(_check(ignore))
+    return results
 
 
-def _silenced(finding: Finding, index: dict[tuple[str, ...], list[Ignore]]) -> Finding:
-    places = (str(finding.mark.line), finding.object_name)
-    covering = [
-        ignore for place in places for ignore in index.get((finding.rule, finding.file, place), ())
-    ]
-    for ignore in covering:
+def _silence(finding: Finding, index: _IgnoreIndex) -> Finding:
+    matches: list[Ignore] = []
+    for target in (str(finding.mark.line), finding.object_name):
+        matches += index.get((finding.rule, finding.file, target), ())
+    for ignore in matches:
         ignore.used = True
-    return replace(finding, suppressed=covering[0].reason) if covering else finding
+    return replace(finding, suppressed=matches[0].reason) if matches else finding
 
 
-def _complaint(ignore: Ignore) -> Iterator[Finding]:
+def _check(ignore: Ignore) -> Iterator[Finding]:
     rules = all_rules()
     if ignore.rule not in rules:
-        rule, message = "HF907", f"ignores {ignore.rule or 'nothing'}, which is no rule"
+        rule = "HF907"
+        message = f"ignores {ignore.rule or 'nothing'}, which is no rule"
     elif not ignore.reason:
-        rule, message = "HF901", f"ignores {ignore.rule} without saying why"
+        rule = "HF901"
+        message = f"ignores {ignore.rule} without saying why"
     elif not ignore.used:
-        rule, message = "HF902", f"ignores {ignore.rule}, which finds nothing here"
+        rule = "HF902"
+        message = f"ignores {ignore.rule}, which finds nothing here"
     else:
         return
     yield rules[rule].finding(message, ignore.file, ignore.mark)

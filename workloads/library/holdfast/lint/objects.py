@@ -17,6 +17,7 @@ from holdfast.support.values import quantity
 MAX_DEPTH = 40
 MAX_WORD = 100
 MAX_SCRIPT = 1 << 16
+_VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
 
 
 def as_map(value: Any) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def as_maps(value: Any) -> list[dict[str, Any]]:
-    return [each for each in as_list(value) if isinstance(each, dict)]
+    return [item for item in as_list(value) if isinstance(item, dict)]
 
 
 def as_text(value: Any) -> str:
@@ -39,14 +40,19 @@ def as_int(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The known word that was most likely meant, or nothing. A long text is no word."""
-    found = get_close_matches(word, known, n=1, cutoff=cutoff) if len(word) <= MAX_WORD else []
-    return found[0] if found else ""
+def near(word: str, vocabulary: Iterable[str], cutoff: float = 0.6) -> str:
+    """Returns the word of a vocabulary that was most likely meant; empty where none is close.
+
+    A long text is no word.
+    """
+    if len(word) > MAX_WORD:
+        return ""
+    matches = get_close_matches(word, vocabulary, n=1, cutoff=cutoff)
+    return matches[0] if matches else ""
 
 
 def dig(value: Any, *path: str | int) -> Any:
-    """The value under `path`, or None where any step is missing."""
+    """Returns the value under `path`; None where any step is missing."""
     for step in path:
         if isinstance(value, dict) and isinstance(step, str):
             value = value.get(step)
@@ -75,6 +81,14 @@ class Object:
         return as_map(self.body.get("metadata"))
 
     @property
+    def labels(self) -> dict[str, Any]:
+        return as_map(self.metadata.get("labels"))
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        return as_map(self.metadata.get("annotations"))
+
+    @property
     def spec(self) -> dict[str, Any]:
         return as_map(self.body.get("spec"))
 
@@ -88,17 +102,16 @@ class Object:
 
     @property
     def title(self) -> str:
-        return "/".join(
-            part for part in (self.kind or "?", self.namespace, self.name or "?") if part
-        )
+        parts = (self.kind or "?", self.namespace, self.name or "?")
+        return "/".join(filter(None, parts))
 
     @cached_property
     def pods(self) -> list["Pod"]:
-        return [Pod(self, path, template) for path, template in _templates(self.body)]
+        return [Pod(self, path, template) for path, template in _find_templates(self.body)]
 
     @cached_property
     def jobs(self) -> list["Job"]:
-        return [Job(self, path, spec) for path, spec in _job_specs(self)]
+        return [Job(self, path, spec) for path, spec in _find_job_specs(self)]
 
 
 @dataclass(eq=False)
@@ -114,8 +127,7 @@ class Pod:
         return as_map(self.template.get("spec"))
 
     @property
-    def at(self) -> Path:
-        """Path of the pod's spec."""
+    def spec_path(self) -> Path:
         return (*self.path, "spec")
 
     @property
@@ -128,35 +140,58 @@ class Pod:
 
     @cached_property
     def job(self) -> "Job | None":
-        return next((job for job in self.owner.jobs if self.path == (*job.path, "template")), None)
+        for job in self.owner.jobs:
+            if self.path == (*job.path, "template"):
+                return job
+        return None
 
     @cached_property
     def containers(self) -> list["Container"]:
-        """Containers and init containers."""
-        return [
-            Container(self, (*self.at, key, index), body)
-            for key in ("containers", "initContainers")
-            for index, body in enumerate(as_list(self.spec.get(key)))
-            if isinstance(body, dict)
-        ]
+        """All containers of the pod, then its init containers."""
+        containers: list[Container] = []
+        for key in ("containers", "initContainers"):
+            for index, body in enumerate(as_list(self.spec.get(key))):
+                if isinstance(body, dict):
+                    containers.append(Container(self, (*self.spec_path, key, index), body))
+        return containers
+
+    @cached_property
+    def main_containers(self) -> list["Container"]:
+        """The containers of the pod without its init containers."""
+        return [container for container in self.containers if container.is_main]
 
     @cached_property
     def tolerations(self) -> list[tuple[Path, dict[str, Any]]]:
-        listed = enumerate(as_list(self.spec.get("tolerations")))
-        return [((*self.at, "tolerations", i), t) for i, t in listed if isinstance(t, dict)]
+        tolerations: list[tuple[Path, dict[str, Any]]] = []
+        for index, toleration in enumerate(as_list(self.spec.get("tolerations"))):
+            if isinstance(toleration, dict):
+                tolerations.append(((*self.spec_path, "tolerations", index), toleration))
+        return tolerations
 
     @cached_property
     def gpus(self) -> int:
         """GPUs of the whole pod."""
-        return sum(
-            container.gpus for container in self.containers if "containers" in container.path
-        )
+        return sum(container.gpus for container in self.main_containers)
+
+    def request(self, resource: str) -> float:
+        """Adds up what the main containers request of a resource."""
+        total = 0.0
+        for container in self.main_containers:
+            total += quantity(container.request(resource)) or 0.0
+        return total
 
     @property
     def replicas(self) -> int:
-        """How many of these pods run at once; 1 where it is not stated."""
-        stated = self.job.parallelism if self.job else as_int(self.owner.spec.get("replicas"))
-        return 1 if stated is None else stated
+        """Number of these pods that run at once; 1 where the object does not say."""
+        if self.job:
+            return self.job.parallelism
+        replicas = as_int(self.owner.spec.get("replicas"))
+        return 1 if replicas is None else replicas
+
+    @property
+    def grace_s(self) -> int | None:
+        """Grace period in seconds; None where the pod does not state it."""
+        return as_int(self.spec.get("terminationGracePeriodSeconds"))
 
 
 @dataclass(eq=False)
@@ -166,48 +201,58 @@ class Container:
     body: dict[str, Any]
 
     @property
+    def is_main(self) -> bool:
+        """Returns whether it is no init container."""
+        return "containers" in self.path
+
+    @property
     def name(self) -> str:
         return as_text(self.body.get("name")) or "?"
 
     @property
     def env(self) -> dict[str, Any]:
         """Literal environment variables."""
-        return {
-            as_text(item.get("name")): item.get("value") for item in as_maps(self.body.get("env"))
-        }
+        variables = as_maps(self.body.get("env"))
+        return {as_text(item.get("name")): item.get("value") for item in variables}
 
     @property
     def words(self) -> list[str]:
         """Command and arguments."""
-        return [str(word) for key in ("command", "args") for word in as_list(self.body.get(key))]
+        words = as_list(self.body.get("command")) + as_list(self.body.get("args"))
+        return list(map(str, words))
+
+    @property
+    def programs(self) -> list[str]:
+        """The words without the folders before them."""
+        return [word.rpartition("/")[2] for word in self.words]
 
     @property
     def script(self) -> str:
-        """The words on lines of their own, cut at MAX_SCRIPT."""
+        """The words, each on its own line, cut at MAX_SCRIPT."""
         return "\n".join(self.words)[:MAX_SCRIPT]
 
     def runs(self, *program: str) -> bool:
-        """Whether these words follow each other in the command."""
+        """Returns whether these words follow each other in the command."""
         words = self.words
-        return any(tuple(words[n : n + len(program)]) == program for n in range(len(words)))
+        for start in range(len(words)):
+            if tuple(words[start : start + len(program)]) == program:
+                return True
+        return False
 
     def option(self, name: str) -> str:
-        """The value of `--name value` or `--name=value`; empty where it is not given."""
-        for word, after in pairwise([*self.words, ""]):
-            if word.partition("=")[0] == name:
-                return word.partition("=")[2] or after
+        """Returns the value of `--name value` or `--name=value`; empty where it is not given."""
+        for word, successor in pairwise([*self.words, ""]):
+            flag, _, value = word.partition("=")
+            if flag == name:
+                return value or successor
         return ""
 
-    def expanded(self, text: str) -> str:
-        """With $(NAME) replaced by literal variables, as Kubernetes does."""
-        return re.sub(
-            r"\$\(([\w.-]{1,200})\)",
-            lambda match: as_text(self.env.get(match[1])) or match[0],
-            text,
-        )
+    def expand(self, text: str) -> str:
+        """Replaces $(NAME) by literal variables, as Kubernetes does."""
+        return _VARIABLE.sub(lambda match: as_text(self.env.get(match[1])) or match[0], text)
 
     def number(self, option: str, variable: str = "") -> int | None:
-        """A whole number after an option, or in a variable; None where there is none."""
+        """Returns a whole number given by an option or a variable; None where neither has one."""
         text = self.option(option) or as_text(self.env.get(variable))
         if text.isascii() and text.isdecimal() and len(text) < 9:
             return int(text)
@@ -216,13 +261,14 @@ class Container:
     @property
     def ports(self) -> dict[int, str]:
         """Port -> name, as declared."""
-        listed = as_list(self.body.get("ports"))
-        return {
-            as_int(dig(each, "containerPort")) or 0: as_text(dig(each, "name")) for each in listed
-        }
+        names: dict[int, str] = {}
+        for port in as_list(self.body.get("ports")):
+            number = as_int(dig(port, "containerPort")) or 0
+            names[number] = as_text(dig(port, "name"))
+        return names
 
     @property
-    def command_at(self) -> Path:
+    def command_path(self) -> Path:
         return (*self.path, "command" if "command" in self.body else "args")
 
     @property
@@ -235,8 +281,9 @@ class Container:
         return dig(self.body, "resources", "limits", resource)
 
     def request(self, resource: str) -> Any:
-        asked = dig(self.body, "resources", "requests", resource)
-        return self.limit(resource) if asked is None else asked
+        """Returns the request of a resource, which defaults to its limit."""
+        request = dig(self.body, "resources", "requests", resource)
+        return self.limit(resource) if request is None else request
 
     @property
     def gpus(self) -> int:
@@ -257,63 +304,72 @@ class Job:
 
     @property
     def parallelism(self) -> int:
-        """Pods at once; never more than there are completions."""
+        """Number of pods at once; never more than there are completions."""
         pods = as_int(self.spec.get("parallelism"))
-        most = as_int(self.spec.get("completions"))
         pods = 1 if pods is None else pods
-        copies = as_int(dig(self.owner.body, *self.path[:3], "replicas")) if self.in_jobset else 1
-        return (pods if most is None else min(pods, most)) * (1 if copies is None else copies)
+        completions = as_int(self.spec.get("completions"))
+        if completions is not None:
+            pods = min(pods, completions)
+        if not self.in_jobset:
+            return pods
+        replicas = as_int(dig(self.owner.body, *self.path[:3], "replicas"))
+        return pods if replicas is None else pods * replicas
 
     @property
     def rules(self) -> list[dict[str, Any]]:
+        """The rules of the pod failure policy."""
         return as_maps(dig(self.spec, "podFailurePolicy", "rules"))
 
     @cached_property
     def pod(self) -> Pod | None:
-        return next((pod for pod in self.owner.pods if pod.path == (*self.path, "template")), None)
+        for pod in self.owner.pods:
+            if pod.path == (*self.path, "template"):
+                return pod
+        return None
+
+    @property
+    def containers(self) -> list[Container]:
+        """Containers and init containers of the pod; none where the Job has no pod."""
+        return self.pod.containers if self.pod else []
 
 
 def objects(document: Document, file: str) -> list[Object]:
-    """The Kubernetes objects of a document; the items of a List one by one."""
+    """Lists the Kubernetes objects of a document; the items of a List one by one."""
     body = document.value
     if not isinstance(body, dict) or not as_text(body.get("kind")):
         return []
-    if as_text(body.get("kind")) == "List":
-        items = enumerate(as_list(body.get("items")))
-        return [
-            Object(document, file, ("items", i), item)
-            for i, item in items
-            if isinstance(item, dict)
-        ]
-    return [Object(document, file, (), body)]
+    if as_text(body.get("kind")) != "List":
+        return [Object(document, file, (), body)]
+    items: list[Object] = []
+    for index, item in enumerate(as_list(body.get("items"))):
+        if isinstance(item, dict):
+            items.append(Object(document, file, ("items", index), item))
+    return items
 
 
-def _templates(body: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every pod template in an object of any kind, known or not: a mapping whose spec lists
-    containers.
-    """
+def _find_templates(body: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields every pod template in an object of any kind: a mapping whose spec lists containers."""
     stack: list[tuple[Path, Any]] = [((), body)]
     while stack:
         path, value = stack.pop()
         if len(path) > MAX_DEPTH:
             continue
-        if isinstance(value, dict):
-            if isinstance(dig(value, "spec", "containers"), list):
-                yield path, value
-                continue
-            stack += [((*path, key), child) for key, child in reversed(value.items())]
+        if isinstance(dig(value, "spec", "containers"), list):
+            yield path, value
+        elif isinstance(value, dict):
+            for key, child in reversed(value.items()):
+                stack.append(((*path, key), child))
         elif isinstance(value, list):
-            stack += [((*path, index), child) for index, child in reversed(list(enumerate(value)))]
+            for index in reversed(range(len(value))):
+                stack.append(((*path, index), value[index]))
 
 
-def _job_specs(owner: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _find_job_specs(owner: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
     if owner.kind == "Job":
         yield ("spec",), owner.spec
     elif owner.kind == "CronJob":
         yield ("spec", "jobTemplate", "spec"), as_map(dig(owner.spec, "jobTemplate", "spec"))
     elif owner.kind == "JobSet":
         for index, job in enumerate(as_list(owner.spec.get("replicatedJobs"))):
-            yield (
-                ("spec", "replicatedJobs", index, "template", "spec"),
-                as_map(dig(job, "template", "spec")),
-            )
+            path = ("spec", "replicatedJobs", index, "template", "spec")
+            yield path, as_map(dig(job, "template", "spec"))

@@ -1,21 +1,28 @@
-"""Where a pod can land: its selectors and tolerations against what the platform offers.
+"""Computes where a pod can land: its selectors and tolerations against the platform's offers.
 
-The scheduler's own arithmetic on labels and taints, so that rules ask "which pools?" and never
-parse selectors themselves.
+This is the scheduler's own arithmetic on labels and taints, so that rules ask "which pools?" and
+never parse selectors themselves.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
 from holdfast.lint.document import Path
+from holdfast.lint.object_index import holds
 from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, near
 from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, tolerates
-from holdfast.lint.world import holds
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import SPOT_TAINT, Pool
 
 _SPOT_WORDS = ("spot", "preemptible")
+_SPOT_TAINT_KEYS = {SPOT_TAINT.key, NAP_SPOT_TAINT.key, "cloud.google.com/gke-preemptible"}
+_AFFINITY_TERMS = (
+    "affinity",
+    "nodeAffinity",
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "nodeSelectorTerms",
+)
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
 
 
@@ -43,120 +50,126 @@ class Placement:
 
     @cached_property
     def selector(self) -> list[Demand]:
-        chosen = as_map(self.pod.spec.get("nodeSelector"))
-        at = (*self.pod.at, "nodeSelector")
-        return [
-            Demand((*at, key), key, "In", (_label_text(value),)) for key, value in chosen.items()
-        ]
+        path = (*self.pod.spec_path, "nodeSelector")
+        demands: list[Demand] = []
+        for key, value in as_map(self.pod.spec.get("nodeSelector")).items():
+            demands.append(Demand((*path, key), key, "In", (_label_text(value),)))
+        return demands
 
     @cached_property
     def terms(self) -> list[list[Demand]]:
         """Alternatives of required node affinity; one empty alternative where there is none."""
-        where = (
-            "affinity",
-            "nodeAffinity",
-            "requiredDuringSchedulingIgnoredDuringExecution",
-            "nodeSelectorTerms",
-        )
-        listed = as_list(dig(self.pod.spec, *where))
-        at = (*self.pod.at, *where)
-        return [
-            _expressions((*at, i, "matchExpressions"), term) for i, term in enumerate(listed)
-        ] or [[]]
+        path = (*self.pod.spec_path, *_AFFINITY_TERMS)
+        terms: list[list[Demand]] = []
+        for index, term in enumerate(as_list(dig(self.pod.spec, *_AFFINITY_TERMS))):
+            terms.append(_parse_expressions((*path, index, "matchExpressions"), term))
+        return terms or [[]]
 
     @cached_property
     def demands(self) -> list[Demand]:
-        return [*self.selector, *(demand for term in self.terms for demand in term)]
+        demands = list(self.selector)
+        for term in self.terms:
+            demands += term
+        return demands
 
-    def demanded(self, key: str) -> list[Demand]:
-        return [d for d in self.demands if d.key == key and d.operator == "In"]
+    def find_demands(self, *keys: str) -> list[Demand]:
+        """Returns the demands for certain values of these labels."""
+        return [demand for demand in self.demands if demand.key in keys and demand.operator == "In"]
 
     @cached_property
     def matching(self) -> list[Pool]:
-        """What the labels allow, taints aside."""
-        # Auto-provisioning makes flex-start nodes for those that ask by name only.
-        ours = self.platform.pools
-        flex = self.means_flex
-        made = [p for p in self.platform.offers if flex or p in ours or p.capacity not in FLEX]
-        return [pool for pool in made if self._allows(pool)]
+        """The pools that the labels allow, whatever their taints."""
+        pools: list[Pool] = []
+        for pool in self.platform.offers:
+            # Auto-provisioning makes flex-start nodes for those that ask by name only.
+            is_offered = pool in self.platform.pools or pool.capacity not in FLEX or self.means_flex
+            if is_offered and self._allows(pool):
+                pools.append(pool)
+        return pools
 
     def _allows(self, pool: Pool) -> bool:
         labels = self.platform.labels(pool)
         zones = pool.zones or self.platform.zones
-        return any(
-            all(d.allows(labels, zones) for d in (*self.selector, *term)) for term in self.terms
-        )
+        for term in self.terms:
+            if all(demand.allows(labels, zones) for demand in (*self.selector, *term)):
+                return True
+        return False
 
-    def untolerated(self, pool: Pool) -> list[contract.Taint]:
+    def find_repelling_taints(self, pool: Pool) -> list[contract.Taint]:
+        """Returns the taints of a pool that keep the pod away."""
+        return [taint for taint in pool.taints if self._repels(taint)]
+
+    def _repels(self, taint: contract.Taint) -> bool:
+        if taint.effect is contract.Effect.PREFER_NO_SCHEDULE:
+            return False
         # GKE adds the toleration of the GPU taint to a pod that asks for GPUs.
-        repels = [t for t in pool.taints if t.effect is not contract.Effect.PREFER_NO_SCHEDULE]
-        taints = [t for t in repels if not (self.pod.gpus and t == contract.GPU_TAINT)]
-        return [t for t in taints if not any(tolerates(x, t) for _, x in self.pod.tolerations)]
+        if self.pod.gpus and taint == contract.GPU_TAINT:
+            return False
+        return not any(tolerates(toleration, taint) for _, toleration in self.pod.tolerations)
 
     @cached_property
     def pools(self) -> list[Pool]:
-        """Where the pod can run. Without an answer: what its selectors were meant for."""
-        tolerated = [pool for pool in self.matching if not self.untolerated(pool)]
-        return tolerated or (self.matching if self.demands else [])
+        """The pools where the pod can run; where there is none, those that its selectors mean."""
+        pools = [pool for pool in self.matching if not self.find_repelling_taints(pool)]
+        return pools or (self.matching if self.demands else [])
+
+    @property
+    def gpu_pools(self) -> list[Pool]:
+        return [pool for pool in self.pools if pool.accelerator]
 
     @cached_property
     def on_spot(self) -> Pool | None:
         """The Spot pool with the shortest window on which this pod may run or means to run."""
-        if not (self.means_spot or self.nearly_means_spot or (self.demands and self.ties_to_spot)):
+        is_tied = bool(self.demands) and self.ties_to_spot
+        if not (self.means_spot or self.nearly_means_spot or is_tied):
             return None  # a pod that never mentions Spot is not judged by its rules
-        spot = [pool for pool in self.pools if pool.capacity is Capacity.SPOT]
-        if not spot:
-            spot = [pool for pool in self.platform.offers if pool.capacity is Capacity.SPOT]
-        return min(spot, key=lambda pool: pool.window.pod_s, default=None)
+        pools = _filter_spot(self.pools) or _filter_spot(self.platform.offers)
+        return min(pools, key=lambda pool: pool.window.pod_s, default=None)
+
+    @property
+    def toleration_keys(self) -> list[str]:
+        return [as_text(toleration.get("key")) for _, toleration in self.pod.tolerations]
 
     @property
     def means_spot(self) -> bool:
-        """It says Spot, whether or not a pool answers."""
+        """Returns whether the pod says Spot, with or without a pool that answers."""
         if self.means_flex:
             return False
-        chosen = self.demanded(contract.LABEL_SPOT) + self.demanded(contract.LABEL_PROVISIONING)
-        keys = {as_text(t.get("key")) for _, t in self.pod.tolerations}
-        return any(d.values in (("true",), ("spot",)) for d in chosen) or bool(
-            keys & {SPOT_TAINT.key, NAP_SPOT_TAINT.key, "cloud.google.com/gke-preemptible"}
-        )
+        for demand in self.find_demands(contract.LABEL_SPOT, contract.LABEL_PROVISIONING):
+            if demand.values in (("true",), ("spot",)):
+                return True
+        return not _SPOT_TAINT_KEYS.isdisjoint(self.toleration_keys)
 
     @property
     def nearly_means_spot(self) -> bool:
-        """It names a Spot pool, or has a typo in what would: one error must not hide what is wrong
-        on Spot.
+        """Returns whether the pod names a Spot pool, or has a typo in what would.
+
+        One error must not hide what is wrong on Spot.
         """
         if self.means_flex:
             return False
-        spot = [pool for pool in self.platform.pools if pool.capacity is Capacity.SPOT]
-        classes = {pool.pool_class for pool in spot} | {pool.name for pool in spot}
-        chosen = (
-            *self.demanded(contract.LABEL_POOL_CLASS),
-            *self.demanded(contract.LABEL_NODEPOOL),
-        )
-        named = any(
-            near(value, classes, cutoff=0.85) for demand in chosen for value in demand.values
-        )
-        keys = [as_text(t.get("key")) for _, t in self.pod.tolerations] + [
-            demand.key for demand in self.demands
-        ]
-        known = (SPOT_TAINT.key, contract.LABEL_SPOT)
-        return named or any(
-            key.rpartition("/")[2] in _SPOT_WORDS or near(key, known, cutoff=0.85) for key in keys
-        )
+        pool_names: set[str] = set()
+        for pool in _filter_spot(self.platform.pools):
+            pool_names |= {pool.name, pool.pool_class}
+        for demand in self.find_demands(contract.LABEL_POOL_CLASS, contract.LABEL_NODEPOOL):
+            if any(near(value, pool_names, cutoff=0.85) for value in demand.values):
+                return True
+        label_keys = [demand.key for demand in self.demands]
+        return any(map(_is_nearly_spot_key, self.toleration_keys + label_keys))
 
     @property
     def means_flex(self) -> bool:
-        labels = (contract.LABEL_FLEX_START, contract.LABEL_PROVISIONING)
-        return any(
-            d.values in (("true",), ("flex-start",)) for key in labels for d in self.demanded(key)
-        )
+        for demand in self.find_demands(contract.LABEL_FLEX_START, contract.LABEL_PROVISIONING):
+            if demand.values in (("true",), ("flex-start",)):
+                return True
+        return False
 
     @property
     def on_flex(self) -> bool:
-        """It asks for flex-start, or nothing else is left to it."""
-        return self.means_flex or bool(
-            self.pools and all(pool.capacity in FLEX for pool in self.pools)
-        )
+        """Returns whether the pod asks for flex-start, or can run nowhere else."""
+        if self.means_flex:
+            return True
+        return bool(self.pools) and all(pool.capacity in FLEX for pool in self.pools)
 
     @property
     def interruptible(self) -> bool:
@@ -164,20 +177,30 @@ class Placement:
 
     @property
     def ties_to_spot(self) -> bool:
-        """Every pool that its labels allow is Spot."""
-        return bool(self.matching) and all(pool.capacity is Capacity.SPOT for pool in self.matching)
+        """Returns whether every pool that the labels allow is Spot."""
+        return bool(self.matching) and len(_filter_spot(self.matching)) == len(self.matching)
+
+
+def _is_nearly_spot_key(key: str) -> bool:
+    if key.rpartition("/")[2] in _SPOT_WORDS:
+        return True
+    return bool(near(key, (SPOT_TAINT.key, contract.LABEL_SPOT), cutoff=0.85))
+
+
+def _filter_spot(pools: list[Pool] | tuple[Pool, ...]) -> list[Pool]:
+    return [pool for pool in pools if pool.capacity is Capacity.SPOT]
 
 
 def _label_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _expressions(at: Path, term: object) -> list[Demand]:
-    found: list[Demand] = []
-    for i, e in enumerate(as_list(dig(term, "matchExpressions"))):
-        if isinstance(e, dict):
-            values = tuple(_label_text(value) for value in as_list(e.get("values")))
-            found.append(
-                Demand((*at, i), as_text(e.get("key")), as_text(e.get("operator")), values)
-            )
-    return found
+def _parse_expressions(path: Path, term: object) -> list[Demand]:
+    demands: list[Demand] = []
+    for index, expression in enumerate(as_list(dig(term, "matchExpressions"))):
+        if isinstance(expression, dict):
+            key = as_text(expression.get("key"))
+            operator = as_text(expression.get("operator"))
+            values = tuple(map(_label_text, as_list(expression.get("values"))))
+            demands.append(Demand((*path, index), key, operator, values))
+    return demands

@@ -1,7 +1,6 @@
-"""What a platform offers to pods: pools, auto-provisioned nodes, windows, caps, and where each is
-written.
+"""Describes what a platform offers to pods: pools, auto-provisioned nodes, windows and caps.
 
-Built from a platform document; rules ask it and quote it in their findings.
+It is built from a platform document; rules ask it and quote it in their findings.
 """
 
 from collections.abc import Iterable
@@ -17,8 +16,8 @@ from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import FLEX_TAINT, GPU_TAINT, Pool, Role, Taint
 
-# NAP makes Spot nodes for pods that tolerate and select this; unlike our pools it taints them by
-# itself.
+# Node auto-provisioning makes Spot nodes for pods that tolerate and select this; unlike our pools
+# it taints them by itself.
 NAP_SPOT_TAINT = Taint(key=contract.LABEL_SPOT, value="true")
 # Labels that Kubernetes and GKE set on every node, so that no list here can refute a selector on
 # them.
@@ -49,9 +48,7 @@ JUDGED_LABELS = (
 
 
 class Platform:
-    """All that rules know. The cluster-wide names come from the files under examination, not from
-    here.
-    """
+    """The offer of a platform. Cluster-wide names come from the files under examination instead."""
 
     def __init__(self, document: document.Platform) -> None:
         self.environment = document.name
@@ -63,9 +60,9 @@ class Platform:
     @cached_property
     def offers(self) -> tuple[Pool, ...]:
         """The pools, and one example of each kind of node that auto-provisioning can create."""
-        return (*self.pools, *self._auto_provisioned())
+        return (*self.pools, *self._auto_provision())
 
-    def _auto_provisioned(self) -> Iterable[Pool]:
+    def _auto_provision(self) -> Iterable[Pool]:
         base = Pool(
             name="auto-provisioned",
             role=Role.BATCH,
@@ -83,51 +80,38 @@ class Platform:
             taints=(NAP_SPOT_TAINT,),
         )
         for accelerator in self.caps:
-            most = max(
-                (m.gpus for m in MACHINE_TYPES.values() if m.accelerator == accelerator), default=1
-            )
+            gpu_counts = find_gpu_counts(accelerator)
             gpu = replace(
                 base,
                 accelerator=accelerator,
-                gpus_per_node=most,
+                gpus_per_node=max(gpu_counts, default=1),
                 taints=(GPU_TAINT,),
             )
             yield replace(gpu, name=f"auto-provisioned-{accelerator}")
-            spot = (GPU_TAINT, NAP_SPOT_TAINT)
             yield replace(
                 gpu,
                 name=f"auto-provisioned-spot-{accelerator}",
                 capacity=Capacity.SPOT,
-                taints=spot,
+                taints=(GPU_TAINT, NAP_SPOT_TAINT),
             )
             yield replace(gpu, name=f"flex-start-{accelerator}", capacity=Capacity.FLEX_START)
 
     def labels(self, pool: Pool) -> dict[str, str]:
-        """Labels of a node; auto-provisioned ones have none of the platform's."""
-        labels = pool.node_labels()
+        """Returns the labels of a node; auto-provisioned ones have none of the platform's."""
+        labels = dict(pool.node_labels())
         if pool not in self.pools:
-            ours = (contract.LABEL_POOL_CLASS, contract.LABEL_ROLE, contract.LABEL_NODEPOOL)
-            labels = {key: value for key, value in labels.items() if key not in ours}
+            for key in (contract.LABEL_POOL_CLASS, contract.LABEL_ROLE, contract.LABEL_NODEPOOL):
+                labels.pop(key, None)
         return labels
 
     @cached_property
     def taints(self) -> tuple[Taint, ...]:
-        """Every taint that a node of this platform may carry."""
-        known = []
+        """Every taint that a node of this platform may have."""
+        taints: list[Taint] = []
         for pool in self.pools:
-            for taint in pool.taints:
-                known.append(taint)
-        return tuple(
-            dict.fromkeys(
-                [
-                    *known,
-                    GPU_TAINT,
-                    FLEX_TAINT,
-                    contract.QUEUED_TAINT,
-                    NAP_SPOT_TAINT,
-                ]
-            )
-        )
+            taints += pool.taints
+        taints += (GPU_TAINT, FLEX_TAINT, contract.QUEUED_TAINT, NAP_SPOT_TAINT)
+        return tuple(dict.fromkeys(taints))
 
     @cached_property
     def label_values(self) -> dict[str, set[str]]:
@@ -138,13 +122,13 @@ class Platform:
                 values.setdefault(key, set()).add(value)
         return values
 
-    # -- Where it is written --
+    # -- Facts, with the field of the document that has them --
 
     def basis(self, pool: Pool, fact: str) -> str:
         if pool in self.pools:
-            return self._written(f"pools.{pool.name}", fact)
+            return self._cite(f"pools.{pool.name}", fact)
         if pool.accelerator:
-            return self._written(f"auto_provisioning.{pool.accelerator}", fact)
+            return self._cite(f"auto_provisioning.{pool.accelerator}", fact)
         return fact
 
     def window_basis(self, pool: Pool) -> str:
@@ -152,14 +136,32 @@ class Platform:
 
     def cap_basis(self, accelerator: str) -> str:
         fact = f"at most {self.caps.get(accelerator, 0)} x {accelerator} from auto-provisioning"
-        return self._written(f"auto_provisioning.{accelerator}", fact)
+        return self._cite(f"auto_provisioning.{accelerator}", fact)
 
-    def _written(self, field: str, fact: str) -> str:
+    def _cite(self, field: str, fact: str) -> str:
         return f"{fact} (platform document of {self.environment}: {field})"
 
 
+def find_gpu_counts(accelerator: str) -> list[int]:
+    """Returns the numbers of GPUs that machines with this accelerator have."""
+    machines = MACHINE_TYPES.values()
+    return [machine.gpus for machine in machines if machine.accelerator == accelerator]
+
+
+def find_machines(accelerator: object, gpus: object) -> list[str]:
+    """Returns the names of the machine types with so many GPUs of this kind."""
+    names: list[str] = []
+    for machine in MACHINE_TYPES.values():
+        if (machine.accelerator, machine.gpus) == (accelerator, gpus):
+            names.append(machine.name)
+    return names
+
+
 def machine_size(pool: Pool) -> tuple[float, float]:
-    """vCPUs and bytes of memory of one node; infinite where the machine is not known beforehand."""
+    """Returns vCPUs and bytes of memory of one node.
+
+    Infinite where the machine is not known beforehand.
+    """
     machine = MACHINE_TYPES.get(pool.machine_type)
     if machine:
         return (float(machine.vcpus), machine.memory_gib * 2.0**30)
@@ -168,16 +170,17 @@ def machine_size(pool: Pool) -> tuple[float, float]:
 
 @cache
 def is_judged(key: str) -> bool:
-    """Whether a selector on this label can be held against the pools; a near miss of such a label
-    can.
-    """
+    """Returns whether pools can refute a selector on this label, or on one that it nearly is."""
     if key in JUDGED_LABELS:
         return True
     return not key.startswith(UNJUDGED_LABELS) or bool(near(key, JUDGED_LABELS, cutoff=0.95))
 
 
 def tolerates(toleration: dict[str, object], taint: Taint) -> bool:
-    """Kubernetes' own test: an empty key with Exists tolerates all, an empty effect any effect."""
+    """Returns whether Kubernetes takes a toleration to match a taint.
+
+    An empty key with Exists tolerates all taints, an empty effect any effect.
+    """
     key = toleration.get("key") or ""
     operator = toleration.get("operator") or "Equal"
     if toleration.get("effect") not in (None, "", taint.effect.value):

@@ -1,13 +1,15 @@
-"""The rules by id. A rule module decorates its checks with `rule`; the engine and `rules` read
-`all_rules`.
+"""Registers the rules by id: a rule module decorates its checks with `rule`.
 
 A rule carries its own documentation, and its two examples are its tests: it finds the bad one, and
 all rules pass the good one. Distributions add rules by an entry point of the group
 `holdfast.lint_rules` that names such a module:
 
-    @rule("ACME001", "owner", Severity.ERROR, on=Object, what="No owner.", why="Bills.", source="wiki", fix="add owner")
+    @rule(
+        "ACME001", "owner", Severity.ERROR, on=Object,
+        what="No owner.", why="Bills.", source="wiki", fix="add owner",
+    )
     def owner(obj: Object, context: Context) -> Iterator[Hit]:
-        if "owner" not in (obj.metadata.get("labels") or {}):
+        if "owner" not in obj.labels:
             yield Hit(("metadata",), f"{obj.title} has no owner")
 """
 
@@ -19,10 +21,10 @@ from typing import Any, TypeVar
 
 from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding, Hit, Severity
+from holdfast.lint.object_index import ObjectIndex
 from holdfast.lint.objects import Job, Object, Pod
 from holdfast.lint.placement import Placement
 from holdfast.lint.platform import Platform
-from holdfast.lint.world import World
 from holdfast.support.errors import InputError
 from holdfast.support.extensions import extensions
 
@@ -47,20 +49,21 @@ GROUP = "holdfast.lint_rules"
 
 @dataclass(eq=False)
 class Context:
-    """What a check gets in addition to its subject."""
+    """Platform and objects, which a check gets in addition to its subject."""
 
     platform: Platform
-    world: World
+    index: ObjectIndex
     _placements: dict[int, Placement] = field(default_factory=dict[int, Placement])
 
     def place(self, pod: Pod) -> Placement:
-        """Computed once for each pod, since most rules ask."""
+        """Computes the placement of a pod once, since most rules ask for it."""
         return self._placements.setdefault(id(pod), Placement(pod, self.platform))
 
 
 Subject = Object | Pod | Job
 SubjectType = type[Object] | type[Pod] | type[Job]
-# Rules about what a patch of Kustomize states. The others ask for something that its base may have.
+# Rules about what a patch of Kustomize contains. The others ask for something that its base may
+# have.
 ON_PATCHES = frozenset(
     {
         "HF001",
@@ -99,41 +102,38 @@ class Rule:
     severity: Severity
     subject: SubjectType
     kinds: tuple[str, ...] = ()
-    """Of the objects that are judged; empty: all."""
+    """Kinds of objects that the rule judges; empty: all."""
     what: str
     why: str
     source: str
     fix: str
     bad: str = ""
     good: str = ""
-    """Empty: the base itself is the good example; the bad one is then a change of it."""
+    """The good example. Empty: it is the base itself, which the bad one changes."""
     base: str = ""
     """The clean object that the examples change; empty where they are whole objects."""
     check: Check | None
-    """None for findings of the engine itself."""
+    """The check; None for findings of the engine itself."""
 
     @property
     def name(self) -> str:
         return f"{self.id}-{self.slug}"
 
-    def finding(self, message: str, file: str, mark: Mark, **more: str) -> Finding:
-        stated: dict[str, Any] = {
-            "rule": self.id,
-            "severity": self.severity,
-            "fix": self.fix,
-        } | more
-        return Finding(message=message, file=file, mark=mark, **stated)
+    def finding(self, message: str, file: str, mark: Mark, **fields: str) -> Finding:
+        """Makes a finding of this rule. `fields` are fields of Finding; `fix` defaults to ours."""
+        fix = fields.pop("fix", self.fix)
+        return Finding(self.id, self.severity, message, fix, file, mark, **fields)
 
 
 _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    rule_id: str, slug: str, severity: Severity, *, on: SubjectType, **stated: Any
+    rule_id: str, slug: str, severity: Severity, *, on: SubjectType, **fields: Any
 ) -> Callable[[CheckT], CheckT]:
-    """Register a check. Examples change the clean object that `base` names, or are whole objects.
+    """Registers a check. Examples change the clean object that `base` names, or are whole objects.
 
-    `stated` are fields of Rule: what, why, source, fix, kinds, and the examples. Raises InputError
+    `fields` are fields of Rule: what, why, source, fix, kinds, and the examples. Raises InputError
     where the id is taken, so that no distribution replaces a rule.
     """
 
@@ -151,7 +151,7 @@ def rule(
             severity=severity,
             subject=on,
             check=check,
-            **stated,
+            **fields,
         )
         return check
 
@@ -160,7 +160,10 @@ def rule(
 
 @cache
 def all_rules() -> dict[str, Rule]:
-    """By id, those of other distributions included. InputError where one of theirs cannot be used."""
+    """Returns the rules by id, those of other distributions included.
+
+    Raises InputError where one of another distribution cannot be used.
+    """
     for module in MODULES:
         import_module(f"holdfast.lint.rules.{module}")
     extensions(GROUP)
@@ -168,11 +171,11 @@ def all_rules() -> dict[str, Rule]:
 
 
 def subjects(obj: Object, rule: Rule) -> Sequence[Subject]:
-    judged = not rule.kinds or obj.kind in rule.kinds
-    if judged:
-        return {
-            Object: [obj],
-            Pod: obj.pods,
-            Job: obj.jobs,
-        }[rule.subject]
-    return []
+    """Returns what a rule judges of an object: the object itself, its pods, or its Jobs."""
+    if rule.kinds and obj.kind not in rule.kinds:
+        return []
+    if rule.subject is Pod:
+        return obj.pods
+    if rule.subject is Job:
+        return obj.jobs
+    return [obj]

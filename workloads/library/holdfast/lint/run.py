@@ -1,4 +1,4 @@
-"""The command `lint`: paths in, report out, verdict back."""
+"""Runs the command `lint`: takes paths, prints the report and returns the verdict."""
 
 import os
 import sys
@@ -15,12 +15,13 @@ from holdfast.support.progress import working
 
 
 def run(paths: Sequence[Path], platforms: Sequence[Path], *, as_json: bool) -> bool:
-    """Whether there are errors or warnings."""
-    documents = [read(path) for path in platforms]  # refused before anything is judged
-    options = Options(platforms=documents, default=_of_the_cluster)
+    """Prints the report. Returns whether there are errors or warnings."""
+    # A document that cannot be read is rejected before anything is judged.
+    documents = [read(path) for path in platforms]
+    options = Options(platforms=documents, default=_get_cluster_platform)
     with working("lint"):
         report = lint(paths, options)
-    _refuse_nothing(report, paths)
+    _require_objects(report, paths)
     sys.stdout.write(formats.as_json(report) if as_json else formats.text(report))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         sys.stderr.write(formats.github(report))
@@ -30,20 +31,22 @@ def run(paths: Sequence[Path], platforms: Sequence[Path], *, as_json: bool) -> b
 
 
 @cache
-def _of_the_cluster() -> Platform:
-    """For files without a document near them."""
+def _get_cluster_platform() -> Platform:
+    """Returns the platform of the cluster, for files without a document near them."""
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose
 
     return choose(Api(), None)
 
 
-def _refuse_nothing(report: Report, paths: Sequence[Path]) -> None:
-    """A check that looked at nothing must not pass."""
-    if report.objects == 0 and all(f.severity is Severity.INFO for f in report.active):
-        what = "no Kubernetes object was examined"
-        got = (
-            f"{report.files} files below {', '.join(map(str, paths))}, {report.unjudged} not judged"
-        )
-        fix = "name a folder with manifests; of a chart, the output of `helm template`"
-        raise InputError(what, got=got, allowed="at least one", fix=fix)
+def _require_objects(report: Report, paths: Sequence[Path]) -> None:
+    """Raises InputError if nothing was examined: such a check must not pass."""
+    if report.objects or len(report.active) > report.count(Severity.INFO):
+        return
+    folders = ", ".join(map(str, paths))
+    raise InputError(
+        "no Kubernetes object was examined",
+        got=f"{report.files} files below {folders}, {report.unjudged} not judged",
+        allowed="at least one",
+        fix="name a folder with manifests; of a chart, the output of `helm template`",
+    )

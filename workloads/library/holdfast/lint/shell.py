@@ -1,5 +1,4 @@
-"""Sleeps, traps and lost exit codes of a container's script, found by patterns. None: the script
-does not tell.
+"""Finds sleeps, traps and lost exit codes in a container's script, by patterns.
 
 Each pattern is linear: no text makes one start at a place and give up far behind it more than once.
 """
@@ -22,37 +21,48 @@ _TRAP = re.compile(r"""\btrap\s+('[^']*'|"[^"]*"|[\w-]+)\s+([^;&|\n'"]*)""")
 _TERM = frozenset({"TERM", "SIGTERM", "15"})
 _BARE_EXIT = re.compile(r"[;\n]\s{0,99}exit\s{0,99};?$")
 _LOST = re.compile(r"(?:\|\|\s{0,9}(?:true|:)|[;\n]\s{0,9}exit 0)\s{0,9};?$")
-MOST_TRAPS = 20
+_EXIT_ZERO = re.compile(r"\bexit\s+0\b")
+_STOPS_ON_ERROR = re.compile(r"\bset -[a-z]{0,5}e|\bpipefail\b")
+MAX_TRAPS = 20
 
 
 def slept_s(script: str) -> float | None:
-    """Seconds that a script sleeps, by the shell or by Python; None where it sleeps in a loop, or
-    as a variable says.
+    """Returns the seconds that a script sleeps, by the shell or by Python.
+
+    None where it sleeps in a loop, or as long as a variable says.
     """
     script = _COMMENT.sub("", script)
-    stated = [match[1].split() for match in _SLEEP.finditer(script)]
-    if not all(stated) or (stated and _LOOP.search(script)):
-        return None
-    return sum(_seconds(word) for words in stated for word in words)
+    in_loop = bool(_LOOP.search(script))
+    seconds = 0.0
+    for match in _SLEEP.finditer(script):
+        durations = match[1].split()
+        if not durations or in_loop:
+            return None
+        seconds += sum(map(_parse_duration, durations))
+    return seconds
 
 
-def _seconds(word: str) -> float:
-    unit = _UNITS.get(word[-1])
+def _parse_duration(word: str) -> float:
     if word.startswith("inf"):
         return inf
+    unit = _UNITS.get(word[-1])
     return float(word[:-1]) * unit if unit else float(word)
 
 
 def handlers(script: str) -> list[str]:
-    """What traps of SIGTERM run, with the body of a function that they name. An empty one ignores
-    the signal.
+    """Returns the commands that traps of SIGTERM run. An empty one ignores the signal.
+
+    A function that a trap names is replaced by its body.
     """
     script = _COMMENT.sub("", script)
-    found = [match for match in _TRAP.finditer(script) if _TERM & set(match[2].split())]
-    return [_body(match[1], script) for match in found[:MOST_TRAPS]]
+    commands: list[str] = []
+    for match in _TRAP.finditer(script):
+        if len(commands) < MAX_TRAPS and _TERM & set(match[2].split()):
+            commands.append(_get_handler(match[1], script))
+    return commands
 
 
-def _body(handler: str, script: str) -> str:
+def _get_handler(handler: str, script: str) -> str:
     if handler[0] in "'\"":
         return handler[1:-1]
     function = re.search(
@@ -63,17 +73,20 @@ def _body(handler: str, script: str) -> str:
 
 def exits_zero_on_term(script: str) -> bool:
     in_bash = script.partition("\n")[0].rpartition("/")[2] == "bash"
-    # In bash an exit without a code ends with that of the command before it, in other shells with
-    # the signal's.
-    return any(
-        re.search(r"\bexit\s+0\b", body) or (in_bash and _BARE_EXIT.search(body))
-        for body in handlers(script)
-    )
+    for body in handlers(script):
+        if _EXIT_ZERO.search(body):
+            return True
+        # In bash an exit without a code ends with that of the command before it, in other shells
+        # with the signal's.
+        if in_bash and _BARE_EXIT.search(body):
+            return True
+    return False
 
 
 def loses_exit_code(script: str) -> bool:
-    """Whether the script succeeds however its program ended."""
-    stops = re.search(r"\bset -[a-z]{0,5}e|\bpipefail\b", script) and re.search(
-        r"[;\n]", script.strip().rstrip(";")
-    )
-    return bool(_LOST.search(script.strip()[-60:])) and not stops
+    """Returns whether the script succeeds however its program ended."""
+    script = script.strip()
+    if not _LOST.search(script[-60:]):
+        return False
+    has_several_commands = re.search(r"[;\n]", script.rstrip(";"))
+    return not (_STOPS_ON_ERROR.search(script) and has_several_commands)

@@ -1,9 +1,8 @@
-"""Batch inference: a Job that fills a queue, one that ends with it, and steady workers that follow
-the backlog.
+"""Builds batch inference: a Job that fills a queue, a Job that drains it, and steady workers.
 
-The Job that ends scales to zero; a Deployment would restart workers that exit 0 with the queue
-drained. A steady queue costs one Spot node while idle, and none where Kubernetes 1.37 lets its
-autoscaler end at zero.
+The Job that drains scales to zero; a Deployment would restart workers that exit 0 with the queue
+drained. Steady workers follow the backlog of a queue that never ends. It costs one Spot node while
+idle, and none where Kubernetes 1.37 lets its autoscaler end at zero.
 """
 
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ from kubernetes import client
 from holdfast.manifests import data, database
 from holdfast.manifests.deployments import autoscaler, deployment
 from holdfast.manifests.pods import PodSettings, Size, template
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
-from holdfast.manifests.training import DAY_S, Task, gpu_size, ignoring, job
+from holdfast.manifests.render_context import Body, RenderContext, add_version, manifest, meta
+from holdfast.manifests.training import DAY_S, Task, failure_policy, gpu_size, job
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.kubernetes import (
@@ -41,25 +40,24 @@ def samples(context: RenderContext) -> Iterator[Body]:
     yield load(context)
     yield drain(context)
     yield steady(context)
-    yield measured(context)
+    yield replicas_metric(context)
     yield follower(context)
 
 
-def _queue(context: RenderContext, lane: int) -> list[str]:
-    """Options of the lane that a job has to itself; none where the environment has no such lane:
-    the database's queue.
+def _queue_options(context: RenderContext, lane: int) -> list[str]:
+    """Returns the options of the lane that a job has to itself.
+
+    None where the environment has no such lane: the job then queues in the database.
     """
     if lane > context.platform.lanes:
         return []
-    topics, subscriptions = (
-        f"projects/{context.platform.project}/{kind}" for kind in ("topics", "subscriptions")
-    )
+    project = f"projects/{context.platform.project}"
     topic = context.platform.work_topics[lane - 1]
     return [
         "--topic",
-        f"{topics}/{topic}",
+        f"{project}/topics/{topic}",
         "--subscription",
-        f"{subscriptions}/{topic}",
+        f"{project}/subscriptions/{topic}",
     ]
 
 
@@ -68,7 +66,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSetti
     window = context.batch.window.pod_s
     words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
     if context.small:
-        # One by one: so few items would be done before a preemption.
+        # One by one: larger batches would end before a preemption.
         words += ["--set", "micro_batch=1"]
     return PodSettings(
         name=name,
@@ -81,7 +79,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSetti
             "train-gang",
             "--window",
             str(window),
-            *_queue(context, LANES[name]),
+            *_queue_options(context, LANES[name]),
         ],
         size=gpu_size(context.batch),
         pool=context.batch,
@@ -97,7 +95,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSetti
 
 
 def load(context: RenderContext) -> Body:
-    """The dataset into the queue, each item once however often this runs."""
+    """Builds the Job that fills the queue, with each item once however often it runs."""
     results = database.access(context, "batch")
     work = PodSettings(
         name=LOAD,
@@ -106,7 +104,7 @@ def load(context: RenderContext) -> Body:
         command=[
             *("python", "-m", "holdfast", "batch", "enqueue", DRAIN),
             *("--source", context.small.items if context.small else data.PATH),
-            *_queue(context, LANES[DRAIN]),
+            *_queue_options(context, LANES[DRAIN]),
         ],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,
@@ -122,39 +120,39 @@ def load(context: RenderContext) -> Body:
         backoff_limit=3,
         active_deadline_seconds=DAY_S,
         ttl_seconds_after_finished=DAY_S,
-        pod_failure_policy=ignoring(EXIT_PREEMPTED),
+        pod_failure_policy=failure_policy(EXIT_PREEMPTED),
         template=template(context, work),
     )
-    return versioned(manifest(JOB_API, "Job", meta(LOAD, NAMESPACE_BATCH), spec=spec))
+    return add_version(manifest(JOB_API, "Job", meta(LOAD, NAMESPACE_BATCH), spec=spec))
 
 
 def drain(context: RenderContext) -> Body:
-    """Workers end when the queue is empty: nodes go to zero without any autoscaler of pods."""
+    """Builds workers that end when the queue is empty, so that nodes go to zero by themselves."""
     pods = min(context.small.workers if context.small else MAX_WORKERS, context.batch.max_nodes)
     work = _work(context, DRAIN, restart="Never")
-    return job(
-        context,
-        Task(
-            work=work,
-            pods=pods,
-            deadline_s=7 * DAY_S,
-            queue="spot",
-            namespace=NAMESPACE_BATCH,
-        ),
+    task = Task(
+        work=work,
+        pods=pods,
+        deadline_s=7 * DAY_S,
+        queue="spot",
+        namespace=NAMESPACE_BATCH,
     )
+    return job(context, task)
 
 
 def steady(context: RenderContext) -> Body:
-    """For queues that never end. Replicas belong to the autoscaler and are not stated."""
+    """Builds workers for queues that never end; the autoscaler sets their replicas."""
     return deployment(context, NAMESPACE_BATCH, _work(context, STEADY, restart=None))
 
 
-def measured(context: RenderContext) -> Body:
-    """The exporter computes how many workers meet the deadline; GKE's managed adapter reads it, so
-    nothing is installed.
+def replicas_metric(context: RenderContext) -> Body:
+    """Builds the metric of the workers that meet the deadline, which the exporter computes.
+
+    GKE's managed adapter reads it, so nothing is installed.
     """
     selector = f'cluster_name="{context.platform.cluster}",job="{STEADY}"'
-    query = f"max({METRIC_PREFIX.replace('.', '_').replace('/', ':')}_batch_replicas_wanted{{{selector}}})"
+    prefix = METRIC_PREFIX.replace(".", "_").replace("/", ":")
+    query = f"max({prefix}_batch_replicas_wanted{{{selector}}})"
     spec = {"metrics": [{"promql": {"name": WANTED, "query": query}}]}
     return manifest(
         AUTOSCALING_METRIC_API, "AutoscalingMetric", meta(STEADY, NAMESPACE_BATCH), spec=spec
@@ -168,13 +166,12 @@ def follower(context: RenderContext) -> Body:
         "target": {"averageValue": "1", "type": "AverageValue"},
     }
     # An older cluster refuses 0: there the feature gate HPAScaleToZero is off.
-    least = 0 if context.platform.versions.gke_has(*SCALES_TO_ZERO) else 1
-    most = min(MAX_WORKERS, context.batch.max_nodes)
+    min_replicas = 0 if context.platform.versions.gke_has(*SCALES_TO_ZERO) else 1
     return autoscaler(
         STEADY,
         NAMESPACE_BATCH,
-        least,
-        most,
+        min_replicas,
+        min(MAX_WORKERS, context.batch.max_nodes),
         [{"external": external, "type": "External"}],
-        calm_s=600,
+        scale_down_s=600,
     )

@@ -1,5 +1,6 @@
-"""Datasets, read-only, through Cloud Storage FUSE. Checkpoints never go through it: a rename there
-is no commit.
+"""Mounts datasets, read-only, through Cloud Storage FUSE.
+
+Checkpoints never go through it: a rename there is no commit.
 """
 
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ from holdfast.vocabulary.kubernetes import ANNOTATION_FUSE, FUSE_DRIVER
 
 CLAIM = "data"
 PATH = "/data"
-# GKE adds the sidecar that serves the mount; unstated, its limits are small and it takes from no
-# quota of the platform.
+# Resources of the sidecar that GKE adds to serve the mount. Its defaults are small and count
+# against no quota of the platform.
 SIDECAR = {
     ANNOTATION_FUSE: "true",
     "gke-gcsfuse/cpu-request": "250m",
@@ -30,7 +31,7 @@ def volume() -> client.V1Volume:
 
 
 def claim(context: RenderContext, namespace: str) -> Iterator[Body]:
-    """A volume for each namespace: one binds one claim."""
+    """Builds a volume and its claim for one namespace: a volume binds one claim only."""
     name = f"{CLAIM}-{namespace}"
     storage = {"storage": "1Ti"}
     spec = {
@@ -51,10 +52,10 @@ def claim(context: RenderContext, namespace: str) -> Iterator[Body]:
         "storageClassName": "",
     }
     yield manifest("v1", "PersistentVolume", meta(name), spec=spec)
-    wanted = {
+    claim_spec = {
         "accessModes": ["ReadOnlyMany"],
         "resources": {"requests": storage},
         "storageClassName": "",
         "volumeName": name,
     }
-    yield manifest("v1", "PersistentVolumeClaim", meta(CLAIM, namespace), spec=wanted)
+    yield manifest("v1", "PersistentVolumeClaim", meta(CLAIM, namespace), spec=claim_spec)

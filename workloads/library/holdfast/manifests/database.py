@@ -1,5 +1,6 @@
-"""How batch pods reach the results database: by the Cloud SQL Auth Proxy in the same pod, or by a
-service file of yours.
+"""Connects batch pods to the results database.
+
+They reach it by the Cloud SQL Auth Proxy in the same pod, or by a service file of yours.
 """
 
 # Why it is so: infra/decisions/0064.
@@ -9,7 +10,7 @@ from urllib.parse import quote
 
 from kubernetes import client
 
-from holdfast.manifests.pods import Size, restricted
+from holdfast.manifests.pods import Size, security_context
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform.document import Database
 from holdfast.vocabulary.environment import ENV_DATABASE, ENV_SCHEMA_WAIT_S
@@ -18,7 +19,7 @@ from holdfast.vocabulary.roles import RESULTS_DATABASE
 # The role of digests.json: a copy of Google's image in the registry of the environment.
 PROXY = "cloud-sql-proxy"
 POSTGRES_PORT = 5_432
-# What the proxy dials on the instance; 5432 is refused there without a certificate.
+# The port that the proxy dials on the instance; 5432 is refused there without a certificate.
 INSTANCE_PORT = 3_307
 HEALTH_PORT = 9_801
 # A worker that comes with the platform waits for its migration, whose image it has to pull, too.
@@ -33,7 +34,7 @@ SERVICE_FILE = "pg_service.conf"
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a pod that uses the database has in addition."""
+    """Additions to a pod that uses the database."""
 
     env: dict[str, str]
     sidecars: list[client.V1Container] = field(default_factory=list[client.V1Container])
@@ -51,11 +52,10 @@ def access(context: RenderContext, role: str) -> Access:
         }
         return Access(env=env, volumes=[(_secret(), SECRET_DIR)])
     user = quote(instance.users[role], safe="")
-    # Plain on the loopback; the proxy encrypts, proves who we are and fetches the password of the
-    # hour.
-    waiting = {ENV_SCHEMA_WAIT_S: str(SCHEMA_WAIT_S)}
+    # Plain on the loopback; the proxy encrypts, authenticates and fetches the current password.
     uri = f"postgresql://{user}@127.0.0.1:{POSTGRES_PORT}/{RESULTS_DATABASE}?sslmode=disable"
-    return Access(env={ENV_DATABASE: uri} | waiting, sidecars=[_proxy(context, instance)])
+    env = {ENV_DATABASE: uri, ENV_SCHEMA_WAIT_S: str(SCHEMA_WAIT_S)}
+    return Access(env=env, sidecars=[_proxy(context, instance)])
 
 
 def port(context: RenderContext) -> int:
@@ -68,9 +68,7 @@ def _secret() -> client.V1Volume:
 
 
 def _proxy(context: RenderContext, instance: Database) -> client.V1Container:
-    """A native sidecar: up before the worker starts, there until it has ended, and no reason for a
-    Job to go on.
-    """
+    """Builds a native sidecar: it runs before and until after the worker, and ends with the Job."""
     limits = Size(cpu="500m", memory="256Mi", disk="100Mi").limits()
     return client.V1Container(
         name=PROXY,
@@ -95,5 +93,5 @@ def _proxy(context: RenderContext, instance: Database) -> client.V1Container:
             period_seconds=1,
             failure_threshold=60,
         ),
-        security_context=restricted(),
+        security_context=security_context(),
     )

@@ -1,6 +1,4 @@
-"""Deployments on machines that come and go, and what they share: autoscalers, machines, probes,
-scraping.
-"""
+"""Builds Deployments on preemptible machines, with their autoscalers, probes and monitors."""
 
 from typing import Any
 
@@ -23,7 +21,7 @@ def deployment(
     work: PodSettings,
     replicas: int | None = None,
 ) -> Body:
-    """Named as its work. `replicas`: None where an autoscaler has them."""
+    """Builds the Deployment of a workload; no `replicas` where an autoscaler sets them."""
     spec = client.V1DeploymentSpec(
         replicas=replicas,
         selector=client.V1LabelSelector(match_labels={LABEL_NAME: work.name}),
@@ -31,8 +29,8 @@ def deployment(
         progress_deadline_seconds=4 * 3600,  # Spot may be sold out for hours
         strategy=client.V1DeploymentStrategy(
             type="RollingUpdate",
-            # A machine more may not be there to be had; one replica less is what a lost machine
-            # costs too.
+            # No machine may be available for one replica more; a lost machine also costs one
+            # replica.
             rolling_update=client.V1RollingUpdateDeployment(max_surge=1, max_unavailable=1),
         ),
         template=template(context, work),
@@ -43,21 +41,21 @@ def deployment(
 def autoscaler(
     name: str,
     namespace: str,
-    least: int,
-    most: int,
+    min_replicas: int,
+    max_replicas: int,
     metrics: list[Body],
-    calm_s: int,
+    scale_down_s: int,
     **behavior: Any,
 ) -> Body:
-    """Of the Deployment of this name. `calm_s`: how long it waits before replicas go."""
+    """Builds the autoscaler of a Deployment, which waits `scale_down_s` before replicas end."""
     spec = {
         "behavior": {
-            "scaleDown": {"stabilizationWindowSeconds": calm_s},
+            "scaleDown": {"stabilizationWindowSeconds": scale_down_s},
             **behavior,
         },
-        "maxReplicas": most,
+        "maxReplicas": max_replicas,
         "metrics": metrics,
-        "minReplicas": least,
+        "minReplicas": min_replicas,
         "scaleTargetRef": {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -72,17 +70,19 @@ def base_pool(context: RenderContext) -> Pool:
 
 
 def overflow_pool(context: RenderContext) -> Pool:
-    """The Spot pool with the base's accelerator, else that of batch."""
-    wanted = base_pool(context).accelerator
-    fitting = (
-        p for p in context.platform.pools if p.capacity is Capacity.SPOT and p.accelerator == wanted
-    )
-    return next(fitting, context.batch)
+    """Returns the Spot pool with the base's accelerator, else that of batch."""
+    accelerator = base_pool(context).accelerator
+    for pool in context.platform.pools:
+        if pool.capacity is Capacity.SPOT and pool.accelerator == accelerator:
+            return pool
+    return context.batch
 
 
 def probes(port: int) -> Probes:
-    """Readiness is probed by the kubelet, and by the proxy, which alone goes on after a Spot
-    notice: httpGet, every second, one failure. Liveness only ends a hung process.
+    """Builds the probes of a server.
+
+    The kubelet probes readiness, and so does the proxy, which alone continues after a Spot notice:
+    httpGet, every second, one failure. Liveness only ends a hung process.
     """
     ready = client.V1Probe(
         http_get=client.V1HTTPGetAction(path=serving.READY_PATH, port=port),
@@ -106,8 +106,9 @@ def scraping(
     port: int,
     path: str = "/metrics",
 ) -> Body:
-    """For managed Prometheus, which feeds the autoscaler and the alerts; each series names its
-    tier.
+    """Builds a monitor for managed Prometheus, which feeds the autoscaler and the alerts.
+
+    Each series names its tier.
     """
     spec = {
         "selector": {"matchLabels": labels},

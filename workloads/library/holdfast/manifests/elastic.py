@@ -1,8 +1,8 @@
-"""An elastic or a sharded gang: an Indexed Job whose lost index is made again while the others go
-on, or wait for it.
+"""Builds an elastic or a sharded gang: an Indexed Job that replaces a lost index by itself.
 
-The pending pod is the request for capacity and costs nothing. One pod that has seen the last commit
-completes the Job, so that a place for which no node ever came back does not keep it open.
+Meanwhile the other pods continue, or wait for it. The pending pod is the request for capacity and
+costs nothing. One pod that has seen the last commit completes the Job, so that an index that got no
+new node does not keep it open.
 """
 
 # Why it is so: infra/decisions/0035, and 0115 of sharded gangs.
@@ -15,8 +15,15 @@ from kubernetes import client
 
 from holdfast.manifests import data
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
-from holdfast.manifests.training import DAY_S, Task, indexed, spot_work
+from holdfast.manifests.render_context import (
+    Body,
+    RenderContext,
+    add_version,
+    manifest,
+    meta,
+    plain,
+)
+from holdfast.manifests.training import DAY_S, Task, indexed_job, spot_work
 from holdfast.vocabulary.capacity import PlacementRule
 from holdfast.vocabulary.environment import (
     ENV_GANG_ADDRESS,
@@ -34,7 +41,7 @@ NODES = 4
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
-    """Where a Spot pool has machines of one GPU: a place of the gang is one process."""
+    """Builds a gang of one process a node, for a Spot pool of machines with one GPU."""
     pool = context.training
     name = "train-elastic"
     if pool.gpus_per_node != 1 or pool.max_nodes < NODES or not context.trains(name):
@@ -52,61 +59,66 @@ def samples(context: RenderContext) -> Iterator[Body]:
     ]
     words += ["--steps", "100000", "--device", "cuda", "--data", data.PATH]
     work = replace(spot_work(context, name, pool, PlacementRule.ELASTIC), command=words)
-    given = Task(
+    task = Task(
         work=work,
         pods=NODES,
         least=NODES // 2,
         queue="spot",
         deadline_s=7 * DAY_S,
     )
-    yield from elastic(context, given)
+    yield from elastic(context, task)
 
 
-def elastic(context: RenderContext, given: Task) -> Iterator[Body]:
-    """The command of the work finds the gang in its environment; see
+def elastic(context: RenderContext, task: Task) -> Iterator[Body]:
+    """Builds the Job of a gang, with the Service, policy and budget of its pods.
+
+    The command of the work finds the gang in its environment; see
     `holdfast.training.gang.member_addresses`.
     """
-    name = given.work.name
-    work = replace(
-        given.work, env=_gang(given) | given.work.env, labels=given.work.labels | {LABEL_GANG: name}
-    )
-    job = indexed(context, replace(given, work=work), EXIT_PREEMPTED, EXIT_RETRY)
+    work = task.work
+    name = work.name
+    labels = work.labels | {LABEL_GANG: name}
+    work = replace(work, env=_gang_env(task) | work.env, labels=labels)
+    job = indexed_job(context, replace(task, work=work), EXIT_PREEMPTED, EXIT_RETRY)
     assert job.spec and job.spec.template.spec
-    job.spec.success_policy = client.V1SuccessPolicy(
-        rules=[client.V1SuccessPolicyRule(succeeded_count=1)]
-    )
+    success_rule = client.V1SuccessPolicyRule(succeeded_count=1)
+    job.spec.success_policy = client.V1SuccessPolicy(rules=[success_rule])
     job.spec.template.spec.subdomain = name
     job.spec.template.spec.affinity = _one_zone(name)
-    yield _service(name, given.namespace)
-    yield peers(name, given.namespace)
-    reason = "The gang goes on above this number. Spot preemption does not ask."
-    if given.sharded:
+    yield _service(name, task.namespace)
+    yield peers(name, task.namespace)
+    yield _budget(task)
+    yield add_version(plain(job))
+
+
+def _budget(task: Task) -> Body:
+    if task.sharded:
         reason = (
             "All wait for each that goes: drains take one node at a time. Spot preemption does not"
             " ask."
         )
-    yield budget(
-        name, given.namespace, name, reason, keep=given.pods - 1 if given.sharded else given.least
-    )
-    yield versioned(plain(job))
+        min_available = task.pods - 1
+    else:
+        reason = "The gang goes on above this number. Spot preemption does not ask."
+        min_available = task.least
+    name = task.work.name
+    return budget(name, task.namespace, name, reason, keep=min_available)
 
 
-def _gang(given: Task) -> dict[str, str]:
-    # Kubernetes expands the variable, which holds the name that the Job has in the end; pods are
-    # called after it.
-    host = f"$({ENV_JOB})-{PLACE}.{given.work.name}"
+def _gang_env(task: Task) -> dict[str, str]:
+    # Kubernetes expands the variable, which holds the final name of the Job; pods are named after
+    # it.
+    host = f"$({ENV_JOB})-{PLACE}.{task.work.name}"
     return {
-        ENV_GANG_NODES: str(given.pods),
-        ENV_GANG_MIN_NODES: str(given.least),
+        ENV_GANG_NODES: str(task.pods),
+        ENV_GANG_MIN_NODES: str(task.least),
         ENV_GANG_ADDRESS: host,
         ENV_GANG_PORT: str(RENDEZVOUS_PORT),
     }
 
 
 def _service(name: str, namespace: str) -> Body:
-    """Names for pods, from the moment they exist: members ask each other before any of them is
-    ready.
-    """
+    """Builds a Service that gives pods names before they are ready: members then ask each other."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -116,7 +128,7 @@ def _service(name: str, namespace: str) -> Body:
 
 
 def _one_zone(name: str) -> Any:
-    """Gradients cross between all nodes in every step; between zones that is slower and billed."""
+    """Keeps a gang in one zone: gradients between zones are slower and billed."""
     term = {
         "labelSelector": {"matchLabels": {LABEL_NAME: name}},
         "topologyKey": ZONE,

@@ -1,5 +1,6 @@
-"""Envoy's configuration before the servers: the first hop of requests, on machines that are not
-preempted. Pure.
+"""Builds the configuration of Envoy, the proxy before the servers.
+
+It is the first hop of requests, on machines that are not preempted.
 """
 
 # Why it is so: infra/decisions/0049.
@@ -12,26 +13,28 @@ from holdfast.vocabulary import serving
 CLUSTER = "servers"
 ADMIN = "admin"
 PROXY_MEMORY_MIB = 1024
-"""Of its container: it lets in no more than that holds."""
+"""Memory of its container, which limits the requests that it accepts."""
 _HEAP_SHARE = 0.8
 _REQUESTS_SHARE = 0.7
 _BUFFER_BYTES = 64 * 1024
-"""Between two ends of which one is slower. Above it the faster one waits."""
+"""Buffer between two ends of which one is slower. Above it the faster one waits."""
 _REPEATABLE_BYTES = 1024 * 1024
-"""A request with a larger body is not retried."""
+"""Largest body of a request that is retried."""
 _REQUEST_BYTES = 2 * _BUFFER_BYTES + _REPEATABLE_BYTES
-"""Of a request that waits for its server: buffers on both sides, and what is kept for a retry."""
+"""Memory of a request that waits for its server: buffers on both sides and a copy for a retry."""
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proxy:
     endpoints_file: str
-    """Of endpoint discovery; replaced by a rename."""
+    """File of endpoint discovery; replaced by a rename."""
     longest_request_s: float
-    """Over all tries. Does not hold for `/v1/`, whose texts arrive in pieces."""
+    """Time limit of a request over all tries. Does not hold for `/v1/`, whose texts arrive in
+    pieces.
+    """
     stream_idle_s: float = serving.STREAM_IDLE_S
-    """Of `/v1/`: from one piece of a text to the next, and to the first."""
+    """Longest silence on `/v1/`: from one piece of a text to the next, and to the first."""
     host: str = "0.0.0.0"
     port: int = serving.PORT
     admin_port: int = serving.PROXY_ADMIN_PORT
@@ -57,29 +60,20 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
 
 
 def _overload() -> dict[str, Any]:
-    """What limits by number do not see: refused with 503 before the kernel ends the proxy."""
-    heap = "envoy.resource_monitors.fixed_heap"
-    most = {
+    """Answers 503 before the kernel ends the proxy for its memory, which other limits miss."""
+    monitor = "envoy.resource_monitors.fixed_heap"
+    config = {
         "@type": f"{_TYPES}.resource_monitors.fixed_heap.v3.FixedHeapConfig",
         "max_heap_size_bytes": int(PROXY_MEMORY_MIB * 2**20 * _HEAP_SHARE),
     }
-
-    actions = {"shrink_heap": 0.8, "stop_accepting_requests": 0.95}
+    actions: list[dict[str, Any]] = []
+    for name, share in {"shrink_heap": 0.8, "stop_accepting_requests": 0.95}.items():
+        trigger = {"name": monitor, "threshold": {"value": share}}
+        actions.append({"name": f"envoy.overload_actions.{name}", "triggers": [trigger]})
     return {
         "refresh_interval": "0.25s",
-        "resource_monitors": [{"name": heap, "typed_config": most}],
-        "actions": [
-            {
-                "name": f"envoy.overload_actions.{name}",
-                "triggers": [
-                    {
-                        "name": heap,
-                        "threshold": {"value": share},
-                    }
-                ],
-            }
-            for name, share in actions.items()
-        ],
+        "resource_monitors": [{"name": monitor, "typed_config": config}],
+        "actions": actions,
     }
 
 
@@ -104,7 +98,7 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
 
 
 def _metrics(proxy: Proxy) -> dict[str, Any]:
-    """The rest of the admin interface can end the proxy: it is closed to the outside."""
+    """Opens the metrics only: the rest of the admin interface can end the proxy."""
     route = {
         "match": {"path": serving.PROXY_METRICS_PATH},
         "route": {"cluster": ADMIN},
@@ -118,34 +112,30 @@ def _http(
     routes: list[Any],
     options: dict[str, Any],
 ) -> dict[str, Any]:
+    host = {
+        "name": "all",
+        "domains": ["*"],
+        "routes": routes,
+        # Shows a server that a request may have hung another server before.
+        "include_request_attempt_count": True,
+        "per_request_buffer_limit_bytes": _REPEATABLE_BYTES,
+    }
+    router = {
+        "name": "envoy.filters.http.router",
+        "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"},
+    }
     manager = {
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
-        "route_config": {
-            "virtual_hosts": [
-                # A server tells by it what hung another one before.
-                {
-                    "name": "all",
-                    "domains": ["*"],
-                    "routes": routes,
-                    "include_request_attempt_count": True,
-                    "per_request_buffer_limit_bytes": _REPEATABLE_BYTES,
-                }
-            ]
-        },
-        "http_filters": [
-            {
-                "name": "envoy.filters.http.router",
-                "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"},
-            }
-        ],
-    } | options
+        "route_config": {"virtual_hosts": [host]},
+        "http_filters": [router],
+        **options,
+    }
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
-    chains = [{"filters": filters}]
     return {
         "name": name,
         "address": address,
-        "filter_chains": chains,
+        "filter_chains": [{"filters": filters}],
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
     }
 
@@ -185,8 +175,8 @@ def _route(proxy: Proxy, prefix: str) -> dict[str, Any]:
     route: dict[str, Any] = {"cluster": CLUSTER}
     if proxy.tries > 1:
         route["retry_policy"] = {
-            # A prediction is a pure function: what died without an answer may be retried. 429 is
-            # not here: it is load, and more of the same makes it worse.
+            # A prediction is a pure function: a request that died without an answer may be retried.
+            # 429 is not here: it is load, and retries make it worse.
             "retry_on": serving.RETRY_ON,
             "retriable_status_codes": [serving.RETRIABLE_STATUS],
             "num_retries": proxy.tries - 1,
@@ -209,13 +199,13 @@ def _route(proxy: Proxy, prefix: str) -> dict[str, Any]:
 
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
-    most = int(PROXY_MEMORY_MIB * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
-    # Those that wait for a connection are counted apart, and hold twice as much. A machine that
-    # vanished looks least loaded, so nearly all requests of one connect timeout wait for it.
+    max_requests = int(PROXY_MEMORY_MIB * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
+    # Requests that wait for a connection are counted apart, and take twice the memory. A machine
+    # that vanished looks least loaded, so nearly all requests of one connect timeout wait for it.
     limits = {
-        "max_connections": most // 2,
-        "max_pending_requests": most * 3 // 8,
-        "max_requests": most,
+        "max_connections": max_requests // 2,
+        "max_pending_requests": max_requests * 3 // 8,
+        "max_requests": max_requests,
     }
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries
@@ -245,23 +235,20 @@ def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
             }
         },
         "typed_extension_protocol_options": _upstream_protocol(),
-        # Of the proxy's own, in addition to the endpoints that Kubernetes names.
+        # The proxy's own check, in addition to the endpoints that Kubernetes names.
         "health_checks": [_health_check()],
     }
 
 
 def _upstream_protocol() -> dict[str, Any]:
+    type_url = f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions"
     options = {
-        "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",
+        "@type": type_url,
         # Shorter than the server's: a connection that both close at once loses a request.
         "common_http_protocol_options": {"idle_timeout": f"{serving.KEEP_ALIVE_S - 20}s"},
         "explicit_http_config": {"http_protocol_options": {}},
     }
-    return {
-        f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions".removeprefix(
-            "type.googleapis.com/"
-        ): options
-    }
+    return {type_url.removeprefix("type.googleapis.com/"): options}
 
 
 def _health_check() -> dict[str, Any]:
@@ -269,8 +256,8 @@ def _health_check() -> dict[str, Any]:
         "interval": _seconds(serving.PROBE_PERIOD_S),
         "timeout": _seconds(serving.PROBE_TIMEOUT_S),
         "no_traffic_interval": _seconds(serving.PROBE_PERIOD_S),
-        # 503 counts at once; three slow answers are needed, since a busy machine is not a leaving
-        # one.
+        # 503 counts at once; three slow answers are needed, since a busy machine is not one that
+        # drains.
         "unhealthy_threshold": 3,
         "healthy_threshold": 1,
         "http_health_check": {"path": serving.READY_PATH},

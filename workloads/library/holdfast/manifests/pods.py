@@ -1,5 +1,6 @@
-"""A pod that meets Pod Security `restricted`. All workloads are made here, so that none can forget
-a setting.
+"""Builds pods that meet Pod Security `restricted`.
+
+The pods of all workloads are built here, so that none can miss a setting.
 """
 
 from dataclasses import dataclass, field, replace
@@ -43,21 +44,26 @@ class Size:
     memory: str
     disk: str = "4Gi"
     scratch: str = "1Gi"
-    """Of /tmp; counts against the disk."""
+    """Size of /tmp; counts against the disk."""
     gpus: int = 0
     shared_memory: str = "1Gi"
-    """Of a pod with GPUs; counts against its memory."""
+    """Size of /dev/shm in a pod with GPUs; counts against its memory."""
 
     @classmethod
     def share(cls, machine: MachineType, gpus: int, *, disk: str = "4Gi") -> "Size":
-        """Of a machine with GPUs, in proportion to them, with room left for the system's own pods."""
-        milli = (machine.vcpus - 2) * 1000 * gpus // machine.gpus
+        """Returns the part of a machine that belongs to so many of its GPUs.
+
+        It leaves room for the system's own pods.
+        """
+        millicores = (machine.vcpus - 2) * 1000 * gpus // machine.gpus
+        memory_gib = machine.memory_gib * 3 * gpus // (4 * machine.gpus)
+        shared_memory_gib = machine.memory_gib * gpus // (4 * machine.gpus)
         return cls(
-            cpu=f"{milli}m" if milli % 1000 else str(milli // 1000),
-            memory=f"{machine.memory_gib * 3 * gpus // (4 * machine.gpus)}Gi",
+            cpu=f"{millicores}m" if millicores % 1000 else str(millicores // 1000),
+            memory=f"{memory_gib}Gi",
             gpus=gpus,
             disk=disk,
-            shared_memory=f"{machine.memory_gib * gpus // (4 * machine.gpus)}Gi",
+            shared_memory=f"{shared_memory_gib}Gi",
         )
 
     def limits(self) -> dict[str, str]:
@@ -66,7 +72,9 @@ class Size:
             "memory": self.memory,
             "ephemeral-storage": self.disk,
         }
-        return limits | ({GPU_RESOURCE: str(self.gpus)} if self.gpus else {})
+        if self.gpus:
+            limits[GPU_RESOURCE] = str(self.gpus)
+        return limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,42 +82,41 @@ class Probes:
     readiness: client.V1Probe
     liveness: client.V1Probe | None
     startup: client.V1Probe | None = None
-    """Of a server that does not answer while it loads: the other probes start after it has passed.
-    """
+    """Probe of a server that does not answer while it loads: the other probes start after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodSettings:
-    """What differs between pods."""
+    """Settings in which pods differ."""
 
     name: str
     role: str
-    """Service account, and image where no other is given."""
+    """Service account, and image unless `image` names another."""
     image: str = ""
     command: list[str]
     size: Size
     pool: Pool | None
     """None lets auto-provisioning find an ordinary on-demand node."""
     tolerations: list[Taint] = field(default_factory=list[Taint])
-    """Where auto-provisioning makes the node; a pool brings its own."""
+    """Tolerations on auto-provisioned nodes; a pool brings its own."""
     priority: str
     grace_s: int
     job: str = ""
     run_per_index: bool = False
-    """Each index of the Job trains apart, as a run of its own."""
+    """Each index of the Job trains a run of its own."""
     selector: dict[str, str] = field(default_factory=dict[str, str])
-    """In addition to the pool's."""
+    """Node selector in addition to the pool's."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     from_pod: dict[str, str] = field(default_factory=dict[str, str])
     """Variable -> field of the pod, as the downward API names it. Listed before `env`, which may
     refer to them.
     """
     reads_run: str = ""
-    """Run whose checkpoints it writes or loads."""
+    """Run whose checkpoints the pod writes or loads."""
     writes_run: str = ""
-    """Run that it trains; decides under which account, where runs are kept apart."""
+    """Run that the pod trains; decides its account, where runs are kept apart."""
     namespace: str = NAMESPACE_TRAINING
-    """Where `writes_run` trains."""
+    """Namespace in which `writes_run` trains."""
     calls_kubernetes: bool = False
     """Mounts a token, and tells the process which node it may ask about."""
     restart: str | None = None
@@ -119,43 +126,36 @@ class PodSettings:
     volumes: list[tuple[client.V1Volume, str]] = field(
         default_factory=list[tuple[client.V1Volume, str]]
     )
-    """Volume and where it is mounted, read-only."""
+    """Volumes and their mount paths, read-only."""
     annotations: dict[str, str] = field(default_factory=dict[str, str])
     pre_stop: client.V1LifecycleHandler | None = None
-    """Before SIGTERM, within the same window."""
+    """Hook that runs before SIGTERM, within the same window."""
     probes: Probes | None = None
     labels: dict[str, str] = field(default_factory=dict[str, str])
     spread_over: str = ""
-    """Node label over whose values the pods are spread, as far as there are any."""
-
-
-def _account(context: RenderContext, work: PodSettings) -> str:
-    """Kubernetes service account of the pod."""
-    if not work.writes_run:
-        return work.role
-    return context.platform.account_of(work.writes_run, work.namespace)
+    """Node label over whose values the pods are spread, if nodes have it."""
 
 
 def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateSpec:
-    work = _with_key(context, work)
-    labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF} | _identity(work)
-    labels |= work.labels | (CALLS if work.calls_kubernetes else {})
+    """Builds the pod template of a workload."""
+    work = _add_key(context, work)
+    labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF} | _identity(work) | work.labels
+    if work.calls_kubernetes:
+        labels |= CALLS
+    account = work.role
+    if work.writes_run:
+        account = context.platform.account_of(work.writes_run, work.namespace)
+    selector = work.pool.selector() if work.pool else {}
     volumes = _scratch_volumes(work.size) + work.volumes
-    taints = work.pool.taints if work.pool else work.tolerations
-    tolerated: list[dict[str, Any]] = [
-        *(taint.toleration() for taint in taints),
-        *silence_tolerations(),
-    ]
-    tolerations: list[Any] = [dict(sorted(each.items())) for each in tolerated]
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
         enable_service_links=False,
-        service_account_name=_account(context, work),
+        service_account_name=account,
         priority_class_name=work.priority,
         restart_policy=work.restart,
         termination_grace_period_seconds=work.grace_s,
-        node_selector=((work.pool.selector() if work.pool else {}) | work.selector) or None,
-        tolerations=tolerations,
+        node_selector=(selector | work.selector) or None,
+        tolerations=_tolerations(work),
         security_context=client.V1PodSecurityContext(
             run_as_non_root=True,
             run_as_user=USER,
@@ -168,57 +168,63 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
         init_containers=work.sidecars or None,
         containers=[container(context, work)],
     )
-    return client.V1PodTemplateSpec(
-        metadata=client.V1ObjectMeta(labels=labels, annotations=work.annotations or None), spec=spec
-    )
+    metadata = client.V1ObjectMeta(labels=labels, annotations=work.annotations or None)
+    return client.V1PodTemplateSpec(metadata=metadata, spec=spec)
 
 
-def _with_key(context: RenderContext, work: PodSettings) -> PodSettings:
-    """A Secret for each run: a pod of one cannot sign for another, nor join it
-    (infra/decisions/0069).
+def _tolerations(work: PodSettings) -> list[Any]:
+    taints = work.pool.taints if work.pool else work.tolerations
+    tolerations: list[dict[str, Any]] = [taint.toleration() for taint in taints]
+    tolerations += silence_tolerations()
+    return [dict(sorted(toleration.items())) for toleration in tolerations]
+
+
+def _add_key(context: RenderContext, work: PodSettings) -> PodSettings:
+    """Mounts the Secret of the run.
+
+    A pod of one run can neither sign for another nor join it (infra/decisions/0069).
     """
-    if not (work.reads_run and context.platform.security.signed_checkpoints):
+    if not work.reads_run or not context.platform.security.signed_checkpoints:
         return work
-    source = client.V1SecretVolumeSource(
-        secret_name=f"run-key-{work.reads_run}", default_mode=0o440
-    )
-    mounted = (client.V1Volume(name="run-key", secret=source), KEY_FOLDER)
-    return replace(
-        work, volumes=[*work.volumes, mounted], env=work.env | {ENV_KEY_FILE: f"{KEY_FOLDER}/key"}
-    )
+    secret = f"run-key-{work.reads_run}"
+    source = client.V1SecretVolumeSource(secret_name=secret, default_mode=0o440)
+    volume = client.V1Volume(name="run-key", secret=source)
+    env = work.env | {ENV_KEY_FILE: f"{KEY_FOLDER}/key"}
+    return replace(work, volumes=[*work.volumes, (volume, KEY_FOLDER)], env=env)
 
 
 def _identity(work: PodSettings) -> dict[str, str]:
-    """What the process writes of itself is attributed to this job only."""
+    """Returns the labels by which the lines of a process are attributed to its job."""
     if not work.job:
         return {}
-    return {LABEL_HOLDFAST_JOB: work.job} | (
-        {LABEL_RUN_PER_INDEX: "true"} if work.run_per_index else {}
-    )
+    labels = {LABEL_HOLDFAST_JOB: work.job}
+    if work.run_per_index:
+        labels[LABEL_RUN_PER_INDEX] = "true"
+    return labels
 
 
 def _spread(work: PodSettings) -> list[client.V1TopologySpreadConstraint] | None:
     if not work.spread_over:
         return None
-    own = client.V1LabelSelector(match_labels={LABEL_NAME: work.name})
+    selector = client.V1LabelSelector(match_labels={LABEL_NAME: work.name})
     return [
         client.V1TopologySpreadConstraint(
             max_skew=1,
             topology_key=work.spread_over,
             when_unsatisfiable="ScheduleAnyway",
-            label_selector=own,
+            label_selector=selector,
         )
     ]
 
 
 def _scratch_volumes(size: Size) -> list[tuple[client.V1Volume, str]]:
-    found = [(_scratch("tmp", size.scratch), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
+    volumes = [(_scratch("tmp", size.scratch), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
     if size.gpus:
-        # The runtime's own is 64 MB: too small for NCCL between the ranks of a pod, and for workers
-        # of data loaders.
+        # The runtime's default is 64 MB: too small for NCCL between the ranks of a pod, and for
+        # workers of data loaders.
         memory = client.V1EmptyDirVolumeSource(medium="Memory", size_limit=size.shared_memory)
-        found.append((client.V1Volume(name="shm", empty_dir=memory), SHARED_MEMORY))
-    return found
+        volumes.append((client.V1Volume(name="shm", empty_dir=memory), SHARED_MEMORY))
+    return volumes
 
 
 def _scratch(name: str, size: str) -> client.V1Volume:
@@ -241,15 +247,13 @@ def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> cl
         liveness_probe=probes and probes.liveness,
         readiness_probe=probes and probes.readiness,
         startup_probe=probes and probes.startup,
-        security_context=restricted(),
+        security_context=security_context(),
         volume_mounts=[_mount(volume, path) for volume, path in volumes],
     )
 
 
-def restricted() -> client.V1SecurityContext:
-    """What Pod Security `restricted` asks of every container, and a root file system that cannot be
-    written.
-    """
+def security_context() -> client.V1SecurityContext:
+    """Builds what Pod Security `restricted` requires, with a read-only root file system."""
     return client.V1SecurityContext(
         allow_privilege_escalation=False,
         privileged=False,
@@ -270,7 +274,7 @@ def _mount(volume: Any, path: str) -> client.V1VolumeMount:
     )
 
 
-def listening(port: int, period_s: int) -> client.V1Probe:
+def tcp_probe(port: int, period_s: int) -> client.V1Probe:
     return client.V1Probe(
         tcp_socket=client.V1TCPSocketAction(port=port),
         period_seconds=period_s,
@@ -279,6 +283,7 @@ def listening(port: int, period_s: int) -> client.V1Probe:
 
 
 def _env(work: PodSettings) -> list[Any]:
+    """Lists the variables of a container, those from fields of the pod first."""
     values = {ENV_RUN_DIR: RUN_DIR, "HOME": TMP} | work.env
     if work.job:
         values[ENV_JOB] = work.job
@@ -286,19 +291,23 @@ def _env(work: PodSettings) -> list[Any]:
         values[ENV_GPUS] = str(work.size.gpus)
     if work.pool and work.pool.interruptible and LABEL_FLEX_START not in work.selector:
         values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
-    fields = work.from_pod | ({ENV_NODE: "spec.nodeName"} if work.calls_kubernetes else {})
-    listed = [
-        {
-            "name": name,
-            "valueFrom": {"fieldRef": {"fieldPath": path}},
-        }
-        for name, path in sorted(fields.items())
-    ]
+    fields = dict(work.from_pod)
+    if work.calls_kubernetes:
+        fields[ENV_NODE] = "spec.nodeName"
+    variables: list[Any] = []
+    for name, path in sorted(fields.items()):
+        variables.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
     # Kubernetes expands only variables that are listed before.
-    in_order = sorted(values.items(), key=lambda found: (f"$({ENV_JOB})" in found[1], found))
-    return listed + [{"name": name, "value": value} for name, value in in_order]
+    for name, value in sorted(values.items(), key=_env_order):
+        variables.append({"name": name, "value": value})
+    return variables
+
+
+def _env_order(item: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
+    _, value = item
+    return f"$({ENV_JOB})" in value, item
 
 
 def annotation(key: str) -> str:
-    """The field of a pod that holds it, as the downward API names it."""
+    """Returns the field of a pod with an annotation, as the downward API names it."""
     return f"metadata.annotations['{key}']"

@@ -1,4 +1,4 @@
-"""Policies of Kubernetes: which pods may reach each other, and how many pods may go at once."""
+"""Builds network policies and disruption budgets."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +11,12 @@ RENDEZVOUS_PORT = 29_500
 
 
 def peers(name: str, namespace: str = NAMESPACE_TRAINING) -> Body:
-    """Opens the pods of one run to each other. To a pod of another run they stay closed, though it
-    trains in the same namespace.
+    """Opens the pods of one run to each other.
+
+    They stay closed to pods of other runs in the same namespace.
     """
-    own = {LABEL_GANG: name}
-    # gloo and NCCL take whatever ports are free.
+    pods = {LABEL_GANG: name}
+    # gloo and NCCL use any free port.
     ports = [
         {
             "endPort": 65_535,
@@ -23,15 +24,15 @@ def peers(name: str, namespace: str = NAMESPACE_TRAINING) -> Body:
             "protocol": "TCP",
         }
     ]
-    inward = {
-        "from": [_pods(own)],
+    ingress_rule = {
+        "from": [_pods(pods)],
         "ports": ports,
     }
-    outward = {
+    egress_rule = {
         "ports": ports,
-        "to": [_pods(own)],
+        "to": [_pods(pods)],
     }
-    return policy(name, namespace, ["Ingress", "Egress"], [inward], [outward], own)
+    return policy(name, namespace, ["Ingress", "Egress"], [ingress_rule], [egress_rule], pods)
 
 
 def ingress(
@@ -42,50 +43,29 @@ def ingress(
     port: int,
     peers: dict[str, str] | None,
 ) -> Iterator[Body]:
-    """To pods with labels `pods`, from those of the namespace with labels `peers`, and there the
-    way out; None: from every pod of the cluster.
+    """Opens a port of pods with labels `pods` to pods of the namespace with labels `peers`.
+
+    Those get the egress too. Without `peers` the port is open to every pod of the cluster.
     """
     ports = [{"port": port, "protocol": "TCP"}]
-    allowed = _pods(peers) if peers else {"namespaceSelector": {}}
-    yield policy(
-        name,
-        namespace,
-        ["Ingress"],
-        [
-            {
-                "from": [allowed],
-                "ports": ports,
-            }
-        ],
-        None,
-        pods,
-    )
+    source = _pods(peers) if peers else {"namespaceSelector": {}}
+    ingress_rule = {"from": [source], "ports": ports}
+    yield policy(name, namespace, ["Ingress"], [ingress_rule], None, pods)
     if peers:
-        yield policy(
-            f"{name}-egress",
-            namespace,
-            ["Egress"],
-            None,
-            [
-                {
-                    "ports": ports,
-                    "to": [_pods(pods)],
-                }
-            ],
-            peers,
-        )
+        egress_rule = {"ports": ports, "to": [_pods(pods)]}
+        yield policy(f"{name}-egress", namespace, ["Egress"], None, [egress_rule], peers)
 
 
-def scraped(
+def scrape(
     namespace: str, *ports: int, name: str = "scrape", pods: dict[str, str] | None = None
 ) -> Body:
-    """By managed Prometheus."""
+    """Opens ports to managed Prometheus."""
     collectors = {"namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: "gmp-system"}}}
-    scrape = {
+    ingress_rule = {
         "from": [collectors],
         "ports": [{"port": port, "protocol": "TCP"} for port in ports],
     }
-    return policy(name, namespace, ["Ingress"], [scrape], None, pods)
+    return policy(name, namespace, ["Ingress"], [ingress_rule], None, pods)
 
 
 def policy(
@@ -96,7 +76,7 @@ def policy(
     egress: Any,
     pods: dict[str, str] | None = None,
 ) -> Body:
-    """`pods`: labels of those it is for; None means all."""
+    """Builds a network policy over the pods with labels `pods`; None means all."""
     rules = {"egress": egress} if egress else {}
     rules |= {"ingress": ingress} if ingress else {}
     spec = rules | {
@@ -107,17 +87,12 @@ def policy(
 
 
 def egress_rule(ports: list[str], peers: list[Any]) -> dict[str, Any]:
-    listed = [port.split("/") for port in ports]
-    return {
-        "ports": [
-            {
-                "port": int(number),
-                "protocol": kind,
-            }
-            for number, kind in listed
-        ],
-        "to": peers,
-    }
+    """Builds a rule that lets pods reach `peers` on ports such as 443/TCP."""
+    entries: list[Body] = []
+    for port in ports:
+        number, protocol = port.split("/")
+        entries.append({"port": int(number), "protocol": protocol})
+    return {"ports": entries, "to": peers}
 
 
 def block(cidr: str) -> Body:
@@ -135,13 +110,15 @@ def budget(
     reason: str,
     keep: int | None = None,
 ) -> Body:
-    """One pod at a time may go. `keep`, a count, is for pods of Jobs: for them Kubernetes knows no
-    total.
+    """Builds a budget that lets one pod at a time go.
+
+    `keep`, the number of pods that stay, is for pods of Jobs: Kubernetes knows no total for them.
     """
+    limit = {"maxUnavailable": 1} if keep is None else {"minAvailable": keep}
     spec = {
-        **({"maxUnavailable": 1} if keep is None else {"minAvailable": keep}),
+        **limit,
         "selector": {"matchLabels": {LABEL_NAME: app}},
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
-    about = meta(name, namespace, annotations={"holdfast.dev/reason": reason})
-    return manifest("policy/v1", "PodDisruptionBudget", about, spec=spec)
+    metadata = meta(name, namespace, annotations={"holdfast.dev/reason": reason})
+    return manifest("policy/v1", "PodDisruptionBudget", metadata, spec=spec)

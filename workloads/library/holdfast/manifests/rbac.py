@@ -1,4 +1,7 @@
-"""What pods may ask of the API server. A pod that calls it has a label, and only those reach it."""
+"""Builds the rights of pods at the API server.
+
+A pod that calls it has a label, and only those pods reach it.
+"""
 
 from collections.abc import Iterator
 
@@ -7,23 +10,23 @@ from kubernetes import client
 from holdfast.manifests.render_context import Body, manifest, meta
 
 API = "rbac.authorization.k8s.io"
-# On pods that hold a token; the network policy that opens the way to the API server selects it.
+# Label of pods that have a token; the network policy that opens the API server selects it.
 CALLS = {"holdfast.dev/calls": "kubernetes"}
 
 
-def reading(
+def bind_cluster_role(
     name: str,
     rules: list[client.V1PolicyRule],
     *,
     accounts: list[str],
     namespace: str,
 ) -> Iterator[Body]:
-    """A ClusterRole, since nodes have no namespace, for ServiceAccounts of one."""
+    """Grants a ClusterRole, since nodes have no namespace, to ServiceAccounts of a namespace."""
     yield from _role("ClusterRole", name, None, rules, _accounts(accounts, namespace))
 
 
-def holding(lease: str, *, account: str, namespace: str) -> Iterator[Body]:
-    """One Lease, by name; only its creation cannot be bound to a name."""
+def bind_lease(lease: str, *, account: str, namespace: str) -> Iterator[Body]:
+    """Grants one Lease, by name; only its creation cannot be bound to a name."""
     groups = ["coordination.k8s.io"]
     resources = ["leases"]
     rules = [
@@ -39,7 +42,7 @@ def holding(lease: str, *, account: str, namespace: str) -> Iterator[Body]:
             verbs=["get", "update"],
         ),
     ]
-    yield from within(
+    yield from bind_role(
         lease,
         rules,
         namespace,
@@ -48,7 +51,7 @@ def holding(lease: str, *, account: str, namespace: str) -> Iterator[Body]:
     )
 
 
-def within(
+def bind_role(
     name: str,
     rules: list[client.V1PolicyRule],
     namespace: str,
@@ -56,43 +59,39 @@ def within(
     account: str,
     account_namespace: str,
 ) -> Iterator[Body]:
-    """A Role of one namespace, for one ServiceAccount of the same or another."""
+    """Grants a Role of one namespace to one ServiceAccount of the same or another."""
     yield from _role("Role", name, namespace, rules, _accounts([account], account_namespace))
 
 
-def for_groups(
+def bind_groups(
     kind: str,
     name: str,
     namespace: str | None,
     rules: list[client.V1PolicyRule],
     groups: list[str],
 ) -> Iterator[Body]:
-    """A Role of one namespace or a ClusterRole, for people of Google groups."""
-    yield from _role(
-        kind,
-        name,
-        namespace,
-        rules,
-        [
-            {
-                "apiGroup": API,
-                "kind": "Group",
-                "name": each,
-            }
-            for each in groups
-        ],
-    )
+    """Grants a Role of one namespace or a ClusterRole to people of Google groups."""
+    subjects: list[dict[str, str]] = []
+    for group in groups:
+        subject = {
+            "apiGroup": API,
+            "kind": "Group",
+            "name": group,
+        }
+        subjects.append(subject)
+    yield from _role(kind, name, namespace, rules, subjects)
 
 
 def _accounts(names: list[str], namespace: str) -> list[dict[str, str]]:
-    return [
-        {
+    subjects: list[dict[str, str]] = []
+    for name in names:
+        subject = {
             "kind": "ServiceAccount",
             "name": name,
             "namespace": namespace,
         }
-        for name in names
-    ]
+        subjects.append(subject)
+    return subjects
 
 
 def _role(

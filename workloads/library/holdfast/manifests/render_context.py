@@ -1,9 +1,9 @@
-"""What every builder is handed: the environment, its pools, image digests. A builder spells no
-label and no taint.
+"""Gives every builder the environment, its pools and image digests.
 
-Digests are in workloads/images/digests.json, because each push changes them and an environment is a
-literal that people edit. A role without a digest gets zeros, which no registry has: a fresh fork
-renders and plans, and its pods stay in ImagePullBackOff, so nothing else can run in their place.
+A builder writes no label and no taint itself. Digests are in workloads/images/digests.json, because
+each push changes them and an environment is a literal that people edit. A role without a digest
+gets zeros, which no registry has: a fresh fork renders and plans, and its pods stay in
+ImagePullBackOff, so nothing else can run in their place.
 """
 
 import io
@@ -33,58 +33,54 @@ _API = client.ApiClient()
 
 
 def plain(model: Any) -> Body:
-    """A model as the API server takes it, with the checks that it fails on purpose."""
+    """Returns a model as the API server takes it, with the checks that it fails on purpose."""
     body: Any = _API.sanitize_for_serialization(model)
-    about = body.get("metadata", {})
-    skipped = skips.annotations(body.get("kind", ""), about.get("namespace"), about.get("name", ""))
-    if skipped:
-        about["annotations"] = about.get("annotations", {}) | skipped
+    metadata = body.get("metadata", {})
+    kind = body.get("kind", "")
+    annotations = skips.annotations(kind, metadata.get("namespace"), metadata.get("name", ""))
+    if annotations:
+        metadata["annotations"] = metadata.get("annotations", {}) | annotations
     return body
 
 
 def manifest(api: str, kind: str, metadata: client.V1ObjectMeta, **fields: Any) -> Body:
-    """An object of a kind; `fields` are those other than its metadata, as dicts or models."""
-    return plain(
-        dict(
-            sorted(
-                {
-                    "apiVersion": api,
-                    "kind": kind,
-                    "metadata": metadata,
-                    **fields,
-                }.items()
-            )
-        )
-    )
+    """Builds an object; `fields` are those other than its metadata, as dicts or models."""
+    body = {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": metadata,
+        **fields,
+    }
+    return plain(dict(sorted(body.items())))
 
 
-def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:
-    labels = {LABEL_NAME: name, LABEL_PART_OF: PART_OF} | more.pop("labels", {})
+def meta(name: str, namespace: str | None = None, **fields: Any) -> client.V1ObjectMeta:
+    labels = {LABEL_NAME: name, LABEL_PART_OF: PART_OF} | fields.pop("labels", {})
     return client.V1ObjectMeta(
         name=name,
         namespace=namespace,
         labels=labels,
-        **more,
+        **fields,
     )
 
 
-def versioned(body: Body) -> Body:
-    """A Job or JobSet whose name ends in a digest of its spec, and whose pods know that name.
+def add_version(body: Body) -> Body:
+    """Appends a digest of its spec to the name of a Job or JobSet, and writes it into the pods.
 
-    Its template cannot be changed once it exists: with another image it must be another object next
+    A template cannot be changed once it exists: with another image it must be another object next
     to the old one (infra/decisions/0068).
     """
     text = json.dumps(body["spec"], sort_keys=True, separators=(",", ":"))
-    name = f"{body['metadata']['name']}-{sha256(text.encode()).hexdigest()[:VERSION_LENGTH]}"
+    digest = sha256(text.encode()).hexdigest()[:VERSION_LENGTH]
+    name = f"{body['metadata']['name']}-{digest}"
     body["metadata"]["name"] = name
     for template in templates(body["spec"]):
-        # else its processes write no lines of a job
+        # Without the label the template's processes write no lines of a job.
         if LABEL_HOLDFAST_JOB in template["metadata"]["labels"]:
             template["metadata"]["labels"][LABEL_HOLDFAST_JOB] = name
-        for container in (
-            *template["spec"]["containers"],
-            *(template["spec"].get("initContainers") or ()),
-        ):
+        containers = list(template["spec"]["containers"])
+        containers += template["spec"].get("initContainers") or ()
+        for container in containers:
             for variable in container.get("env") or ():
                 if variable["name"] == ENV_JOB:
                     variable["value"] = name
@@ -102,7 +98,7 @@ def yaml_text(bodies: Sequence[Body]) -> str:
 
 
 def templates(spec: Body) -> list[Body]:
-    """The pod templates of a Job or JobSet."""
+    """Returns the pod templates of a Job or JobSet."""
     groups = spec.get("replicatedJobs")
     if groups:
         return [group["template"]["spec"]["template"] for group in groups]
@@ -111,20 +107,20 @@ def templates(spec: Body) -> list[Body]:
 
 @dataclass(frozen=True, kw_only=True)
 class Small:
-    """The samples cut down, for a cluster that lives for hours: all work on Spot shares one pool."""
+    """Limits of small samples, for a cluster that lives for hours: all Spot work shares a pool."""
 
     pool: Pool
     workers: int
-    """Of the batch."""
+    """Workers of the batch."""
     items: str
-    """Source of the batch, in the pod."""
+    """Source of the batch, as a path in the pod."""
 
 
 @dataclass(frozen=True)
 class RenderContext:
     platform: Platform
     small: Small | None = None
-    """None: every sample as large as its own pools allow."""
+    """Limits of the samples; None: every sample is as large as its own pools allow."""
 
     def image(self, role: str) -> str:
         # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff,
@@ -132,24 +128,27 @@ class RenderContext:
         return f"{self.platform.registry}/{role}@sha256:{self.platform.images.get(role, '0' * 64)}"
 
     def require_digests(self, roles: Sequence[str]) -> None:
-        """InputError where one of `roles` has no image yet; for what is sent to a cluster, not for
-        what is rendered.
+        """Raises InputError if one of `roles` has no image yet.
+
+        Called before objects are sent to a cluster; rendering alone needs no images.
         """
-        absent = [role for role in roles if role not in self.platform.images]
-        if absent:
-            # Images of others are copied, not built.
-            targets = sorted({"images" if role in ROLES else "operators-pin" for role in absent})
-            raise InputError(
-                f"image digests of {self.platform.name}",
-                got=f"none for {', '.join(absent)} in its document",
-                allowed=f"the sha256 of each in {self.platform.registry}",
-                fix=f"make {' '.join(targets)} ENV={self.platform.name}",
-            )
+        missing_roles = [role for role in roles if role not in self.platform.images]
+        if not missing_roles:
+            return
+        # Images of other projects are copied, not built.
+        targets = {"images" if role in ROLES else "operators-pin" for role in missing_roles}
+        raise InputError(
+            f"image digests of {self.platform.name}",
+            got=f"none for {', '.join(missing_roles)} in its document",
+            allowed=f"the sha256 of each in {self.platform.registry}",
+            fix=f"make {' '.join(sorted(targets))} ENV={self.platform.name}",
+        )
 
     def pool(self, role: Role, capacity: Capacity) -> Pool | None:
-        return next(
-            (p for p in self.platform.pools if (p.role, p.capacity) == (role, capacity)), None
-        )
+        for pool in self.platform.pools:
+            if (pool.role, pool.capacity) == (role, capacity):
+                return pool
+        return None
 
     @cached_property
     def training(self) -> Pool:
@@ -161,50 +160,52 @@ class RenderContext:
 
     @property
     def pins(self) -> dict[str, str]:
-        """Selector in addition to the pool's own, which is that of its class."""
+        """Selector of one pool, in addition to the pool's own, which is that of its class."""
         return {LABEL_NODEPOOL: self.small.pool.name} if self.small else {}
 
     def _spot(self, *roles: Role) -> Pool:
         if self.small:
             return self.small.pool
-        found = next((p for role in roles if (p := self.pool(role, Capacity.SPOT))), None)
-        if found is None:
-            raise InputError(
-                f"environment {self.platform.name}",
-                got="no Spot group of role training or batch",
-                allowed="at least one",
-                fix="add a NodeGroup with capacity=Capacity.SPOT",
-            )
-        return found
+        for role in roles:
+            pool = self.pool(role, Capacity.SPOT)
+            if pool:
+                return pool
+        raise InputError(
+            f"environment {self.platform.name}",
+            got="no Spot group of role training or batch",
+            allowed="at least one",
+            fix="add a NodeGroup with capacity=Capacity.SPOT",
+        )
 
     @property
     def system(self) -> Pool:
         return self.platform.system_pool()
 
     def trains(self, run: str) -> bool:
-        """Whether the environment has a place for its checkpoints."""
+        """Returns whether the environment has a prefix for the run's checkpoints."""
         return not self.platform.runs or self.platform.is_listed(run)
 
     @property
     def checkpoints(self) -> str:
-        return f"gs://{self.platform.buckets['checkpoints']}/{self.platform.default_run}".rstrip(
-            "/"
-        )
+        bucket = self.platform.buckets["checkpoints"]
+        return f"gs://{bucket}/{self.platform.default_run}".rstrip("/")
 
     def flex_gpus(self, accelerator: str) -> int:
-        """GPUs on flex-start nodes that come one by one. Auto-provisioning's rest is shared out,
-        since it is one cap.
+        """Returns the GPUs on flex-start nodes that come one by one.
+
+        Auto-provisioning has one cap, of which queued nodes get half.
         """
-        rest = self.platform.quota(accelerator)
-        return rest - rest // 2 + self._grouped(accelerator, Capacity.FLEX_START)
+        cap = self.platform.quota(accelerator)
+        return cap - cap // 2 + self._sum_quotas(accelerator, Capacity.FLEX_START)
 
     def queued_gpus(self, accelerator: str) -> int:
-        """GPUs on flex-start nodes that come all at once."""
-        return self.platform.quota(accelerator) // 2 + self._grouped(accelerator, Capacity.QUEUED)
+        """Returns the GPUs on flex-start nodes that come all at once."""
+        cap = self.platform.quota(accelerator)
+        return cap // 2 + self._sum_quotas(accelerator, Capacity.QUEUED)
 
-    def _grouped(self, accelerator: str, capacity: Capacity) -> int:
-        fitting = set()
-        for p in self.platform.pools:
-            if (p.accelerator, p.capacity) == (accelerator, capacity):
-                fitting.add(p.pool_class)
-        return sum(map(self.platform.quota, fitting))
+    def _sum_quotas(self, accelerator: str, capacity: Capacity) -> int:
+        pool_classes: set[str] = set()
+        for pool in self.platform.pools:
+            if (pool.accelerator, pool.capacity) == (accelerator, capacity):
+                pool_classes.add(pool.pool_class)
+        return sum(map(self.platform.quota, pool_classes))

@@ -1,9 +1,8 @@
-"""Online inference: an on-demand base and a Spot overflow behind one Service, with the platform's
-proxy as the first hop.
+"""Builds online inference: an on-demand base and a Spot overflow behind the platform's proxy.
 
-Clients reach `serving`, whose pods are the proxy's, on machines that are not preempted. Behind it
-are the pods of `server`, base and overflow, found by the proxy's own watcher: on a Spot notice a
-pod stays in its Service until it has ended, and only the proxy's own health check ends its traffic.
+Clients reach `serving`, whose pods are the proxy's, on machines that are not preempted. The proxy's
+own watcher finds the pods of `server` behind it, base and overflow: on a Spot notice a pod stays in
+its Service until it has ended, and only the proxy's own health check ends its traffic.
 """
 
 # Why it is so: infra/decisions/0049.
@@ -24,7 +23,7 @@ from holdfast.manifests.deployments import (
     scraping,
 )
 from holdfast.manifests.pods import PodSettings
-from holdfast.manifests.policies import budget, ingress, scraped
+from holdfast.manifests.policies import budget, ingress, scrape
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.manifests.serving_proxy import ANNOTATION_CAPACITY, SERVER, SERVING, FirstHop, proxies
 from holdfast.manifests.training import gpu_size
@@ -35,17 +34,18 @@ from holdfast.vocabulary.kubernetes import LABEL_NAME, PRIORITY_SERVING, PRIORIT
 from holdfast.vocabulary.pools import LABEL_ZONE, Pool
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 
-OVERFLOW_LEAST = 2  # in two zones: one preemption does not take it all
+# Replicas in two zones: one preemption does not take them all.
+MIN_OVERFLOW = 2
 RUN = "train-gang"
-# read by the linter: the base that stays when Spot goes
+# The linter reads from it the base that stays when Spot is preempted.
 ANNOTATION_OVERFLOW = "holdfast.dev/overflow-of"
-CALM_S = 300
-"""Before replicas go: a model takes minutes to come back."""
+SCALE_DOWN_S = 300
+"""Time before replicas end: a model takes minutes to come back."""
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
-    wanted = context.platform.serving
-    if wanted is None:
+    settings = context.platform.serving
+    if settings is None:
         return
     words = [
         "python",
@@ -74,45 +74,46 @@ def samples(context: RenderContext) -> Iterator[Body]:
             probes=probes(serving.PORT),
         )
 
-    yield from tiers(context, wanted, SERVER, work, {serving.INFLIGHT: wanted.inflight_target})
-    yield from proxies(context, SERVING, {ANNOTATION_CAPACITY: wanted.promise})
+    yield from tiers(context, settings, SERVER, work, {serving.INFLIGHT: settings.inflight_target})
+    yield from proxies(context, SERVING, {ANNOTATION_CAPACITY: settings.promise})
     yield from policies(SERVING)
 
 
 def tiers(
     context: RenderContext,
-    wanted: Serving,
+    settings: Serving,
     servers: str,
     work: Callable[[str, str, Pool], PodSettings],
     targets: dict[str, int],
 ) -> Iterator[Body]:
-    """A base on demand and an overflow on Spot. `work`: of a name, a tier and its pool; `targets`:
-    as of `scaler`.
+    """Builds a base on demand and an overflow on Spot.
+
+    `work` makes the pod of a name, a tier and its pool; `targets` are those of `scaler`.
     """
     base = f"{servers}-{serving.TIER_BASE}"
-    for tier, pool, least, most in (
-        (serving.TIER_BASE, base_pool(context), wanted.base_replicas, wanted.base_most),
-        (serving.TIER_OVERFLOW, overflow_pool(context), OVERFLOW_LEAST, wanted.overflow_most),
-    ):
-        name = f"{servers}-{tier}"
-        body = deployment(context, NAMESPACE_SERVING, work(name, tier, pool))
-        if name != base:
-            body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
-        yield body
-        yield scaler(name, least, most, targets)
-        yield budget(
-            name,
-            NAMESPACE_SERVING,
-            name,
-            "Upgrades take one replica at a time; preemption ignores this budget",
-        )
-    yield from found_by_proxy(servers)
+    body = deployment(context, NAMESPACE_SERVING, work(base, serving.TIER_BASE, base_pool(context)))
+    yield body
+    yield scaler(base, settings.base_replicas, settings.base_most, targets)
+    yield _replica_budget(base)
+    overflow = f"{servers}-{serving.TIER_OVERFLOW}"
+    overflow_work = work(overflow, serving.TIER_OVERFLOW, overflow_pool(context))
+    body = deployment(context, NAMESPACE_SERVING, overflow_work)
+    body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
+    yield body
+    yield scaler(overflow, MIN_OVERFLOW, settings.overflow_most, targets)
+    yield _replica_budget(overflow)
+    yield from discovery(servers)
+
+
+def _replica_budget(name: str) -> Body:
+    reason = "Upgrades take one replica at a time; preemption ignores this budget"
+    return budget(name, NAMESPACE_SERVING, name, reason)
 
 
 def server(
-    context: RenderContext, name: str, tier: str, pool: Pool, servers: str, **more: Any
+    context: RenderContext, name: str, tier: str, pool: Pool, servers: str, **settings: Any
 ) -> PodSettings:
-    """Both tiers with the window of Spot: a client does not know which of them answers."""
+    """Makes a pod of a tier, with the window of Spot: clients do not know which tier answers."""
     return PodSettings(
         name=name,
         role=SERVER,
@@ -123,12 +124,12 @@ def server(
         labels={LABEL_SERVES: servers, serving.LABEL_TIER: tier},
         annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
         spread_over=LABEL_ZONE,
-        **more,
+        **settings,
     )
 
 
-def found_by_proxy(name: str) -> Iterator[Body]:
-    """Pods with LABEL_SERVES with this value, for their proxy and for Prometheus."""
+def discovery(name: str) -> Iterator[Body]:
+    """Builds what their proxy and Prometheus need to find the pods with this LABEL_SERVES."""
     # Without an address: the proxy chooses a pod for each request, not for each connection.
     spec = client.V1ServiceSpec(
         cluster_ip="None",
@@ -139,45 +140,40 @@ def found_by_proxy(name: str) -> Iterator[Body]:
     yield scraping(name, {LABEL_SERVES: name}, serving.PORT)
 
 
-def scaler(name: str, least: int, most: int, targets: dict[str, int]) -> Body:
-    """By requests that run or wait, which grow with load; the time in the queue does not.
-    `targets`: of each replica.
+def scaler(name: str, min_replicas: int, max_replicas: int, targets: dict[str, int]) -> Body:
+    """Scales by requests that run or wait, which grow with load; the time in the queue does not.
+
+    `targets` are the values of metrics for each replica.
     """
-    metrics = []
+    metrics: list[Body] = []
     for metric, target in targets.items():
-        metrics.append(
-            {
-                "pods": {
-                    "metric": {"name": f"prometheus.googleapis.com|{metric}|gauge"},
-                    "target": {
-                        "averageValue": str(target),
-                        "type": "AverageValue",
-                    },
-                },
-                "type": "Pods",
-            }
-        )
+        source = {
+            "metric": {"name": f"prometheus.googleapis.com|{metric}|gauge"},
+            "target": {
+                "averageValue": str(target),
+                "type": "AverageValue",
+            },
+        }
+        metrics.append({"pods": source, "type": "Pods"})
     return autoscaler(
         name,
         NAMESPACE_SERVING,
-        least,
-        most,
+        min_replicas,
+        max_replicas,
         metrics,
-        CALM_S,
+        SCALE_DOWN_S,
         scaleUp={"stabilizationWindowSeconds": 0},
     )
 
 
 def policies(hop: FirstHop, prefix: str = "") -> Iterator[Body]:
-    """Every pod of the cluster may ask the proxy; only the proxy, and who scrapes, reaches a
-    server.
-    """
-    before = {LABEL_NAME: hop.name}
+    """Opens the proxy to every pod of the cluster, and servers to the proxy and Prometheus only."""
+    proxy = {LABEL_NAME: hop.name}
     servers = {LABEL_SERVES: hop.servers}
     yield from ingress(
         NAMESPACE_SERVING,
         f"{prefix}ask",
-        before,
+        proxy,
         port=serving.PORT,
         peers=None,
     )
@@ -186,7 +182,7 @@ def policies(hop: FirstHop, prefix: str = "") -> Iterator[Body]:
         f"{prefix}answer",
         servers,
         port=serving.PORT,
-        peers=before,
+        peers=proxy,
     )
     if hop.health_port:
         yield from ingress(
@@ -194,8 +190,7 @@ def policies(hop: FirstHop, prefix: str = "") -> Iterator[Body]:
             f"{prefix}health",
             servers,
             port=hop.health_port,
-            peers=before,
+            peers=proxy,
         )
-    yield scraped(
-        NAMESPACE_SERVING, serving.PORT, serving.PROXY_METRICS_PORT, name=f"{prefix}scrape"
-    )
+    ports = (serving.PORT, serving.PROXY_METRICS_PORT)
+    yield scrape(NAMESPACE_SERVING, *ports, name=f"{prefix}scrape")

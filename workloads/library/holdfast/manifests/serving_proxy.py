@@ -1,5 +1,6 @@
-"""The proxy before the servers: Envoy, a watcher of their endpoints, and the drain that Envoy
-lacks.
+"""Builds the proxy before the servers.
+
+Its pods run Envoy, a watcher of the servers' endpoints, and the drain that Envoy lacks.
 """
 
 # Why it is so: infra/decisions/0049.
@@ -12,9 +13,9 @@ from kubernetes import client
 
 from holdfast.manifests.deployments import deployment, overflow_pool, port, probes, scraping
 from holdfast.manifests.envoy import PROXY_MEMORY_MIB, Proxy, bootstrap
-from holdfast.manifests.pods import PodSettings, Probes, Size, listening, restricted
+from holdfast.manifests.pods import PodSettings, Probes, Size, security_context, tcp_probe
 from holdfast.manifests.policies import budget
-from holdfast.manifests.rbac import within
+from holdfast.manifests.rbac import bind_role
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
@@ -37,22 +38,22 @@ class FirstHop:
 
     name: str
     servers: str
-    """Headless Service of those that answer."""
+    """Headless Service of the servers."""
     clients: str
-    """Service to which requests go."""
+    """Service to which clients send requests."""
     rights: str = "endpoints"
     """Role and binding of its watcher."""
     health_port: int = 0
-    """Where servers answer for their readiness; 0: where they answer requests."""
+    """Port on which servers report readiness; 0: the port of requests."""
 
 
 SERVING = FirstHop(name="proxy", servers=SERVER, clients="serving")
 
 
 def proxies(
-    context: RenderContext, hop: FirstHop, about: dict[str, str] | None = None
+    context: RenderContext, hop: FirstHop, annotations: dict[str, str] | None = None
 ) -> Iterator[Body]:
-    """`about`: annotations of the Service that clients ask."""
+    """Builds a proxy with its rights; `annotations` are those of the Service for clients."""
     yield manifest(
         "v1",
         "ServiceAccount",
@@ -66,7 +67,7 @@ def proxies(
             verbs=["list", "watch"],
         )
     ]
-    yield from within(
+    yield from bind_role(
         hop.rights,
         rules,
         NAMESPACE_SERVING,
@@ -86,9 +87,8 @@ def proxies(
         selector={LABEL_NAME: hop.name},
         ports=[port()],
     )
-    yield manifest(
-        "v1", "Service", meta(hop.clients, NAMESPACE_SERVING, annotations=about), spec=spec
-    )
+    metadata = meta(hop.clients, NAMESPACE_SERVING, annotations=annotations)
+    yield manifest("v1", "Service", metadata, spec=spec)
 
 
 def _configuration(context: RenderContext, hop: FirstHop) -> Body:
@@ -101,15 +101,20 @@ def _configuration(context: RenderContext, hop: FirstHop) -> Body:
 def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
     window_s = overflow_pool(context).window.pod_s
     admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
-    counted = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
-    watch = ["python", "-m", "holdfast", "serve", "endpoints"]
-    watch += ["--service", hop.servers, "--namespace", NAMESPACE_SERVING]
-    watch += ["--health-port", str(hop.health_port)] if hop.health_port else []
-    configured = client.V1Volume(
-        name="config", config_map=client.V1ConfigMapVolumeSource(name=hop.name)
-    )
-    shared = client.V1Volume(
+    active_requests = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
+    config_map = client.V1ConfigMapVolumeSource(name=hop.name)
+    config = client.V1Volume(name="config", config_map=config_map)
+    endpoints = client.V1Volume(
         name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi")
+    )
+    drain = drain_sidecar(
+        context,
+        f"{admin}/ready",
+        window_s,
+        "--drain",
+        f"{admin}/healthcheck/fail",
+        "--count",
+        active_requests,
     )
     return PodSettings(
         name=hop.name,
@@ -127,33 +132,17 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
         size=Size(cpu="500m", memory=f"{PROXY_MEMORY_MIB}Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_SERVING,
-        # Its machines are never preempted: the hook has the whole grace, and a request the rest.
+        # Its machines are never preempted: the hook gets the window, and requests the rest.
         grace_s=window_s + 15,
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
         probes=Probes(
             readiness=probes(serving.SIDECAR_PORT).readiness,
-            liveness=listening(serving.PORT, period_s=10),
+            liveness=tcp_probe(serving.PORT, period_s=10),
         ),
         pre_stop=DRAIN_HOOK,
-        sidecars=[
-            draining(
-                context,
-                f"{admin}/ready",
-                window_s,
-                "--drain",
-                f"{admin}/healthcheck/fail",
-                "--count",
-                counted,
-            ),
-            _beside(
-                context,
-                "watch",
-                [*watch, "--out", f"{ENDPOINTS_DIR}/servers.json"],
-                [client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)],
-            ),
-        ],
-        volumes=[(configured, CONFIG_DIR), (shared, ENDPOINTS_DIR)],
+        sidecars=[drain, _watch_sidecar(context, hop)],
+        volumes=[(config, CONFIG_DIR), (endpoints, ENDPOINTS_DIR)],
         annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
         spread_over=HOST_NAME,
     )
@@ -162,13 +151,23 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
 DRAIN_HOOK = client.V1LifecycleHandler(
     http_get=client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.HOOK_PORT)
 )
-"""PreStop of a container in a pod with `draining`."""
+"""preStop hook of the server in a pod with `drain_sidecar`."""
 
 
-def draining(
+def _watch_sidecar(context: RenderContext, hop: FirstHop) -> client.V1Container:
+    command = ["python", "-m", "holdfast", "serve", "endpoints"]
+    command += ["--service", hop.servers, "--namespace", NAMESPACE_SERVING]
+    if hop.health_port:
+        command += ["--health-port", str(hop.health_port)]
+    command += ["--out", f"{ENDPOINTS_DIR}/servers.json"]
+    mount = client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)
+    return _sidecar(context, "watch", command, [mount])
+
+
+def drain_sidecar(
     context: RenderContext, health_url: str, window_s: int, *options: str
 ) -> client.V1Container:
-    """The drain for a server that has none: its readiness, and the hook before its SIGTERM."""
+    """Builds the drain of a server that has none: its readiness, and the hook before SIGTERM."""
     words = [
         "python",
         "-m",
@@ -180,16 +179,16 @@ def draining(
         "--window",
         str(window_s),
     ]
-    return _beside(context, "drain", [*words, *options], [])
+    return _sidecar(context, "drain", [*words, *options], [])
 
 
-def _beside(
+def _sidecar(
     context: RenderContext,
     name: str,
     command: list[str],
     mounts: list[client.V1VolumeMount],
 ) -> client.V1Container:
-    """Started before the main container, ended after it."""
+    """Builds a container that starts before the main container and ends after it."""
     limits = {
         "cpu": "100m",
         "memory": "128Mi",
@@ -203,6 +202,6 @@ def _beside(
         restart_policy="Always",
         command=command,
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),
-        security_context=restricted(),
+        security_context=security_context(),
         volume_mounts=[scratch, *mounts],
     )

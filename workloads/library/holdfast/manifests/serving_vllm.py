@@ -1,9 +1,8 @@
-"""vLLM on the same terms as our own server: a base on demand, an overflow on Spot, and no request
-lost with a machine.
+"""Builds vLLM like our own server: a base on demand and an overflow on Spot, without lost requests.
 
-From SIGTERM on it refuses requests, so it must be out of its Service before. The sidecar has its
-readiness and its preStop hook; `--shutdown-timeout` is what the window leaves for requests begun.
-Both come from one budget.
+vLLM refuses requests after SIGTERM, so it must leave its Service before. The sidecar has its
+readiness and its preStop hook; `--shutdown-timeout` is what the window leaves for requests in
+flight. Both come from one budget.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from holdfast.manifests.deployments import overflow_pool, probes
 from holdfast.manifests.pods import PodSettings, Probes
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.manifests.serving import policies, server, tiers
-from holdfast.manifests.serving_proxy import DRAIN_HOOK, FirstHop, draining, proxies
+from holdfast.manifests.serving_proxy import DRAIN_HOOK, FirstHop, drain_sidecar, proxies
 from holdfast.manifests.training import gpu_size
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.pools import Pool
@@ -29,17 +28,17 @@ HOP = FirstHop(
     rights="vllm-endpoints",
     health_port=serving.SIDECAR_PORT,
 )
-LOADS_MOST_S = 1800
-# As vLLM names them. The scaler takes the larger outcome: few may wait before another replica is
-# worth its price.
+MAX_LOAD_S = 1800
+# vLLM's metrics. The scaler takes the larger outcome: few requests may wait before another replica
+# is worth its price.
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 WAITING_TARGET = 4
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
-    wanted = context.platform.serving
-    if wanted is None:
+    settings = context.platform.serving
+    if settings is None:
         return
     window_s = overflow_pool(context).window.pod_s
 
@@ -52,24 +51,25 @@ def samples(context: RenderContext) -> Iterator[Body]:
             VLLM,
             image=context.image(VLLM),
             command=_command(context, window_s),
-            # Compiled kernels and what is streamed pass through /tmp.
+            # Compiled kernels and streamed weights pass through /tmp.
             size=replace(gpu_size(pool), disk="12Gi", scratch="8Gi"),
-            # neither is reachable from the namespace
+            # Neither service is reachable from the namespace.
             env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
             probes=_probes(),
             pre_stop=DRAIN_HOOK,
-            sidecars=[draining(context, f"http://127.0.0.1:{serving.PORT}{HEALTH_PATH}", window_s)],
+            sidecars=[
+                drain_sidecar(context, f"http://127.0.0.1:{serving.PORT}{HEALTH_PATH}", window_s)
+            ],
         )
 
-    yield from tiers(
-        context, wanted, VLLM, work, {RUNNING: wanted.inflight_target, WAITING: WAITING_TARGET}
-    )
+    targets = {RUNNING: settings.inflight_target, WAITING: WAITING_TARGET}
+    yield from tiers(context, settings, VLLM, work, targets)
     yield from proxies(context, HOP)
     yield from policies(HOP, "vllm-")
 
 
 def _command(context: RenderContext, window_s: int) -> list[str]:
-    """A fork names its model: a folder of the bucket, in the format of Hugging Face."""
+    """Writes the command, in which a fork names its model: a Hugging Face folder of the bucket."""
     _, timeout_s = serving.sidecar_budget(window_s)
     words = [
         "vllm",
@@ -90,11 +90,10 @@ def _command(context: RenderContext, window_s: int) -> list[str]:
 
 
 def _probes() -> Probes:
-    """Readiness is the sidecar's; the rest asks vLLM, which answers nothing while it loads."""
+    """Probes the sidecar for readiness, else vLLM itself, which does not answer while it loads."""
     health = client.V1HTTPGetAction(path=HEALTH_PATH, port=serving.PORT)
-    shared = probes(serving.SIDECAR_PORT)
     return Probes(
-        readiness=shared.readiness,
+        readiness=probes(serving.SIDECAR_PORT).readiness,
         liveness=client.V1Probe(
             http_get=health,
             period_seconds=10,
@@ -104,6 +103,6 @@ def _probes() -> Probes:
         startup=client.V1Probe(
             http_get=health,
             period_seconds=5,
-            failure_threshold=LOADS_MOST_S // 5,
+            failure_threshold=MAX_LOAD_S // 5,
         ),
     )

@@ -1,5 +1,6 @@
-"""Checks of Checkov that an object fails on purpose, and why, as skips.toml lists them. A test
-holds that nothing else fails, and that no entry there is idle.
+"""Reads skips.toml: the checks of Checkov that an object fails on purpose, with the reason.
+
+A test ensures that nothing else fails, and that every entry is needed.
 """
 
 import tomllib
@@ -12,20 +13,22 @@ for _row in tomllib.loads(Path(__file__).with_name("skips.toml").read_text())["s
         SKIPS.setdefault(_object, {}).update(dict.fromkeys(_row["checks"].split(), _row["reason"]))
 
 
-def of(kind: str, namespace: str | None, name: str) -> dict[str, str]:
-    """Check -> reason, for one object."""
+def find(kind: str, namespace: str | None, name: str) -> dict[str, str]:
+    """Returns the checks that an object may fail, with their reasons."""
     title = f"{kind}/{namespace or ''}/{name}"
-    return next((checks for pattern, checks in SKIPS.items() if _fits(pattern, title)), {})
+    for pattern, checks in SKIPS.items():
+        if _matches(pattern, title):
+            return checks
+    return {}
 
 
 def annotations(kind: str, namespace: str | None, name: str) -> dict[str, str]:
-    """As Checkov reads it."""
-    checks = of(kind, namespace, name)
-    return {
-        f"checkov.io/skip{n}": f"{check}={reason}"
-        for n, (check, reason) in enumerate(checks.items(), 1)
-    }
+    """Returns the skips of an object as annotations that Checkov reads."""
+    annotations: dict[str, str] = {}
+    for number, (check, reason) in enumerate(find(kind, namespace, name).items(), start=1):
+        annotations[f"checkov.io/skip{number}"] = f"{check}={reason}"
+    return annotations
 
 
-def _fits(pattern: str, title: str) -> bool:
+def _matches(pattern: str, title: str) -> bool:
     return title.startswith(pattern[:-1]) if pattern.endswith("*") else title == pattern

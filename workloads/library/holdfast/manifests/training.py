@@ -1,10 +1,11 @@
-"""Training: a gang on Spot as JobSet, independent tasks as a Job by index, planned runs on
-flex-start.
+"""Builds training jobs.
+
+A gang on Spot is a JobSet, independent tasks are an Indexed Job, planned runs use flex-start.
 """
 
 # Why it is so: infra/decisions/0063.
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from kubernetes import client
@@ -12,8 +13,15 @@ from kubernetes import client
 from holdfast.manifests import data
 from holdfast.manifests.pods import MAIN, PodSettings, Size, annotation, template
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
-from holdfast.manifests.rbac import reading
-from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
+from holdfast.manifests.rbac import bind_cluster_role
+from holdfast.manifests.render_context import (
+    Body,
+    RenderContext,
+    add_version,
+    manifest,
+    meta,
+    plain,
+)
 from holdfast.platform.document import SHARED_ACCOUNT
 from holdfast.vocabulary.capacity import (
     ANNOTATION_REQUEUES_FOR,
@@ -52,16 +60,15 @@ DAY_S = 86_400
 INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in
 NODES = 2
 FLEX_NODES = 4
-# Where Kubernetes counts the starts before this one. A Job by index counts crashes and evictions
-# apart.
+# Fields in which Kubernetes counts the starts before this one. An Indexed Job counts crashes and
+# evictions apart.
 RESTARTS = {ENV_ATTEMPT: annotation(ANNOTATION_RESTART)}
 FAILURES = {
     ENV_CHARGED_FAILURES: annotation(ANNOTATION_CHARGED_FAILURES),
     ENV_IGNORED_FAILURES: annotation(ANNOTATION_IGNORED_FAILURES),
 }
-ADDED_UP = {ENV_ATTEMPT: f"$({ENV_CHARGED_FAILURES})+$({ENV_IGNORED_FAILURES})"}
-# The first pod of a gang. Kubernetes expands the variable, which holds the name that the JobSet has
-# in the end.
+ATTEMPT = {ENV_ATTEMPT: f"$({ENV_CHARGED_FAILURES})+$({ENV_IGNORED_FAILURES})"}
+# The first pod of a gang. Kubernetes expands the variable, which has the final name of the JobSet.
 HEAD = f"$({ENV_JOB})-workers-0-0.$({ENV_JOB})"
 DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
 
@@ -79,15 +86,15 @@ def samples(context: RenderContext) -> Iterator[Body]:
 def _sample_gang(context: RenderContext) -> Iterator[Body]:
     yield peers("train-gang")
     work = spot_work(context, "train-gang", context.training, PlacementRule.TRAINING)
-    # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod
-    # is made.
-    given = Task(
+    # The priority is not below 0: JobSet copies the number into a pod label, and "-5" is no label
+    # value, so no pod would be made.
+    task = Task(
         work=replace(work, priority=PRIORITY_FLEX),
         pods=NODES,
         queue="spot",
         deadline_s=7 * DAY_S,
     )
-    yield gang(context, joined(given))
+    yield gang(context, add_rendezvous(task))
     reason = (
         "An eviction through the API restarts the whole gang: drains take one node at a time. "
         "Spot preemption does not ask."
@@ -96,7 +103,7 @@ def _sample_gang(context: RenderContext) -> Iterator[Body]:
 
 
 def rights(context: RenderContext) -> Iterator[Body]:
-    """A flex-start node shows in an annotation when it ends."""
+    """Lets training read nodes: a flex-start node shows in an annotation when it ends."""
     rules = [
         client.V1PolicyRule(
             api_groups=[""],
@@ -105,18 +112,23 @@ def rights(context: RenderContext) -> Iterator[Body]:
         )
     ]
     platform = context.platform
-    homes = [(run.account, platform.namespace_of(run.name)) for run in platform.runs]
-    # Where runs are listed, only those of teams may have another name.
-    listed = {NAMESPACE_BATCH, NAMESPACE_TRAINING} if platform.runs else {NAMESPACE_BATCH}
-    homes += [(SHARED_ACCOUNT, space) for space in platform.job_namespaces if space not in listed]
-    for space in dict.fromkeys(space for _, space in homes):
-        name = "holdfast-planned-end" + ("" if space == NAMESPACE_TRAINING else f"-{space}")
-        accounts = [account for account, home in homes if home == space]
-        yield from reading(name, rules, accounts=accounts, namespace=space)
+    accounts: dict[str, list[str]] = {}
+    for run in platform.runs:
+        accounts.setdefault(platform.namespace_of(run.name), []).append(run.account)
+    for namespace in platform.job_namespaces:
+        # If runs are listed, only those of teams may have another name.
+        if namespace == NAMESPACE_BATCH or (platform.runs and namespace == NAMESPACE_TRAINING):
+            continue
+        accounts.setdefault(namespace, []).append(SHARED_ACCOUNT)
+    for namespace, namespace_accounts in accounts.items():
+        name = "holdfast-planned-end"
+        if namespace != NAMESPACE_TRAINING:
+            name += f"-{namespace}"
+        yield from bind_cluster_role(name, rules, accounts=namespace_accounts, namespace=namespace)
 
 
 def gpu_size(pool: Pool) -> Size:
-    """A pod that fills a node, with room left for the system's own pods."""
+    """Returns the size of a pod that fills a node, with room for the system's own pods."""
     return Size.share(MACHINE_TYPES[pool.machine_type], pool.gpus_per_node)
 
 
@@ -127,8 +139,9 @@ def spot_work(
     rule: PlacementRule,
     run: str = "",
 ) -> PodSettings:
-    """On Spot, with the pool's window as its grace; a rank for each GPU of the machine. `run`
-    differs where pods train apart.
+    """Makes a trainer on Spot, with the pool's window as its grace, and a rank for each GPU.
+
+    `run` differs from the name where each pod trains a run of its own.
     """
     words = [
         "python",
@@ -172,25 +185,27 @@ def spot_work(
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The pods of one job. Its builder decides what they are to each other."""
+    """The pods of one job. Its builder decides whether they form a gang."""
 
     work: PodSettings
     pods: int
     least: int = 0
-    """Pods with which an elastic gang goes on."""
+    """Smallest number of pods with which an elastic gang continues."""
     sharded: bool = False
-    """Each pod of the gang has a part of the state: it waits in place for all."""
+    """Each pod of the gang has a part of the state: the gang waits in place for all."""
     queue: str
-    """Kueue's, which starts it; empty: it starts at once."""
+    """Kueue's queue, which starts the job; empty: it starts at once."""
     deadline_s: int
     restarts: int = 3
-    """Crashes, of an index or of the whole gang; evictions are not counted."""
+    """Limit of crashes, of an index or of the whole gang; evictions are not counted."""
     namespace: str = NAMESPACE_TRAINING
     labels: dict[str, str] = field(default_factory=dict[str, str])
     annotations: dict[str, str] = field(default_factory=dict[str, str])
 
     def meta(self) -> client.V1ObjectMeta:
-        labels = self.labels | ({LABEL_QUEUE: self.queue} if self.queue else {})
+        labels = dict(self.labels)
+        if self.queue:
+            labels[LABEL_QUEUE] = self.queue
         return meta(
             self.work.name,
             self.namespace,
@@ -199,43 +214,46 @@ class Task:
         )
 
 
-def joined(given: Task) -> Task:
-    """The reference trainer with the number of nodes and the place where they find each other."""
+def add_rendezvous(task: Task) -> Task:
+    """Gives the reference trainer the number of nodes and the address where they meet."""
     command = [
-        *given.work.command,
+        *task.work.command,
         "--nodes",
-        str(given.pods),
+        str(task.pods),
         "--rendezvous",
         f"{HEAD}:{RENDEZVOUS_PORT}",
     ]
-    return replace(given, work=replace(given.work, command=command))
+    return replace(task, work=replace(task.work, command=command))
 
 
-def requeued(given: Task, within_s: int = 0) -> Task:
-    """On queued flex-start. Its nodes are used once: the mover queues it again when they are gone,
-    for each of its `restarts` once, until `within_s` after it was submitted; 0: without end.
+def requeued(task: Task, within_s: int = 0) -> Task:
+    """Moves a task to queued flex-start, whose nodes are used once.
+
+    When they are gone, the mover queues the task again, at most `restarts` times, and not later
+    than `within_s` after it was submitted; 0 is no limit.
     """
-    until = {ANNOTATION_REQUEUES_FOR: str(within_s)} if within_s else {}
-    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
-    return replace(given, labels={LABEL_REQUEUES: str(given.restarts)}, annotations=longest | until)
+    annotations = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
+    if within_s:
+        annotations[ANNOTATION_REQUEUES_FOR] = str(within_s)
+    return replace(task, labels={LABEL_REQUEUES: str(task.restarts)}, annotations=annotations)
 
 
-def gang(context: RenderContext, given: Task) -> Body:
-    """All pods run or none. An eviction restarts the gang and is free; a crash counts towards
-    maxRestarts.
+def gang(context: RenderContext, task: Task) -> Body:
+    """Builds a JobSet of which all pods run or none.
+
+    An eviction restarts the gang and is free; a crash counts towards maxRestarts.
     """
-    failed = client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])
-    work = given.work
-    work = replace(
-        work, from_pod=work.from_pod | RESTARTS, labels=work.labels | {LABEL_GANG: work.name}
-    )
+    failure_rule = client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])
+    work = task.work
+    labels = work.labels | {LABEL_GANG: work.name}
+    work = replace(work, from_pod=work.from_pod | RESTARTS, labels=labels)
     spec = client.V1JobSpec(
-        parallelism=given.pods,
-        completions=given.pods,
+        parallelism=task.pods,
+        completions=task.pods,
         completion_mode="Indexed",
         backoff_limit=0,
-        active_deadline_seconds=given.deadline_s,
-        pod_failure_policy=client.V1PodFailurePolicy(rules=[failed]),
+        active_deadline_seconds=task.deadline_s,
+        pod_failure_policy=client.V1PodFailurePolicy(rules=[failure_rule]),
         template=template(context, work),
     )
     preempted = {
@@ -243,65 +261,67 @@ def gang(context: RenderContext, given: Task) -> Body:
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
-    of_set = {
-        **({"suspend": True} if given.queue else {}),
+    workers = {
+        "name": "workers",
+        "replicas": 1,
+        "template": {"spec": spec},
+    }
+    jobset_spec: Body = {"suspend": True} if task.queue else {}
+    jobset_spec |= {
         "ttlSecondsAfterFinished": DAY_S,
         "failurePolicy": {
-            "maxRestarts": given.restarts,
+            "maxRestarts": task.restarts,
             "rules": [preempted],
         },
-        "replicatedJobs": [
-            {
-                "name": "workers",
-                "replicas": 1,
-                "template": {"spec": spec},
-            }
-        ],
+        "replicatedJobs": [workers],
     }
-    return versioned(manifest(JOBSET_API, "JobSet", given.meta(), spec=of_set))
+    return add_version(manifest(JOBSET_API, "JobSet", task.meta(), spec=jobset_spec))
 
 
-def ignoring(*in_order: int) -> client.V1PodFailurePolicy:
-    """Evictions and the codes `in_order` do not count. Order matters: an evicted pod has an exit
-    code too.
+def failure_policy(*ignored_codes: int) -> client.V1PodFailurePolicy:
+    """Builds a policy that does not count evictions and the exit codes `ignored_codes`.
+
+    Order matters: an evicted pod has an exit code too.
     """
+    evicted = client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED])
+    fatal = client.V1PodFailurePolicyRule(
+        action="FailJob", on_exit_codes=_exit_codes(FATAL_EXIT_CODES)
+    )
+    # A process that stopped before its node's planned end continues on the next node.
+    stopped = client.V1PodFailurePolicyRule(
+        action="Ignore", on_exit_codes=_exit_codes(sorted(ignored_codes))
+    )
+    return client.V1PodFailurePolicy(rules=[evicted, fatal, stopped])
 
-    def codes(*values: int) -> client.V1PodFailurePolicyOnExitCodesRequirement:
-        # Named: else a sidecar that ends after the main container would be judged by its own code.
-        return client.V1PodFailurePolicyOnExitCodesRequirement(
-            container_name=MAIN,
-            operator="In",
-            values=list(values),
-        )
 
-    return client.V1PodFailurePolicy(
-        rules=[
-            client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED]),
-            client.V1PodFailurePolicyRule(action="FailJob", on_exit_codes=codes(*FATAL_EXIT_CODES)),
-            # Stopped cleanly before its node's planned end: the next node goes on.
-            client.V1PodFailurePolicyRule(action="Ignore", on_exit_codes=codes(*sorted(in_order))),
-        ]
+def _exit_codes(codes: Iterable[int]) -> client.V1PodFailurePolicyOnExitCodesRequirement:
+    # With a name: else a sidecar that ends after the main container would be judged by its code.
+    return client.V1PodFailurePolicyOnExitCodesRequirement(
+        container_name=MAIN,
+        operator="In",
+        values=list(codes),
     )
 
 
 def job(context: RenderContext, task: Task) -> Body:
-    """Pods that do not need each other."""
-    return versioned(plain(indexed(context, task, EXIT_PREEMPTED)))
+    """Builds a Job of pods that do not need each other."""
+    return add_version(plain(indexed_job(context, task, EXIT_PREEMPTED)))
 
 
-def indexed(context: RenderContext, task: Task, *in_order: int) -> client.V1Job:
-    """`in_order`: exit codes that are no crash."""
-    work = replace(task.work, from_pod=task.work.from_pod | FAILURES, env=task.work.env | ADDED_UP)
+def indexed_job(context: RenderContext, task: Task, *ignored_codes: int) -> client.V1Job:
+    """Builds an Indexed Job; `ignored_codes` are exit codes that are no crash."""
+    env = task.work.env | ATTEMPT
+    work = replace(task.work, from_pod=task.work.from_pod | FAILURES, env=env)
     spec = client.V1JobSpec(
         suspend=True if task.queue else None,
         completion_mode="Indexed",
         completions=task.pods,
         parallelism=task.pods,
-        # By index: one back-off for all would double with every round of evictions, ignored or not.
+        # One back-off for all indices would double with every round of evictions, ignored or not.
         backoff_limit_per_index=task.restarts,
         active_deadline_seconds=task.deadline_s,
         ttl_seconds_after_finished=DAY_S,
-        pod_failure_policy=ignoring(*in_order),
+        pod_failure_policy=failure_policy(*ignored_codes),
         template=template(context, work),
     )
     return client.V1Job(
@@ -313,7 +333,7 @@ def indexed(context: RenderContext, task: Task, *in_order: int) -> client.V1Job:
 
 
 def sweep(context: RenderContext) -> Body:
-    """Each index is a run of its own."""
+    """Builds a Job of which each index trains a run of its own."""
     name = "train-sweep"
     work = spot_work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-{INDEX}")
     return job(context, Task(pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
@@ -326,7 +346,7 @@ def _flex_work(
     run: str,
 ) -> PodSettings:
     machine = next(m for m in MACHINE_TYPES.values() if m.accelerator == accelerator)
-    # No window: its end is planned, and the process reads it from the node.
+    # Without a window: its end is planned, and the process reads it from the node.
     pool = Pool(
         name="flex",
         role=Role.TRAINING,
@@ -341,8 +361,7 @@ def _flex_work(
         spot_work(context, name, pool, PlacementRule.GANG, run),
         pool=None,
         tolerations=[GPU_TAINT],
-        # Auto-provisioning would install GKE's default driver, which is too old for the CUDA of our
-        # images.
+        # Auto-provisioning would install GKE's default driver, too old for the CUDA of our images.
         selector=flex_selector(accelerator),
         priority=PRIORITY_FLEX,
         grace_s=60,
@@ -351,36 +370,32 @@ def _flex_work(
 
 
 def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
-    """Node by node as capacity comes. A node ends after 7 days at most; its index goes on with the
-    next one.
+    """Builds a Job that gets node by node as capacity comes.
+
+    A node ends after 7 days at most; its index continues on the next one.
     """
     name = f"train-flex-{accelerator.removeprefix('nvidia-')}"
     work = _flex_work(context, name, accelerator, f"{name}-{INDEX}")
     pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
     if pods and context.trains(name):
-        yield job(
-            context,
-            Task(
-                pods=pods,
-                deadline_s=7 * DAY_S,
-                queue="flex",
-                work=work,
-            ),
-        )
+        yield job(context, Task(pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
 
 
 def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
-    """All nodes at once or none, through Kueue and a ProvisioningRequest; again when they end."""
+    """Builds a gang that gets all nodes at once or none, and again when they end.
+
+    Kueue makes a ProvisioningRequest for them.
+    """
     name = f"train-queued-{accelerator.removeprefix('nvidia-')}"
     work = _flex_work(context, name, accelerator, name)
     pods = min(FLEX_NODES, context.queued_gpus(accelerator) // work.size.gpus)
     if pods and context.trains(name):
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
-        given = Task(
+        task = Task(
             work=work,
             pods=pods,
             queue="queued",
             deadline_s=FLEX_MAX_RUN_S,
         )
         yield peers(name)
-        yield gang(context, joined(requeued(given)))
+        yield gang(context, add_rendezvous(requeued(task)))

@@ -1,5 +1,6 @@
-"""Which platform a cluster is: by the document in it, or, where there is none yet, by its own name
-and project.
+"""Identifies the platform of a cluster.
+
+The document in the cluster says it or, where there is none yet, the cluster's name and project.
 """
 
 import os
@@ -7,7 +8,7 @@ import re
 from pathlib import Path
 
 from holdfast.clients.api import Api
-from holdfast.platform import reading
+from holdfast.platform import codec
 from holdfast.platform.document import Platform
 from holdfast.support.errors import InputError, Stopped
 from holdfast.vocabulary.environment import ENV_PLATFORM
@@ -20,96 +21,99 @@ _PROVIDER = re.compile(r"gce://([^/]+)/")
 
 
 def published(api: Api) -> Platform | None:
-    """The document in the cluster; None where it has none. Raises InputError for one that cannot be
-    read.
+    """Returns the document in the cluster; None where it has none.
+
+    Raises InputError for one that cannot be read.
     """
-    found = api.find(PATH)
-    if found is None:
+    config_map = api.find(PATH)
+    if config_map is None:
         return None
-    text = (found.get("data") or {}).get(reading.FILE, "")
-    return reading.parse(text, f"ConfigMap {NAMESPACE_MONITORING}/{NAME}")
+    text = (config_map.get("data") or {}).get(codec.FILE, "")
+    return codec.parse(text, f"ConfigMap {NAMESPACE_MONITORING}/{NAME}")
 
 
-def nearest(given: Path | None, near: Path | None = None) -> Platform | None:
-    """The document of `given`, of HOLDFAST_PLATFORM, or of the nearest platform.json at or above
-    the folder `near`.
+def nearest(document: Path | None, folder: Path | None = None) -> Platform | None:
+    """Reads `document`, else HOLDFAST_PLATFORM, else the nearest platform.json.
+
+    The nearest one is in `folder` or above it; None where there is none.
     """
-    if given is not None:
-        return reading.read(given)
-    named = os.environ.get(ENV_PLATFORM)
-    if named:
-        return reading.read(Path(named))
-    if near is None:
+    if document is not None:
+        return codec.read(document)
+    variable = os.environ.get(ENV_PLATFORM)
+    if variable:
+        return codec.read(Path(variable))
+    if folder is None:
         return None
-    folder = near.resolve()
-    found = next(
-        (path for each in (folder, *folder.parents) if (path := each / reading.FILE).is_file()),
-        None,
-    )
-    return reading.read(found) if found else None
+    start = folder.resolve()
+    for parent in (start, *start.parents):
+        if (parent / codec.FILE).is_file():
+            return codec.read(parent / codec.FILE)
+    return None
 
 
-def choose(api: Api, given: Path | None, near: Path | None = None) -> Platform:
-    """The platform of the cluster, which a document that is named or found near must describe.
+def choose(api: Api, document: Path | None, folder: Path | None = None) -> Platform:
+    """Returns the platform of the cluster, which `document`, or the nearest one, must describe.
 
     Raises Stopped where the two differ, and InputError where the cluster has no document.
     """
-    local = nearest(given, near)
-    if local is not None:
-        require_cluster_of(api, local)
-    found = published(api)
-    if found is None:
+    local_platform = nearest(document, folder)
+    if local_platform is not None:
+        require_cluster_of(api, local_platform)
+    platform = published(api)
+    if platform is None:
         raise no_document(f"no ConfigMap {NAME} in {NAMESPACE_MONITORING} of {api.cluster}")
-    return found
+    return platform
 
 
 def no_document(got: str) -> InputError:
-    allowed = "a cluster to which the platform was applied"
-    fix = "the platform team runs make apply ENV=NAME"
     return InputError(
         "the cluster has no platform document",
         got=got,
-        allowed=allowed,
-        fix=fix,
+        allowed="a cluster to which the platform was applied",
+        fix="the platform team runs make apply ENV=NAME",
     )
 
 
-def require_cluster_of(api: Api, given: Platform) -> bool:
-    """Whether the cluster already has the document of `given`. Raises Stopped where it is another
-    platform's cluster.
+def require_cluster_of(api: Api, platform: Platform) -> bool:
+    """Returns whether the cluster already has the document of `platform`.
+
+    Raises Stopped if it is another platform's cluster.
     """
-    found = published(api)
-    if found is not None:
-        if (given.name, given.identity) != (found.name, found.identity):
-            raise _stopped(given, str(found))
+    cluster_platform = published(api)
+    if cluster_platform is not None:
+        is_same_cluster = platform.identity == cluster_platform.identity
+        if platform.name != cluster_platform.name or not is_same_cluster:
+            raise _stop(platform, str(cluster_platform))
         return True
     match = _GKE.fullmatch(api.cluster)
     if match:
         project, location, name = match.groups()
-        if (project, name) != (given.project, given.cluster) or not location.startswith(
-            given.region
-        ):
-            raise _stopped(given, f"{project}/{location}/{name}")
-    projects = _projects(api)
-    if projects - {given.project}:
-        raise _stopped(given, f"nodes of project {', '.join(sorted(projects))}")
+        has_name = (project, name) == (platform.project, platform.cluster)
+        if not has_name or not location.startswith(platform.region):
+            raise _stop(platform, f"{project}/{location}/{name}")
+    projects = _list_projects(api)
+    if projects - {platform.project}:
+        raise _stop(platform, f"nodes of project {', '.join(sorted(projects))}")
     return False
 
 
-def _projects(api: Api) -> set[str]:
-    """Google Cloud projects of the nodes; empty where nodes have no provider."""
-    page = api.get("/api/v1/nodes", limit=10).get("items", ())
-    found = (_PROVIDER.match(node.get("spec", {}).get("providerID") or "") for node in page)
-    return {match[1] for match in found if match}
+def _list_projects(api: Api) -> set[str]:
+    """Lists the Google Cloud projects of the nodes; empty where nodes have no provider."""
+    projects: set[str] = set()
+    for node in api.get("/api/v1/nodes", limit=10).get("items", ()):
+        match = _PROVIDER.match(node.get("spec", {}).get("providerID") or "")
+        if match:
+            projects.add(match[1])
+    return projects
 
 
-def _stopped(given: Platform, got: str) -> Stopped:
+def _stop(platform: Platform, got: str) -> Stopped:
     return Stopped(
         "this is the cluster of another platform; nothing was changed",
         got=got,
-        allowed=str(given),
+        allowed=str(platform),
         fix=(
-            f"gcloud container clusters get-credentials {given.cluster} --region={given.region}"
-            f" --project={given.project}"
+            f"gcloud container clusters get-credentials {platform.cluster} --region={platform.region}"
+            f" --project={platform.project}"
         ),
     )

@@ -1,13 +1,24 @@
-"""Frozen dataclasses to JSON and back, by their type hints. Errors name the path of the field."""
+"""Reads and writes a platform document: frozen dataclasses to JSON and back, by their type hints.
 
+A document that cannot be read raises an error that names the path of the field; nothing is guessed.
+"""
+
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
+from holdfast.platform.document import SCHEMA, Platform
+from holdfast.support.distribution import DISTRIBUTION
 from holdfast.support.errors import InputError
 
+FILE = "platform.json"
+MAX_BYTES = 1_000_000  # the bound of a ConfigMap
+_WRITE = "python -m infra describe ENV writes one"
+_REWRITE = "do not edit it by hand: python -m infra describe ENV writes it"
 NAMES: dict[type, str] = {
     str: "a string",
     int: "a whole number",
@@ -15,82 +26,167 @@ NAMES: dict[type, str] = {
 }
 
 
+def text(platform: Platform) -> str:
+    """Returns the text of a platform's document."""
+    return json.dumps({"schema": SCHEMA, **encode(platform)}, indent=1) + "\n"
+
+
+def read(path: Path) -> Platform:
+    """Reads the platform of a file. Raises InputError."""
+    try:
+        document = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _reject(str(path), str(error), "a file that can be read") from error
+    return parse(document, str(path))
+
+
+def parse(document: str, source: str) -> Platform:
+    """Reads the platform of a document; `source` names it in errors. Raises InputError."""
+    if len(document) > MAX_BYTES:
+        raise _reject(source, f"{len(document):,} characters", f"at most {MAX_BYTES:,}")
+    try:
+        body: Any = json.loads(document)
+    except (ValueError, RecursionError) as error:
+        raise _reject(source, f"no JSON: {error}", "one JSON object") from error
+    if not isinstance(body, dict):
+        raise _reject(source, type(body).__name__, "one JSON object")
+    schema = body.pop("schema", None)
+    if schema != SCHEMA:
+        raise _reject_schema(source, schema)
+    try:
+        return decode(Platform, body, "")
+    except InputError as error:
+        raise InputError(
+            f"{source}: {error.what}",
+            got=error.got,
+            allowed=error.allowed,
+            fix=error.fix,
+        ) from error
+
+
+def _reject_schema(source: str, schema: object) -> InputError:
+    family, _, number = str(schema).partition("/")
+    own_family, _, own_number = SCHEMA.partition("/")
+    if family != own_family or not number.isdecimal():
+        return _reject(source, f"schema {schema!r:.100}", SCHEMA)
+    if int(number) > int(own_number):
+        fix = f"pip install -U {DISTRIBUTION}, or the wheel that the platform pins"
+    else:
+        fix = f"raise the platform's pin of {DISTRIBUTION}, then make apply"
+    return InputError(
+        f"{source}: schema",
+        got=schema,
+        allowed=f"{SCHEMA}, which this release reads",
+        fix=fix,
+    )
+
+
+def _reject(source: str, got: str, allowed: str) -> InputError:
+    return InputError(
+        f"{source} is no platform document",
+        got=got[:300],
+        allowed=allowed,
+        fix=_WRITE,
+    )
+
+
 def encode(value: Any) -> Any:
-    """Lists, objects, strings, numbers, booleans and null."""
-    if is_dataclass(value):
-        return {each.name: encode(getattr(value, each.name)) for each in fields(value)}
+    """Returns a value of a document as lists, objects, strings, numbers, booleans and null."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Mapping):
-        return {key: encode(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, tuple):
-        return [encode(item) for item in cast("tuple[Any, ...]", value)]
+        return list(map(encode, cast("tuple[Any, ...]", value)))
+    body: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[str, Any]", value).items():
+            body[key] = encode(item)
+        return body
+    if is_dataclass(value):
+        for field in fields(value):
+            body[field.name] = encode(getattr(value, field.name))
+        return body
     return value
 
 
 def decode(kind: Any, value: Any, path: str) -> Any:
-    """An instance of `kind`. Raises InputError for a missing or unknown field and for a value of
-    another type.
+    """Returns an instance of `kind`.
+
+    Raises InputError for a missing or unknown field and for a value of another type.
     """
     if isinstance(kind, UnionType):
-        (inner,) = (each for each in get_args(kind) if each is not NoneType)
-        return None if value is None else decode(inner, value, path)
+        return None if value is None else decode(get_optional_type(kind), value, path)
     if get_origin(kind) is tuple:
-        return _tuple(get_args(kind), value, path)
+        return _decode_tuple(get_args(kind), value, path)
     if get_origin(kind) is Mapping:
-        item = get_args(kind)[1]
-        _require(isinstance(value, dict), path, value, "an object")
-        return {str(key): decode(item, each, f"{path}.{key}") for key, each in value.items()}
+        return _decode_map(get_args(kind)[1], value, path)
     if is_dataclass(kind):
-        return _instance(cast("type[Any]", kind), value, path)
+        return _decode_object(cast("type[Any]", kind), value, path)
     if issubclass(kind, Enum):
-        allowed = [each.value for each in kind]
-        _require(value in allowed, path, value, ", ".join(map(str, allowed)))
+        members = [member.value for member in kind]
+        _require(value in members, path, value, ", ".join(map(str, members)))
         return kind(value)
     _require(type(value) is kind, path, value, NAMES[kind])
     return value
 
 
-def _tuple(kinds: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
-    _require(isinstance(value, list), path, value, "a list")
-    if kinds[-1] is Ellipsis:
-        return tuple(decode(kinds[0], each, f"{path}[{at}]") for at, each in enumerate(value))
-    _require(len(value) == len(kinds), path, value, f"a list of {len(kinds)}")
-    return tuple(
-        decode(each, item, f"{path}[{at}]")
-        for at, (each, item) in enumerate(zip(kinds, value, strict=True))
-    )
+def get_optional_type(union: UnionType) -> Any:
+    """Returns the one type of a union that is not None."""
+    (inner,) = set(get_args(union)) - {NoneType}
+    return inner
 
 
-def _instance(kind: type[Any], value: Any, path: str) -> Any:
+def _decode_map(item_type: Any, value: Any, path: str) -> dict[str, Any]:
     _require(isinstance(value, dict), path, value, "an object")
-    known = {each.name: each for each in fields(kind)}
+    items: dict[str, Any] = {}
+    for key, item in value.items():
+        items[str(key)] = decode(item_type, item, f"{path}.{key}")
+    return items
+
+
+def _decode_tuple(types: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
+    _require(isinstance(value, list), path, value, "a list")
+    if types[-1] is Ellipsis:
+        types = (types[0],) * len(value)
+    _require(len(value) == len(types), path, value, f"a list of {len(types)}")
+    items: list[Any] = []
+    for index, (item_type, item) in enumerate(zip(types, value, strict=True)):
+        items.append(decode(item_type, item, f"{path}[{index}]"))
+    return tuple(items)
+
+
+def _decode_object(kind: type[Any], value: Any, path: str) -> Any:
+    _require(isinstance(value, dict), path, value, "an object")
+    name = path or "the document"
+    prefix = f"{path}." if path else ""
     hints = get_type_hints(kind)
-    unknown = sorted(set(value) - set(known))
-    _require(not unknown, path or "the document", f"unknown {', '.join(unknown)}", ", ".join(known))
-    missing = [name for name, each in known.items() if name not in value and is_required(each)]
+    known_fields = {field.name: field for field in fields(kind)}
+    unknown_names = sorted(set(value) - set(known_fields))
     _require(
-        not missing,
-        path or "the document",
-        f"no {', '.join(missing)}",
-        "every field without a default",
+        not unknown_names, name, f"unknown {', '.join(unknown_names)}", ", ".join(known_fields)
     )
-    inside = f"{path}." if path else ""
-    return kind(
-        **{name: decode(hints[name], value[name], inside + name) for name in known if name in value}
-    )
+    missing_names: list[str] = []
+    for field_name, field in known_fields.items():
+        if field_name not in value and is_required(field):
+            missing_names.append(field_name)
+    missing = f"no {', '.join(missing_names)}"
+    _require(not missing_names, name, missing, "every field without a default")
+    arguments: dict[str, Any] = {}
+    for field_name in known_fields:
+        if field_name in value:
+            path = prefix + field_name
+            arguments[field_name] = decode(hints[field_name], value[field_name], path)
+    return kind(**arguments)
 
 
-def is_required(each: Field[Any]) -> bool:
-    return each.default is MISSING and each.default_factory is MISSING
+def is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _require(ok: bool, path: str, got: object, allowed: str) -> None:
     if not ok:
-        fix = "do not edit it by hand: python -m infra describe ENV writes it"
         raise InputError(
             f"platform document: {path}",
             got=f"{got!r:.200}",
             allowed=allowed,
-            fix=fix,
+            fix=_REWRITE,
         )

@@ -1,5 +1,6 @@
-"""The fields of `holdfast.platform/1`. A new optional field keeps the number; any other change
-raises it.
+"""Defines the fields of `holdfast.platform/1`.
+
+A new optional field keeps the number; any other change raises it.
 """
 
 import re
@@ -23,15 +24,16 @@ SHARED_ACCOUNT = "trainer"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Versions:
-    """Oldest that the platform accepts; empty leaves it to the release channel."""
+    """Oldest versions that the platform accepts; empty leaves it to the release channel."""
 
     gke: str = ""
     jobset: str
     kueue: str
 
-    def gke_has(self, *least: int) -> bool:
-        """Whether every GKE that the platform accepts is at least this version, as 1, 35, 2."""
-        return tuple(int(part) for part in self.gke.partition("-")[0].split(".") if part) >= least
+    def gke_has(self, *version: int) -> bool:
+        """Returns whether every GKE that the platform accepts is at least `version`, as (1, 35)."""
+        parts = filter(None, self.gke.partition("-")[0].split("."))
+        return tuple(map(int, parts)) >= version
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +68,9 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Team:
-    """People who share a cluster with others. The first is the default team, of jobs that name no
-    namespace.
+    """People who share a cluster with others.
+
+    The first is the default team, whose jobs name no namespace.
     """
 
     name: str
@@ -126,7 +129,7 @@ class Security:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Platform:
-    """One platform, read from its document. Maps are small and keep their order."""
+    """One platform as its document describes it. Maps are small and keep their order."""
 
     name: str
     """Name of the environment."""
@@ -184,8 +187,9 @@ class Platform:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Project, location and name of the cluster: two documents with the same identity describe
-        one cluster.
+        """Project, location and name of the cluster.
+
+        Two documents with the same identity describe one cluster.
         """
         return self.project, self.region, self.cluster
 
@@ -199,18 +203,20 @@ class Platform:
     @property
     def classes(self) -> dict[str, tuple[Pool, ...]]:
         """Pool class -> its pools, in the document's order."""
-        names = dict.fromkeys(pool.pool_class or pool.name for pool in self.pools)
-        return {
-            name: tuple(p for p in self.pools if (p.pool_class or p.name) == name) for name in names
-        }
+        pools: dict[str, tuple[Pool, ...]] = {}
+        for pool in self.pools:
+            name = pool.pool_class or pool.name
+            pools[name] = (*pools.get(name, ()), pool)
+        return pools
 
     def pool(self, name: str) -> Pool:
-        """Raises StopIteration where there is no such pool."""
+        """Returns a pool by its name. Raises StopIteration where there is none."""
         return next(pool for pool in self.pools if pool.name == name)
 
     def quota(self, source: str) -> int:
-        """GPUs that a queue lends from a pool class, or from auto-provisioning of an accelerator; 0
-        for any other.
+        """Returns the GPUs that a queue lends from a pool class or an auto-provisioned accelerator.
+
+        0 for any other source.
         """
         return self.quotas.get(source, 0)
 
@@ -227,7 +233,7 @@ class Platform:
 
     @property
     def other_teams(self) -> tuple[Team, ...]:
-        """All but the default one."""
+        """The teams without the default one."""
         return self.teams[1:]
 
     def team(self, name: str) -> Team:
@@ -238,26 +244,25 @@ class Platform:
     def job_namespaces(self) -> dict[str, str]:
         """Namespace of jobs -> team."""
         default = self.teams[0].name if self.teams else DEFAULT_TEAM
-        own = {}
+        namespaces: dict[str, str] = dict.fromkeys(JOB_NAMESPACES, default)
         for team in self.other_teams:
-            for space in team.namespaces:
-                own[space] = team.name
-        return dict.fromkeys(JOB_NAMESPACES, default) | own
+            namespaces.update(dict.fromkeys(team.namespaces, team.name))
+        return namespaces
 
     def namespace_of(self, run: str) -> str:
-        """Where `run` trains."""
-        return next(
-            (team.namespaces[0] for team in self.other_teams if run in team.runs),
-            NAMESPACE_TRAINING,
-        )
+        """Returns the namespace in which `run` trains."""
+        for team in self.other_teams:
+            if run in team.runs:
+                return team.namespaces[0]
+        return NAMESPACE_TRAINING
 
     def is_listed(self, run: str) -> bool:
-        """Whether it has an account and a prefix of its own."""
-        return any(run == each.name for each in self.runs)
+        """Returns whether the run has its own account and prefix."""
+        return any(item.name == run for item in self.runs)
 
     def role_in(self, namespace: str, role: str) -> str:
-        """Role whose Google service account the account `role` of a namespace acts as: in a team's
-        namespace the team's.
+        """Returns the role whose Google account the account `role` of a namespace acts as: in a
+        team's namespace the team's.
 
         Platforms from before teams had accounts keep that of the role.
         """
@@ -265,17 +270,18 @@ class Platform:
         return team_role(team) if team_role(team) in self.accounts else role
 
     def account_of(self, run: str, namespace: str = NAMESPACE_TRAINING) -> str:
-        """Kubernetes service account under which `run` trains. Raises InputError where the platform
-        has no place for it.
+        """Returns the Kubernetes service account under which `run` trains.
+
+        Raises InputError if the platform has no place for the run.
         """
         if self.is_listed(run):
-            return next(each.account for each in self.runs if each.name == run)
+            return next(item.account for item in self.runs if item.name == run)
         if not self.runs or self.role_in(namespace, SHARED_ACCOUNT) != SHARED_ACCOUNT:
             return SHARED_ACCOUNT
         raise InputError(
             "the run has no prefix in the checkpoint bucket",
             got=run,
-            allowed=", ".join(each.name for each in self.runs),
+            allowed=", ".join(item.name for item in self.runs),
             fix=(
                 f'submit it in the namespace of a team, or the platform team adds Run(name="{run}")'
                 f" to storage.runs of {self.name}, then make deploy and make apply"
@@ -283,25 +289,29 @@ class Platform:
         )
 
     def checkpoints_of(self, run: str, namespace: str = NAMESPACE_TRAINING) -> str:
-        """URL of the folder in which `run` saves below its name."""
+        """Returns the URL of the folder in which `run` saves below its name."""
         folder = self.default_run
         if not self.is_listed(run) and self.role_in(namespace, SHARED_ACCOUNT) != SHARED_ACCOUNT:
             folder = team_folder(self.job_namespaces[namespace])
         return f"gs://{self.buckets['checkpoints']}/{folder}".rstrip("/")
 
     def admits(self, image: str) -> bool:
-        """Whether the image policy lets `image` run; True where the platform writes none. GKE's own
-        images are not known.
+        """Returns whether the image policy lets `image` run; True where the platform writes none.
+
+        GKE's own images are not listed in it.
         """
-        allowed = self.security.image_patterns
-        return allowed is None or any(_matches(pattern, image) for pattern in allowed)
+        patterns = self.security.image_patterns
+        return patterns is None or any(_matches(pattern, image) for pattern in patterns)
 
     def system_pool(self) -> Pool:
         return next(pool for pool in self.pools if pool.role is Role.SYSTEM)
 
 
 def _matches(pattern: str, image: str) -> bool:
-    """A `*` at the end matches the rest of a name, `**` also the names below it."""
+    """Returns whether a pattern matches an image.
+
+    `*` at its end matches the rest of a name, `**` also the names below it.
+    """
     if pattern.endswith("**"):
         return image.startswith(pattern[:-2])
     if pattern.endswith("*"):

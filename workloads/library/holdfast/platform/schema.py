@@ -1,4 +1,4 @@
-"""The JSON Schema of the document, made from the dataclasses and the text below each field.
+"""Makes the JSON Schema of the document from the dataclasses and the text below each field.
 
 `python -m holdfast.platform.schema` prints it; schema.json in this folder is its output, for
 editors and validators.
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import pairwise
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from holdfast.platform.codec import is_required
+from holdfast.platform.codec import get_optional_type, is_required
 from holdfast.platform.document import SCHEMA, Platform
 
 _TYPES = {
@@ -26,7 +26,7 @@ _TYPES = {
 
 
 def schema() -> dict[str, Any]:
-    body = _object(Platform)
+    body = _describe_object(Platform)
     body["properties"] = {"schema": {"const": SCHEMA}} | body["properties"]
     body["required"] = ["schema", *body["required"]]
     return {
@@ -36,13 +36,16 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _object(kind: type[Any]) -> dict[str, Any]:
+def _describe_object(kind: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    texts = _texts(kind)
-    properties = {each.name: _of(hints[each.name]) for each in fields(kind)}
-    for name, text in texts.items():
-        properties[name] = {"description": text} | properties[name]
-    required = [each.name for each in fields(kind) if is_required(each)]
+    notes = _read_notes(kind)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for field in fields(kind):
+        description = {"description": notes[field.name]} if field.name in notes else {}
+        properties[field.name] = description | _describe(hints[field.name])
+        if is_required(field):
+            required.append(field.name)
     return {
         "type": "object",
         "properties": properties,
@@ -51,47 +54,49 @@ def _object(kind: type[Any]) -> dict[str, Any]:
     }
 
 
-def _of(kind: Any) -> dict[str, Any]:
+def _describe(kind: Any) -> dict[str, Any]:
     if isinstance(kind, UnionType):
-        (inner,) = (each for each in get_args(kind) if each is not NoneType)
-        return {"anyOf": [_of(inner), {"type": "null"}]}
+        return {"anyOf": [_describe(get_optional_type(kind)), {"type": "null"}]}
     if get_origin(kind) is tuple:
-        kinds = get_args(kind)
-        if kinds[-1] is Ellipsis:
-            return {
-                "type": "array",
-                "items": _of(kinds[0]),
-            }
-        return {
-            "type": "array",
-            "prefixItems": [_of(each) for each in kinds],
-            "minItems": len(kinds),
-            "maxItems": len(kinds),
-        }
+        return _describe_tuple(get_args(kind))
     if get_origin(kind) is Mapping:
         return {
             "type": "object",
-            "additionalProperties": _of(get_args(kind)[1]),
+            "additionalProperties": _describe(get_args(kind)[1]),
         }
     if is_dataclass(kind):
-        return _object(kind)  # pyright: ignore[reportArgumentType]
+        return _describe_object(kind)  # pyright: ignore[reportArgumentType]
     if issubclass(kind, Enum):
-        return {"enum": [each.value for each in kind]}
+        return {"enum": [member.value for member in kind]}
     return {"type": _TYPES[kind]}
 
 
-def _texts(kind: type[Any]) -> dict[str, str]:
-    """Field -> the string below it, which Python throws away."""
-    tree = ast.parse(inspect.getsource(kind))
-    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
+def _describe_tuple(types: tuple[Any, ...]) -> dict[str, Any]:
+    if types[-1] is Ellipsis:
+        return {
+            "type": "array",
+            "items": _describe(types[0]),
+        }
     return {
-        field.target.id: " ".join(str(below.value.value).split())
-        for field, below in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-        and isinstance(below.value.value, str)
+        "type": "array",
+        "prefixItems": list(map(_describe, types)),
+        "minItems": len(types),
+        "maxItems": len(types),
     }
+
+
+def _read_notes(kind: type[Any]) -> dict[str, str]:
+    """Reads the string below each field, which Python throws away. Field -> text in one line."""
+    definition = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    notes: dict[str, str] = {}
+    for statement, successor in pairwise(definition.body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(successor, ast.Expr):
+            target = statement.target
+            note = successor.value
+            if isinstance(target, ast.Name) and isinstance(note, ast.Constant):
+                notes[target.id] = " ".join(str(note.value).split())
+    return notes
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.lint.engine import Options, lint
-from holdfast.lint.pages import example_text
 from holdfast.lint.registry import all_rules
+from holdfast.lint.rule_pages import example_text
 from holdfast.vocabulary.environment import ENV_PLATFORM
 from tests import platforms
 from workloads.library.tests.bench.result import ended
 from workloads.library.tests.lint import defects
-from workloads.library.tests.lint.test_strangers import MODULES, folder
+from workloads.library.tests.lint.test_foreign_manifests import MODULES, folder
 
 LABELS = Path(__file__).with_name("lint_labels.json")
 COUNT = 1_000

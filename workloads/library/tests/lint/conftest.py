@@ -1,4 +1,4 @@
-"""The linter judges by the document of `example` here, as a user says it once for a shell."""
+"""Sets the document of `example` for these tests, as a user does once for a shell."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests import platforms
 
 
 @pytest.fixture(scope="module", autouse=True)
-def platform_of_the_shell() -> Iterator[None]:
+def use_example_platform() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_PLATFORM, str(platforms.file("example")))
         yield

@@ -1,7 +1,7 @@
-"""Defects, each one change and the rule that finds it: of objects of the rendered `example`, and of
-the rules' clean objects.
+"""Lists seeded defects: each is one change and the rule that finds it.
 
-A change is a path of words and a new value. `labels`, `pod` and `main` begin at the labels and the
+Changes are made to objects of the rendered `example`, and to the rules' clean objects. A change is
+a path of words and a new value. `labels`, `pod` and `main` begin at the labels and the
 spec of the pod template and at its first container, `job` at the spec of a JobSet's first Job.
 `DROP` removes, also the whole object (path ""), and a function gets the old value. The changes were
 written before the rules were run on them.
@@ -17,9 +17,9 @@ from unittest import mock
 
 from holdfast.lint import engine
 from holdfast.lint.document import Document
-from holdfast.lint.engine import File, Options, Report, judge, lint_texts, read_text
-from holdfast.lint.pages import example_text
+from holdfast.lint.engine import File, Options, Report, judge, lint_texts, parse_text
 from holdfast.lint.registry import all_rules
+from holdfast.lint.rule_pages import example_text
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 FOLDER = Path(__file__).parents[3] / "rendered" / "example"
@@ -42,40 +42,44 @@ class Defect:
     rule: str
 
     def found(self) -> bool:
-        return self.rule in found_by((self.rule,), self.files())
+        return self.rule in judge_by((self.rule,), self.files())
 
     def files(self) -> list[File]:
-        """All of the environment, with the change in it."""
+        """Returns all files of the environment, with the change in them."""
         files = [replace(file, documents=list(file.documents)) for file in rendered()]
-        places = []
-        for f in files:
-            for n, each in enumerate(f.documents):
-                if title(each.value).startswith(self.of):
-                    places.append((f, n))
-        file, number = places[0]
-        # without the places of the text
-        body = json.loads(json.dumps(file.documents[number].value))
+        documents, index = self._locate(files)
+        # JSON drops the marks of the text.
+        body = json.loads(json.dumps(documents[index].value))
         if self.path:
             _change(body, self.path, self.value)
-        file.documents[number] = Document(body if self.path else None, 1)
+        documents[index] = Document(body if self.path else None, 1)
         return files
+
+    def _locate(self, files: list[File]) -> tuple[list[Document], int]:
+        for file in files:
+            for index, document in enumerate(file.documents):
+                if title(document.value).startswith(self.of):
+                    return file.documents, index
+        raise LookupError(self.of)
 
 
 @cache
 def rendered() -> list[File]:
-    return [
-        read_text(path.as_posix(), path.read_text()) for path in sorted(FOLDER.glob("*/*.yaml"))
-    ]
+    paths = sorted(FOLDER.glob("*/*.yaml"))
+    return [parse_text(path.as_posix(), path.read_text()) for path in paths]
 
 
 def clean() -> Report:
     return judge(rendered(), Options())
 
 
-def found_by(rules: Collection[str], files: list[File]) -> set[str]:
-    """Those of the rules that find something: a hundred defects under all of them take a minute."""
-    asked = {name: rule for name, rule in all_rules().items() if name in rules}
-    with mock.patch.object(engine, "all_rules", lambda: asked):
+def judge_by(rule_ids: Collection[str], files: list[File]) -> set[str]:
+    """Returns which of these rules find something.
+
+    All rules over a hundred defects would take a minute.
+    """
+    rules = {rule_id: all_rules()[rule_id] for rule_id in rule_ids}
+    with mock.patch.object(engine, "all_rules", lambda: rules):
         return {finding.rule for finding in judge(files, Options()).active}
 
 
@@ -89,10 +93,13 @@ def _change(body: dict[str, Any], path: str, value: Any) -> None:
     first, *words = path.split()
     template = TEMPLATE.get(body["kind"], ("spec", "template"))
     if first in BELOW:
-        begin = (*template, *BELOW[first])
+        start = (*template, *BELOW[first])
     else:
-        begin = template[:-1] if first == "job" else (first,)
-    *steps, last = (*begin, *(int(word) if word.isdecimal() else word for word in words))
+        start = template[:-1] if first == "job" else (first,)
+    steps: list[str | int] = list(start)
+    for path_word in words:
+        steps.append(int(path_word) if path_word.isdecimal() else path_word)
+    last = steps.pop()
     parent: Any = reduce(_step, steps, body)
     if value is DROP:
         del parent[last]
@@ -100,21 +107,21 @@ def _change(body: dict[str, Any], path: str, value: Any) -> None:
         parent[last] = value(parent[last]) if callable(value) else value
 
 
-def _step(here: Any, step: str | int) -> Any:
-    return here.setdefault(step, {}) if isinstance(here, dict) else here[step]
+def _step(value: Any, step: str | int) -> Any:
+    return value.setdefault(step, {}) if isinstance(value, dict) else value[step]
 
 
 def word(old: str, new: str) -> Callable[[list[str]], list[str]]:
-    """In a command: the word after the option `old`, or a word itself."""
+    """Replaces the word after the option `old` in a command, or the word `old` itself."""
 
     def change(words: list[str]) -> list[str]:
-        at = words.index(old) + old.startswith("--")
-        return [*words[:at], new, *words[at + 1 :]]
+        index = words.index(old) + old.startswith("--")
+        return [*words[:index], new, *words[index + 1 :]]
 
     return change
 
 
-def more(*words: Any) -> Callable[[list[Any]], list[Any]]:
+def append(*words: Any) -> Callable[[list[Any]], list[Any]]:
     return lambda old: [*old, *words]
 
 
@@ -123,27 +130,33 @@ def shell(script: str) -> list[str]:
 
 
 def env(name: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
-    return lambda old: [
-        each if each["name"] != name else {"name": name, "value": value} for each in old
-    ]
+    """Replaces the variable `name`."""
+
+    def change(variables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        new_variable = {"name": name, "value": value}
+        return [new_variable if item["name"] == name else item for item in variables]
+
+    return change
 
 
 def without(key: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
-    return lambda old: [each for each in old if each.get(key) != value]
+    return lambda old: [item for item in old if item.get(key) != value]
 
 
 def found_in(base: str, change: str) -> set[str]:
-    """Rules that find the change, merged into a clean object of the linter's examples; or in the
-    object itself.
+    """Returns the rules that find a change of a clean object of the linter's examples.
+
+    Without a base, the change is the whole object.
     """
-    return found(
-        example_text(next(rule for rule in all_rules().values() if rule.base == base), change)
-    )
+    rule = next(rule for rule in all_rules().values() if rule.base == base)
+    return find_rules(example_text(rule, change))
 
 
-def found(*texts: str, names: tuple[str, ...] = ()) -> set[str]:
-    """Rules that find something in these files, which are judged together."""
-    files = dict(zip(names or map("{}.yaml".format, range(len(texts))), texts, strict=True))
+def find_rules(*texts: str, names: tuple[str, ...] = ()) -> set[str]:
+    """Returns the rules that find something in these files, which are judged together."""
+    files: dict[str, str] = {}
+    for index, text in enumerate(texts):
+        files[names[index] if names else f"{index}.yaml"] = text
     return {finding.rule for finding in lint_texts(files, Options()).active}
 
 
@@ -261,7 +274,7 @@ JOBS = (
         "HF116",
     ),
     Defect("the gang's child ignores evictions", GANG, f"job {POLICY} 0 action", "Ignore", "HF116"),
-    Defect("a bug looks like an eviction", GANG, f"job {POLICY}", more(LAST_STEP), "HF117"),
+    Defect("a bug looks like an eviction", GANG, f"job {POLICY}", append(LAST_STEP), "HF117"),
     Defect("gang with restarts 0", GANG, "spec failurePolicy maxRestarts", 0, "HF123"),
     Defect("gang with restarts left out", GANG, "spec failurePolicy maxRestarts", DROP, "HF123"),
     Defect(
@@ -492,7 +505,7 @@ REST = (
     Defect(
         "server's --window above its grace", BASE, "main command", word("--window", "60"), "HF107"
     ),
-    Defect("longest request", SPOT, "main command", more("--longest-request", "30"), "HF142"),
+    Defect("longest request", SPOT, "main command", append("--longest-request", "30"), "HF142"),
     Defect(
         "vLLM's timeout above the window",
         VLLM,
@@ -568,9 +581,9 @@ REST = (
         ALL,
         "HF161",
     ),
-    Defect("reads all secrets", "Role/endpoints", "rules", more(SECRETS), "HF420"),
+    Defect("reads all secrets", "Role/endpoints", "rules", append(SECRETS), "HF420"),
     Defect(
-        "runs commands in pods", "ClusterRole/holdfast-planned-end", "rules", more(EXEC), "HF420"
+        "runs commands in pods", "ClusterRole/holdfast-planned-end", "rules", append(EXEC), "HF420"
     ),
     Defect(
         "administers the cluster",

@@ -1,4 +1,4 @@
-"""Reading YAML: places, broken documents, templates, hostile text."""
+"""Tests of the YAML reader: marks, broken documents, templates, hostile text."""
 
 import pytest
 
@@ -30,23 +30,27 @@ from holdfast.lint.document import MAX_FILE_BYTES, read
         "characters",
     ],
 )
-def test_a_place_is_line_and_columns(
+def test_mark_is_line_and_columns(
     text: str,
     path: tuple[str | int, ...],
     of_key: bool,
     place: object,
 ) -> None:
-    mark = list(read(text))[-1].at(path, of_key=of_key)
+    mark = list(read(text))[-1].locate(path, of_key=of_key)
     assert (mark.line, mark.column, mark.end) == place
 
 
-def test_a_broken_document_does_not_hide_its_neighbours_and_a_second_key_is_found_where_it_is() -> (
-    None
-):
-    broken, sound, twice = read("kind: [Job\n---\nkind: Pod\n---\na: 1\nb: 2\na: 3\n")
-    assert [t.kind for t in broken.troubles] == ["broken"]
+def test_broken_document_does_not_hide_its_neighbours() -> None:
+    broken, sound = read("kind: [Job\n---\nkind: Pod\n")
+    assert [trouble.kind for trouble in broken.troubles] == ["broken"]
     assert sound.value == {"kind": "Pod"} and not sound.troubles
-    assert [(t.kind, t.mark.line) for t in twice.troubles] == [("duplicate", 7)]
+
+
+def test_duplicate_key_has_its_line() -> None:
+    _, document = read("kind: Pod\n---\na: 1\nb: 2\na: 3\n")
+    assert [(trouble.kind, trouble.mark.line) for trouble in document.troubles] == [
+        ("duplicate", 5)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +105,16 @@ def test_values_are_read(text: str, value: object) -> None:
     assert document.value == value
 
 
-_GROWS = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
-BOMB = f"a0: &a0 [x, x, x, x, x, x, x, x, x]\n{_GROWS}"
+def _write_bomb() -> str:
+    """Writes lists of aliases, each with nine times as many values as the one before."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for level in range(1, 9):
+        aliases = ", ".join([f"*a{level - 1}"] * 9)
+        lines.append(f"a{level}: &a{level} [{aliases}]")
+    return "\n".join(lines) + "\n"
+
+
+BOMB = _write_bomb()
 
 
 @pytest.mark.parametrize(
@@ -116,15 +128,15 @@ BOMB = f"a0: &a0 [x, x, x, x, x, x, x, x, x]\n{_GROWS}"
     ],
     ids=["template", "template inside quotes", "bomb of aliases", "loop of aliases", "gigantic"],
 )
-def test_what_is_not_judged_is_named(text: str, kinds: list[str]) -> None:
+def test_unjudged_document_has_a_reason(text: str, kinds: list[str]) -> None:
     (document,) = read(text)
-    assert [t.kind for t in document.troubles] == kinds
+    assert [trouble.kind for trouble in document.troubles] == kinds
 
 
 @pytest.mark.process
-def test_the_bounds_of_depth_and_size_hold() -> None:
+def test_depth_and_size_are_bounded() -> None:
     deep = "[" * 41 + "]" * 41
     long = f"[{'b, ' * 102_000}]"
     for bound, text in (("nested more than 40 deep", deep), ("more than 101,000 values", long)):
-        (found,) = read(f"a: {text}\n")
-        assert [trouble.message for trouble in found.troubles] == [bound]
+        (document,) = read(f"a: {text}\n")
+        assert [trouble.message for trouble in document.troubles] == [bound]

@@ -1,4 +1,4 @@
-"""Rules of another distribution, registered by an entry point."""
+"""Tests of rules of another distribution, registered by an entry point."""
 
 import os
 import subprocess
@@ -17,7 +17,8 @@ from holdfast.lint.registry import rule
 
 
 @rule(
-    "{id}", "team-label", Severity.ERROR, on=Object, what="No team.", why="Bills.", source="acme", fix="add team",
+    "{id}", "team-label", Severity.ERROR, on=Object,
+    what="No team.", why="Bills.", source="acme", fix="add team",
     bad="apiVersion: v1\\nkind: Namespace\\nmetadata: {{name: a}}\\n",
     good="apiVersion: v1\\nkind: Namespace\\nmetadata: {{name: a, labels: {{team: b}}}}\\n",
 )
@@ -27,10 +28,13 @@ def team_label(obj, context):
 """
 
 
-def linted(
+def run_lint(
     folder: Path, rules: str, module: str = "acme_rules", *words: str
 ) -> subprocess.CompletedProcess[str]:
-    """By a distribution with these rules, whose entry point names the module."""
+    """Lints with a distribution of these rules, whose entry point names the module.
+
+    With `words` it runs these options on the distribution that is installed already.
+    """
     if not words:
         distribution.install(folder, "acme-rules", rules, "holdfast.lint_rules", f"team = {module}")
     (folder / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n")
@@ -42,9 +46,8 @@ def linted(
         "lint",
         *(words or ("pod.yaml",)),
     ]
-    env = {key: value for key, value in os.environ.items() if key != "GITHUB_ACTIONS"} | {
-        "PYTHONPATH": path
-    }
+    env = os.environ | {"PYTHONPATH": path}
+    env.pop("GITHUB_ACTIONS", None)
     return subprocess.run(
         command,
         cwd=folder,
@@ -56,25 +59,24 @@ def linted(
     )
 
 
-def test_a_rule_of_another_distribution_finds_and_has_a_page_also_without_examples(
+def test_foreign_rule_finds_and_has_a_page(
     tmp_path: Path,
 ) -> None:
-    bare = "".join(
-        line for line in RULES.splitlines(keepends=True) if "Namespace" not in line
-    ).format(id="ACME001")
-    done = linted(tmp_path, bare)
-    assert done.returncode == 1, done.stderr
-    assert "Pod/a has no team [ACME001]" in done.stdout and "fix: add team" in done.stdout
-    page = linted(tmp_path, bare, "acme_rules", "--rule", "ACME001", "--json")
+    lines = [line for line in RULES.splitlines(keepends=True) if "Namespace" not in line]
+    rules = "".join(lines).format(id="ACME001")  # without examples
+    process = run_lint(tmp_path, rules)
+    assert process.returncode == 1, process.stderr
+    assert "Pod/a has no team [ACME001]" in process.stdout and "fix: add team" in process.stdout
+    page = run_lint(tmp_path, rules, "acme_rules", "--rule", "ACME001", "--json")
     assert (page.returncode, page.stderr) == (0, "") and "No team." in page.stdout
 
 
-def test_a_rule_that_takes_an_id_or_is_not_there_is_bad_input(tmp_path: Path) -> None:
-    gone = "No module named 'acme_gone'"
-    for rule_id, module, named in (
+def test_unusable_rule_module_is_bad_input(tmp_path: Path) -> None:
+    for rule_id, module, message in (
         ("HF101", "acme_rules", "HF101"),
-        ("ACME001", "acme_gone", gone),
+        ("ACME001", "acme_missing", "No module named 'acme_missing'"),
     ):
         (tmp_path / rule_id).mkdir()
-        done = linted(tmp_path / rule_id, RULES.format(id=rule_id), module)
-        assert done.returncode == 2 and named in done.stderr and "Traceback" not in done.stderr
+        process = run_lint(tmp_path / rule_id, RULES.format(id=rule_id), module)
+        assert process.returncode == 2 and message in process.stderr
+        assert "Traceback" not in process.stderr

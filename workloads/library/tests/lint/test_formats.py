@@ -1,4 +1,4 @@
-"""What each output format, and `--rule`, promises its reader."""
+"""Tests of the output formats and of `--rule`."""
 
 import json
 import re
@@ -23,7 +23,7 @@ KEY = (
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "marked", "more"),
+    ("text", "place", "marked", "detail"),
     [
         (
             (CORPUS / "b6-grace.yaml").read_text(),
@@ -35,33 +35,32 @@ KEY = (
     ],
     ids=["value", "key"],
 )
-def test_text_shows_a_caret_under_what_is_wrong(
+def test_text_shows_a_caret_under_the_error(
     tmp_path: Path,
     text: str,
     place: str,
     marked: str,
-    more: str,
+    detail: str,
 ) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    block = re.search(
-        rf"a\.yaml:{place}.*?\n(.*)\n(.*)\n", shown := formats.text(lint([tmp_path], Options()))
-    )
-    assert block and more in shown
+    output = formats.text(lint([tmp_path], Options()))
+    block = re.search(rf"a\.yaml:{place}.*?\n(.*)\n(.*)\n", output)
+    assert block and detail in output
     line, caret = block.groups()
     assert line[caret.index("^") : caret.rindex("^") + 1] == marked
 
 
-def test_json_has_a_schema_and_a_rule_and_a_fix_for_each_finding_and_github_a_line() -> None:
+def test_json_and_github_list_each_finding() -> None:
     report = lint([CORPUS], Options())
     body = json.loads(formats.as_json(report))
     assert body["schema"] == "holdfast.lint/1"
     assert len(body["findings"]) == len(report.findings) > 40
-    assert all(f["rule"] in all_rules() and f["fix"] and f["line"] > 0 for f in body["findings"])
+    for finding in body["findings"]:
+        assert finding["rule"] in all_rules() and finding["fix"] and finding["line"] > 0
     lines = formats.github(report).splitlines()
     assert len(lines) == len(report.active)
-    assert all(
-        re.match(r"::(error|warning|notice) file=[^,]+,line=\d+,col=\d+,", line) for line in lines
-    )
+    for line in lines:
+        assert re.match(r"::(error|warning|notice) file=[^,]+,line=\d+,col=\d+,", line)
 
 
 def call(*words: str) -> Result:
@@ -69,22 +68,23 @@ def call(*words: str) -> Result:
 
 
 def test_all_rules_are_listed_as_text_and_as_json() -> None:
-    done = call("lint", "--rule", "all")
-    assert done.exit_code == 0
-    assert all(rule.id in done.stdout and rule.slug in done.stdout for rule in all_rules().values())
+    result = call("lint", "--rule", "all")
+    assert result.exit_code == 0
+    for rule in all_rules().values():
+        assert rule.id in result.stdout and rule.slug in result.stdout
     body = json.loads(call("lint", "--rule", "all", "--json").stdout)
-    assert body["schema"] == "holdfast.rules/1" and {rule["id"] for rule in body["rules"]} == set(
-        all_rules()
-    )
+    assert body["schema"] == "holdfast.rules/1"
+    assert [rule["id"] for rule in body["rules"]] == list(all_rules())
 
 
-def test_one_rule_shows_what_why_both_examples_and_the_fix_and_an_unknown_one_is_bad_input() -> (
-    None
-):
+def test_rule_page_has_text_and_examples() -> None:
     rule = all_rules()["HF101"]
     for name in (rule.id, rule.name):
-        shown = " ".join(call("lint", "--rule", name).stdout.split())
-        parts = (rule.what, rule.why, rule.fix, rule.bad, rule.source)
-        assert all(" ".join(part.split()) in shown for part in parts)
-    done = call("lint", "--rule", "HF999")
-    assert isinstance(done.exception, InputError) and "HF999" in str(done.exception)
+        page = " ".join(call("lint", "--rule", name).stdout.split())
+        for part in (rule.what, rule.why, rule.fix, rule.bad, rule.source):
+            assert " ".join(part.split()) in page
+
+
+def test_unknown_rule_is_bad_input() -> None:
+    result = call("lint", "--rule", "HF999")
+    assert isinstance(result.exception, InputError) and "HF999" in str(result.exception)

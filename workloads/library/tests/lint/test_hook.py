@@ -1,4 +1,4 @@
-"""A repository without our code lints its manifests: the base dependencies are enough."""
+"""Tests that a repository without our code can lint: the base dependencies are enough."""
 
 import subprocess
 import venv
@@ -18,8 +18,8 @@ BAD = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: s
 
 
 @pytest.mark.process
-def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Path) -> None:
-    """As pre-commit does it: the repository of the hook, and what the hook adds."""
+def test_hook_lints_in_a_foreign_repository(tmp_path: Path) -> None:
+    """Installs as pre-commit does: the repository of the hook, and what the hook adds."""
     (hook,) = YAML(typ="safe").load((ROOT / ".pre-commit-hooks.yaml").read_text())
     venv.create(tmp_path / "env", with_pip=True)
     pip = [
@@ -45,7 +45,7 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
     (tmp_path / "repo/class.yaml").write_text(BAD)
     platforms.written(platforms.load("example"), tmp_path / "repo")
     command = [tmp_path / "env/bin/holdfast", "lint", "class.yaml"]
-    found = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=tmp_path / "repo",
         capture_output=True,
@@ -53,16 +53,11 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
         timeout=120,
         check=False,
     )
-    assert found.returncode == 1, found.stderr
-    assert "[HF305]" in found.stdout
+    assert process.returncode == 1, process.stderr
+    assert "[HF305]" in process.stdout
     (packages,) = (tmp_path / "env/lib").glob("python3.*/site-packages")
-    claimed = {path.name for path in packages.iterdir()} & {
-        "infra",
-        "workloads",
-        "monitoring",
-        "tests",
-    }
-    assert not claimed, "names that the other repository may have itself"
+    for name in ("infra", "workloads", "monitoring", "tests"):
+        assert not (packages / name).exists(), "the other repository may have this name itself"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,7 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
     ],
     ids=["nothing to examine", "a file of another platform"],
 )
-def test_what_cannot_be_judged_is_bad_input(tmp_path: Path, text: str, error: str) -> None:
+def test_unjudgeable_folder_is_bad_input(tmp_path: Path, text: str, error: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
     words = [
         "lint",

@@ -1,4 +1,4 @@
-"""Accepted findings: each with a reason, none without effect."""
+"""Tests of accepted findings: each needs a reason and an effect."""
 
 import pytest
 
@@ -25,9 +25,7 @@ ANNOTATED = "{name: spot-other, annotations: {holdfast.dev/ignore-HF305: made by
     ],
     ids=["its line", "line before", "annotation", "no reason", "silences nothing", "no rule"],
 )
-def test_an_ignore_silences_what_it_names_and_is_found_where_it_is_wrong(
-    text: str, rules: list[str]
-) -> None:
+def test_ignore_silences_its_rules_or_is_reported(text: str, rules: list[str]) -> None:
     report = lint_texts({"a.yaml": text}, Options())
     assert [finding.rule for finding in report.active] == rules
     assert rules or [finding.suppressed for finding in report.suppressed] == [

@@ -1,7 +1,6 @@
-"""Checkov over the rendered manifests: it fails what they skip and nothing else, and every skip
-says why.
+"""Runs Checkov over the rendered manifests: it fails exactly what they skip.
 
-It knows no JobSet, so its Jobs are shown to it as Jobs.
+Checkov knows no JobSet, so it gets the Jobs of a JobSet.
 """
 
 import copy
@@ -23,37 +22,42 @@ from tests.workloads.manifests.rendered import Body, bodies
 # The first run installs the tool.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 SKIPPING = "checkov.io/"
-Found = set[tuple[str, str]]
+Failures = set[tuple[str, str]]
 """(check, kind/namespace/name) of everything that fails."""
 
 
-def shown(env: str) -> Iterator[Body]:
-    """What Checkov is given: without the skips, so that nothing is left out."""
+def list_inputs(env: str) -> Iterator[Body]:
+    """Yields the objects for Checkov, without the skips, so that it judges everything."""
     for body in copy.deepcopy(bodies(env)):
-        about = body["metadata"]
-        about["annotations"] = {
-            k: v for k, v in about.get("annotations", {}).items() if not k.startswith(SKIPPING)
-        }
+        metadata = body["metadata"]
+        annotations = metadata.get("annotations", {})
+        for key in list_skips(body):
+            del annotations[key]
         yield body
         if body["kind"] == "JobSet":
             for group in body["spec"]["replicatedJobs"]:
                 yield {
                     "apiVersion": "batch/v1",
                     "kind": "Job",
-                    "metadata": about,
+                    "metadata": metadata,
                     "spec": group["template"]["spec"],
                 }
 
 
-def checkov(folder: Path) -> dict[str, Found]:
-    """Environment -> what fails in its objects."""
-    found: dict[str, Found] = {env: set() for env in names()}
-    for env in found:
+def list_skips(body: Body) -> dict[str, str]:
+    """Returns the annotations of an object that skip a check."""
+    annotations = body["metadata"].get("annotations", {})
+    return {key: value for key, value in annotations.items() if key.startswith(SKIPPING)}
+
+
+def run_checkov(folder: Path) -> dict[str, Failures]:
+    """Runs Checkov once over all environments. Returns the failures of each."""
+    failures: dict[str, Failures] = {env: set() for env in names()}
+    for env in failures:
         (folder / env).mkdir()
-        for number, body in enumerate(shown(env)):
-            (folder / env / f"{number:03}.yaml").write_text(
-                yaml.dump(body, Dumper=yaml.CSafeDumper)
-            )
+        for number, body in enumerate(list_inputs(env)):
+            text = yaml.dump(body, Dumper=yaml.CSafeDumper)
+            (folder / env / f"{number:03}.yaml").write_text(text)
     home = environment("checkov")
     words = [
         "-d",
@@ -66,58 +70,52 @@ def checkov(folder: Path) -> dict[str, Found]:
         "--soft-fail",
     ]
     command = [str(home / "bin" / "python"), str(home / "bin" / "checkov"), *words]
-    quiet = os.environ | {"PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
+    env_without_warnings = os.environ | {"PYTHONWARNINGS": "ignore"}
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
-        env=quiet,
+        env=env_without_warnings,
         timeout=300,
         check=True,
     )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    assert answer["summary"]["passed"] > 1_000 and answer["summary"]["parsing_errors"] == 0, answer[
-        "summary"
-    ]
-    for check in answer["results"]["failed_checks"]:
-        kind, *rest = check["resource"].split(".")
-        found[Path(check["file_path"]).parent.name].add(
-            (check["check_id"], "/".join((kind, *rest)))
-        )
-    return found
+    report: dict[str, Any] = json.loads(process.stdout)
+    summary = report["summary"]
+    assert summary["passed"] > 1_000 and summary["parsing_errors"] == 0, summary
+    for check in report["results"]["failed_checks"]:
+        title = check["resource"].replace(".", "/")
+        env = Path(check["file_path"]).parent.name
+        failures[env].add((check["check_id"], title))
+    return failures
 
 
-def wanted(env: str) -> Found:
-    """What the rendered objects skip, as Checkov will name it."""
-    found: Found = set()
+def list_expected(env: str) -> Failures:
+    """Returns what the rendered objects skip, as Checkov names it."""
+    failures: Failures = set()
     for body in bodies(env):
         kind = body["kind"]
-        about = body["metadata"]
-        title = (
-            f"{'Job' if kind == 'JobSet' else kind}/{about.get('namespace', '')}/{about['name']}"
-        )
-        found |= {(check, title) for check in skips.of(kind, about.get("namespace"), about["name"])}
-    return found
+        name = body["metadata"]["name"]
+        namespace = body["metadata"].get("namespace")
+        title = f"{'Job' if kind == 'JobSet' else kind}/{namespace or ''}/{name}"
+        for check in skips.find(kind, namespace, name):
+            failures.add((check, title))
+    return failures
 
 
-def test_checkov_fails_exactly_what_is_skipped(tmp_path: Path) -> None:
-    """One test for one run of Checkov: several would each start one in the worker that they come
-    to.
-    """
-    assert checkov(tmp_path) == {env: wanted(env) for env in names()}
+def test_checkov_fails_exactly_the_skipped_checks(tmp_path: Path) -> None:
+    """Runs Checkov once for all environments: each run takes half a minute."""
+    assert run_checkov(tmp_path) == {env: list_expected(env) for env in names()}
 
 
-def test_every_skip_says_why_and_the_rendered_objects_repeat_it() -> None:
-    used: set[int] = set()
+def test_skips_have_reasons_and_are_rendered() -> None:
+    used_ids: set[int] = set()
     for env in names():
         for body in bodies(env):
-            where = (body["kind"], body["metadata"].get("namespace"), body["metadata"]["name"])
-            skipped = {}
-            for k, v in body["metadata"].get("annotations", {}).items():
-                if k.startswith(SKIPPING):
-                    skipped[k] = v
-            assert skipped == skips.annotations(*where), where
-            used.add(id(skips.of(*where)))
+            metadata = body["metadata"]
+            identity = (body["kind"], metadata.get("namespace"), metadata["name"])
+            assert list_skips(body) == skips.annotations(*identity), identity
+            used_ids.add(id(skips.find(*identity)))
     for pattern, checks in skips.SKIPS.items():
-        assert id(checks) in used, f"{pattern} is no object of any environment"
-        assert all(len(reason.split()) >= 6 for reason in checks.values()), pattern
+        assert id(checks) in used_ids, f"{pattern} is no object of any environment"
+        for reason in checks.values():
+            assert len(reason.split()) >= 6, pattern

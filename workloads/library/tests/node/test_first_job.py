@@ -23,7 +23,7 @@ from holdfast.jobs.submit import prepared_job
 from holdfast.jobs.submit.follower import Following
 from holdfast.jobs.submit.prepared_job import Prepared
 from holdfast.manifests.render_context import RenderContext
-from holdfast.platform import reading
+from holdfast.platform import codec
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.pools import GPU_RESOURCE
 from holdfast.vocabulary.roles import NAMESPACE_BATCH
@@ -93,7 +93,7 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
         EXAMPLE, images={name: digest.removeprefix("sha256:") for name, digest in digests.items()}
     )
     document = tmp_path / "platform.json"
-    document.write_text(reading.text(pinned))
+    document.write_text(codec.text(pinned))
     context = RenderContext(pinned)
     assert {change.verb for change in platform.apply(empty.api, context)} == {"created"}
     assert {change.verb for change in platform.apply(empty.api, context)} == {"unchanged"}
@@ -190,7 +190,7 @@ def written(
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.output
     return smaller(
-        prepared_job.read_job(YAML(typ="safe").load(path.read_text()), path, reading.read(document))
+        prepared_job.read_job(YAML(typ="safe").load(path.read_text()), path, codec.read(document))
     )
 
 

@@ -1,5 +1,6 @@
-"""`workloads doctor` on the series that alerts read: a Kubernetes API over HTTP and Cloud
-Monitoring over gRPC, simulated.
+"""Tests of `workloads doctor` on the series that alerts read.
+
+The Kubernetes API over HTTP and Cloud Monitoring over gRPC are simulated.
 """
 
 import sys
@@ -23,30 +24,23 @@ from workloads.operators import alert_series
 
 EXAMPLE = platforms.load("example")
 GPU = [
-    f"prometheus.googleapis.com/DCGM_FI_DEV_{name}/{kind}"
-    for name, kind in (
-        ("XID_ERRORS", "gauge"),
-        ("ECC_DBE_VOL_TOTAL", "counter"),
-        ("ROW_REMAP_FAILURE", "gauge"),
-    )
+    "prometheus.googleapis.com/DCGM_FI_DEV_XID_ERRORS/gauge",
+    "prometheus.googleapis.com/DCGM_FI_DEV_ECC_DBE_VOL_TOTAL/counter",
+    "prometheus.googleapis.com/DCGM_FI_DEV_ROW_REMAP_FAILURE/gauge",
 ]
-OTHERS = [
+OTHER_SERIES = [
     "kubernetes.io/node_pool/interruption_count",
     "kubernetes.io/container/accelerator/duty_cycle",
     "pubsub.googleapis.com/subscription/num_undelivered_messages",
     "custom.googleapis.com/holdfast/exporter_heartbeat_seconds",
     "prometheus.googleapis.com/envoy_http_downstream_rq_xx/counter",
     "prometheus.googleapis.com/holdfast_server_queue_seconds/histogram",
-    *(
-        f"prometheus.googleapis.com/holdfast_server_{name}/counter"
-        for name in ("refused_total", "requests_total")
-    ),
+    "prometheus.googleapis.com/holdfast_server_refused_total/counter",
+    "prometheus.googleapis.com/holdfast_server_requests_total/counter",
     "prometheus.googleapis.com/holdfast_server_ready/gauge",
 ]
 THERMAL = "prometheus.googleapis.com/DCGM_FI_DEV_THERMAL_VIOLATION/counter"
-
-
-Judged = Callable[..., Check]
+Judge = Callable[..., Check]
 
 
 @pytest.fixture
@@ -57,58 +51,56 @@ def server() -> Generator[MetricServer]:
 
 
 @pytest.fixture
-def judged(server: MetricServer, tmp_path: Path) -> Judged:
-    """Judges the example, or `platform`, with `nodes` that have a GPU; `client`: another one than
-    the server's.
-    """
-    own = server.start()
+def judge(server: MetricServer, tmp_path: Path) -> Judge:
+    """Judges the example, or `platform`, with `nodes` that have a GPU."""
+    server_client = server.start()
 
-    def judge(
-        nodes: int = 0, *modules: str, platform: platforms.Platform = EXAMPLE, client: Any = own
+    def run(
+        nodes: int = 0,
+        *modules: str,
+        platform: platforms.Platform = EXAMPLE,
+        client: Any = server_client,
     ) -> Check:
         with serving({"/api/v1/nodes": [{}] * nodes}, tmp_path) as kubeconfig:
-            probe = partial(alert_series.judged, Api(kubeconfig), modules, client=client)
-            (found,) = examine(platform, [("series", probe)])
-        return found
+            probe = partial(alert_series.judge, Api(kubeconfig), modules, client=client)
+            (check,) = examine(platform, [("series", probe)])
+        return check
 
-    return judge
+    return run
 
 
-def test_series_that_were_never_written_are_named_with_their_alert(
-    server: MetricServer, judged: Judged
-) -> None:
-    server.described = [*GPU, *OTHERS]
-    found = judged(nodes=1)
-    without_nodes = judged()
-    assert found.verdict is Status.BROKEN
-    assert found.found == "never written: DCGM_FI_DEV_THERMAL_VIOLATION (HoldfastGpuThrottled)"
+def test_missing_series_are_named_with_their_alert(server: MetricServer, judge: Judge) -> None:
+    server.described = [*GPU, *OTHER_SERIES]
+    check = judge(nodes=1)
+    without_nodes = judge()
+    assert check.verdict is Status.BROKEN
+    assert check.found == "never written: DCGM_FI_DEV_THERMAL_VIOLATION (HoldfastGpuThrottled)"
     assert without_nodes.verdict is Status.UNKNOWN, "no GPU node at present"
-    assert without_nodes.found.startswith(found.found)
+    assert without_nodes.found.startswith(check.found)
     server.described.append(THERMAL)
-    assert judged(nodes=1).verdict is Status.OK
-    server.described = [each for each in server.described if "heartbeat" not in each]
-    found = judged(nodes=1)
-    assert found.verdict is Status.UNKNOWN
-    assert "holdfast_exporter_heartbeat_seconds (HoldfastMonitoringSilent)" in found.found
-    assert "holdfast_dead_letters_total (HoldfastDeadLetters)" in found.found, (
+    assert judge(nodes=1).verdict is Status.OK
+    server.described = [name for name in server.described if "heartbeat" not in name]
+    check = judge(nodes=1)
+    assert check.verdict is Status.UNKNOWN
+    assert "holdfast_exporter_heartbeat_seconds (HoldfastMonitoringSilent)" in check.found
+    assert "holdfast_dead_letters_total (HoldfastDeadLetters)" in check.found, (
         "counters begin with their first event"
     )
 
 
-def test_alerts_of_a_server_are_not_expected_without_one_and_own_alerts_are(
+def test_server_alerts_need_serving_and_team_alerts_are_included(
     server: MetricServer,
-    judged: Judged,
+    judge: Judge,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server.described = [
-        *GPU,
-        THERMAL,
-        *(each for each in OTHERS if "server" not in each and "envoy" not in each),
-    ]
-    assert judged().verdict is Status.UNKNOWN
+    server.described = [*GPU, THERMAL]
+    for name in OTHER_SERIES:
+        if "server" not in name and "envoy" not in name:
+            server.described.append(name)
+    assert judge().verdict is Status.UNKNOWN
     unserved = replace(EXAMPLE, serving=None)
-    assert judged(platform=unserved).verdict is Status.OK
+    assert judge(platform=unserved).verdict is Status.OK
     (tmp_path / "team_alerts.py").write_text(
         "from monitoring.alerting.alert import Alert, Severity\ndef alerts():\n yield"
         " Alert(name='Team', severity=Severity.TICKET, why='w', query='team_queue{} > 3',"
@@ -116,19 +108,20 @@ def test_alerts_of_a_server_are_not_expected_without_one_and_own_alerts_are(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        found = judged(0, "team_alerts", platform=unserved)
+        check = judge(0, "team_alerts", platform=unserved)
     finally:
         sys.modules.pop("team_alerts", None)
-    assert found.verdict is Status.UNKNOWN
-    assert "team_queue (Team)" in found.found
+    assert check.verdict is Status.UNKNOWN
+    assert "team_queue (Team)" in check.found
 
 
-def test_without_access_or_answer_nothing_is_judged(server: MetricServer, judged: Judged) -> None:
+def test_missing_access_is_not_judged(server: MetricServer, judge: Judge) -> None:
     server.faults = [grpc.StatusCode.PERMISSION_DENIED]
     with grpc.insecure_channel("127.0.0.1:1") as channel:
         nowhere = monitoring_v3.MetricServiceClient(
             transport=MetricServiceGrpcTransport(channel=channel)
         )
-        found = [judged(nodes=1), judged(nodes=1, client=nowhere)]
-    assert [each.verdict for each in found] == [Status.UNKNOWN] * 2
-    assert "roles/monitoring.viewer" in found[0].found and "does not answer" in found[1].found
+        denied = judge(nodes=1)
+        unanswered = judge(nodes=1, client=nowhere)
+    assert denied.verdict is unanswered.verdict is Status.UNKNOWN
+    assert "roles/monitoring.viewer" in denied.found and "does not answer" in unanswered.found

@@ -1,4 +1,4 @@
-"""The platform document: what is written is what is read, and what cannot be read says why."""
+"""Tests of the platform document: reading, writing, errors, and the comparison with a cluster."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import pytest
 import holdfast.platform.schema as schemas
 from holdfast.clients.api import Api
 from holdfast.commands import app as holdfast
-from holdfast.platform import Platform, parse, read, reading
+from holdfast.platform import Platform, codec, parse, read
 from holdfast.platform.cluster import PATH, choose, nearest, require_cluster_of
 from holdfast.support.command_line import run_app
 from holdfast.support.errors import InputError, Stopped
@@ -28,16 +28,16 @@ Edit = Callable[[dict[str, Any]], object]
 
 
 @pytest.mark.parametrize("name", platforms.names())
-def test_what_is_written_is_what_is_read(name: str) -> None:
+def test_written_document_reads_back(name: str) -> None:
     platform = platforms.load(name)
-    assert parse(reading.text(platform), "text") == platform
-    jsonschema.validate(json.loads(reading.text(platform)), schemas.schema())
+    assert parse(codec.text(platform), "text") == platform
+    jsonschema.validate(json.loads(codec.text(platform)), schemas.schema())
 
 
-def test_the_schema_of_the_module_is_current_and_describes_every_field() -> None:
+def test_schema_is_current_and_describes_every_field() -> None:
     fix = "python -m holdfast.platform.schema > workloads/library/holdfast/platform/schema.json"
     assert json.loads(SCHEMA.read_text()) == schemas.schema(), fix
-    own = {
+    undescribed = {
         "schema",
         "project_number",
         "region",
@@ -48,9 +48,8 @@ def test_the_schema_of_the_module_is_current_and_describes_every_field() -> None
         "database",
         "serving",
     }
-    assert own >= {
-        name for name, each in schemas.schema()["properties"].items() if "description" not in each
-    }
+    for name, field in schemas.schema()["properties"].items():
+        assert "description" in field or name in undescribed
 
 
 EDITS: dict[str, tuple[Edit, str, str]] = {
@@ -93,9 +92,9 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
 
 
 @pytest.mark.parametrize("case", EDITS)
-def test_a_document_that_was_edited_by_hand_is_refused_with_the_field(case: str) -> None:
+def test_edited_document_is_rejected_with_the_field(case: str) -> None:
     edit, text, fix = EDITS[case]
-    body = json.loads(reading.text(platforms.load("example")))
+    body = json.loads(codec.text(platforms.load("example")))
     edit(body)
     with pytest.raises(InputError) as error:
         parse(json.dumps(body), "platform.json")
@@ -103,7 +102,7 @@ def test_a_document_that_was_edited_by_hand_is_refused_with_the_field(case: str)
     assert error.value.what.startswith("platform.json")
 
 
-def test_what_is_no_json_object_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_document_is_rejected(tmp_path: Path) -> None:
     for text in ("", "{", "[]", "null", '"a"', "[" * 100_000, "x" * 1_000_001):
         with pytest.raises(InputError, match="no platform document"):
             parse(text, "platform.json")
@@ -131,13 +130,12 @@ def cluster(
     name: str = "c",
     nodes: tuple[object, ...] = (),
 ) -> Iterator[Path]:
-    """A kubeconfig of a cluster with this document; `name`: the kubeconfig's own name of the
-    cluster.
-    """
+    """Serves a cluster with this document; its kubeconfig names the cluster `name`."""
     lists = {"/api/v1/nodes": list(nodes)}
     with serving(lists, folder, platform=document) as kubeconfig:  # type: ignore[arg-type]
         body = json.loads(kubeconfig.read_text())
-        body["clusters"][0]["name"] = body["contexts"][0]["context"]["cluster"] = name
+        body["clusters"][0]["name"] = name
+        body["contexts"][0]["context"]["cluster"] = name
         kubeconfig.write_text(json.dumps(body))
         yield kubeconfig
 
@@ -146,48 +144,43 @@ def gke(platform: Platform) -> str:
     return f"gke_{platform.project}_{platform.region}_{platform.cluster}"
 
 
-def test_the_document_of_the_cluster_is_taken_and_another_one_that_is_given_or_near_stops(
+def test_cluster_document_wins_and_another_platform_stops(
     tmp_path: Path,
 ) -> None:
     with cluster(tmp_path, PROD) as kubeconfig:
-        assert (
-            choose(Api(kubeconfig), None) == choose(Api(kubeconfig), platforms.file("prod")) == PROD
-        )
-    for given, near in (
-        (platforms.file("dev"), None),
-        (None, platforms.file("dev").parent / "samples"),
-    ):
+        assert choose(Api(kubeconfig), None) == PROD
+        assert choose(Api(kubeconfig), platforms.file("prod")) == PROD
+    dev_file = platforms.file("dev")
+    for document, folder in ((dev_file, None), (None, dev_file.parent / "samples")):
         with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped) as stopped:
-            choose(Api(kubeconfig), given, near)
+            choose(Api(kubeconfig), document, folder)
         assert str(PROD) in stopped.value.got and str(DEV) in stopped.value.allowed
         assert "get-credentials" in stopped.value.fix
-    with (
-        cluster(tmp_path, replace(DEV, cluster="holdfast-old")) as kubeconfig,
-        pytest.raises(Stopped),
-    ):
+    old = replace(DEV, cluster="holdfast-old")
+    with cluster(tmp_path, old) as kubeconfig, pytest.raises(Stopped):
         require_cluster_of(Api(kubeconfig), DEV)
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "named"),
+    ("name", "nodes", "fact"),
     [
         (gke(PROD), (), PROD.cluster),
         ("gke_acme-other_us-central1_x", (), "acme-other/us-central1/x"),
         ("anything", (NODE,), "nodes of project acme-other"),
     ],
 )
-def test_without_a_document_the_clusters_own_name_and_project_are_compared(
+def test_cluster_without_document_is_compared_by_name_and_project(
     tmp_path: Path,
     name: str,
     nodes: tuple[object, ...],
-    named: str,
+    fact: str,
 ) -> None:
     with cluster(tmp_path, None, name, nodes) as kubeconfig, pytest.raises(Stopped) as stopped:
         require_cluster_of(Api(kubeconfig), DEV)
-    assert named in stopped.value.got
+    assert fact in stopped.value.got
 
 
-def test_its_own_cluster_without_a_document_is_one_for_a_first_application(tmp_path: Path) -> None:
+def test_own_cluster_without_document_allows_a_first_application(tmp_path: Path) -> None:
     with cluster(tmp_path, None, gke(DEV)) as kubeconfig:
         assert require_cluster_of(Api(kubeconfig), DEV) is False
         with pytest.raises(InputError, match="no platform document"):
@@ -202,7 +195,7 @@ def test_its_own_cluster_without_a_document_is_one_for_a_first_application(tmp_p
         choose(Api(kubeconfig), None)
 
 
-def test_the_named_document_goes_before_the_nearest(
+def test_given_document_precedes_the_nearest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(ENV_PLATFORM, raising=False)

@@ -6,6 +6,7 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.platform import find_machines
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import DRIVER_LATEST
 from holdfast.vocabulary.machines import MACHINE_TYPES
@@ -16,12 +17,17 @@ MACHINES = "workloads/library/holdfast/vocabulary/machines.py"
 
 
 def _class(*priorities: str) -> str:
-    listed = "\n".join(f"  - {{{priority}}}" for priority in priorities)
-    return (
-        "apiVersion: cloud.google.com/v1\nkind: ComputeClass\nmetadata: {name: gpu}\nspec:\n "
-        " nodePoolAutoCreation: {enabled: true}\n  whenUnsatisfiable: DoNotScaleUp\n "
-        f" priorities:\n{listed}\n"
-    )
+    items = "\n".join(f"  - {{{priority}}}" for priority in priorities)
+    return f"""\
+apiVersion: cloud.google.com/v1
+kind: ComputeClass
+metadata: {{name: gpu}}
+spec:
+  nodePoolAutoCreation: {{enabled: true}}
+  whenUnsatisfiable: DoNotScaleUp
+  priorities:
+{items}
+"""
 
 
 _G2 = "machineType: g2-standard-8"
@@ -31,8 +37,12 @@ _CLEAN = _class(_SPOT, _SPOT.replace("standard-8", "standard-12"), _ON_DEMAND)
 
 
 def _priorities(obj: Object) -> list[tuple[Path, dict[str, Any]]]:
-    listed = enumerate(as_list(obj.spec.get("priorities")) if obj.kind == "ComputeClass" else [])
-    return [(("spec", "priorities", i), as_map(priority)) for i, priority in listed]
+    if obj.kind != "ComputeClass":
+        return []
+    priorities: list[tuple[Path, dict[str, Any]]] = []
+    for index, priority in enumerate(as_list(obj.spec.get("priorities"))):
+        priorities.append((("spec", "priorities", index), as_map(priority)))
+    return priorities
 
 
 @rule(
@@ -55,13 +65,10 @@ def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
         if machine is None or not isinstance(priority.get("gpu"), dict):
             continue
         if (as_int(count) or 1) != machine.gpus or kind not in (None, machine.accelerator):
-            fits = []
-            for m in MACHINE_TYPES.values():
-                if (m.accelerator, m.gpus) == (kind, count):
-                    fits.append(m.name)
-            has = f"{machine.name} has {machine.gpus} x {machine.accelerator or 'no GPU'}"
-            fix = f"use {' or '.join(fits)}" if fits else ""
-            yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", has, fix)
+            basis = f"{machine.name} has {machine.gpus} x {machine.accelerator or 'no GPU'}"
+            fitting_machines = find_machines(kind, count)
+            fix = f"use {' or '.join(fitting_machines)}" if fitting_machines else ""
+            yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", basis, fix)
 
 
 @rule(
@@ -99,8 +106,6 @@ def class_without_fallback(obj: Object, context: Context) -> Iterator[Hit]:
 )
 def class_leaves_driver(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
-        if (
-            isinstance(priority.get("gpu"), dict)
-            and dig(priority, "gpu", "driverVersion") != DRIVER_LATEST
-        ):
+        gpu = priority.get("gpu")
+        if isinstance(gpu, dict) and gpu.get("driverVersion") != DRIVER_LATEST:
             yield Hit((*path, "gpu"), "installs the default driver")

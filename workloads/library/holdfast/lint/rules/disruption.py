@@ -1,9 +1,9 @@
-"""HF13x and HF30x: which pods yield: budgets and priorities of jobs on Spot."""
+"""HF13x and HF30x: disruption budgets and priorities of jobs on Spot."""
 
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_int, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import PRIORITIES
 
@@ -14,8 +14,8 @@ MAX_USER_PRIORITY = 1_000_000
 PLATFORM_PRIORITIES = {name: priority.value for name, priority in PRIORITIES.items()}
 
 
-def _budget(least: str, reason: str = "") -> str:
-    """A budget over the pods of a Job on Spot."""
+def _budget(limit: str, reason: str = "") -> str:
+    """Writes a budget over the pods of a Job on Spot."""
     annotations = f", annotations: {{holdfast.dev/reason: {reason}}}" if reason else ""
     return f"""\
 spec: {{template: {{metadata: {{labels: {{app: train}}}}}}}}
@@ -23,7 +23,10 @@ spec: {{template: {{metadata: {{labels: {{app: train}}}}}}}}
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata: {{name: train, namespace: training{annotations}}}
-spec: {{{least}, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {{matchLabels: {{app: train}}}}}}
+spec:
+  {limit}
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector: {{matchLabels: {{app: train}}}}
 """
 
 
@@ -34,20 +37,18 @@ spec: {{{least}, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {{matchLabel
     on=Object,
     kinds=("PodDisruptionBudget",),
     what="All pods of a PodDisruptionBudget run on Spot.",
-    why="Preemption does not ask a budget. There it only slows voluntary drains.",
+    why="Preemption ignores budgets. On Spot a budget only slows voluntary drains.",
     source=DOC_PDB,
-    fix="say in annotation holdfast.dev/reason which eviction it is for",
+    fix="name the eviction that it is for in the annotation holdfast.dev/reason",
     base="job",
     bad=_budget("minAvailable: 1"),
     good=_budget("minAvailable: 1", "drains of a gang"),
 )
 def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
-    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
-    explained = "holdfast.dev/reason" in as_map(obj.metadata.get("annotations"))
-    if pods and not explained and all(context.place(pod).on_spot for pod in pods):
-        yield Hit(
-            ("spec", "selector"), "its pods run on Spot, where preemption does not ask a budget"
-        )
+    pods = context.index.select_pods(obj.namespace, obj.spec.get("selector"))
+    is_explained = "holdfast.dev/reason" in obj.annotations
+    if pods and not is_explained and all(context.place(pod).on_spot for pod in pods):
+        yield Hit(("spec", "selector"), "its pods run on Spot, where preemption ignores budgets")
 
 
 @rule(
@@ -69,7 +70,7 @@ def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
 )
 def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
     field = "minAvailable" if as_text(obj.spec.get("minAvailable")) else "maxUnavailable"
-    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
+    pods = context.index.select_pods(obj.namespace, obj.spec.get("selector"))
     if dig(obj.spec, field) is not None and any(pod.job for pod in pods):
         yield Hit(("spec", field), "has no total to count from: its pods belong to a Job")
 
@@ -80,27 +81,34 @@ def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
     Severity.ERROR,
     on=Object,
     kinds=("PodDisruptionBudget",),
-    what="A PodDisruptionBudget lets no pod go.",
+    what="A PodDisruptionBudget allows no eviction.",
     why=(
-        "Each drain of a node waits for its timeout, an hour on an upgrade of GKE, and then ends"
-        " the pods all the same."
+        "Each drain of a node waits for its timeout, an hour on an upgrade of GKE, and then"
+        " evicts the pods anyway."
     ),
     source=DOC_PDB,
-    fix="let one pod go: maxUnavailable: 1, for a Job minAvailable below its pods",
+    fix="allow one eviction: maxUnavailable: 1, for a Job minAvailable below its pods",
     base="job",
     bad=_budget("minAvailable: 100%", "gang"),
     good=_budget("minAvailable: 0", "gang"),
 )
 def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
-    least = obj.spec.get("minAvailable")
-    most = obj.spec.get("maxUnavailable")
-    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
-    # Of others an autoscaler may set the number.
-    total = sum(pod.replicas for pod in pods) if pods and all(pod.job for pod in pods) else None
-    if least == "100%" or (total and (as_int(least) or 0) >= total):
-        yield Hit(("spec", "minAvailable"), f"keeps {least} of {total or 'all'} pods")
-    elif most in (0, "0", "0%"):
+    min_available = obj.spec.get("minAvailable")
+    total = _count_pods(context.index.select_pods(obj.namespace, obj.spec.get("selector")))
+    if min_available == "100%" or (total and (as_int(min_available) or 0) >= total):
+        yield Hit(("spec", "minAvailable"), f"keeps {min_available} of {total or 'all'} pods")
+    elif obj.spec.get("maxUnavailable") in (0, "0", "0%"):
         yield Hit(("spec", "maxUnavailable"), "keeps all pods")
+
+
+def _count_pods(pods: list[Pod]) -> int:
+    """Counts the pods that run at once; 0 where an autoscaler may set the number of some."""
+    total = 0
+    for pod in pods:
+        if not pod.job:
+            return 0
+        total += pod.replicas
+    return total
 
 
 def _class(name: str, value: int) -> str:
@@ -124,8 +132,8 @@ def _class(name: str, value: int) -> str:
 )
 def priority_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     name = as_text(pod.spec.get("priorityClassName"))
-    if name and name not in PLATFORM_PRIORITIES | context.world.priorities:
-        yield Hit((*pod.at, "priorityClassName"), f"no PriorityClass is named {name}")
+    if name and name not in PLATFORM_PRIORITIES | context.index.priorities:
+        yield Hit((*pod.spec_path, "priorityClassName"), f"no PriorityClass is named {name}")
 
 
 @rule(
@@ -134,7 +142,7 @@ def priority_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     Severity.ERROR,
     on=Pod,
     what="A Spot pod has a priority above zero.",
-    why="When Spot capacity shrinks, the pod pushes other pods out instead of waiting.",
+    why="When Spot capacity shrinks, the pod evicts other pods instead of waiting.",
     source=DOC_PRIORITY,
     fix="use spot-workload-low",
     base="job-pod",
@@ -142,10 +150,10 @@ def priority_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     name = as_text(pod.spec.get("priorityClassName"))
-    value = (PLATFORM_PRIORITIES | context.world.priorities).get(name, 0)
+    value = (PLATFORM_PRIORITIES | context.index.priorities).get(name, 0)
     ties = pod.job is not None or context.place(pod).ties_to_spot
     if value > 0 and ties and context.place(pod).on_spot:
-        yield Hit((*pod.at, "priorityClassName"), f"{name} is {value}, on Spot")
+        yield Hit((*pod.spec_path, "priorityClassName"), f"{name} is {value}, on Spot")
 
 
 @rule(
@@ -165,7 +173,7 @@ def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.job and not pod.spec.get("priorityClassName") and context.place(pod).interruptible:
-        yield Hit(pod.at, "has no priority class, and so does not yield")
+        yield Hit(pod.spec_path, "has no priority class, and so does not yield")
 
 
 @rule(
@@ -174,10 +182,10 @@ def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     Severity.ERROR,
     on=Object,
     kinds=("PriorityClass",),
-    what="A PriorityClass can push out the platform's own pods, or is the default for all pods.",
+    what="A PriorityClass can evict the platform's own pods, or is the default for all pods.",
     why=(
-        "Controllers that work has pushed out cannot restart it. A global default changes pods"
-        " without a review."
+        "Controllers that were evicted by work cannot restart it. A global default changes"
+        " pods without a review."
     ),
     source=DOC_PRIORITY,
     fix=f"use at most {MAX_USER_PRIORITY}, without globalDefault",
@@ -205,7 +213,7 @@ def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
     bad=_class("spot-jobs", 50),
     good=_class("spot-jobs", -10),
 )
-def priority_of_spot_class(obj: Object, context: Context) -> Iterator[Hit]:
+def positive_priority_on_spot_class(obj: Object, context: Context) -> Iterator[Hit]:
     value = as_int(obj.body.get("value"))
     if "spot" in obj.name and value is not None and value >= 0:
         yield Hit(("value",), f"{obj.name} has the value {value}")

@@ -1,5 +1,6 @@
-"""HF15x: elastic and sharded gangs: an Indexed Job whose other pods go on, or wait in place, when
-one is lost.
+"""HF15x: elastic and sharded gangs.
+
+Such a gang is an Indexed Job whose other pods continue, or wait in place, when one is lost.
 """
 
 # Why it is so: infra/decisions/0035, and 0115 of sharded gangs.
@@ -19,7 +20,7 @@ DOC_INDEXED = (
 DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
 DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
 _LABELS = "{app.kubernetes.io/name: train}"
-# A change of the Job on Spot, and what its gang needs.
+# A change of the Job on Spot, and the objects that its gang needs.
 GOOD = f"""\
 spec:
   completions: 4
@@ -46,41 +47,53 @@ kind: NetworkPolicy
 metadata: {{name: train, namespace: training}}
 spec:
   podSelector: {{matchLabels: {_LABELS}}}
-  ingress: [{{from: [{{podSelector: {{matchLabels: {_LABELS}}}}}], ports: [{{port: 1024, endPort: 65535, protocol: TCP}}]}}]
+  ingress:
+  - from: [{{podSelector: {{matchLabels: {_LABELS}}}}}]
+    ports: [{{port: 1024, endPort: 65535, protocol: TCP}}]
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
-metadata: {{name: train, namespace: training, annotations: {{holdfast.dev/reason: the least that the gang works with}}}}
+metadata:
+  name: train
+  namespace: training
+  annotations: {{holdfast.dev/reason: the gang needs two nodes}}
 spec: {{minAvailable: 2, selector: {{matchLabels: {_LABELS}}}}}
 """
 
 
-def but(old: str, new: str) -> str:
-    assert old in GOOD, old
+def replace_once(old: str, new: str) -> str:
+    """Returns the good example with one text replaced."""
+    assert GOOD.count(old) == 1, old
     return GOOD.replace(old, new)
 
 
 _LAUNCHER = "python, -m, holdfast, train, ranks, --processes, '1', --sharded, --"
 SHARDED = (
-    but("metadata: {labels: ", f"metadata: {{annotations: {{{ANNOTATION_STATE}: 16Gi}}, labels: ")
+    replace_once(
+        "metadata: {labels: ", f"metadata: {{annotations: {{{ANNOTATION_STATE}: 16Gi}}, labels: "
+    )
     .replace("[python, train.py]", f"[{_LAUNCHER}, python, train.py]")
     .replace("minAvailable: 2", "minAvailable: 3")
     .replace("nvidia.com/gpu: 1}", "nvidia.com/gpu: 1, memory: 24Gi}")
 )
 
 
-def member(pod: Pod | None) -> Container | None:
-    """The container that is a member of an elastic gang."""
-    listed = (each for each in pod.containers if "containers" in each.path) if pod else ()
-    return next(
-        (c for c in listed if ENV_GANG_NODES in c.env or c.runs("holdfast", "train", "elastic")),
-        None,
-    )
+def find_member(pod: Pod | None) -> Container | None:
+    """Returns the container that is a member of an elastic gang; None where there is none."""
+    for container in pod.main_containers if pod else []:
+        is_elastic = container.runs("holdfast", "train", "elastic")
+        if is_elastic or ENV_GANG_NODES in container.env:
+            return container
+    return None
 
 
-def sharded(main: Container) -> bool:
-    """Its others wait in place for each that is lost."""
-    return main.runs("holdfast", "train", "ranks") and "--sharded" in main.words
+def is_sharded(member: Container) -> bool:
+    """Returns whether the other members wait in place for one that is lost."""
+    return member.runs("holdfast", "train", "ranks") and "--sharded" in member.words
+
+
+def _count_nodes(member: Container, default: int) -> int:
+    return member.number("--nodes", ENV_GANG_NODES) or default
 
 
 @rule(
@@ -100,14 +113,14 @@ def sharded(main: Container) -> bool:
         " nodes"
     ),
     base="job",
-    bad=but("  parallelism: 4\n", "  parallelism: 4\n  backoffLimitPerIndex: null\n"),
+    bad=replace_once("  parallelism: 4\n", "  parallelism: 4\n  backoffLimitPerIndex: null\n"),
     good=GOOD,
 )
 def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
-    main = member(job.pod)
-    if main is None:
+    member = find_member(job.pod)
+    if member is None:
         return
-    nodes = main.number("--nodes", ENV_GANG_NODES) or job.parallelism
+    nodes = _count_nodes(member, job.parallelism)
     if job.in_jobset:
         yield Hit(job.path, "a JobSet restarts all of its pods for one")
     elif job.spec.get("completionMode") != "Indexed" or "backoffLimitPerIndex" not in job.spec:
@@ -129,17 +142,16 @@ def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_SUCCESS,
     fix="add successPolicy: {rules: [{succeededCount: 1}]}",
     base="job",
-    bad=but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""),
+    bad=replace_once("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""),
     good=GOOD,
 )
 def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
-    rules = as_list(dig(job.spec, "successPolicy", "rules"))
-    if (
-        member(job.pod)
-        and not job.in_jobset
-        and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]
-    ):
-        yield Hit(job.path, "is complete only when every index has succeeded")
+    if job.in_jobset or not find_member(job.pod):
+        return
+    for success_rule in as_list(dig(job.spec, "successPolicy", "rules")):
+        if as_int(dig(success_rule, "succeededCount")) == 1:
+            return
+    yield Hit(job.path, "is complete only when every index has succeeded")
 
 
 @rule(
@@ -147,28 +159,30 @@ def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
     "elastic-budget-is-not-the-least",
     Severity.ERROR,
     on=Job,
-    what="An elastic gang has no PodDisruptionBudget of its least number of nodes.",
+    what="An elastic gang has no PodDisruptionBudget for its smallest number of nodes.",
     why=(
         "Without it a drain may leave fewer nodes than the gang needs. With a higher number a drain"
         " waits without need."
     ),
     source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
-    fix="one PodDisruptionBudget over its pods, minAvailable = the gang's least number of nodes",
+    fix="one PodDisruptionBudget over its pods, minAvailable = the gang's smallest number of nodes",
     base="job",
-    bad=but("minAvailable: 2", "minAvailable: 3"),
+    bad=replace_once("minAvailable: 2", "minAvailable: 3"),
     good=GOOD,
 )
 def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
-    main = member(job.pod)
-    if main is None or job.pod is None:
+    member = find_member(job.pod)
+    if member is None or job.pod is None:
         return
-    nodes = main.number("--nodes", ENV_GANG_NODES) or job.parallelism
-    least = nodes - 1 if sharded(main) else main.number("--min-nodes", ENV_GANG_MIN_NODES) or 1
-    budgets = context.world.selecting("PodDisruptionBudget", job.pod)
-    kept = [as_int(budget.spec.get("minAvailable")) for budget in budgets]
-    if least > 1 and kept != [least]:
-        stated = ", ".join(map(str, kept)) or "no budget"
-        yield Hit(job.path, f"the gang works with {least} nodes; its pods have {stated}")
+    if is_sharded(member):
+        min_nodes = _count_nodes(member, job.parallelism) - 1
+    else:
+        min_nodes = member.number("--min-nodes", ENV_GANG_MIN_NODES) or 1
+    budgets = context.index.find_selecting("PodDisruptionBudget", job.pod)
+    limits = [as_int(budget.spec.get("minAvailable")) for budget in budgets]
+    if min_nodes > 1 and limits != [min_nodes]:
+        limits_text = ", ".join(map(str, limits)) or "no budget"
+        yield Hit(job.path, f"the gang works with {min_nodes} nodes; its pods have {limits_text}")
 
 
 @rule(
@@ -185,21 +199,21 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_DNS,
     fix="set subdomain, and a Service of that name: clusterIP None, publishNotReadyAddresses true",
     base="job",
-    bad=but("publishNotReadyAddresses: true, ", ""),
+    bad=replace_once("publishNotReadyAddresses: true, ", ""),
     good=GOOD,
 )
 def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
-    if member(pod) is None or pod.job is None:
+    if find_member(pod) is None or pod.job is None:
         return
     name = as_text(pod.spec.get("subdomain"))
-    service = context.world.named("Service", name, pod.owner.namespace) if name else None
+    service = context.index.find("Service", name, pod.owner.namespace) if name else None
     if service is None:
-        yield Hit(pod.at, f"no Service {name}" if name else "has no subdomain")
-    elif (
-        service.spec.get("clusterIP") != "None"
-        or service.spec.get("publishNotReadyAddresses") is not True
-    ):
-        yield Hit((*pod.at, "subdomain"), f"Service {name} does not name pods that are not ready")
+        yield Hit(pod.spec_path, f"no Service {name}" if name else "has no subdomain")
+        return
+    is_headless = service.spec.get("clusterIP") == "None"
+    if not is_headless or service.spec.get("publishNotReadyAddresses") is not True:
+        message = f"Service {name} does not name pods that are not ready"
+        yield Hit((*pod.spec_path, "subdomain"), message)
 
 
 _AGENTS = (
@@ -227,14 +241,17 @@ _AGENTS = (
     good=SHARDED,
 )
 def gang_under_torchrun(pod: Pod, context: Context) -> Iterator[Hit]:
-    main = member(pod)
-    torchrun = main and any(word.rpartition("/")[2] == "torchrun" for word in main.words)
-    if main and (torchrun or any(main.runs(*agent) for agent in _AGENTS)):
-        yield Hit(main.command_at, "the processes of a node are started by torchrun")
+    member = find_member(pod)
+    if member and _runs_torchrun(member):
+        yield Hit(member.command_path, "torchrun starts the processes of a node")
 
 
-# Of a node's shards: staging memories of its own, one complete and one arriving copy of the
-# neighbour's. Without copies one staging memory.
+def _runs_torchrun(member: Container) -> bool:
+    return "torchrun" in member.programs or any(member.runs(*agent) for agent in _AGENTS)
+
+
+# Multiples of a node's shards in memory: its own staging memories, and one complete and one
+# arriving copy of the neighbour's shards. Without copies one staging memory.
 MEMORIES = 5
 ALONE = 1
 
@@ -251,23 +268,26 @@ ALONE = 1
         " memory too is killed."
     ),
     source="infra/decisions/0115",
-    fix="more nodes, a machine with more memory, or copies: 0, which needs a fifth",
+    fix="more nodes, a machine with more memory, or copies: 0, which needs a fifth of the memory",
     base="job",
     bad=SHARDED.replace("16Gi", "32Gi"),
     good=SHARDED,
 )
 def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
-    main = member(pod)
-    state = quantity(pod.annotations.get(ANNOTATION_STATE))
-    limit = quantity(main.limit("memory")) if main else None
-    if main is None or not sharded(main) or state is None or limit is None:
+    member = find_member(pod)
+    if member is None or not is_sharded(member):
         return
-    nodes = main.number("--nodes", ENV_GANG_NODES) or 1
-    count = ALONE if main.option("--copies") == "0" else MEMORIES
+    state = quantity(pod.annotations.get(ANNOTATION_STATE))
+    limit = quantity(member.limit("memory"))
+    if state is None or limit is None:
+        return
+    nodes = _count_nodes(member, 1)
+    count = ALONE if member.option("--copies") == "0" else MEMORIES
     shard = state / nodes
     if count * shard > limit:
-        needed = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"
-        has = f"the limit is {limit / GIB:.1f} GiB"
+        need = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"
         yield Hit(
-            main.path, f"{state / GIB:.1f} GiB over {nodes} nodes need {needed} of memory, {has}"
+            member.path,
+            f"{state / GIB:.1f} GiB over {nodes} nodes need {need} of memory,"
+            f" the limit is {limit / GIB:.1f} GiB",
         )

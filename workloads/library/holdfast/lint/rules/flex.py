@@ -33,11 +33,11 @@ _MODELS = {"standard", "spot", "flex-start", "preemptible"}
     bad='nodeSelector: {cloud.google.com/gke-flex-start: "yes"}',
 )
 def flex_value_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    for demand in place.demanded(contract.LABEL_FLEX_START):
+    placement = context.place(pod)
+    for demand in placement.find_demands(contract.LABEL_FLEX_START):
         if demand.values != ("true",):
             yield Hit(demand.path, f"gke-flex-start is {','.join(demand.values)}, not true")
-    for demand in place.demanded(contract.LABEL_PROVISIONING):
+    for demand in placement.find_demands(contract.LABEL_PROVISIONING):
         if not set(demand.values) <= _MODELS:
             message = f"{','.join(demand.values)} is no provisioning model"
             yield Hit(demand.path, message, fix="write standard, spot or flex-start")
@@ -69,14 +69,16 @@ def flex_value_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     ),
 )
 def flex_toleration_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
+    placement = context.place(pod)
     for path, toleration in pod.tolerations:
         if as_text(toleration.get("key")) != FLEX_TAINT.key:
             continue
-        if toleration.get("operator") == "Exists" or toleration.get("value") != FLEX_TAINT.value:
-            field = "operator" if toleration.get("operator") == "Exists" else "value"
-            yield Hit((*path, field), "the autoscaler does not read this flex-start toleration")
-        elif not place.means_flex and not place.demanded(contract.LABEL_COMPUTE_CLASS):
+        message = "the autoscaler does not read this flex-start toleration"
+        if toleration.get("operator") == "Exists":
+            yield Hit((*path, "operator"), message)
+        elif toleration.get("value") != FLEX_TAINT.value:
+            yield Hit((*path, "value"), message)
+        elif not placement.means_flex and not placement.find_demands(contract.LABEL_COMPUTE_CLASS):
             yield Hit((*path, "key"), "tolerates flex-start without selecting it")
 
 
@@ -94,15 +96,14 @@ def flex_toleration_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     good="nodeSelector: {cloud.google.com/gke-spot: null}",
 )
 def spot_and_flex(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    labels = (contract.LABEL_SPOT, "cloud.google.com/gke-preemptible")
-    spot = []
-    for label in labels:
-        for d in place.demanded(label):
-            if d.values == ("true",):
-                spot.append(d)
-    if spot and place.means_flex:
-        yield Hit(spot[0].path, "selects Spot and flex-start")
+    placement = context.place(pod)
+    if not placement.means_flex:
+        return
+    for label in (contract.LABEL_SPOT, "cloud.google.com/gke-preemptible"):
+        for demand in placement.find_demands(label):
+            if demand.values == ("true",):
+                yield Hit(demand.path, "selects Spot and flex-start")
+                return
 
 
 @rule(
@@ -121,8 +122,10 @@ def spot_and_flex(pod: Pod, context: Context) -> Iterator[Hit]:
     ),
 )
 def flex_with_spot_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
+    if not context.place(pod).means_flex:
+        return
     for path, toleration in pod.tolerations:
-        if as_text(toleration.get("key")) == SPOT_TAINT.key and context.place(pod).means_flex:
+        if as_text(toleration.get("key")) == SPOT_TAINT.key:
             yield Hit((*path, "key"), "a Spot toleration on a flex-start pod has no effect")
 
 
@@ -141,9 +144,9 @@ def flex_with_spot_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
     base="flex-pod",
     bad='nodeSelector: {cloud.google.com/gke-max-run-duration-seconds: "864000"}',
 )
-def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    for demand in place.demanded(contract.LABEL_MAX_RUN) if place.means_flex else []:
+def max_run_beyond_limits(pod: Pod, context: Context) -> Iterator[Hit]:
+    placement = context.place(pod)
+    for demand in placement.find_demands(contract.LABEL_MAX_RUN) if placement.means_flex else []:
         text = "".join(demand.values)
         if not text.isdecimal() or not FLEX_MIN_RUN_S <= int(text) <= FLEX_MAX_RUN_S:
             yield Hit(demand.path, f"{text} s is out of range")
@@ -156,9 +159,8 @@ def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
     on=Job,
     what="A flex-start Job may run longer than its node.",
     why=(
-        "The node ends at its maximal run, whatever the pod does. A deadline before it makes that"
-        " end a planned one. So does a process that stops in order, in a Job that ignores the exit"
-        " code of such a stop."
+        "The node ends at its maximal run, whatever the pod does. With an earlier deadline the"
+        " stop is planned. A process may also stop in order, if the Job ignores its exit code."
     ),
     source=DOC_FLEX,
     base="flex",
@@ -169,25 +171,29 @@ def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
     bad="spec: {activeDeadlineSeconds: 700000}",
 )
 def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
-    if job.pod is None or not context.place(job.pod).on_flex or _goes_on(job):
+    if job.pod is None or not context.place(job.pod).on_flex or _ignores_stops(job):
         return
-    asked = context.place(job.pod).demanded(contract.LABEL_MAX_RUN)
-    text = "".join(asked[0].values) if asked else ""
-    most = min(int(text), FLEX_MAX_RUN_S) if text.isdecimal() else FLEX_MAX_RUN_S
-    deadline = as_int(job.spec.get("activeDeadlineSeconds"))
-    if deadline is None or deadline > most:
-        asks = "has no deadline" if deadline is None else f"may run {deadline} s"
-        yield Hit(
-            (*job.path, "activeDeadlineSeconds"), f"the Job {asks}", f"its node ends after {most} s"
-        )
+    max_run_s = FLEX_MAX_RUN_S
+    for demand in context.place(job.pod).find_demands(contract.LABEL_MAX_RUN)[:1]:
+        text = "".join(demand.values)
+        if text.isdecimal():
+            max_run_s = min(int(text), FLEX_MAX_RUN_S)
+    deadline_s = as_int(job.spec.get("activeDeadlineSeconds"))
+    if deadline_s is not None and deadline_s <= max_run_s:
+        return
+    fact = "has no deadline" if deadline_s is None else f"may run {deadline_s} s"
+    path = (*job.path, "activeDeadlineSeconds")
+    yield Hit(path, f"the Job {fact}", f"its node ends after {max_run_s} s")
 
 
-def _goes_on(job: Job) -> bool:
-    """Whether an orderly stop is followed by a pod on the next node."""
-    ignored = (as_map(r.get("onExitCodes")) for r in job.rules if r.get("action") == "Ignore")
-    return any(
-        c.get("operator") == "In" and EXIT_PREEMPTED in as_list(c.get("values")) for c in ignored
-    )
+def _ignores_stops(job: Job) -> bool:
+    """Returns whether a pod on the next node follows an orderly stop."""
+    for failure_rule in job.rules:
+        codes = as_map(failure_rule.get("onExitCodes"))
+        is_ignored = failure_rule.get("action") == "Ignore" and codes.get("operator") == "In"
+        if is_ignored and EXIT_PREEMPTED in as_list(codes.get("values")):
+            return True
+    return False
 
 
 @rule(
@@ -207,18 +213,21 @@ def _goes_on(job: Job) -> bool:
     good="spec: {parallelism: 8, completions: 640}",
 )
 def parallelism_over_cap(pod: Pod, context: Context) -> Iterator[Hit]:
-    wanted = pod.gpus * pod.replicas
-    pools = [pool for pool in context.place(pod).pools if pool.accelerator]
-    if not wanted or not pools:
+    demand = pod.gpus * pod.replicas
+    pools = context.place(pod).gpu_pools
+    if not demand or not pools:
         return
     kind = pools[0].accelerator
     platform = context.platform
-    manual = [pool for pool in pools if pool in platform.pools]
-    fixed = sum(pool.max_nodes * pool.gpus_per_node for pool in manual)
-    automatic = platform.caps.get(kind, 0) if len(manual) < len(pools) else 0
-    if wanted > fixed + automatic:
-        basis = platform.basis((manual or pools)[0], f"its pools have at most {fixed} GPUs")
-        where = (*pod.job.path, "parallelism") if pod.job else ("spec", "replicas")
-        limit = f"{fixed + automatic} x {kind} ({GPU_RESOURCE}) can exist"
-        message = f"{pod.replicas} pods x {pod.gpus} GPU = {wanted}, but {limit}"
-        yield Hit(where, message, platform.cap_basis(kind) if automatic else basis)
+    own_pools = [pool for pool in pools if pool in platform.pools]
+    fixed = sum(pool.max_nodes * pool.gpus_per_node for pool in own_pools)
+    automatic = platform.caps.get(kind, 0) if len(own_pools) < len(pools) else 0
+    if demand <= fixed + automatic:
+        return
+    if automatic:
+        basis = platform.cap_basis(kind)
+    else:
+        basis = platform.basis((own_pools or pools)[0], f"its pools have at most {fixed} GPUs")
+    path = (*pod.job.path, "parallelism") if pod.job else ("spec", "replicas")
+    limit = f"{fixed + automatic} x {kind} ({GPU_RESOURCE}) can exist"
+    yield Hit(path, f"{pod.replicas} pods x {pod.gpus} GPU = {demand}, but {limit}", basis)

@@ -23,9 +23,12 @@ subjects: [{kind: ServiceAccount, name: trainer, namespace: training}]
 """
 _IDENTITY = "iam.gke.io/gcp-service-account: trainer@acme-ai-platform.iam.gserviceaccount.com"
 _GOOGLE_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9-]{0,60}@[a-z0-9.:-]{1,60}\.gserviceaccount\.com")
+_PLACEHOLDER = re.compile(r"[$<>{}A-Z]")
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
 # ALLOW_EMPTY_PASSWORD=1 has the name of a secret and is none.
 _SWITCH = {"0", "1", "true", "false", "yes", "no", "on", "off"}
+_REFERENCES = ("$(", "${", "<", "/")
+_REMOTE_CODE = re.compile(r"trust[-_]remote[-_]code(?!=(0|false))", re.IGNORECASE)
 
 
 @rule(
@@ -44,7 +47,7 @@ def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for key in ("command", "args"):
             for index, word in enumerate(as_list(container.body.get(key))):
-                if re.search(r"trust[-_]remote[-_]code(?!=(0|false))", str(word), re.IGNORECASE):
+                if _REMOTE_CODE.search(str(word)):
                     yield Hit((*container.path, key, index), "runs code that comes with a model")
 
 
@@ -66,13 +69,11 @@ def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
         for index, item in enumerate(as_list(container.body.get("env"))):
             name = as_text(dig(item, "name"))
             value = as_text(dig(item, "value"))
-            literal = (
-                value
-                and value.lower() not in _SWITCH
-                and not value.startswith(("$(", "${", "<", "/"))
-            )
-            if literal and _SECRET_NAME.search(name):
-                yield Hit((*container.path, "env", index, "value"), f"{name} holds a literal value")
+            if not value or value.lower() in _SWITCH or value.startswith(_REFERENCES):
+                continue
+            if _SECRET_NAME.search(name):
+                path = (*container.path, "env", index, "value")
+                yield Hit(path, f"{name} holds a literal value")
 
 
 @rule(
@@ -93,24 +94,19 @@ def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
 def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
     for pod in obj.pods:
         if ANNOTATION_GOOGLE_ACCOUNT in pod.annotations:
-            at = (*pod.path, "metadata", "annotations", ANNOTATION_GOOGLE_ACCOUNT)
-            yield Hit(at, "GKE reads it on a ServiceAccount, not on a pod")
-    for key, value in (
-        as_map(obj.metadata.get("annotations")).items() if obj.kind == "ServiceAccount" else ()
-    ):
-        at = ("metadata", "annotations", key)
-        text = as_text(value)
-        if key != ANNOTATION_GOOGLE_ACCOUNT and near(key, [ANNOTATION_GOOGLE_ACCOUNT], cutoff=0.85):
-            yield Hit(
-                at, f"GKE does not read {key}; it reads {ANNOTATION_GOOGLE_ACCOUNT}", on_key=True
-            )
-        placeholder = any(char in "$<>{}" or char.isupper() for char in text)
-        if (
-            key == ANNOTATION_GOOGLE_ACCOUNT
-            and not placeholder
-            and not _GOOGLE_ACCOUNT.fullmatch(text)
-        ):
-            yield Hit(at, f"{text} is no Google service account")
+            path = (*pod.path, "metadata", "annotations", ANNOTATION_GOOGLE_ACCOUNT)
+            yield Hit(path, "GKE reads it on a ServiceAccount, not on a pod")
+    if obj.kind != "ServiceAccount":
+        return
+    for key, value in obj.annotations.items():
+        path = ("metadata", "annotations", key)
+        if key == ANNOTATION_GOOGLE_ACCOUNT:
+            account = as_text(value)
+            if not _PLACEHOLDER.search(account) and not _GOOGLE_ACCOUNT.fullmatch(account):
+                yield Hit(path, f"{account} is no Google service account")
+        elif near(key, [ANNOTATION_GOOGLE_ACCOUNT], cutoff=0.85):
+            message = f"GKE does not read {key}; it reads {ANNOTATION_GOOGLE_ACCOUNT}"
+            yield Hit(path, message, on_key=True)
 
 
 _ROLE = """\
@@ -142,43 +138,52 @@ _WHOLE_ROLES = ("cluster-admin", "admin", "edit")
     good=_ROLE.format("pods", _BINDING),
 )
 def rights_beyond_the_job(obj: Object, context: Context) -> Iterator[Hit]:
-    kind = as_text(dig(obj.body, "roleRef", "kind"))
-    name = as_text(dig(obj.body, "roleRef", "name"))
-    role = context.world.named(kind, name, obj.namespace if kind == "Role" else None)
-    hazards = [_hazard(as_map(each)) for each in as_list(role.body.get("rules"))] if role else []
-    if kind == "ClusterRole" and name in _WHOLE_ROLES:
-        hazard = "do everything"
-    else:
-        hazard = next(filter(None, hazards), "")
-    for index, subject in enumerate(as_list(obj.body.get("subjects")) if hazard else []):
+    hazard = _find_hazard(obj, context)
+    if not hazard:
+        return
+    for index, subject in enumerate(as_list(obj.body.get("subjects"))):
+        if dig(subject, "kind") != "ServiceAccount":
+            continue
+        name = dig(subject, "name")
         namespace = as_text(dig(subject, "namespace")) or obj.namespace
-        if dig(subject, "kind") == "ServiceAccount":
-            pods = context.world.selected(namespace, {})
-        else:
-            pods = []
-        if any(
-            pod.spec.get("serviceAccountName") == dig(subject, "name") and _of_a_job(pod, context)
-            for pod in pods
-        ):
-            yield Hit(("subjects", index), f"{dig(subject, 'name')} may {hazard}")
+        for pod in context.index.select_pods(namespace, {}):
+            if pod.spec.get("serviceAccountName") == name and _is_work(pod, context):
+                yield Hit(("subjects", index), f"{name} may {hazard}")
+                break
 
 
-def _of_a_job(pod: Pod, context: Context) -> bool:
-    ours = as_map(pod.owner.metadata.get("labels")).get(LABEL_PART_OF) == PART_OF
-    return ours or pod.job is not None or context.place(pod).interruptible
+def _is_work(pod: Pod, context: Context) -> bool:
+    """Returns whether a pod is one of a job or of the platform."""
+    is_ours = pod.owner.labels.get(LABEL_PART_OF) == PART_OF
+    return is_ours or pod.job is not None or context.place(pod).interruptible
 
 
-def _hazard(rule_: dict[str, Any]) -> str:
-    groups, resources, verbs = (
-        set(map(as_text, as_list(rule_.get(k)))) for k in ("apiGroups", "resources", "verbs")
-    )
-    if not groups & {"", "*"} or rule_.get("resourceNames"):
+def _find_hazard(binding: Object, context: Context) -> str:
+    """Returns what the role of a binding allows that is too much; empty where nothing is."""
+    kind = as_text(dig(binding.body, "roleRef", "kind"))
+    name = as_text(dig(binding.body, "roleRef", "name"))
+    if kind == "ClusterRole" and name in _WHOLE_ROLES:
+        return "do everything"
+    role = context.index.find(kind, name, binding.namespace if kind == "Role" else None)
+    for role_rule in as_list(role.body.get("rules")) if role else []:
+        hazard = _judge_rule(as_map(role_rule))
+        if hazard:
+            return hazard
+    return ""
+
+
+def _judge_rule(role_rule: dict[str, Any]) -> str:
+    groups = _get_set(role_rule, "apiGroups")
+    resources = _get_set(role_rule, "resources")
+    verbs = _get_set(role_rule, "verbs")
+    if not groups & {"", "*"} or role_rule.get("resourceNames"):
         return ""
     if resources & {"secrets", "*"} and verbs & {"get", "list", "watch", "*"}:
         return "read all secrets"
-    runs = resources & {"pods/exec", "pods/attach", "pods/*", "*"} and verbs & {
-        "create",
-        "get",
-        "*",
-    }
-    return "run commands in pods" if runs else ""
+    if resources & {"pods/exec", "pods/attach", "pods/*", "*"} and verbs & {"create", "get", "*"}:
+        return "run commands in pods"
+    return ""
+
+
+def _get_set(role_rule: dict[str, Any], field: str) -> set[str]:
+    return set(map(as_text, as_list(role_rule.get(field))))

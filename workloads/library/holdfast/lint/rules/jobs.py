@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
 from holdfast.vocabulary.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
@@ -29,23 +29,36 @@ def _policy(*rules: str) -> str:
     return f"spec: {{podFailurePolicy: {{rules: [{', '.join(rules)}]}}}}"
 
 
-def _meets(host: str) -> str:
-    main = (
-        f"command: [torchrun, --rdzv-endpoint, '{host}:29500'], resources: {{limits:"
-        " {nvidia.com/gpu: 1}}"
-    )
-    return f"template: {{spec: {{containers: [{{name: main, image: train, {main}}}]}}}}"
+def _gang_at(host: str) -> str:
+    return f"""\
+template:
+  spec:
+    containers:
+    - name: main
+      image: train
+      command: [torchrun, --rdzv-endpoint, '{host}:29500']
+      resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
 
 
-def _about_disruption(rule_: dict[str, Any]) -> bool:
-    listed = [as_map(c) for c in as_list(rule_.get("onPodConditions"))]
-    return any(
-        c.get("type") == "DisruptionTarget" and c.get("status") in (None, "True", True)
-        for c in listed
-    )
+def _is_on_disruption(failure_rule: dict[str, Any]) -> bool:
+    for condition in as_maps(failure_rule.get("onPodConditions")):
+        is_true = condition.get("status") in (None, "True", True)
+        if is_true and condition.get("type") == "DisruptionTarget":
+            return True
+    return False
 
 
-def _interruptible(job: Job, context: Context) -> bool:
+def _find_disruption_rules(job: Job) -> list[int]:
+    """Returns the indices of the failure rules on DisruptionTarget."""
+    indices: list[int] = []
+    for index, failure_rule in enumerate(job.rules):
+        if _is_on_disruption(failure_rule):
+            indices.append(index)
+    return indices
+
+
+def _is_interruptible(job: Job, context: Context) -> bool:
     return job.pod is not None and context.place(job.pod).interruptible
 
 
@@ -62,16 +75,16 @@ def _interruptible(job: Job, context: Context) -> bool:
     bad="spec: {podFailurePolicy: null}",
 )
 def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
-    # In a JobSet the rule fails the child, and HF116 judges it.
-    spared = []
-    for r in job.rules:
-        if _about_disruption(r) and (job.in_jobset or r.get("action") == "Ignore"):
-            spared.append(r)
-    if _interruptible(job, context) and not spared:
-        pool = context.place(job.pod).on_spot if job.pod else None
-        basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else ""
-        at = (*job.path, "podFailurePolicy") if job.spec.get("podFailurePolicy") else job.path
-        yield Hit(at, "evictions count as failures of the Job", basis)
+    if not _is_interruptible(job, context):
+        return
+    for index in _find_disruption_rules(job):
+        # In a JobSet the rule fails the child, and HF116 judges it.
+        if job.in_jobset or job.rules[index].get("action") == "Ignore":
+            return
+    pool = context.place(job.pod).on_spot if job.pod else None
+    basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else ""
+    path = (*job.path, "podFailurePolicy") if job.spec.get("podFailurePolicy") else job.path
+    yield Hit(path, "evictions count as failures of the Job", basis)
 
 
 @rule(
@@ -90,10 +103,10 @@ def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
     bad=_policy(_FATAL, _IGNORE),
 )
 def failure_policy_order(job: Job, context: Context) -> Iterator[Hit]:
-    places = [i for i, r in enumerate(job.rules) if _about_disruption(r)]
-    if places and places[0] > 0:
-        at = (*job.path, "podFailurePolicy", "rules", places[0])
-        yield Hit(at, f"is rule {places[0] + 1}; an earlier rule may match first")
+    indices = _find_disruption_rules(job)
+    if indices and indices[0] > 0:
+        path = (*job.path, "podFailurePolicy", "rules", indices[0])
+        yield Hit(path, f"is rule {indices[0] + 1}; an earlier rule may match first")
 
 
 @rule(
@@ -101,7 +114,7 @@ def failure_policy_order(job: Job, context: Context) -> Iterator[Hit]:
     "policy-needs-never",
     Severity.ERROR,
     on=Job,
-    what="A podFailurePolicy with a restartPolicy other than Never.",
+    what="A Job with a podFailurePolicy has a restartPolicy other than Never.",
     why=(
         "The API server refuses it: with OnFailure the kubelet restarts the container, and no pod"
         " fails."
@@ -112,12 +125,11 @@ def failure_policy_order(job: Job, context: Context) -> Iterator[Hit]:
     bad="restartPolicy: OnFailure",
 )
 def policy_needs_never(job: Job, context: Context) -> Iterator[Hit]:
-    if (
-        job.pod
-        and job.spec.get("podFailurePolicy")
-        and job.pod.spec.get("restartPolicy") != "Never"
-    ):
-        yield Hit((*job.pod.at, "restartPolicy"), "podFailurePolicy needs restartPolicy Never")
+    if not job.pod or not job.spec.get("podFailurePolicy"):
+        return
+    if job.pod.spec.get("restartPolicy") != "Never":
+        path = (*job.pod.spec_path, "restartPolicy")
+        yield Hit(path, "podFailurePolicy needs restartPolicy Never")
 
 
 @rule(
@@ -136,10 +148,12 @@ def policy_needs_never(job: Job, context: Context) -> Iterator[Hit]:
     bad="spec: {podFailurePolicy: null, template: {spec: {restartPolicy: OnFailure}}}",
 )
 def restart_in_place(job: Job, context: Context) -> Iterator[Hit]:
-    if not job.pod or job.spec.get("podFailurePolicy") or not _interruptible(job, context):
+    if not job.pod or job.spec.get("podFailurePolicy") or not _is_interruptible(job, context):
         return
     if job.pod.spec.get("restartPolicy") == "OnFailure":
-        yield Hit((*job.pod.at, "restartPolicy"), "restarts in place on a node that shuts down")
+        yield Hit(
+            (*job.pod.spec_path, "restartPolicy"), "restarts in place on a node that shuts down"
+        )
 
 
 @rule(
@@ -147,9 +161,9 @@ def restart_in_place(job: Job, context: Context) -> Iterator[Hit]:
     "backoff-of-ignored-disruptions",
     Severity.WARNING,
     on=Job,
-    what="A plain Job on Spot with one back-off for all its pods.",
+    what="A plain Job on Spot has one back-off for all its pods.",
     why=(
-        "The controller waits 10, 20, 40 s up to 10 min after failures that it was to ignore, and"
+        "The controller waits 10, 20, 40 s up to 10 min, even after failures that it ignores, and"
         " counts each of several pods lost together. By index, or in a JobSet, a new pod comes"
         " within seconds."
     ),
@@ -158,12 +172,12 @@ def restart_in_place(job: Job, context: Context) -> Iterator[Hit]:
     base="job",
     bad="spec: {backoffLimitPerIndex: null, backoffLimit: 3}",
 )
-def backoff_of_ignored_disruptions(job: Job, context: Context) -> Iterator[Hit]:
+def shared_backoff_on_spot(job: Job, context: Context) -> Iterator[Hit]:
     if job.in_jobset or job.pod is None or context.place(job.pod).on_spot is None:
         return
     if "backoffLimitPerIndex" not in job.spec:
-        at = (*job.path, "backoffLimit") if "backoffLimit" in job.spec else job.path
-        yield Hit(at, "each round of evictions doubles the time to the next start")
+        path = (*job.path, "backoffLimit") if "backoffLimit" in job.spec else job.path
+        yield Hit(path, "each round of evictions doubles the time to the next start")
 
 
 @rule(
@@ -182,15 +196,18 @@ def backoff_of_ignored_disruptions(job: Job, context: Context) -> Iterator[Hit]:
     bad=_policy(_IGNORE, "{action: FailJob, onExitCodes: {operator: NotIn, values: [0]}}"),
 )
 def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
-    for index, failing in enumerate(job.rules):
-        codes = as_map(failing.get("onExitCodes"))
-        if failing.get("action") != "FailJob" or not codes:
+    for index, failure_rule in enumerate(job.rules):
+        condition = as_map(failure_rule.get("onExitCodes"))
+        if failure_rule.get("action") != "FailJob" or not condition:
             continue
-        listed = {code for code in as_list(codes.get("values")) if isinstance(code, int)}
-        taken = _RESUMABLE & listed if codes.get("operator") == "In" else _RESUMABLE - listed
-        if taken:
-            at = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "values")
-            yield Hit(at, f"fails the Job on {sorted(taken)}")
+        codes = {code for code in as_list(condition.get("values")) if isinstance(code, int)}
+        if condition.get("operator") == "In":
+            resumable_codes = _RESUMABLE & codes
+        else:
+            resumable_codes = _RESUMABLE - codes
+        if resumable_codes:
+            path = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "values")
+            yield Hit(path, f"fails the Job on {sorted(resumable_codes)}")
 
 
 @rule(
@@ -210,14 +227,23 @@ def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
     ),
 )
 def jobset_counts_disruptions(obj: Object, context: Context) -> Iterator[Hit]:
-    judged = [job for job in obj.jobs if _interruptible(job, context)]
-    rules = as_list(dig(obj.spec, "failurePolicy", "rules"))
-    if judged and not any(dig(r, "action") in _FREE for r in rules):
+    jobs = [job for job in obj.jobs if _is_interruptible(job, context)]
+    if jobs and not _restarts_freely(obj):
         yield Hit(("spec", "failurePolicy"), "evictions use up maxRestarts")
-    for job in judged:
-        if any(_about_disruption(r) and r.get("action") == "Ignore" for r in job.rules):
-            message = "with Ignore the gang waits for one pod; with FailJob the JobSet restarts it"
-            yield Hit((*job.path, "podFailurePolicy"), message)
+    message = "with Ignore the gang waits for one pod; with FailJob the JobSet restarts it"
+    for job in jobs:
+        for index in _find_disruption_rules(job):
+            if job.rules[index].get("action") == "Ignore":
+                yield Hit((*job.path, "podFailurePolicy"), message)
+                break
+
+
+def _restarts_freely(jobset: Object) -> bool:
+    """Returns whether a rule of a JobSet restarts it without counting the restart."""
+    for failure_rule in as_list(dig(jobset.spec, "failurePolicy", "rules")):
+        if dig(failure_rule, "action") in _FREE:
+            return True
+    return False
 
 
 @rule(
@@ -238,14 +264,13 @@ def jobset_counts_disruptions(obj: Object, context: Context) -> Iterator[Hit]:
 )
 def jobset_exit_codes(obj: Object, context: Context) -> Iterator[Hit]:
     for job in obj.jobs:
-        failing = [
-            i
-            for i, r in enumerate(job.rules)
-            if r.get("action") == "FailJob" and r.get("onExitCodes")
-        ]
-        if failing and any(_about_disruption(r) for r in job.rules):
-            at = (*job.path, "podFailurePolicy", "rules", failing[0])
-            yield Hit(at, "the JobSet takes this failure for an eviction")
+        if not _find_disruption_rules(job):
+            continue
+        for index, failure_rule in enumerate(job.rules):
+            if failure_rule.get("action") == "FailJob" and failure_rule.get("onExitCodes"):
+                path = (*job.path, "podFailurePolicy", "rules", index)
+                yield Hit(path, "the JobSet takes this failure for an eviction")
+                break
 
 
 @rule(
@@ -267,12 +292,13 @@ def jobset_exit_codes(obj: Object, context: Context) -> Iterator[Hit]:
     ),
 )
 def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
-    if job.in_jobset or job.parallelism < 2 or job.pod is None:
+    if job.in_jobset or job.parallelism < 2:
         return
-    for container in job.pod.containers:
-        words = container.words
-        apart = "--rendezvous" in words or any("JOB_COMPLETION_INDEX" in word for word in words)
-        if container.runs("holdfast", "train", "run") and not apart:
+    for container in job.containers:
+        has_own_run = any("JOB_COMPLETION_INDEX" in word for word in container.words)
+        if has_own_run or "--rendezvous" in container.words:
+            continue
+        if container.runs("holdfast", "train", "run"):
             yield Hit((*container.path, "command"), f"{job.parallelism} pods write the same run")
 
 
@@ -292,13 +318,12 @@ def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
     bad="containers: [{name: main, image: train, command: [torchrun, --nnodes=4, train.py]}]",
 )
 def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
-    for container in job.pod.containers if job.pod else []:
+    for container in job.containers:
         for name in _NODES:
             nodes = container.number(name)
             if nodes is not None and nodes != job.parallelism:
-                yield Hit(
-                    container.command_at, f"{name} {nodes}, but the Job has {job.parallelism} pods"
-                )
+                message = f"{name} {nodes}, but the Job has {job.parallelism} pods"
+                yield Hit(container.command_path, message)
 
 
 @rule(
@@ -309,8 +334,8 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
     kinds=("JobSet",),
     what="A JobSet on Spot has no maxRestarts.",
     why=(
-        "Evictions restart it, but the first crash of any pod ends all of them: a full disk, one"
-        " slow answer of a store."
+        "Evictions restart it, but the first crash of any pod ends all of them, for example by"
+        " a full disk."
     ),
     source=DOC_JOBSET,
     fix="set failurePolicy.maxRestarts to 3",
@@ -319,11 +344,12 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
 )
 def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
     policy = as_map(obj.spec.get("failurePolicy"))
-    on_spot = any(
-        job.pod and job.parallelism > 1 and context.place(job.pod).on_spot for job in obj.jobs
-    )
-    if on_spot and not policy.get("maxRestarts") and policy.get("rules"):
-        yield Hit(("spec", "failurePolicy", "maxRestarts"), "one crash ends the gang")
+    if policy.get("maxRestarts") or not policy.get("rules"):
+        return
+    for job in obj.jobs:
+        if job.pod and job.parallelism > 1 and context.place(job.pod).on_spot:
+            yield Hit(("spec", "failurePolicy", "maxRestarts"), "one crash ends the gang")
+            return
 
 
 @rule(
@@ -338,13 +364,13 @@ def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
     base="job",
     bad=_policy(_IGNORE, _FATAL.replace("operator", "containerName: trainer, operator")),
 )
-def exit_codes_of_no_container(job: Job, context: Context) -> Iterator[Hit]:
-    known = [container.name for container in job.pod.containers] if job.pod else []
-    for index, each in enumerate(job.rules):
-        name = as_text(dig(each, "onExitCodes", "containerName"))
-        if name and known and name not in known:
-            at = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "containerName")
-            yield Hit(at, f"no container {name}; there are {', '.join(known)}")
+def exit_codes_without_container(job: Job, context: Context) -> Iterator[Hit]:
+    names = [container.name for container in job.containers]
+    for index, failure_rule in enumerate(job.rules):
+        name = as_text(dig(failure_rule, "onExitCodes", "containerName"))
+        if name and names and name not in names:
+            path = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "containerName")
+            yield Hit(path, f"no container {name}; there are {', '.join(names)}")
 
 
 @rule(
@@ -367,15 +393,14 @@ def exit_codes_of_no_container(job: Job, context: Context) -> Iterator[Hit]:
 )
 def ranks_are_not_the_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        stated = {name: container.number(name) for name in _RANKS} | {
-            ENV_GPUS: quantity(container.env.get(ENV_GPUS))
-        }
-        for name, count in stated.items() if container.gpus else ():
+        if not container.gpus:
+            continue
+        counts: dict[str, float | None] = {name: container.number(name) for name in _RANKS}
+        counts[ENV_GPUS] = quantity(container.env.get(ENV_GPUS))
+        for name, count in counts.items():
             if count is not None and count != container.gpus:
-                yield Hit(
-                    container.command_at,
-                    f"{name} {count:g}, and the container has {container.gpus} GPUs",
-                )
+                message = f"{name} {count:g}, and the container has {container.gpus} GPUs"
+                yield Hit(container.command_path, message)
 
 
 @rule(
@@ -388,37 +413,42 @@ def ranks_are_not_the_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
     source="https://jobset.sigs.k8s.io/docs/concepts/",
     base="jobset-job",
     fix="NAME-REPLICATEDJOB-0-0.NAME:29500, of the JobSet's own name",
-    bad=_meets("other-workers-0-0.other"),
-    good=_meets("train-workers-0-0.train"),
+    bad=_gang_at("other-workers-0-0.other"),
+    good=_gang_at("train-workers-0-0.train"),
 )
 def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
-    for container in job.pod.containers if job.pod else []:
+    for container in job.containers:
         for option in _HEADS:
-            address = container.expanded(container.option(option))
+            address = container.expand(container.option(option))
             host, _, port = address.partition(":")
             if address and "holdfast" in container.words and not port.isdecimal():
-                yield Hit(container.command_at, f"{address} has no port")
-            elif "$(" not in host and not _is_of(job, host):
-                yield Hit(container.command_at, f"{host} is no pod of {job.owner.name}")
-        place = container.expanded(as_text(container.env.get(ENV_GANG_ADDRESS)))
-        if job.pod and place and "$(" not in place:
-            own = f"{job.owner.name}-{PLACE}.{as_text(job.pod.spec.get('subdomain'))}"
-            if place.partition(".svc")[0] not in (own, f"{own}.{job.owner.namespace}"):
-                yield Hit(container.path, f"{ENV_GANG_ADDRESS} is {place}, and its pods are {own}")
+                yield Hit(container.command_path, f"{address} has no port")
+            elif "$(" not in host and not _may_be_member(job, host):
+                yield Hit(container.command_path, f"{host} is no pod of {job.owner.name}")
+        address = container.expand(as_text(container.env.get(ENV_GANG_ADDRESS)))
+        if job.pod and address and "$(" not in address:
+            pods = f"{job.owner.name}-{PLACE}.{as_text(job.pod.spec.get('subdomain'))}"
+            if address.partition(".svc")[0] not in (pods, f"{pods}.{job.owner.namespace}"):
+                message = f"{ENV_GANG_ADDRESS} is {address}, and its pods are {pods}"
+                yield Hit(container.path, message)
 
 
-def _is_of(job: Job, host: str) -> bool:
-    """Whether a host may be a pod of the job's JobSet; one that is no pod of any JobSet may be a
-    Service.
+def _may_be_member(job: Job, host: str) -> bool:
+    """Returns whether a host may be a pod of the job's JobSet.
+
+    One that is no pod of any JobSet may be a Service.
     """
-    pod, dot, rest = host[:300].partition(".")
-    named = _POD_OF_A_SET.fullmatch(pod)
-    if not named or not job.in_jobset or "name" not in job.owner.metadata:
+    pod, dot, domain = host[:300].partition(".")
+    match = _POD_OF_A_SET.fullmatch(pod)
+    if not match or not job.in_jobset or "name" not in job.owner.metadata:
         return True
-    jobs = [as_text(dig(each, "name")) for each in as_list(job.owner.spec.get("replicatedJobs"))]
     subdomain = as_text(dig(job.owner.spec, "network", "subdomain")) or job.owner.name
-    inside = not dot or rest.partition(".")[0] == subdomain
-    return inside and named[1] in [f"{job.owner.name}-{name}" for name in jobs]
+    if dot and domain.partition(".")[0] != subdomain:
+        return False
+    for replicated_job in as_list(job.owner.spec.get("replicatedJobs")):
+        if match[1] == f"{job.owner.name}-{as_text(dig(replicated_job, 'name'))}":
+            return True
+    return False
 
 
 @rule(
@@ -436,13 +466,13 @@ def _is_of(job: Job, host: str) -> bool:
 )
 def job_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     name = as_text(pod.owner.metadata.get("name"))
-    for container in pod.containers if name and pod.owner.kind != "CronJob" else []:
-        stated = as_text(container.env.get(ENV_JOB))
-        if stated and stated != name:
-            yield Hit(
-                (*container.path, "env"),
-                f"{ENV_JOB} is {stated}, and the {pod.owner.kind} is {name}",
-            )
+    if not name or pod.owner.kind == "CronJob":
+        return
+    for container in pod.containers:
+        job = as_text(container.env.get(ENV_JOB))
+        if job and job != name:
+            message = f"{ENV_JOB} is {job}, and the {pod.owner.kind} is {name}"
+            yield Hit((*container.path, "env"), message)
 
 
 @rule(
@@ -458,11 +488,11 @@ def job_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     bad="spec: {activeDeadlineSeconds: null}",
 )
 def job_without_deadline(job: Job, context: Context) -> Iterator[Hit]:
-    stated = job.spec.get("activeDeadlineSeconds")
-    of_pod = job.pod and job.pod.spec.get("activeDeadlineSeconds")
-    if stated is None and of_pod is None:
+    deadline = job.spec.get("activeDeadlineSeconds")
+    pod_deadline = job.pod and job.pod.spec.get("activeDeadlineSeconds")
+    if deadline is None and pod_deadline is None:
         yield Hit(job.path, "may run for ever")
-    elif as_int(stated) == 0:
+    elif as_int(deadline) == 0:
         yield Hit((*job.path, "activeDeadlineSeconds"), "ends the Job at once")
 
 

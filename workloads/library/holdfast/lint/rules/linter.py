@@ -1,4 +1,4 @@
-"""HF503 and HF9xx: findings of the engine itself. They have no check; this is their documentation."""
+"""HF503 and HF9xx: findings of the engine itself, which have no check but are documented here."""
 
 from holdfast.lint.finding import Severity
 from holdfast.lint.objects import Object
@@ -14,8 +14,8 @@ def _document(
     rule_id: str,
     slug: str,
     severity: Severity,
-    what: str,
-    why: str,
+    problem: str,
+    reason: str,
     fix: str,
     bad: str,
     good: str = _GOOD,
@@ -25,8 +25,8 @@ def _document(
         slug,
         severity,
         on=Object,
-        what=what,
-        why=why,
+        what=problem,
+        why=reason,
         source=SOURCE,
         fix=fix,
         bad=bad,

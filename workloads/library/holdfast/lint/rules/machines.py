@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_map
-from holdfast.lint.platform import machine_size
+from holdfast.lint.objects import Object, Pod
+from holdfast.lint.platform import find_machines, machine_size
 from holdfast.lint.registry import Context, rule
-from holdfast.support.values import quantity
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER
-from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.vocabulary.machines import ACCELERATORS
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
 DOC_GPU = "https://cloud.google.com/kubernetes-engine/docs/how-to/gpus"
@@ -52,17 +51,22 @@ NAMING = (
 )
 def pod_larger_than_node(pod: Pod, context: Context) -> Iterator[Hit]:
     pools = context.place(pod).pools
-    main = [c for c in pod.containers if "containers" in c.path]
+    if not pools:
+        return
     for index, resource in enumerate(("cpu", "memory")):
-        asked = sum(quantity(c.request(resource)) or 0 for c in main)
-        most = max((machine_size(pool)[index] for pool in pools), default=0)
-        if pools and asked > most:
-            largest = max(pools, key=lambda pool: machine_size(pool)[index])
-            size = f"{most:g} vCPU" if index == 0 else f"{most / 2**30:g} GiB"
-            basis = context.platform.basis(
-                largest, f"{largest.machine_type} of pool {largest.name} has {size}"
-            )
-            yield Hit(main[0].path, f"asks for more {resource} than any matching node has", basis)
+        request = pod.request(resource)
+        largest_pool = pools[0]
+        for pool in pools:
+            if machine_size(pool)[index] > machine_size(largest_pool)[index]:
+                largest_pool = pool
+        capacity = machine_size(largest_pool)[index]
+        if request <= capacity:
+            continue
+        size = f"{capacity:g} vCPU" if index == 0 else f"{capacity / 2**30:g} GiB"
+        fact = f"{largest_pool.machine_type} of pool {largest_pool.name} has {size}"
+        basis = context.platform.basis(largest_pool, fact)
+        message = f"asks for more {resource} than any matching node has"
+        yield Hit(pod.main_containers[0].path, message, basis)
 
 
 @rule(
@@ -79,7 +83,7 @@ def pod_larger_than_node(pod: Pod, context: Context) -> Iterator[Hit]:
     good="nodeSelector: {topology.kubernetes.io/zone: us-central1-a}",
 )
 def zone_without_pool(pod: Pod, context: Context) -> Iterator[Hit]:
-    for demand in context.place(pod).demanded(contract.LABEL_ZONE):
+    for demand in context.place(pod).find_demands(contract.LABEL_ZONE):
         if not set(demand.values) & set(context.platform.zones):
             fact = f"zones here: {', '.join(context.platform.zones)}"
             basis = context.platform.basis(context.platform.pools[0], fact)
@@ -103,11 +107,15 @@ def zone_without_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     ),
 )
 def service_on_spot_alone(obj: Object, context: Context) -> Iterator[Hit]:
-    serving = obj.kind == "StatefulSet" or (obj.kind == "Deployment" and obj.namespace == "serving")
-    overflow = "holdfast.dev/overflow-of" in as_map(obj.metadata.get("annotations"))
-    for pod in obj.pods if serving and not overflow else []:
+    is_server = obj.kind == "Deployment" and obj.namespace == "serving"
+    if obj.kind != "StatefulSet" and not is_server:
+        return
+    if "holdfast.dev/overflow-of" in obj.annotations:
+        return
+    for pod in obj.pods:
         if context.place(pod).ties_to_spot:
-            yield Hit((*pod.at, "nodeSelector"), f"{obj.kind} {obj.name} runs on Spot alone")
+            message = f"{obj.kind} {obj.name} runs on Spot alone"
+            yield Hit((*pod.spec_path, "nodeSelector"), message)
 
 
 @rule(
@@ -127,13 +135,13 @@ def service_on_spot_alone(obj: Object, context: Context) -> Iterator[Hit]:
     ),
 )
 def gpu_without_accelerator(pod: Pod, context: Context) -> Iterator[Hit]:
-    if not pod.gpus or any(context.place(pod).demanded(key) for key in NAMING):
+    if not pod.gpus or context.place(pod).find_demands(*NAMING):
         return
-    kinds = sorted({pool.accelerator for pool in context.platform.pools if pool.accelerator})
-    first = next(
-        (pool for pool in context.platform.pools if pool.accelerator), context.platform.pools[0]
-    )
-    basis = context.platform.basis(first, f"kinds here: {', '.join(kinds)}")
+    platform = context.platform
+    gpu_pools = [pool for pool in platform.pools if pool.accelerator]
+    kinds = sorted({pool.accelerator for pool in gpu_pools})
+    first_pool = (gpu_pools or platform.pools)[0]
+    basis = platform.basis(first_pool, f"kinds here: {', '.join(kinds)}")
     yield Hit(_gpu_limit(pod), f"{pod.gpus} GPU, and its kind is not named", basis)
 
 
@@ -155,20 +163,17 @@ def _gpu_limit(pod: Pod) -> tuple[str | int, ...]:
     bad='resources: {limits: {nvidia.com/gpu: "2"}}',
 )
 def gpu_count_over_node(pod: Pod, context: Context) -> Iterator[Hit]:
-    pools = [pool for pool in context.place(pod).pools if pool.accelerator]
-    most = max((pool.gpus_per_node for pool in pools), default=0)
-    if not pools or pod.gpus <= most:
+    pool = max(context.place(pod).gpu_pools, key=lambda pool: pool.gpus_per_node, default=None)
+    if pool is None or pod.gpus <= pool.gpus_per_node:
         return
-    pool = max(pools, key=lambda p: p.gpus_per_node)
-    fits = []
-    for m in MACHINE_TYPES.values():
-        if m.accelerator == pool.accelerator and m.gpus == pod.gpus:
-            fits.append(m.name)
-    fix = f"ask for {most}, or make a pool of {' or '.join(fits)}" if fits else f"ask for {most}"
-    basis = context.platform.basis(
-        pool, f"{pool.machine_type or pool.name} has {most} x {pool.accelerator}"
-    )
-    yield Hit(_gpu_limit(pod), f"{pod.gpus} GPUs on nodes with {most}", basis, fix)
+    gpus = pool.gpus_per_node
+    fix = f"ask for {gpus}"
+    fitting_machines = find_machines(pool.accelerator, pod.gpus)
+    if fitting_machines:
+        fix += f", or make a pool of {' or '.join(fitting_machines)}"
+    fact = f"{pool.machine_type or pool.name} has {gpus} x {pool.accelerator}"
+    basis = context.platform.basis(pool, fact)
+    yield Hit(_gpu_limit(pod), f"{pod.gpus} GPUs on nodes with {gpus}", basis, fix)
 
 
 @rule(
@@ -184,16 +189,15 @@ def gpu_count_over_node(pod: Pod, context: Context) -> Iterator[Hit]:
     bad="resources: {limits: {nvidia.com/gpu: null}}",
 )
 def gpu_node_without_gpu(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    asks = pod.gpus or any(c.request(GPU_RESOURCE) for c in pod.containers)
-    if asks or not place.demands or pod.owner.kind == "DaemonSet":
+    placement = context.place(pod)
+    requests_gpu = pod.gpus or any(item.request(GPU_RESOURCE) for item in pod.containers)
+    if requests_gpu or not placement.demands or pod.owner.kind == "DaemonSet":
         return
-    if place.pools and all(pool.accelerator for pool in place.pools):
-        pool = place.pools[0]
-        basis = context.platform.basis(
-            pool, f"pool {pool.name} has {pool.gpus_per_node} x {pool.accelerator} a node"
-        )
-        yield Hit(place.demands[0].path, "runs on GPU nodes without asking for a GPU", basis)
+    if placement.pools and len(placement.gpu_pools) == len(placement.pools):
+        pool = placement.pools[0]
+        fact = f"pool {pool.name} has {pool.gpus_per_node} x {pool.accelerator} a node"
+        basis = context.platform.basis(pool, fact)
+        yield Hit(placement.demands[0].path, "runs on GPU nodes without asking for a GPU", basis)
 
 
 @rule(
@@ -210,11 +214,11 @@ def gpu_node_without_gpu(pod: Pod, context: Context) -> Iterator[Hit]:
     good="nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}",
 )
 def accelerator_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
-    known = f"known: {', '.join(sorted(ACCELERATORS))}"
-    for demand in context.place(pod).demanded(contract.LABEL_ACCELERATOR):
+    basis = f"known: {', '.join(sorted(ACCELERATORS))}"
+    for demand in context.place(pod).find_demands(contract.LABEL_ACCELERATOR):
         for value in demand.values:
             if value not in ACCELERATORS and value not in OTHER_ACCELERATORS:
-                yield Hit(demand.path, f"{value} is no known accelerator", known)
+                yield Hit(demand.path, f"{value} is no known accelerator", basis)
 
 
 @rule(
@@ -234,12 +238,16 @@ def accelerator_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     bad=f"nodeSelector: {{{LABEL_DRIVER}: null}}",
 )
 def driver_left_to_chance(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    if not pod.gpus or not place.means_flex or place.demanded(contract.LABEL_COMPUTE_CLASS):
+    placement = context.place(pod)
+    if (
+        not pod.gpus
+        or not placement.means_flex
+        or placement.find_demands(contract.LABEL_COMPUTE_CLASS)
+    ):
         return
-    asked = []
-    for demand in place.demanded(LABEL_DRIVER):
-        for value in demand.values:
-            asked.append(value)
-    if asked != [DRIVER_LATEST]:
-        yield Hit((*pod.at, "nodeSelector"), f"asks for driver {asked[0] if asked else 'default'}")
+    drivers: list[str] = []
+    for demand in placement.find_demands(LABEL_DRIVER):
+        drivers += demand.values
+    if drivers != [DRIVER_LATEST]:
+        driver = drivers[0] if drivers else "default"
+        yield Hit((*pod.spec_path, "nodeSelector"), f"asks for driver {driver}")

@@ -1,16 +1,14 @@
-"""HF148, HF155, HF16x: what Services, budgets and NetworkPolicies choose, and whether pods that
-need each other connect.
-"""
+"""HF148, HF155, HF16x: selectors of Services, budgets and NetworkPolicies, and closed ports."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_text, dig
+from holdfast.lint.object_index import get_selector, selects
+from holdfast.lint.objects import Container, Object, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.rules.elastic import GOOD, but, member
-from holdfast.lint.world import selector_of, selects
+from holdfast.lint.rules.elastic import GOOD, find_member, replace_once
 from holdfast.vocabulary.environment import ENV_GANG_PORT
 from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
 
@@ -36,7 +34,7 @@ spec:
 """
 
 
-def _served(selected: str = "server", opened: int = 8080) -> str:
+def _serve(selected: str = "server", opened: int = 8080) -> str:
     return _SERVED.replace("SELECTED", selected).replace("OPENED", str(opened))
 
 
@@ -47,7 +45,7 @@ def _served(selected: str = "server", opened: int = 8080) -> str:
     on=Object,
     what=(
         "A Service, budget, monitor or NetworkPolicy selects none of the pods in its file, or a"
-        " port that they have not."
+        " port that they do not have."
     ),
     why=(
         "Requests get no answer, a budget protects nothing, a policy opens nothing; and no event"
@@ -56,43 +54,50 @@ def _served(selected: str = "server", opened: int = 8080) -> str:
     source=DOC_SERVICE,
     fix="select by the labels of the pod template, and a port of its containers",
     base="serving-container",
-    bad=_served("servers"),
-    good=_served(),
+    bad=_serve("servers"),
+    good=_serve(),
 )
 def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
-    selector = selector_of(obj) if obj.kind in _SELECTING else {}
+    selector = get_selector(obj) if obj.kind in _SELECTING else {}
     if not any(selector.values()):
         return
-    pods = context.world.selected(obj.namespace, selector)
-    if not pods and context.world.has_pods_near(obj):
+    pods = context.index.select_pods(obj.namespace, selector)
+    if not pods and context.index.has_pods_near(obj):
         field = "podSelector" if obj.kind == "NetworkPolicy" else "selector"
         yield Hit(("spec", field), "selects none of the pods in its file")
-    for at, port in _ports(obj):
-        listed = [[c.ports for c in pod.containers if c.ports] for pod in pods]
-        if pods and all(listed) and not any(_declared(port, each) for each in listed):
-            yield Hit(at, f"no container of its pods has the port {port}")
+    if not pods or not all(_declares_ports(pod) for pod in pods):
+        return
+    for path, port in _list_ports(obj):
+        if not any(_find_port(port, pod) for pod in pods):
+            yield Hit(path, f"no container of its pods has the port {port}")
 
 
-def _ports(obj: Object) -> list[tuple[Path, int | str]]:
-    """Ports of pods that a Service or a monitor names, each with its place."""
-    if obj.kind == "PodMonitoring":
-        field, words = ("endpoints", ("port",))
-    else:
-        field, words = ("ports", ("targetPort", "port"))
-    found = list[tuple[Path, int | str]]()
-    for index, each in enumerate(
-        as_list(obj.spec.get(field)) if obj.kind in ("Service", "PodMonitoring") else []
-    ):
-        word = next((word for word in words if dig(each, word)), "port")
-        port = dig(each, word)
+def _declares_ports(pod: Pod) -> bool:
+    return any(container.ports for container in pod.containers)
+
+
+def _list_ports(obj: Object | None) -> list[tuple[Path, int | str]]:
+    """Lists the ports of pods that a Service or a monitor names, each with its path."""
+    if obj is None or obj.kind not in ("Service", "PodMonitoring"):
+        return []
+    field = "endpoints" if obj.kind == "PodMonitoring" else "ports"
+    ports: list[tuple[Path, int | str]] = []
+    for index, entry in enumerate(as_list(obj.spec.get(field))):
+        is_target = obj.kind == "Service" and dig(entry, "targetPort")
+        key = "targetPort" if is_target else "port"
+        port = dig(entry, key)
         if as_int(port) or as_text(port):
-            found.append((("spec", field, index, word), port))
-    return found
+            ports.append((("spec", field, index, key), port))
+    return ports
 
 
-def _declared(port: int | str, containers: list[dict[int, str]]) -> int:
-    """The number of a port; 0 where no container has it."""
-    return next((n for each in containers for n, name in each.items() if port in (n, name)), 0)
+def _find_port(port: int | str, pod: Pod) -> int:
+    """Returns the number of a port; 0 where no container declares it."""
+    for container in pod.containers:
+        for number, name in container.ports.items():
+            if port in (number, name):
+                return number
+    return 0
 
 
 @rule(
@@ -102,80 +107,99 @@ def _declared(port: int | str, containers: list[dict[int, str]]) -> int:
     on=Pod,
     what="A NetworkPolicy closes ports that members of a gang use among themselves.",
     why=(
-        "A gang then waits for its members until the deadline. Those of an elastic one take each"
-        " other for lost."
+        "A gang then waits for its members until the deadline. In an elastic gang each member"
+        " concludes that the others are lost."
     ),
     source=DOC_POLICY,
     fix="allow TCP 1024 to 65535 from and to the gang's own pods: gloo and NCCL use any free port",
     base="job",
-    bad=but("port: 1024, endPort: 65535", "port: 29500"),
+    bad=replace_once("port: 1024, endPort: 65535", "port: 29500"),
     good=GOOD,
 )
 def gang_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
-    for port in _gang_ports(pod):
-        names = _closed(context, pod, pod, port)
+    for port in _list_gang_ports(pod):
+        names = _find_closing(context, pod, pod, port)
         if names:
-            yield Hit(pod.at, f"port {port} is closed by {names}")
+            yield Hit(pod.spec_path, f"port {port} is closed by {names}")
             return
 
 
-def _gang_ports(pod: Pod) -> tuple[int, ...]:
-    main = member(pod)
-    if main:
-        first = main.number("", ENV_GANG_PORT) or ELASTIC_PORT
-        return first, first + 1, ANY_PORT
-    joins = pod.replicas > 1 and any(
-        c.option("--rendezvous") or c.option("--rdzv-endpoint") for c in pod.containers
-    )
-    return (ANY_PORT,) if pod.job and joins else ()
+def _list_gang_ports(pod: Pod) -> tuple[int, ...]:
+    member = find_member(pod)
+    if member:
+        first_port = member.number("", ENV_GANG_PORT) or ELASTIC_PORT
+        return first_port, first_port + 1, ANY_PORT
+    if not pod.job or pod.replicas < 2:
+        return ()
+    for container in pod.containers:
+        if container.option("--rendezvous") or container.option("--rdzv-endpoint"):
+            return (ANY_PORT,)
+    return ()
 
 
-def _closed(context: Context, source: Pod | None, target: Pod, port: int) -> str:
-    """The policies that keep `source` from a port of `target`; empty where it is open. None: any
-    pod, anywhere.
+def _find_closing(context: Context, source: Pod | None, target: Pod, port: int) -> str:
+    """Names the policies that keep `source` from a port of `target`; empty where it is open.
+
+    A source of None is any pod, anywhere.
     """
-    for direction, pod, peer, key in (
-        ("Ingress", target, source, "from"),
-        ("Egress", source, target, "to"),
-    ):
-        policies = context.world.selecting("NetworkPolicy", pod) if pod else []
-        bounds = [policy for policy in policies if direction in _types(policy)]
-        rules = [each for policy in bounds for each in as_list(policy.spec.get(direction.lower()))]
-        if bounds and not any(
-            _covers(each, port) and _admits(each, key, pod, peer) for each in rules
-        ):
-            return ", ".join(sorted(policy.name for policy in bounds))
-    return ""
+    names = _find_closing_policies(context, "Ingress", target, source, port)
+    if not names and source:
+        names = _find_closing_policies(context, "Egress", source, target, port)
+    return ", ".join(sorted(names))
 
 
-def _types(policy: Object) -> list[Any]:
-    implied = ["Ingress", "Egress"] if "egress" in policy.spec else ["Ingress"]
-    return as_list(policy.spec.get("policyTypes")) or implied
+def _find_closing_policies(
+    context: Context, direction: str, pod: Pod, peer: Pod | None, port: int
+) -> list[str]:
+    """Names the policies over `pod` if none of them opens the port in this direction."""
+    key = "from" if direction == "Ingress" else "to"
+    names: list[str] = []
+    for policy in context.index.find_selecting("NetworkPolicy", pod):
+        if direction not in _get_types(policy):
+            continue
+        names.append(policy.name)
+        for opening in as_list(policy.spec.get(direction.lower())):
+            if _covers(opening, port) and _admits(opening, key, pod, peer):
+                return []
+    return names
+
+
+def _get_types(policy: Object) -> list[Any]:
+    default = ["Ingress", "Egress"] if "egress" in policy.spec else ["Ingress"]
+    return as_list(policy.spec.get("policyTypes")) or default
 
 
 def _covers(opening: Any, port: int) -> bool:
     ports = as_list(dig(opening, "ports"))
-    bounds = []
-    for p in ports:
-        if dig(p, "protocol") in (None, "TCP"):
-            bounds.append((as_int(dig(p, "port")), as_int(dig(p, "endPort"))))
-    return not ports or any(
-        first is None or first <= port <= (last or first) for first, last in bounds
-    )
+    for entry in ports:
+        if dig(entry, "protocol") not in (None, "TCP"):
+            continue
+        first_port = as_int(dig(entry, "port"))
+        last_port = as_int(dig(entry, "endPort"))
+        if first_port is None or first_port <= port <= (last_port or first_port):
+            return True
+    return not ports
 
 
-def _admits(opening: Any, key: str, pod: Pod | None, peer: Pod | None) -> bool:
-    listed = as_list(dig(opening, key))
-    return not listed or peer is None or pod is None or any(_is(each, pod, peer) for each in listed)
+def _admits(opening: Any, key: str, pod: Pod, peer: Pod | None) -> bool:
+    entries = as_list(dig(opening, key))
+    if not entries or peer is None:
+        return True
+    return any(_means(entry, pod, peer) for entry in entries)
 
 
-def _is(each: Any, pod: Pod, peer: Pod) -> bool:
-    """Whether one entry of `from` or `to` means `peer`; `pod` is the one that the policy selects."""
-    spaces = dig(each, "namespaceSelector")
-    there = peer.owner.namespace
-    wanted = dig(spaces, "matchLabels", LABEL_NAMESPACE)
-    near = there == pod.owner.namespace if spaces is None else spaces == {} or wanted == there
-    return near and dig(each, "ipBlock") is None and selects(dig(each, "podSelector"), peer)
+def _means(entry: Any, pod: Pod, peer: Pod) -> bool:
+    """Returns whether an entry of `from` or `to` means `peer`; the policy selects `pod`."""
+    selector = dig(entry, "namespaceSelector")
+    namespace = peer.owner.namespace
+    if selector is None:
+        has_namespace = namespace == pod.owner.namespace
+    else:
+        name = dig(selector, "matchLabels", LABEL_NAMESPACE)
+        has_namespace = selector == {} or name == namespace
+    if not has_namespace or dig(entry, "ipBlock") is not None:
+        return False
+    return selects(dig(entry, "podSelector"), peer)
 
 
 @rule(
@@ -184,50 +208,47 @@ def _is(each: Any, pod: Pod, peer: Pod) -> bool:
     Severity.ERROR,
     on=Object,
     what=(
-        "NetworkPolicies close a port to those that need it: a Service's clients, its proxy, or"
-        " what scrapes it."
+        "NetworkPolicies close a port that others need: a Service's clients, its proxy, or"
+        " Prometheus."
     ),
     why="Each request to it hangs until the client's timeout.",
     source=DOC_POLICY,
     fix="allow the port in a NetworkPolicy over these pods",
     base="serving-container",
-    bad=_served(opened=80),
-    good=_served(),
+    bad=_serve(opened=80),
+    good=_serve(),
 )
 def port_closed(obj: Object, context: Context) -> Iterator[Hit]:
-    if any(selector_of(obj).values()):
-        pods = context.world.selected(obj.namespace, selector_of(obj))
-    else:
-        pods = []
-    for at, port in _ports(obj):
+    selector = get_selector(obj)
+    pods = context.index.select_pods(obj.namespace, selector) if any(selector.values()) else []
+    for path, port in _list_ports(obj):
         for pod in pods:
-            if isinstance(port, int):
-                asked = port
-            else:
-                asked = _declared(port, [c.ports for c in pod.containers])
-            names = _closed(context, None, pod, asked) if asked else ""
+            number = port if isinstance(port, int) else _find_port(port, pod)
+            names = _find_closing(context, None, pod, number) if number else ""
             if names:
-                yield Hit(at, f"port {asked} of {pod.owner.name} is closed by {names}")
+                yield Hit(path, f"port {number} of {pod.owner.name} is closed by {names}")
     for pod in obj.pods:
-        yield from _cut_off(pod, context)
+        if any(container.runs("serve", "endpoints") for container in pod.containers):
+            for container in pod.containers:
+                yield from _check_proxy(pod, container, context)
 
 
-def _cut_off(proxy: Pod, context: Context) -> Iterator[Hit]:
-    """A proxy asks the servers of its Service for answers, and on another port for their health."""
-    for container in (
-        proxy.containers if any(c.runs("serve", "endpoints") for c in proxy.containers) else []
-    ):
-        namespace = container.option("--namespace")
-        service = context.world.named("Service", container.option("--service"), namespace)
-        ports = [port for _, port in _ports(service) if isinstance(port, int)] if service else []
-        for pod in context.world.selected(namespace, selector_of(service)) if service else []:
-            for port in (*ports, *filter(None, [container.number("--health-port")])):
-                names = _closed(context, proxy, pod, port)
-                if names:
-                    yield Hit(
-                        container.path,
-                        f"cannot reach port {port} of {pod.owner.name}: closed by {names}",
-                    )
+def _check_proxy(proxy: Pod, container: Container, context: Context) -> Iterator[Hit]:
+    """Yields the closed ports of the servers behind a proxy: for requests and for health."""
+    namespace = container.option("--namespace")
+    service = context.index.find("Service", container.option("--service"), namespace)
+    if service is None:
+        return
+    ports = [port for _, port in _list_ports(service) if isinstance(port, int)]
+    health_port = container.number("--health-port")
+    if health_port:
+        ports.append(health_port)
+    for pod in context.index.select_pods(namespace, get_selector(service)):
+        for port in ports:
+            names = _find_closing(context, proxy, pod, port)
+            if names:
+                message = f"cannot reach port {port} of {pod.owner.name}: closed by {names}"
+                yield Hit(container.path, message)
 
 
 @rule(
@@ -241,28 +262,34 @@ def _cut_off(proxy: Pod, context: Context) -> Iterator[Hit]:
         " every pod."
     ),
     why=(
-        "Members of a gang trust each other's state. A client that goes past the proxy loses"
+        "Members of a gang trust each other's state. A client that bypasses the proxy loses"
         " requests at each preemption."
     ),
     source=DOC_POLICY,
     fix="name the pods that may connect: from: [{podSelector: ...}]",
     base="job",
     good=GOOD,
-    bad=but(
+    bad=replace_once(
         "from: [{podSelector: {matchLabels: {app.kubernetes.io/name: train}}}]",
         "from: [{namespaceSelector: {}}]",
     ),
 )
 def open_to_all_namespaces(obj: Object, context: Context) -> Iterator[Hit]:
-    if "Ingress" not in _types(obj):
+    if "Ingress" not in _get_types(obj):
         return
-    everywhere = not any(selector_of(obj).values())
-    pods = context.world.selected(obj.namespace, selector_of(obj))
-    if not everywhere and not any(pod.job or context.place(pod).on_spot for pod in pods):
+    selector = get_selector(obj)
+    pods = context.index.select_pods(obj.namespace, selector)
+    selects_all = not any(selector.values())
+    if not selects_all and not any(pod.job or context.place(pod).on_spot for pod in pods):
         return
     for index, opening in enumerate(as_list(obj.spec.get("ingress"))):
-        listed = as_list(dig(opening, "from"))
-        if not listed or any(
-            dig(e, "namespaceSelector") == {} and not dig(e, "podSelector") for e in listed
-        ):
+        if _admits_all_namespaces(opening):
             yield Hit(("spec", "ingress", index), "lets in pods of all namespaces")
+
+
+def _admits_all_namespaces(opening: Any) -> bool:
+    entries = as_list(dig(opening, "from"))
+    for entry in entries:
+        if dig(entry, "namespaceSelector") == {} and not dig(entry, "podSelector"):
+            return True
+    return not entries

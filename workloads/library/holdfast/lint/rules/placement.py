@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Pod, as_int, as_text, near
-from holdfast.lint.placement import Placement
+from holdfast.lint.placement import Demand, Placement
 from holdfast.lint.platform import is_judged, tolerates
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary import pools as contract
@@ -71,20 +71,22 @@ _OTHERS = (
 def taint_value_mismatch(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         key = as_text(toleration.get("key"))
-        taints = [t for t in context.platform.taints if t.key == key and t.key != FLEX_TAINT.key]
-        if not taints or any(tolerates(toleration, taint) for taint in taints):
+        taints = [taint for taint in context.platform.taints if taint.key == key]
+        if not taints or key == FLEX_TAINT.key:
             continue
-        field = "value" if toleration.get("value") != taints[0].value else "effect"
-        pool = next((p for p in context.platform.pools if taints[0] in p.taints), None)
-        if pool:
-            basis = context.platform.basis(pool, f"pool {pool.name} has the taint {taints[0]}")
-        else:
-            basis = ""
-        yield Hit(
-            (*path, field),
-            f"tolerates no taint: {key} is {taints[0].value}:{taints[0].effect.value}",
-            basis,
-        )
+        if any(tolerates(toleration, taint) for taint in taints):
+            continue
+        taint = taints[0]
+        field = "value" if toleration.get("value") != taint.value else "effect"
+        message = f"tolerates no taint: {key} is {taint.value}:{taint.effect.value}"
+        yield Hit((*path, field), message, _cite_taint(taint, context))
+
+
+def _cite_taint(taint: contract.Taint, context: Context) -> str:
+    for pool in context.platform.pools:
+        if taint in pool.taints:
+            return context.platform.basis(pool, f"pool {pool.name} has the taint {taint}")
+    return ""
 
 
 @rule(
@@ -103,13 +105,14 @@ def taint_value_mismatch(pod: Pod, context: Context) -> Iterator[Hit]:
     ),
 )
 def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
-    known = [taint.key for taint in context.platform.taints]
+    taint_keys = [taint.key for taint in context.platform.taints]
+    basis = f"taints here: {', '.join(sorted(set(taint_keys)))}"
     for path, toleration in pod.tolerations:
         key = as_text(toleration.get("key"))
-        if key and key not in known and "{{" not in key and not key.startswith(FOREIGN_TAINTS):
-            meant = near(key, known, cutoff=0.5)
-            hint = f"; did you mean {meant}?" if meant else ""
-            basis = f"taints here: {', '.join(sorted(set(known)))}"
+        is_foreign = "{{" in key or key.startswith(FOREIGN_TAINTS)
+        if key and key not in taint_keys and not is_foreign:
+            suggestion = near(key, taint_keys, cutoff=0.5)
+            hint = f"; did you mean {suggestion}?" if suggestion else ""
             yield Hit((*path, "key"), f"no pool has a taint {key}{hint}", basis)
 
 
@@ -126,33 +129,35 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     bad="nodeSelector: {holdfast.dev/pool-class: spot-l4s}",
 )
 def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    if not place.demands or place.matching or _flex_is_wrong(place):
+    placement = context.place(pod)
+    if not placement.demands or placement.matching or _is_flex_wrong(placement):
         return
-    offered = context.platform.label_values
-    asked = [d for d in place.demands if is_judged(d.key) and d.operator == "In"]
-    wrong = [d for d in asked if not offered.get(d.key, set()) & set(d.values)]
-    for demand in wrong or place.demands[:1]:
-        known = sorted(offered.get(demand.key, ()))
-        meant = near(" ".join(demand.values), known)
-        hint = f"; did you mean {meant}?" if meant else ""
-        if known:
-            has = f"pools have {demand.key} = {', '.join(known)}"
+    wrong_demands: list[Demand] = []
+    for demand in placement.demands:
+        values = context.platform.label_values.get(demand.key, set())
+        if is_judged(demand.key) and demand.operator == "In" and values.isdisjoint(demand.values):
+            wrong_demands.append(demand)
+    for demand in wrong_demands or placement.demands[:1]:
+        values = sorted(context.platform.label_values.get(demand.key, ()))
+        suggestion = near(" ".join(demand.values), values)
+        hint = f"; did you mean {suggestion}?" if suggestion else ""
+        if not wrong_demands:
+            fact = "no single pool has all the selected labels"
+        elif values:
+            fact = f"pools have {demand.key} = {', '.join(values)}"
         else:
-            has = f"no pool has a label {demand.key}"
-        fact = has if wrong else "no single pool has all the selected labels"
+            fact = f"no pool has a label {demand.key}"
         basis = context.platform.basis(context.platform.pools[0], fact)
-        yield Hit(
-            demand.path, f"{demand.key}={','.join(demand.values)} matches no pool{hint}", basis
-        )
+        message = f"{demand.key}={','.join(demand.values)} matches no pool{hint}"
+        yield Hit(demand.path, message, basis)
 
 
-def _flex_is_wrong(place: Placement) -> bool:
-    """HF011 and HF013 say it better."""
-    asked = place.demanded(contract.LABEL_FLEX_START)
-    return any(d.values != ("true",) for d in asked) or bool(
-        asked and place.demanded(contract.LABEL_SPOT)
-    )
+def _is_flex_wrong(placement: Placement) -> bool:
+    """Returns whether HF011 or HF013 finds the error, with a better message."""
+    flex_demands = placement.find_demands(contract.LABEL_FLEX_START)
+    if flex_demands and placement.find_demands(contract.LABEL_SPOT):
+        return True
+    return any(demand.values != ("true",) for demand in flex_demands)
 
 
 @rule(
@@ -168,15 +173,21 @@ def _flex_is_wrong(place: Placement) -> bool:
     bad=f"tolerations: [{_GPU}]",
 )
 def selector_without_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    missing = [[t for t in place.untolerated(pool) if t != GPU_TAINT] for pool in place.matching]
-    if place.demands and missing and all(missing):
-        taint = missing[0][0]
-        pool = place.matching[0]
-        basis = context.platform.basis(pool, f"pool {pool.name} has the taint {taint}")
-        message = f"selects {pool.name} without tolerating {taint}"
-        fix = f"add the toleration {taint.toleration()}"
-        yield Hit(place.demands[0].path, message, basis, fix)
+    placement = context.place(pod)
+    if not placement.demands or not placement.matching:
+        return
+    first_taints: list[contract.Taint] = []
+    for pool in placement.matching:
+        taints = [taint for taint in placement.find_repelling_taints(pool) if taint != GPU_TAINT]
+        if not taints:
+            return
+        first_taints.append(taints[0])
+    taint = first_taints[0]
+    pool = placement.matching[0]
+    basis = context.platform.basis(pool, f"pool {pool.name} has the taint {taint}")
+    message = f"selects {pool.name} without tolerating {taint}"
+    fix = f"add the toleration {taint.toleration()}"
+    yield Hit(placement.demands[0].path, message, basis, fix)
 
 
 @rule(
@@ -202,21 +213,17 @@ def selector_without_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
     ),
 )
 def toleration_without_selector(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    if (
-        place.ties_to_spot
-        or place.on_flex
-        or place.demanded(contract.LABEL_COMPUTE_CLASS)
-        or not place.matching
-    ):
+    placement = context.place(pod)
+    if placement.ties_to_spot or placement.on_flex or not placement.matching:
         return
-    other = next(
-        (p for p in place.matching if p in context.platform.pools and not p.interruptible), None
-    )
-    if other:
-        basis = context.platform.basis(other, f"its selectors also allow {other.name}, on demand")
-    else:
-        basis = ""
+    if placement.find_demands(contract.LABEL_COMPUTE_CLASS):
+        return
+    basis = ""
+    for pool in placement.matching:
+        if pool in context.platform.pools and not pool.interruptible:
+            fact = f"its selectors also allow {pool.name}, on demand"
+            basis = context.platform.basis(pool, fact)
+            break
     for path, toleration in pod.tolerations:
         if as_text(toleration.get("key")) == SPOT_TAINT.key:
             yield Hit((*path, "key"), "tolerates Spot, but its selectors do not ask for it", basis)
@@ -241,15 +248,19 @@ def toleration_without_selector(pod: Pod, context: Context) -> Iterator[Hit]:
     ),
 )
 def infrastructure_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
-    system = as_text(pod.spec.get("priorityClassName")).startswith("system-")
-    if pod.owner.kind == "DaemonSet" or not (system or pod.owner.namespace in SYSTEM_NAMESPACES):
+    namespace = pod.owner.namespace
+    has_priority = as_text(pod.spec.get("priorityClassName")).startswith("system-")
+    if pod.owner.kind == "DaemonSet" or not (has_priority or namespace in SYSTEM_NAMESPACES):
         return
-    pool = next((p for p in context.platform.pools if p.role is contract.Role.SYSTEM), None)
+    reason = "system priority" if has_priority else f"namespace {namespace}"
+    basis = ""
+    for pool in context.platform.pools:
+        if pool.role is contract.Role.SYSTEM:
+            basis = context.platform.basis(pool, f"pool {pool.name} is for it")
+            break
     for path, toleration in pod.tolerations:
         if tolerates(toleration, SPOT_TAINT):
-            why = "system priority" if system else f"namespace {pod.owner.namespace}"
-            basis = context.platform.basis(pool, f"pool {pool.name} is for it") if pool else ""
-            yield Hit(path, f"infrastructure ({why}) tolerates {SPOT_TAINT}", basis)
+            yield Hit(path, f"infrastructure ({reason}) tolerates {SPOT_TAINT}", basis)
 
 
 @rule(
@@ -265,12 +276,10 @@ def infrastructure_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     bad="tolerations: [{operator: Exists}]",
 )
 def tolerates_everything(pod: Pod, context: Context) -> Iterator[Hit]:
+    if pod.owner.kind == "DaemonSet":
+        return
     for path, toleration in pod.tolerations:
-        if (
-            toleration.get("operator") == "Exists"
-            and not toleration.get("key")
-            and pod.owner.kind != "DaemonSet"
-        ):
+        if toleration.get("operator") == "Exists" and not toleration.get("key"):
             yield Hit(path, "tolerates every taint")
 
 
@@ -297,7 +306,10 @@ def work_on_system_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     "toleration-malformed",
     Severity.ERROR,
     on=Pod,
-    what="A toleration that the API server refuses, or that cannot do what it says.",
+    what=(
+        "The API server refuses a toleration, or the toleration cannot have the effect that it"
+        " states."
+    ),
     why="Exists takes no value, tolerationSeconds needs NoExecute, and there are three effects.",
     source=DOC_TAINTS,
     fix="correct operator, effect or value",
@@ -328,10 +340,10 @@ def toleration_malformed(pod: Pod, context: Context) -> Iterator[Hit]:
     "silent-node-tolerated",
     Severity.INFO,
     on=Pod,
-    what="A pod of a Job on Spot or flex-start stays for long on a node that stopped reporting.",
+    what="A pod of a Job on Spot or flex-start stays long on a node that stopped reporting.",
     why=(
-        "By default Kubernetes leaves it there for 300 s, after about 50 s in which it finds the"
-        " node silent."
+        "By default Kubernetes evicts it 300 s after it marks the node as silent, which takes"
+        " about 50 s."
     ),
     source=DOC_TAINTS + "#taint-based-evictions",
     fix=f"add the toleration {silence_tolerations()[0]}",
@@ -345,14 +357,15 @@ def toleration_malformed(pod: Pod, context: Context) -> Iterator[Hit]:
 def silent_node_tolerated(pod: Pod, context: Context) -> Iterator[Hit]:
     if not (pod.job and context.place(pod).interruptible):
         return
-    found = [
-        (path, toleration) for path, toleration in pod.tolerations if tolerates(toleration, _SILENT)
-    ]
-    for path, toleration in found:
+    is_tolerated = False
+    for path, toleration in pod.tolerations:
+        if not tolerates(toleration, _SILENT):
+            continue
+        is_tolerated = True
         seconds = as_int(toleration.get("tolerationSeconds"))
-        if seconds is None or seconds > LONGEST_SILENCE_S:
-            yield Hit(
-                path, f"stays on a silent node for {'ever' if seconds is None else f'{seconds} s'}"
-            )
-    if not found:
-        yield Hit(pod.at, "stays on a silent node for 300 s")
+        if seconds is None:
+            yield Hit(path, "stays on a silent node for ever")
+        elif seconds > LONGEST_SILENCE_S:
+            yield Hit(path, f"stays on a silent node for {seconds} s")
+    if not is_tolerated:
+        yield Hit(pod.spec_path, "stays on a silent node for 300 s")

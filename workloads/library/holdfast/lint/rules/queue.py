@@ -1,21 +1,21 @@
 """HF306 to HF315: Kueue's queues, quotas and flavors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Job, Object, as_list, as_map, as_text, dig, near
+from holdfast.lint.object_index import QUEUED_RESOURCES
+from holdfast.lint.objects import Job, Object, Pod, as_list, as_map, as_text, dig, near
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.world import QUEUED_RESOURCES
-from holdfast.support.values import quantity
+from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PROVISIONING_CLASS
 from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
 
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
-_AT = ("metadata", "labels", LABEL_QUEUE)
-_SHOWN = {
+_LABEL_PATH = ("metadata", "labels", LABEL_QUEUE)
+_FORMATS = {
     GPU_RESOURCE: "{:g} GPUs",
     "cpu": "{:g} CPUs",
     "memory": "{:g} GiB of memory",
@@ -23,10 +23,13 @@ _SHOWN = {
 
 
 def _kueue(kind: str, name: str, spec: str) -> str:
-    return (
-        f"apiVersion: kueue.x-k8s.io/v1beta2\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:"
-        f" {{{spec}}}\n---\n"
-    )
+    return f"""\
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: {kind}
+metadata: {{name: {name}}}
+spec: {{{spec}}}
+---
+"""
 
 
 def _local(cluster_queue: str = "gpus") -> str:
@@ -40,24 +43,25 @@ def _flavor(pool_class: str = "spot-l4") -> str:
 
 
 def _cluster(flavor: str = "spot", gpus: int = 4) -> str:
-    lent = f"{{name: {flavor}, resources: [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]}}"
-    return _kueue(
-        "ClusterQueue",
-        "gpus",
-        f"resourceGroups: [{{coveredResources: [nvidia.com/gpu], flavors: [{lent}]}}]",
-    )
+    quota = f"{{name: {flavor}, resources: [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]}}"
+    group = f"{{coveredResources: [nvidia.com/gpu], flavors: [{quota}]}}"
+    return _kueue("ClusterQueue", "gpus", f"resourceGroups: [{group}]")
 
 
 def _job(queue: str = "spot") -> str:
-    main = "{name: main, image: train, resources: {limits: {nvidia.com/gpu: 1}}}"
-    return (
-        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train, namespace: training, labels:"
-        f" {{{LABEL_QUEUE}: {queue}}}}}\nspec: {{parallelism: 4, completions: 4, template: {{spec:"
-        f" {{containers: [{main}]}}}}}}\n"
-    )
+    container = "{name: main, image: train, resources: {limits: {nvidia.com/gpu: 1}}}"
+    return f"""\
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: train, namespace: training, labels: {{{LABEL_QUEUE}: {queue}}}}}
+spec:
+  parallelism: 4
+  completions: 4
+  template: {{spec: {{containers: [{container}]}}}}
+"""
 
 
-_SOUND = _cluster() + _flavor() + _local()
+_GOOD = _cluster() + _flavor() + _local()
 
 
 @rule(
@@ -70,17 +74,32 @@ _SOUND = _cluster() + _flavor() + _local()
     source=DOC_KUEUE,
     fix="name a LocalQueue of the namespace",
     bad=_local() + _job("spto"),
-    good=_SOUND,
+    good=_GOOD,
 )
 def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
-    name = as_text(as_map(obj.metadata.get("labels")).get(LABEL_QUEUE))
-    queues = context.world.within("LocalQueue", obj.namespace)
-    if name and queues and name not in [queue.name for queue in queues]:
-        there = ", ".join(sorted(queue.name for queue in queues))
-        yield Hit(_AT, f"no LocalQueue {name} in {obj.namespace}; there are {there}")
-    elsewhere = [q.namespace for q in context.world.all_named("LocalQueue", name) if q.namespace]
-    if name and not queues and obj.namespace and elsewhere:
-        yield Hit(_AT, f"LocalQueue {name} is in {elsewhere[0]}, not in {obj.namespace}")
+    name = as_text(obj.labels.get(LABEL_QUEUE))
+    if not name:
+        return
+    queues = _list_queues(obj, context)
+    if queues:
+        if name not in queues:
+            message = f"no LocalQueue {name} in {obj.namespace}; there are {', '.join(queues)}"
+            yield Hit(_LABEL_PATH, message)
+        return
+    for queue in context.index.find_all("LocalQueue", name):
+        if queue.namespace and obj.namespace:
+            message = f"LocalQueue {name} is in {queue.namespace}, not in {obj.namespace}"
+            yield Hit(_LABEL_PATH, message)
+            return
+
+
+def _list_queues(obj: Object, context: Context) -> list[str]:
+    """Lists the names of the LocalQueues in the object's namespace."""
+    return _list_names(context.index.list_namespace("LocalQueue", obj.namespace))
+
+
+def _list_names(queues: Iterable[Object]) -> list[str]:
+    return sorted(queue.name for queue in queues)
 
 
 @rule(
@@ -94,14 +113,14 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     source=DOC_KUEUE,
     fix="name a ClusterQueue",
     bad=_cluster() + _local("gpu"),
-    good=_SOUND,
+    good=_GOOD,
 )
 def cluster_queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(obj.spec.get("clusterQueue"))
-    known = context.world.by_kind.get("ClusterQueue", [])
-    if known and not context.world.named("ClusterQueue", name):
-        there = ", ".join(sorted(queue.name for queue in known)[:5])
-        yield Hit(("spec", "clusterQueue"), f"no ClusterQueue {name}; there are {there}")
+    queues = context.index.by_kind.get("ClusterQueue", [])
+    if queues and not context.index.find("ClusterQueue", name):
+        names = ", ".join(_list_names(queues)[:5])
+        yield Hit(("spec", "clusterQueue"), f"no ClusterQueue {name}; there are {names}")
 
 
 @rule(
@@ -114,22 +133,25 @@ def cluster_queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     source=DOC_KUEUE,
     fix="name a ResourceFlavor",
     bad=_cluster("spto") + _flavor(),
-    good=_SOUND,
+    good=_GOOD,
 )
 def flavor_unknown(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, flavor in _flavors(obj) if context.world.by_kind.get("ResourceFlavor") else ():
+    if not context.index.by_kind.get("ResourceFlavor"):
+        return
+    for path, flavor in _list_flavors(obj):
         name = as_text(flavor.get("name"))
-        if not context.world.named("ResourceFlavor", name):
+        if not context.index.find("ResourceFlavor", name):
             yield Hit((*path, "name"), f"no ResourceFlavor {name}")
 
 
-def _flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Each flavor of a ClusterQueue, with its place."""
-    for g, group in enumerate(
-        as_list(queue.spec.get("resourceGroups")) if queue.kind == "ClusterQueue" else []
-    ):
-        for f, flavor in enumerate(as_list(dig(group, "flavors"))):
-            yield ("spec", "resourceGroups", g, "flavors", f), as_map(flavor)
+def _list_flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields each flavor of a ClusterQueue with its path."""
+    if queue.kind != "ClusterQueue":
+        return
+    for group_index, group in enumerate(as_list(queue.spec.get("resourceGroups"))):
+        for index, flavor in enumerate(as_list(dig(group, "flavors"))):
+            path = ("spec", "resourceGroups", group_index, "flavors", index)
+            yield path, as_map(flavor)
 
 
 @rule(
@@ -145,34 +167,39 @@ def _flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
     source=DOC_KUEUE,
     fix="raise nominalQuota, or ask for less",
     bad=_cluster(gpus=2) + _local() + _job(),
-    good=_SOUND,
+    good=_GOOD,
 )
 def quota_below_the_gang(obj: Object, context: Context) -> Iterator[Hit]:
-    name = as_text(as_map(obj.metadata.get("labels")).get(LABEL_QUEUE))
-    local = context.world.named("LocalQueue", name, obj.namespace) if name and obj.jobs else None
-    if local:
-        queues = context.world.all_named("ClusterQueue", as_text(local.spec.get("clusterQueue")))
-    else:
-        queues = []
+    name = as_text(obj.labels.get(LABEL_QUEUE))
+    if not name or not obj.jobs:
+        return
+    queues = context.index.find_cluster_queues(obj, name)
     for resource in QUEUED_RESOURCES if queues else ():
-        asked = max((_asked(job, resource) for job in obj.jobs), default=0.0)
-        most = context.world.most_lent(queues, resource)
-        # A queue without a quota on CPU or memory does not count them.
-        most = 0.0 if most is None and resource == GPU_RESOURCE else most
-        if asked and most is not None and most < asked:
-            unit = 2**30 if resource == "memory" else 1
-            wants, lends = (_SHOWN[resource].format(amount / unit) for amount in (asked, most))
-            yield Hit(_AT, f"asks for {wants}, its queue lends at most {lends}")
+        request = max(_sum_requests(job, resource) for job in obj.jobs)
+        quota = context.index.largest_quota(queues, resource)
+        if quota is None:
+            if resource != GPU_RESOURCE:
+                continue  # a queue without a quota on CPU or memory does not count them
+            quota = 0.0
+        if request and quota < request:
+            request_text = _format_amount(resource, request)
+            quota_text = _format_amount(resource, quota)
+            yield Hit(_LABEL_PATH, f"asks for {request_text}, its queue lends at most {quota_text}")
 
 
-def _asked(job: Job, resource: str) -> float:
-    """By all pods that have to start together."""
-    least = quantity(
-        as_map(job.owner.metadata.get("annotations")).get("kueue.x-k8s.io/job-min-parallelism")
-    )
-    containers = [c for c in job.pod.containers if "containers" in c.path] if job.pod else []
-    each = sum(quantity(c.request(resource)) or 0.0 for c in containers)
-    return max(0.0, each) * (min(least, job.parallelism) if least is not None else job.parallelism)
+def _sum_requests(job: Job, resource: str) -> float:
+    """Adds up the requests of all pods that have to start together."""
+    pods = float(job.parallelism)
+    min_parallelism = quantity(job.owner.annotations.get("kueue.x-k8s.io/job-min-parallelism"))
+    if min_parallelism is not None:
+        pods = min(min_parallelism, pods)
+    request = job.pod.request(resource) if job.pod else 0.0
+    return max(0.0, request) * pods
+
+
+def _format_amount(resource: str, amount: float) -> str:
+    unit = GIB if resource == "memory" else 1
+    return _FORMATS[resource].format(amount / unit)
 
 
 @rule(
@@ -185,19 +212,21 @@ def _asked(job: Job, resource: str) -> float:
     source=DOC_KUEUE,
     fix="lower nominalQuota, or raise the pools and caps",
     bad=_cluster(gpus=5000),
-    good=_SOUND,
+    good=_GOOD,
 )
 def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
     platform = context.platform
-    most = sum(p.max_nodes * p.gpus_per_node for p in platform.pools) + sum(platform.caps.values())
-    for path, flavor in _flavors(obj):
-        for r, resource in enumerate(as_list(flavor.get("resources"))):
-            lent = quantity(dig(resource, "nominalQuota")) or 0
-            if dig(resource, "name") == GPU_RESOURCE and lent > most:
-                basis = platform.basis(
-                    platform.pools[0], f"all pools and caps together have {most} GPUs"
-                )
-                yield Hit((*path, "resources", r, "nominalQuota"), f"lends {lent:g} GPUs", basis)
+    capacity = sum(platform.caps.values())
+    for pool in platform.pools:
+        capacity += pool.max_nodes * pool.gpus_per_node
+    for flavor_path, flavor in _list_flavors(obj):
+        for index, resource in enumerate(as_list(flavor.get("resources"))):
+            quota = quantity(dig(resource, "nominalQuota")) or 0
+            if dig(resource, "name") == GPU_RESOURCE and quota > capacity:
+                fact = f"all pools and caps together have {capacity} GPUs"
+                basis = platform.basis(platform.pools[0], fact)
+                path = (*flavor_path, "resources", index, "nominalQuota")
+                yield Hit(path, f"lends {quota:g} GPUs", basis)
 
 
 @rule(
@@ -215,14 +244,16 @@ def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
     bad=_flavor("spot-l44"),
     good=_flavor(),
 )
-def flavor_of_no_pool(obj: Object, context: Context) -> Iterator[Hit]:
-    """By the platform's own labels only: nodes of other pools have labels that are not known here."""
-    for key in (LABEL_POOL_CLASS, LABEL_ROLE) if obj.kind == "ResourceFlavor" else ():
-        value = as_text(as_map(obj.spec.get("nodeLabels")).get(key))
-        known = sorted(context.platform.label_values.get(key, ()))
-        if value and value not in known:
-            meant = near(value, known)
-            hint = f"; did you mean {meant}?" if meant else ""
+def flavor_without_pool(obj: Object, context: Context) -> Iterator[Hit]:
+    """Compares the platform's own labels only: nodes of other pools may have any others."""
+    if obj.kind != "ResourceFlavor":
+        return
+    for key in (LABEL_POOL_CLASS, LABEL_ROLE):
+        value = as_text(dig(obj.spec, "nodeLabels", key))
+        values = sorted(context.platform.label_values.get(key, ()))
+        if value and value not in values:
+            suggestion = near(value, values)
+            hint = f"; did you mean {suggestion}?" if suggestion else ""
             yield Hit(("spec", "nodeLabels", key), f"no pool has {key}={value}{hint}")
 
 
@@ -242,19 +273,20 @@ def flavor_of_no_pool(obj: Object, context: Context) -> Iterator[Hit]:
     ),
     source=DOC_KUEUE + "tasks/run/jobs/",
     fix=f"label it {LABEL_QUEUE}",
-    bad=_SOUND + _job().replace(f", labels: {{{LABEL_QUEUE}: spot}}", ""),
-    good=_SOUND,
+    bad=_GOOD + _job().replace(f", labels: {{{LABEL_QUEUE}: spot}}", ""),
+    good=_GOOD,
 )
 def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
-    named = as_map(obj.metadata.get("labels")) | as_map(obj.metadata.get("annotations"))
-    queues = [queue.name for queue in context.world.within("LocalQueue", obj.namespace)]
+    if LABEL_QUEUE in obj.labels or LABEL_QUEUE in obj.annotations:
+        return
+    queues = _list_queues(obj, context)
     # Kueue takes work without a label into a queue of the name `default`.
-    if LABEL_QUEUE in named or not queues or "default" in queues:
+    if not queues or "default" in queues:
         return
     if obj.spec.get("suspend") is True:
-        yield Hit(("spec", "suspend"), f"no queue starts it; there are {', '.join(sorted(queues))}")
+        yield Hit(("spec", "suspend"), f"no queue starts it; there are {', '.join(queues)}")
     elif any(pod.gpus for pod in obj.pods):
-        yield Hit(("metadata",), f"takes GPUs past the queues {', '.join(sorted(queues))}")
+        yield Hit(("metadata",), f"takes GPUs past the queues {', '.join(queues)}")
 
 
 _CLASSES = (
@@ -290,26 +322,27 @@ _CLASS_ANNOTATION = ANNOTATION_CONSUMES.replace(
 def queued_without_class(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(obj.spec.get("provisioningClassName"))
     if obj.kind == "ProvisioningRequestConfig" and name not in _CLASSES:
-        yield Hit(
-            ("spec", "provisioningClassName"), f"{name or 'none'} is no class of an autoscaler"
-        )
+        message = f"{name or 'none'} is no class of an autoscaler"
+        yield Hit(("spec", "provisioningClassName"), message)
     for pod in obj.pods:
         if ANNOTATION_CONSUMES in pod.annotations and _CLASS_ANNOTATION not in pod.annotations:
             yield Hit((*pod.path, "metadata", "annotations"), f"has no {_CLASS_ANNOTATION}")
-    local = context.world.named(
-        "LocalQueue", as_text(dig(obj.metadata, "labels", LABEL_QUEUE)), obj.namespace
-    )
-    named = [
-        t
-        for pod in obj.pods
-        for _, t in pod.tolerations
-        if t.get("key") and tolerates(t, QUEUED_TAINT)
-    ]
-    if local and named:
-        queues = context.world.all_named("ClusterQueue", as_text(local.spec.get("clusterQueue")))
-    else:
-        queues = []
-    if queues and not any(
-        q.spec.get("admissionChecks") or q.spec.get("admissionChecksStrategy") for q in queues
-    ):
-        yield Hit(_AT, f"ClusterQueue {queues[0].name} has no admission check that requests nodes")
+    if not any(_tolerates_queued(pod) for pod in obj.pods):
+        return
+    queues = context.index.find_cluster_queues(obj, as_text(obj.labels.get(LABEL_QUEUE)))
+    if queues and not any(_has_admission_check(queue) for queue in queues):
+        message = f"ClusterQueue {queues[0].name} has no admission check that requests nodes"
+        yield Hit(_LABEL_PATH, message)
+
+
+def _tolerates_queued(pod: Pod) -> bool:
+    """Returns whether a pod names the taint of queued nodes in a toleration."""
+    for _, toleration in pod.tolerations:
+        if toleration.get("key") and tolerates(toleration, QUEUED_TAINT):
+            return True
+    return False
+
+
+def _has_admission_check(queue: Object) -> bool:
+    spec = queue.spec
+    return bool(spec.get("admissionChecks") or spec.get("admissionChecksStrategy"))

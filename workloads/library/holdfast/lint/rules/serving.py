@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
+from holdfast.lint.object_index import get_selector
+from holdfast.lint.objects import Container, Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.rules.shutdown import pre_stop_sleep
-from holdfast.lint.world import selector_of
+from holdfast.lint.rules.shutdown import DEFAULT_GRACE_S, pre_stop_sleep
 from holdfast.support.values import quantity
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.serving import DRAIN_PATH, HOOK_PORT
@@ -24,15 +25,16 @@ _READY = (
 
 
 def _service(name: str, annotations: str = "") -> str:
-    about = f"{{name: {name}, namespace: serving{annotations}}}"
-    return (
-        f"apiVersion: v1\nkind: Service\nmetadata: {about}\nspec: {{selector: {{app: {name}}},"
-        " ports: [{port: 8080}]}\n"
-    )
+    return f"""\
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: serving{annotations}}}
+spec: {{selector: {{app: {name}}}, ports: [{{port: 8080}}]}}
+"""
 
 
 def _spot(container: str, *, annotations: str = "") -> str:
-    """A Service and its Deployment on Spot, with one container."""
+    """Writes a Service and its Deployment on Spot, with one container."""
     return f"""{_service("server", annotations)}---
 apiVersion: apps/v1
 kind: Deployment
@@ -44,7 +46,8 @@ spec:
     spec:
       terminationGracePeriodSeconds: 15
       nodeSelector: {{cloud.google.com/gke-spot: "true", holdfast.dev/pool-class: spot-l4}}
-      tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}]
+      tolerations:
+      - {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}
       containers: [{{name: main, image: server, {container}}}]
 """
 
@@ -52,17 +55,18 @@ spec:
 _NEG = f", annotations: {{{ANNOTATION_NEG}: '{{\"ingress\": true}}'}}"
 
 
-def services(pod: Pod, context: Context) -> list[Object]:
-    """Services that send requests to these pods.
+def find_services(pod: Pod, context: Context) -> list[Object]:
+    """Returns the Services that send requests to these pods.
 
-    Not those that name the members of a gang before they are ready: readiness ends no traffic
-    there.
+    A Service that names the members of a gang before they are ready is left out: readiness ends no
+    traffic there.
     """
-    chosen = []
-    for s in context.world.selecting("Service", pod):
-        if s.spec.get("publishNotReadyAddresses") is not True:
-            chosen.append(s)
-    return [each for each in chosen if each.spec.get("selector")]
+    find_services: list[Object] = []
+    for service in context.index.find_selecting("Service", pod):
+        publishes_all = service.spec.get("publishNotReadyAddresses") is True
+        if service.spec.get("selector") and not publishes_all:
+            find_services.append(service)
+    return find_services
 
 
 @rule(
@@ -72,8 +76,8 @@ def services(pod: Pod, context: Context) -> list[Object]:
     on=Pod,
     what="A Spot pod behind a Service has no readiness probe that fails within a second.",
     why=(
-        "A Spot notice takes no pod out of a Service; a proxy that asks for its readiness does."
-        " Until then requests go to a pod that is about to die."
+        "A Spot notice does not remove a pod from its Service; a proxy that checks its"
+        " readiness does. Until then requests go to a pod that is about to end."
     ),
     source=_DRAIN,
     fix="periodSeconds: 1, failureThreshold: 1, and a server that answers 503 from SIGTERM on",
@@ -82,22 +86,22 @@ def services(pod: Pod, context: Context) -> list[Object]:
     base="serving-container",
 )
 def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
-    if context.place(pod).on_spot is None or not services(pod, context):
+    if context.place(pod).on_spot is None or not find_services(pod, context):
         return
-    stated = []
-    for c in pod.containers:
-        if c.body.get("readinessProbe"):
-            stated.append((c, as_map(c.body.get("readinessProbe"))))
-    if not stated:
-        yield Hit(
-            (*pod.at, "containers"), "no container has a readiness probe: nothing ends its traffic"
-        )
-    for container, probe in stated:
-        slow_s = (as_int(probe.get("periodSeconds")) or 10) * (
-            as_int(probe.get("failureThreshold")) or 3
-        )
-        if slow_s > serving.PROBE_PERIOD_S * serving.PROBE_FAILURES:
-            yield Hit((*container.path, "readinessProbe"), f"fails after {slow_s} s only")
+    has_probe = False
+    for container in pod.containers:
+        if not container.body.get("readinessProbe"):
+            continue
+        has_probe = True
+        probe = as_map(container.body.get("readinessProbe"))
+        period_s = as_int(probe.get("periodSeconds")) or 10
+        failures = as_int(probe.get("failureThreshold")) or 3
+        if period_s * failures > serving.PROBE_PERIOD_S * serving.PROBE_FAILURES:
+            path = (*container.path, "readinessProbe")
+            yield Hit(path, f"fails after {period_s * failures} s only")
+    if not has_probe:
+        message = "no container has a readiness probe: nothing ends its traffic"
+        yield Hit((*pod.spec_path, "containers"), message)
 
 
 @rule(
@@ -118,11 +122,13 @@ def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
-    for container in pod.containers if pool else []:
-        asked = quantity(container.option("--longest-request")) or 0.0
-        most = serving.drain_budget(pool.window.pod_s).longest_request_s if pool else 0.0
-        if pool and "serve" in container.words and asked > most:
-            message = f"{asked:g} s, and the window leaves {most:g} s"
+    if pool is None:
+        return
+    limit_s = serving.drain_budget(pool.window.pod_s).longest_request_s
+    for container in pod.containers:
+        longest_s = quantity(container.option("--longest-request")) or 0.0
+        if "serve" in container.words and longest_s > limit_s:
+            message = f"{longest_s:g} s, and the window leaves {limit_s:g} s"
             yield Hit((*container.path, "command"), message, context.platform.window_basis(pool))
 
 
@@ -143,12 +149,12 @@ def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
     good=_service("proxy", _NEG),
 )
 def load_balancer_sends_to_spot(obj: Object, context: Context) -> Iterator[Hit]:
-    balanced = (
-        ANNOTATION_NEG in as_map(obj.metadata.get("annotations"))
-        or obj.spec.get("type") == "LoadBalancer"
-    )
-    pods = context.world.selected(obj.namespace, {"matchLabels": obj.spec.get("selector")})
-    if balanced and obj.spec.get("selector") and any(context.place(pod).on_spot for pod in pods):
+    is_balanced = ANNOTATION_NEG in obj.annotations or obj.spec.get("type") == "LoadBalancer"
+    selector = obj.spec.get("selector")
+    if not is_balanced or not selector:
+        return
+    pods = context.index.select_pods(obj.namespace, {"matchLabels": selector})
+    if any(context.place(pod).on_spot for pod in pods):
         yield Hit(("spec", "selector"), "a load balancer of the cloud sends requests to Spot pods")
 
 
@@ -176,30 +182,32 @@ def load_balancer_sends_to_spot(obj: Object, context: Context) -> Iterator[Hit]:
 )
 def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
-    grace_s = as_int(pod.spec.get("terminationGracePeriodSeconds"))
+    if pool:
+        window_s = pool.window.pod_s
+        basis = context.platform.window_basis(pool)
+        limit = "the window"
+    else:
+        window_s = DEFAULT_GRACE_S if pod.grace_s is None else pod.grace_s
+        basis = ""
+        limit = "its grace period"
     for container in pod.containers:
-        words = [each.rpartition("/")[2] for each in container.words]
-        if not set(pairwise(words)) & _VLLM:
+        if not _runs_vllm(container):
             continue
-        window_s = pool.window.pod_s if pool else 30 if grace_s is None else grace_s
         hold_s, timeout_s = serving.sidecar_budget(window_s)
         if not pool and "lifecycle" not in container.body:
             timeout_s = window_s
-        basis = context.platform.window_basis(pool) if pool else ""
-        stated = quantity(container.option("--shutdown-timeout")) or 0.0
-        if stated > timeout_s or (pool and stated <= 0):
-            message = (
-                f"--shutdown-timeout is {stated:g} s,"
-                f" {'the window' if pool else 'its grace period'} leaves {timeout_s:g} s"
-            )
-            yield Hit(container.command_at, message, basis)
-        slept, _ = pre_stop_sleep(container)
-        if pool and slept is not None and slept > hold_s:
-            yield Hit(
-                (*container.path, "lifecycle", "preStop"),
-                f"sleeps {slept:g} s of {hold_s:g} s",
-                basis,
-            )
+        option_s = quantity(container.option("--shutdown-timeout")) or 0.0
+        if option_s > timeout_s or (pool and option_s <= 0):
+            message = f"--shutdown-timeout is {option_s:g} s, {limit} leaves {timeout_s:g} s"
+            yield Hit(container.command_path, message, basis)
+        sleep_s, _ = pre_stop_sleep(container)
+        if pool and sleep_s is not None and sleep_s > hold_s:
+            path = (*container.path, "lifecycle", "preStop")
+            yield Hit(path, f"sleeps {sleep_s:g} s of {hold_s:g} s", basis)
+
+
+def _runs_vllm(container: Container) -> bool:
+    return not _VLLM.isdisjoint(pairwise(container.programs))
 
 
 @rule(
@@ -223,21 +231,16 @@ def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     base="serving-container",
 )
 def liveness_is_readiness(pod: Pod, context: Context) -> Iterator[Hit]:
-    backends = []
-    for s in services(pod, context):
-        for p in context.world.selected(s.namespace, selector_of(s)):
-            backends.append(p)
-    for container in (
-        pod.containers if any(context.place(each).on_spot for each in backends) else []
-    ):
-        live, ready = (
-            dig(container.body, probe, "httpGet") for probe in ("livenessProbe", "readinessProbe")
-        )
-        if live and live == ready:
-            yield Hit(
-                (*container.path, "livenessProbe", "httpGet"),
-                "is the request of the readiness probe",
-            )
+    backends: list[Pod] = []
+    for service in find_services(pod, context):
+        backends += context.index.select_pods(service.namespace, get_selector(service))
+    if not any(context.place(backend).on_spot for backend in backends):
+        return
+    for container in pod.containers:
+        liveness = dig(container.body, "livenessProbe", "httpGet")
+        if liveness and liveness == dig(container.body, "readinessProbe", "httpGet"):
+            path = (*container.path, "livenessProbe", "httpGet")
+            yield Hit(path, "is the request of the readiness probe")
 
 
 _SIDECAR = (
@@ -270,11 +273,15 @@ _HOOK = f"lifecycle: {{preStop: {{httpGet: {{path: {DRAIN_PATH}, port: {HOOK_POR
     ),
 )
 def drain_hook_missing(pod: Pod, context: Context) -> Iterator[Hit]:
-    for sidecar in (c for c in pod.containers if c.runs("holdfast", "serve", "sidecar")):
-        wanted = (DRAIN_PATH, sidecar.number("--hook-port") or HOOK_PORT)
-        hooks = [as_map(dig(c.body, "lifecycle", "preStop", "httpGet")) for c in pod.containers]
-        if wanted not in [(each.get("path"), each.get("port")) for each in hooks]:
-            yield Hit(sidecar.path, f"no preStop hook asks for {wanted[0]} on port {wanted[1]}")
+    hooks: list[tuple[Any, Any]] = []
+    for container in pod.containers:
+        request = dig(container.body, "lifecycle", "preStop", "httpGet")
+        hooks.append((dig(request, "path"), dig(request, "port")))
+    for container in pod.containers:
+        port = container.number("--hook-port") or HOOK_PORT
+        is_sidecar = container.runs("holdfast", "serve", "sidecar")
+        if is_sidecar and (DRAIN_PATH, port) not in hooks:
+            yield Hit(container.path, f"no preStop hook asks for {DRAIN_PATH} on port {port}")
 
 
 @rule(
@@ -291,14 +298,15 @@ def drain_hook_missing(pod: Pod, context: Context) -> Iterator[Hit]:
     base="serving",
 )
 def overflow_without_base(obj: Object, context: Context) -> Iterator[Hit]:
-    wanted = as_text(as_map(obj.metadata.get("annotations")).get(OVERFLOW_OF))
-    if not wanted or not obj.pods:
+    name = as_text(obj.annotations.get(OVERFLOW_OF))
+    if not name or not obj.pods:
         return
-    at = ("metadata", "annotations", OVERFLOW_OF)
-    base = context.world.named("Deployment", wanted, obj.namespace)
+    path = ("metadata", "annotations", OVERFLOW_OF)
+    base = context.index.find("Deployment", name, obj.namespace)
     if base is None:
-        yield Hit(at, f"there is no Deployment {wanted} among the files examined")
-    elif any(
-        context.place(pod).on_spot or not as_map(pod.spec.get("nodeSelector")) for pod in base.pods
-    ):
-        yield Hit(at, f"Deployment {wanted} is not tied to machines on demand")
+        yield Hit(path, f"there is no Deployment {name} among the files examined")
+        return
+    for pod in base.pods:
+        if context.place(pod).on_spot or not as_map(pod.spec.get("nodeSelector")):
+            yield Hit(path, f"Deployment {name} is not tied to machines on demand")
+            return

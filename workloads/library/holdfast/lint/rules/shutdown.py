@@ -1,8 +1,7 @@
-"""HF10x: what happens between the notice and the kill."""
+"""HF10x: the time between the notice and the kill."""
 
 import re
 from collections.abc import Iterator
-from math import inf
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
@@ -12,13 +11,17 @@ from holdfast.lint.shell import exits_zero_on_term, handlers, loses_exit_code, s
 from holdfast.support.values import quantity
 from holdfast.vocabulary.environment import ENV_WINDOW_S
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.pools import Pool
 
 DOC_SHUTDOWN = "https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/"
 DOC_HOOKS = "https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/"
 EXIT_CODES = "workloads/library/holdfast/vocabulary/exit_codes.py"
 _SAVES = re.compile(r"check.?point|ckpt|\bsave|gsutil|gcloud storage", re.IGNORECASE)
+_SHELLS = ("sh", "bash", "ash", "dash")
 _SEVERAL = re.compile(r"&&|;|\n\s*\S")
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+# Kubernetes' default of terminationGracePeriodSeconds.
+DEFAULT_GRACE_S = 30
 _DRAINS = "lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.drain]}}}"
 
 
@@ -39,12 +42,11 @@ _DRAINS = "lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.d
 )
 def grace_exceeds_window(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
-    grace = as_int(pod.spec.get("terminationGracePeriodSeconds"))
-    if pool and grace is not None and grace > pool.window.pod_s:
-        message = f"grace period of {grace} s, but Spot gives {pool.window.pod_s} s"
+    if pool and pod.grace_s is not None and pod.grace_s > pool.window.pod_s:
+        message = f"grace period of {pod.grace_s} s, but Spot gives {pool.window.pod_s} s"
         basis = context.platform.window_basis(pool)
         fix = f"set it to {pool.window.pod_s}"
-        yield Hit((*pod.at, "terminationGracePeriodSeconds"), message, basis, fix)
+        yield Hit((*pod.spec_path, "terminationGracePeriodSeconds"), message, basis, fix)
 
 
 @rule(
@@ -64,12 +66,11 @@ def grace_exceeds_window(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def grace_unstated_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
-    if pool and pod.spec.get("terminationGracePeriodSeconds") is None and pool.window.pod_s < 30:
-        yield Hit(
-            pod.at,
-            "the grace period is not stated: 30 s by default",
-            context.platform.window_basis(pool),
-        )
+    if pool is None or pool.window.pod_s >= DEFAULT_GRACE_S:
+        return
+    if pod.spec.get("terminationGracePeriodSeconds") is None:
+        message = "the grace period is not stated: 30 s by default"
+        yield Hit(pod.spec_path, message, context.platform.window_basis(pool))
 
 
 @rule(
@@ -87,30 +88,35 @@ def grace_unstated_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def prestop_eats_window(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
-    for container in pod.containers if pool else []:
-        slept, at = pre_stop_sleep(container)
-        if not pool or (slept is not None and slept * 3 <= pool.window.pod_s):
+    if pool is None:
+        return
+    window_s = pool.window.pod_s
+    for container in pod.containers:
+        sleep_s, path = pre_stop_sleep(container)
+        if sleep_s is None:
+            message = "sleeps in a loop or for a variable time: the linter cannot tell how long"
+        elif sleep_s * 3 > window_s:
+            message = f"sleeps {sleep_s:g} s and leaves {max(window_s - sleep_s, 0):g} s"
+        else:
             continue
-        message = "sleeps in a loop or for a variable time: the linter cannot tell how long"
-        if slept is not None:
-            message = f"sleeps {slept:g} s and leaves {max(pool.window.pod_s - slept, 0):g} s"
-        yield Hit(at, message, context.platform.window_basis(pool))
+        yield Hit(path, message, context.platform.window_basis(pool))
 
 
 def pre_stop_sleep(container: Container) -> tuple[float | None, Path]:
-    """Seconds that the hook sleeps, None where the script does not tell, and the place that says
-    so.
+    """Returns the seconds that the preStop hook sleeps, and the path of the field with them.
+
+    None where the script does not tell.
     """
     hook = (*container.path, "lifecycle", "preStop")
-    native = as_int(dig(container.body, "lifecycle", "preStop", "sleep", "seconds"))
-    if native is not None:
-        return float(native), (*hook, "sleep", "seconds")
-    return slept_s(_pre_stop_script(container)), (*hook, "exec", "command")
+    seconds = as_int(dig(container.body, "lifecycle", "preStop", "sleep", "seconds"))
+    if seconds is not None:
+        return float(seconds), (*hook, "sleep", "seconds")
+    return slept_s(_get_pre_stop_script(container)), (*hook, "exec", "command")
 
 
-def _pre_stop_script(container: Container) -> str:
-    command = as_list(dig(container.body, "lifecycle", "preStop", "exec", "command"))
-    return "\n".join(str(word)[:MAX_SCRIPT] for word in command)[:MAX_SCRIPT]
+def _get_pre_stop_script(container: Container) -> str:
+    words = as_list(dig(container.body, "lifecycle", "preStop", "exec", "command"))
+    return "\n".join(str(word)[:MAX_SCRIPT] for word in words)[:MAX_SCRIPT]
 
 
 @rule(
@@ -133,13 +139,13 @@ def _pre_stop_script(container: Container) -> str:
     good=_DRAINS,
 )
 def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers if context.place(pod).interruptible else []:
-        script = _pre_stop_script(container).replace("\n", " ")
+    if not context.place(pod).interruptible:
+        return
+    for container in pod.containers:
+        script = _get_pre_stop_script(container).replace("\n", " ")
         if _SAVES.search(script) and "holdfast.runtime.drain" not in script:
-            yield Hit(
-                (*container.path, "lifecycle", "preStop", "exec", "command"),
-                "saves inside the window",
-            )
+            path = (*container.path, "lifecycle", "preStop", "exec", "command")
+            yield Hit(path, "saves inside the window")
 
 
 @rule(
@@ -156,10 +162,8 @@ def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get(SAFE_TO_EVICT)).lower() == "false" and context.place(pod).on_spot:
-        yield Hit(
-            (*pod.path, "metadata", "annotations", SAFE_TO_EVICT),
-            "safe-to-evict does not stop Spot preemption",
-        )
+        path = (*pod.path, "metadata", "annotations", SAFE_TO_EVICT)
+        yield Hit(path, "safe-to-evict does not stop Spot preemption")
 
 
 @rule(
@@ -178,7 +182,7 @@ def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
 def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         if exits_zero_on_term(container.script):
-            yield Hit(container.command_at, "exits 0 on SIGTERM")
+            yield Hit(container.command_path, "exits 0 on SIGTERM")
 
 
 @rule(
@@ -195,27 +199,24 @@ def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     good='command: [bash, -c, "pip install -e . && exec python train.py"]',
 )
 def shell_swallows_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers if context.place(pod).interruptible else []:
-        script = _script(container)
+    if not context.place(pod).interruptible:
+        return
+    for container in pod.containers:
+        script = _get_script(container)
         if "" in handlers(script):
-            yield Hit(container.command_at, "SIGTERM is ignored: SIGKILL ends the program, unsaved")
-        if (
-            _SEVERAL.search(script.strip())
-            and "trap" not in script
-            and not re.search(r"\bexec\b", script)
-        ):
-            yield Hit(container.command_at, "the shell does not pass SIGTERM on to the program")
+            message = "SIGTERM is ignored: SIGKILL ends the program, unsaved"
+            yield Hit(container.command_path, message)
+        handles_signal = "trap" in script or re.search(r"\bexec\b", script)
+        if _SEVERAL.search(script.strip()) and not handles_signal:
+            yield Hit(container.command_path, "the shell does not pass SIGTERM on to the program")
 
 
-def _script(container: Container) -> str:
-    """What a shell gets by -c; empty where the program runs without one."""
+def _get_script(container: Container) -> str:
+    """Returns the script that a shell gets by -c; empty where the program runs without a shell."""
     words = container.words
-    shell = (
-        len(words) > 2
-        and words[0].rpartition("/")[2] in ("sh", "bash", "ash", "dash")
-        and "c" in words[1]
-    )
-    return words[2][:MAX_SCRIPT] if shell else ""
+    if len(words) < 3 or container.programs[0] not in _SHELLS or "c" not in words[1]:
+        return ""
+    return words[2][:MAX_SCRIPT]
 
 
 @rule(
@@ -232,9 +233,11 @@ def _script(container: Container) -> str:
     good='command: [sh, -c, "exec python train.py"]',
 )
 def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers if pod.job and context.place(pod).interruptible else []:
-        if "containers" in container.path and loses_exit_code(_script(container)):
-            yield Hit(container.command_at, "hides how the program ended")
+    if not pod.job or not context.place(pod).interruptible:
+        return
+    for container in pod.main_containers:
+        if loses_exit_code(_get_script(container)):
+            yield Hit(container.command_path, "hides how the program ended")
 
 
 @rule(
@@ -255,21 +258,24 @@ def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def window_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
-    grace_s = as_int(pod.spec.get("terminationGracePeriodSeconds"))
-    most = min(30 if grace_s is None else grace_s, pool.window.pod_s if pool else inf)
+    limit_s = DEFAULT_GRACE_S if pod.grace_s is None else pod.grace_s
+    if pool:
+        limit_s = min(limit_s, pool.window.pod_s)
     for container in pod.containers:
-        asked = container.number("--window") if "holdfast" in container.words else None
-        if asked and asked > most:
-            yield Hit(container.command_at, f"--window {asked}, and the kubelet gives {most} s")
-        for index, item in enumerate(as_list(container.body.get("env"))):
-            if as_text(dig(item, "name")) == ENV_WINDOW_S:
-                stated = quantity(dig(item, "value"))
-            else:
-                stated = None
-            if pool and stated is not None and stated != pool.window.pod_s:
-                message = f"says {item.get('value')} s, the pool gives {pool.window.pod_s} s"
-                yield Hit(
-                    (*container.path, "env", index, "value"),
-                    message,
-                    context.platform.window_basis(pool),
-                )
+        window_s = container.number("--window") if "holdfast" in container.words else None
+        if window_s and window_s > limit_s:
+            message = f"--window {window_s}, and the kubelet gives {limit_s} s"
+            yield Hit(container.command_path, message)
+        if pool:
+            yield from _check_window_variable(container, pool, context)
+
+
+def _check_window_variable(container: Container, pool: Pool, context: Context) -> Iterator[Hit]:
+    for index, item in enumerate(as_list(container.body.get("env"))):
+        if as_text(dig(item, "name")) != ENV_WINDOW_S:
+            continue
+        window_s = quantity(dig(item, "value"))
+        if window_s is not None and window_s != pool.window.pod_s:
+            path = (*container.path, "env", index, "value")
+            message = f"says {item.get('value')} s, the pool gives {pool.window.pod_s} s"
+            yield Hit(path, message, context.platform.window_basis(pool))

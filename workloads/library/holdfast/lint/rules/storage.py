@@ -1,4 +1,4 @@
-"""HF2xx: where a pod keeps data, and whether the data survives an eviction."""
+"""HF2xx: the places where a pod keeps data that has to survive an eviction."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.support.values import quantity
+from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.kubernetes import FUSE_DRIVER
 
 DOC_VOLUMES = "https://kubernetes.io/docs/concepts/storage/volumes/"
@@ -20,64 +20,79 @@ _CHECKPOINT = re.compile(r"check.?points?|ckpts?", re.IGNORECASE)
 _FOLDER_OPTION = re.compile(r"(checkpoints|ckpts|[-_](dir|directory|path|folder))$", re.IGNORECASE)
 _RELATIVE = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*/?")
 _OUTPUTS = ("--output_dir", "--output-dir")
-_IN_LAYER = ("./", "../", "~")  # nothing expands ~ in the arguments of a container
+# Paths in the container's own layer: nothing expands ~ in the arguments of a container.
+_IN_LAYER = ("./", "../", "~")
 _LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
+_ZONAL_CLASSES = ("standard", "standard-rwo", "premium-rwo")
+_ONE_NODE_MODES = ("ReadWriteOnce", "ReadWriteOncePod")
 _FUSE = "{driver: gcsfuse.csi.storage.gke.io, readOnly: true, volumeAttributes: {bucketName: b}}"
 
 
 def _volumes(pod: Pod) -> dict[str, tuple[Path, dict[str, Any]]]:
-    listed = enumerate(as_list(pod.spec.get("volumes")))
-    return {as_text(dig(v, "name")): ((*pod.at, "volumes", i), as_map(v)) for i, v in listed}
+    """Volume name -> its path in the object, and the volume."""
+    volumes: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+        path = (*pod.spec_path, "volumes", index)
+        volumes[as_text(dig(volume, "name"))] = (path, as_map(volume))
+    return volumes
 
 
-def _checkpoint_paths(
-    container: Container, *, for_outputs: bool = False
+def _find_checkpoint_folders(
+    container: Container, *, with_outputs: bool = False
 ) -> Iterator[tuple[str, Path]]:
-    """Folders in which a container keeps checkpoints, with the place that names them.
+    """Yields the folders in which a container keeps checkpoints, with the path that names them.
 
-    `for_outputs`: also the folder into which trainers of Hugging Face write checkpoints.
+    `with_outputs` adds the folder into which trainers of Hugging Face write checkpoints.
     """
     for index, item in enumerate(as_list(container.body.get("env"))):
         name = as_text(dig(item, "name"))
         value = as_text(dig(item, "value"))
         if _CHECKPOINT.search(name) and value.startswith(("/", "file:", *_IN_LAYER)):
             yield value.removeprefix("file://"), (*container.path, "env", index, "value")
-    for key in ("command", "args"):
-        words = [str(w) for w in as_list(container.body.get(key))]
-        for index, (flag, value) in enumerate(pairwise([*words, ""])):
-            name, equals, given = flag.partition("=")
-            path = given if equals else value
-            relative = _is_folder(name, path) and not container.body.get("workingDir")
-            named = _CHECKPOINT.search(name) or (for_outputs and name in _OUTPUTS)
-            if name.startswith("--") and named and (path.startswith("/") or relative):
-                yield path, (*container.path, key, index if equals else index + 1)
+    yield from _find_folder_options(container, with_outputs)
     for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
-        if _CHECKPOINT.search(as_text(dig(mount, "name")) + as_text(dig(mount, "mountPath"))):
-            yield (
-                as_text(dig(mount, "mountPath")),
-                (*container.path, "volumeMounts", index, "mountPath"),
-            )
+        mount_path = as_text(dig(mount, "mountPath"))
+        if _CHECKPOINT.search(as_text(dig(mount, "name")) + mount_path):
+            yield mount_path, (*container.path, "volumeMounts", index, "mountPath")
 
 
-def _is_folder(name: str, value: str) -> bool:
-    """A relative path, given to an option for a folder; a model's name or a number is none."""
+def _find_folder_options(container: Container, with_outputs: bool) -> Iterator[tuple[str, Path]]:
+    for key in ("command", "args"):
+        words = list(map(str, as_list(container.body.get(key))))
+        for index, (word, successor) in enumerate(pairwise([*words, ""])):
+            flag, equals, value = word.partition("=")
+            folder = value if equals else successor
+            is_output = with_outputs and flag in _OUTPUTS
+            if not flag.startswith("--") or not (is_output or _CHECKPOINT.search(flag)):
+                continue
+            is_relative = _is_relative_folder(flag, folder)
+            if folder.startswith("/") or (is_relative and not container.body.get("workingDir")):
+                yield folder, (*container.path, key, index if equals else index + 1)
+
+
+def _is_relative_folder(flag: str, value: str) -> bool:
+    """Returns whether a value is a relative path for an option that takes a folder.
+
+    The name of a model or a number is none.
+    """
     if value.startswith(_IN_LAYER):
         return True
-    return (
-        bool(_FOLDER_OPTION.search(name) and _RELATIVE.fullmatch(value[:200]))
-        and not value.isdecimal()
-    )
+    if value.isdecimal() or not _FOLDER_OPTION.search(flag):
+        return False
+    return bool(_RELATIVE.fullmatch(value[:200]))
 
 
-def _volume_of(container: Container, path: str) -> dict[str, Any] | None:
-    """The volume whose mount holds `path`; None means the container's own layer."""
-    inside = []
-    for m in container.mounts:
-        if m and (path == m or path.startswith(m.rstrip("/") + "/")):
-            inside.append(m)
-    if inside:
-        return _volumes(container.pod).get(container.mounts[max(inside, key=len)], ((), {}))[1]
-    return None
+def _find_volume(container: Container, path: str) -> dict[str, Any] | None:
+    """Returns the volume whose mount holds `path`; None means the container's own layer."""
+    longest_mount = ""
+    for mount in container.mounts:
+        is_inside = path == mount or path.startswith(mount.rstrip("/") + "/")
+        if is_inside and len(mount) > len(longest_mount):
+            longest_mount = mount
+    if not longest_mount:
+        return None
+    _, volume = _volumes(container.pod).get(container.mounts[longest_mount], ((), {}))
+    return volume
 
 
 @rule(
@@ -86,8 +101,8 @@ def _volume_of(container: Container, path: str) -> dict[str, Any] | None:
     Severity.ERROR,
     on=Pod,
     what=(
-        "Checkpoints go to a disk that ends with the pod or the node: emptyDir, hostPath, local"
-        " SSD, own layer."
+        "Checkpoints go to a disk that ends with the pod or the node: emptyDir, hostPath,"
+        " local SSD, or the container's own layer."
     ),
     why="After an eviction another node starts with an empty disk, and the run starts at step 0.",
     source=DOC_VOLUMES,
@@ -97,28 +112,28 @@ def _volume_of(container: Container, path: str) -> dict[str, Any] | None:
     good="command: [python, -m, trainer, --checkpoints, gs://bucket/runs]",
 )
 def checkpoint_on_lost_disk(pod: Pod, context: Context) -> Iterator[Hit]:
-    trains = pod.job is not None and context.place(pod).interruptible
+    is_training = pod.job is not None and context.place(pod).interruptible
     for container in pod.containers:
-        for path, at in _checkpoint_paths(container, for_outputs=trains):
-            lost = _loss(path, _volume_of(container, path))
-            if lost:
-                yield Hit(at, f"{path} is {lost}")
+        for folder, path in _find_checkpoint_folders(container, with_outputs=is_training):
+            disk = _describe_lost_disk(folder, _find_volume(container, folder))
+            if disk:
+                yield Hit(path, f"{folder} is {disk}")
 
 
-def _loss(path: str, volume: dict[str, Any] | None) -> str:
-    """What the path is, where that is lost; empty where it is kept."""
+def _describe_lost_disk(path: str, volume: dict[str, Any] | None) -> str:
+    """Describes the disk behind a path if it is lost with the pod or node; else empty."""
     if not path.startswith("/"):
         return "relative: the container's own layer"
     if volume is None:
         return "the container's own layer"
     if "hostPath" in volume:
-        local = _LOCAL_SSD.search(as_text(dig(volume, "hostPath", "path")))
-        return f"{'a local SSD' if local else 'a disk'} of the node, lost with it"
+        is_local_ssd = _LOCAL_SSD.search(as_text(dig(volume, "hostPath", "path")))
+        return f"{'a local SSD' if is_local_ssd else 'a disk'} of the node, lost with it"
     if "emptyDir" in volume:
-        kind = "an emptyDir"
-    else:
-        kind = "an ephemeral volume" if "ephemeral" in volume else ""
-    return kind and f"{kind}, deleted with the pod"
+        return "an emptyDir, deleted with the pod"
+    if "ephemeral" in volume:
+        return "an ephemeral volume, deleted with the pod"
+    return ""
 
 
 @rule(
@@ -144,21 +159,28 @@ def _loss(path: str, volume: dict[str, Any] | None) -> str:
 )
 def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        for path, at in _checkpoint_paths(container):
-            volume = _volume_of(container, path)
-            if FUSE_DRIVER in (dig(volume, "csi", "driver"), _claimed_driver(volume, pod, context)):
-                yield Hit(at, f"{path} is a bucket through FUSE")
+        for folder, path in _find_checkpoint_folders(container):
+            volume = _find_volume(container, folder)
+            drivers = (dig(volume, "csi", "driver"), _find_claim_driver(volume, pod, context))
+            if FUSE_DRIVER in drivers:
+                yield Hit(path, f"{folder} is a bucket through FUSE")
 
 
 def _claim(access: str, storage_class: str) -> str:
-    """A claim, and a Job of two pods that use it."""
+    """Writes a claim, and a Job of two pods that use it."""
     return f"""\
-spec: {{template: {{spec: {{volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]}}}}}}
+spec:
+  template:
+    spec:
+      volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]
 ---
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {{name: data, namespace: training}}
-spec: {{accessModes: [{access}], storageClassName: {storage_class}, resources: {{requests: {{storage: 10Gi}}}}}}
+spec:
+  accessModes: [{access}]
+  storageClassName: {storage_class}
+  resources: {{requests: {{storage: 10Gi}}}}
 """
 
 
@@ -176,29 +198,30 @@ spec: {{accessModes: [{access}], storageClassName: {storage_class}, resources: {
     good=_claim("ReadOnlyMany", "regional-rwo"),
 )
 def rwo_volume_shared(pod: Pod, context: Context) -> Iterator[Hit]:
-    for at, volume in _volumes(pod).values() if pod.replicas > 1 else []:
-        claim = _claim_of(volume, pod, context)
+    if pod.replicas < 2:
+        return
+    for path, volume in _volumes(pod).values():
+        claim = _find_claim(volume, pod, context)
         modes = as_list(claim.spec.get("accessModes")) if claim else []
-        if claim and modes and all(mode in ("ReadWriteOnce", "ReadWriteOncePod") for mode in modes):
+        if claim and modes and all(mode in _ONE_NODE_MODES for mode in modes):
             message = f"{pod.replicas} pods share {claim.name}, which is {modes[0]}"
-            yield Hit((*at, "persistentVolumeClaim", "claimName"), message)
+            yield Hit((*path, "persistentVolumeClaim", "claimName"), message)
 
 
-def _claim_of(volume: dict[str, Any] | None, pod: Pod, context: Context) -> Object | None:
+def _find_claim(volume: dict[str, Any] | None, pod: Pod, context: Context) -> Object | None:
     name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
     if name:
-        return context.world.named("PersistentVolumeClaim", name, pod.owner.namespace)
+        return context.index.find("PersistentVolumeClaim", name, pod.owner.namespace)
     return None
 
 
-def _claimed_driver(volume: dict[str, Any] | None, pod: Pod, context: Context) -> str:
-    """The CSI driver of the volume that a claim names; empty where the files do not show it."""
-    claim = _claim_of(volume, pod, context)
-    if claim:
-        bound = context.world.named("PersistentVolume", as_text(claim.spec.get("volumeName")))
-    else:
-        bound = None
-    return as_text(dig(bound.spec, "csi", "driver")) if bound else ""
+def _find_claim_driver(volume: dict[str, Any] | None, pod: Pod, context: Context) -> str:
+    """Returns the CSI driver of a claim's volume; empty where the files do not show it."""
+    claim = _find_claim(volume, pod, context)
+    if claim is None:
+        return ""
+    bound_volume = context.index.find("PersistentVolume", as_text(claim.spec.get("volumeName")))
+    return as_text(dig(bound_volume.spec, "csi", "driver")) if bound_volume else ""
 
 
 @rule(
@@ -220,13 +243,12 @@ def _claimed_driver(volume: dict[str, Any] | None, pod: Pod, context: Context) -
 def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get("gke-gcsfuse/volumes")).lower() == "true":
         return
-    for at, volume in _volumes(pod).values():
+    for path, volume in _volumes(pod).values():
         if dig(volume, "csi", "driver") == FUSE_DRIVER:
-            yield Hit((*at, "csi"), "no sidecar will mount this volume")
-        if _claimed_driver(volume, pod, context) == FUSE_DRIVER:
-            yield Hit(
-                (*at, "persistentVolumeClaim"), "no sidecar will mount this bucket through FUSE"
-            )
+            yield Hit((*path, "csi"), "no sidecar will mount this volume")
+        if _find_claim_driver(volume, pod, context) == FUSE_DRIVER:
+            message = "no sidecar will mount this bucket through FUSE"
+            yield Hit((*path, "persistentVolumeClaim"), message)
 
 
 @rule(
@@ -235,7 +257,7 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     Severity.WARNING,
     on=Object,
     kinds=("PersistentVolumeClaim",),
-    what="A claim on a zonal disk class for work that moves between zones.",
+    what="A claim uses a zonal disk class for work that moves between zones.",
     why="A zonal disk ties its pod to one zone, and Spot capacity moves between zones.",
     source="https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/regional-pd",
     fix="use a regional disk class, or a bucket",
@@ -244,13 +266,9 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     good=_claim("ReadOnlyMany", "regional-rwo"),
 )
 def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
-    disk = obj.spec.get("storageClassName")
-    if obj.namespace in ("training", "batch") and disk in (
-        "standard",
-        "standard-rwo",
-        "premium-rwo",
-    ):
-        yield Hit(("spec", "storageClassName"), f"{disk} makes a disk in one zone")
+    storage_class = obj.spec.get("storageClassName")
+    if obj.namespace in ("training", "batch") and storage_class in _ZONAL_CLASSES:
+        yield Hit(("spec", "storageClassName"), f"{storage_class} makes a disk in one zone")
 
 
 @rule(
@@ -259,8 +277,8 @@ def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
     Severity.WARNING,
     on=Pod,
     what=(
-        "An emptyDir may hold more than the pod's limit of ephemeral storage, or of memory where it"
-        " is in memory."
+        "An emptyDir may hold more than the pod's limit of ephemeral storage, or of memory for"
+        " a folder in memory."
     ),
     why=(
         "The kubelet evicts the pod when all that it wrote exceeds the limit, before the folder is"
@@ -273,14 +291,12 @@ def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
     good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]",
 )
 def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
-    for at, volume in _volumes(pod).values():
-        if dig(volume, "emptyDir", "medium") == "Memory":
-            resource = "memory"
-        else:
-            resource = "ephemeral-storage"
-        limits = [quantity(c.limit(resource)) for c in pod.containers if "containers" in c.path]
-        most = sum(filter(None, limits))
+    for path, volume in _volumes(pod).values():
+        in_memory = dig(volume, "emptyDir", "medium") == "Memory"
+        resource = "memory" if in_memory else "ephemeral-storage"
+        limits = [quantity(container.limit(resource)) for container in pod.main_containers]
+        limit = sum(filter(None, limits))
         size = quantity(dig(volume, "emptyDir", "sizeLimit")) or 0.0
-        if all(limits) and size > most:
-            message = f"holds {size / 2**30:g} GiB, the pod has {most / 2**30:g} GiB of {resource}"
-            yield Hit((*at, "emptyDir", "sizeLimit"), message)
+        if all(limits) and size > limit:
+            message = f"holds {size / GIB:g} GiB, the pod has {limit / GIB:g} GiB of {resource}"
+            yield Hit((*path, "emptyDir", "sizeLimit"), message)

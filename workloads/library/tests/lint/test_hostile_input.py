@@ -1,5 +1,6 @@
-"""Large files are judged in bounded time, and nothing of a file speaks to the terminal or to CI.
-Odd values: fuzz/.
+"""Tests that hostile files neither take long nor reach the terminal or CI through the output.
+
+Odd values are in fuzz/.
 """
 
 import json
@@ -22,23 +23,26 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: training}\n"
 BOUND_S = 5.0
 
 
-def judged(text: str) -> Report:
+def judge_text(text: str) -> Report:
     return lint_texts({"a.yaml": text}, Options())
 
 
 def budgets(count: int) -> str:
     text = ""
-    for n in range(count):
-        labels = f"{{app: a{n}, all: 'yes'}}"
-        text += (
-            f"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d{n}, namespace:"
-            f" s}}\nspec: {{template: {{metadata: {{labels: {labels}}}, spec: {{containers:"
-            " [{name: m}]}}}\n"
-        )
-        text += (
-            f"---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {{name: p{n},"
-            f" namespace: s}}\nspec: {{maxUnavailable: 1, selector: {{matchLabels: {labels}}}}}\n"
-        )
+    for number in range(count):
+        labels = f"{{app: a{number}, all: 'yes'}}"
+        text += f"""\
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: d{number}, namespace: s}}
+spec: {{template: {{metadata: {{labels: {labels}}}, spec: {{containers: [{{name: m}}]}}}}}}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {{name: p{number}, namespace: s}}
+spec: {{maxUnavailable: 1, selector: {{matchLabels: {labels}}}}}
+"""
     return text
 
 
@@ -91,21 +95,21 @@ HUGE: dict[str, Callable[[], str]] = {
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", HUGE)
-def test_a_large_file_is_judged_in_time_that_grows_with_it(name: str) -> None:
+def test_large_file_is_judged_in_bounded_time(name: str) -> None:
     text = HUGE[name]()
-    # Of this thread: those that earlier tests of the worker left may still be at work.
-    began = time.thread_time()
-    formats.text(judged(text))
-    seconds = time.thread_time() - began
+    # Time of this thread: threads of earlier tests of the worker may still run.
+    start = time.thread_time()
+    formats.text(judge_text(text))
+    seconds = time.thread_time() - start
     assert seconds < BOUND_S, f"{len(text):,} characters took {seconds:.1f} s"
 
 
-def test_one_rule_does_not_flood_the_report_about_one_object() -> None:
+def test_hits_per_rule_are_limited() -> None:
     tolerations = ", ".join(f"{{key: k{n}, operator: Exists}}" for n in range(200))
-    report = judged(
+    report = judge_text(
         f"{POD}spec: {{containers: [{{name: m, image: a}}], tolerations: [{tolerations}]}}\n"
     )
-    assert sum(f.rule == "HF002" for f in report.findings) == 100
+    assert sum(finding.rule == "HF002" for finding in report.findings) == 100
 
 
 @pytest.mark.timeout(60)
@@ -113,12 +117,11 @@ def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "zero.yaml").symlink_to("/dev/zero")
     report = lint([tmp_path / "pipe.yaml", tmp_path / "zero.yaml", tmp_path], Options())
-    assert {f.rule for f in report.findings} == {"HF904"} and "regular file" in report.findings[
-        0
-    ].message
+    assert {finding.rule for finding in report.findings} == {"HF904"}
+    assert "regular file" in report.findings[0].message
 
 
-# -- What a file may put into the output --
+# -- Text of a file in the output --
 
 WORDS = (
     "\n::error file=x::injected",
@@ -135,8 +138,8 @@ WORDS = (
 )
 
 
-def planted(word: str) -> str:
-    """A manifest whose names, keys, values and reasons are `word`."""
+def write_manifest(word: str) -> str:
+    """Writes a manifest whose names, keys, values and reasons are `word`."""
     body = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -174,32 +177,31 @@ def planted(word: str) -> str:
     return json.dumps(body)
 
 
-def interpreted(output: str) -> list[str]:
-    """Lines that GitHub's runner would take for a command."""
+def find_commands(output: str) -> list[str]:
+    """Returns the lines that GitHub's runner would take for a command."""
     return [line for line in output.splitlines() if line.lstrip().startswith("::") or "##[" in line]
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_nothing_of_a_manifest_becomes_a_workflow_command_or_a_terminal_escape(word: str) -> None:
-    found = judged(planted(word))
-    assert len(found.findings) > (0 if word == "\ud800" else 5), "half a character is no YAML"
-    report = replace(found, findings=[replace(finding, fix=word) for finding in found.findings])
+def test_manifest_text_becomes_no_command_and_no_escape(word: str) -> None:
+    report = judge_text(write_manifest(word))
+    assert len(report.findings) > (0 if word == "\ud800" else 5), "half a character is no YAML"
+    report = replace(report, findings=[replace(finding, fix=word) for finding in report.findings])
     text = formats.text(report)
-    assert interpreted(text) == []
-    assert all(char.isprintable() or char == "\n" for char in text)
+    assert find_commands(text) == []
+    assert text.replace("\n", "").isprintable()
     github = formats.github(report)
     assert len(github.splitlines()) == len(report.active) and "##[" not in github
-    assert all(
-        line.startswith(("::error ", "::warning ", "::notice ")) for line in github.splitlines()
-    )
-    assert all(char.isprintable() or char == "\n" for char in github)
+    for line in github.splitlines():
+        assert line.startswith(("::error ", "::warning ", "::notice "))
+    assert github.replace("\n", "").isprintable()
     json.loads(formats.as_json(report).encode())
 
 
 @pytest.mark.process
-def test_a_files_name_is_no_workflow_command_either(tmp_path: Path) -> None:
+def test_file_name_becomes_no_workflow_command(tmp_path: Path) -> None:
     def command(*words: str) -> subprocess.CompletedProcess[str]:
-        ours = {"PYTHONPATH": f"{ROOT}:{ROOT / 'workloads/library'}", "GITHUB_ACTIONS": "true"}
+        settings = {"PYTHONPATH": f"{ROOT}:{ROOT / 'workloads/library'}", "GITHUB_ACTIONS": "true"}
         line = [
             sys.executable,
             "-m",
@@ -210,7 +212,7 @@ def test_a_files_name_is_no_workflow_command_either(tmp_path: Path) -> None:
         return subprocess.run(
             line,
             cwd=tmp_path,
-            env=os.environ | ours,
+            env=os.environ | settings,
             capture_output=True,
             text=True,
             check=False,
@@ -218,10 +220,11 @@ def test_a_files_name_is_no_workflow_command_either(tmp_path: Path) -> None:
 
     for name in ("::error::injected.yaml", "##[error]injected.yaml", "a\n::error::b.yaml"):
         (tmp_path / name).write_text("kind: [Job\n")
-    done = command(".")
-    assert done.returncode == 1, done.stderr
-    assert interpreted(done.stdout) == []
-    told = [line for line in done.stderr.splitlines() if "::" in line]
-    assert all("injected" not in line.split("::")[1] or "file=" in line for line in told)
-    missing = command("b\n::error::c.yaml")
-    assert missing.returncode == 2 and interpreted(missing.stderr) == []
+    process = command(".")
+    assert process.returncode == 1, process.stderr
+    assert find_commands(process.stdout) == []
+    for line in process.stderr.splitlines():
+        if "::" in line:
+            assert "injected" not in line.split("::")[1] or "file=" in line
+    process = command("b\n::error::c.yaml")
+    assert process.returncode == 2 and find_commands(process.stderr) == []
