@@ -25,15 +25,8 @@ from holdfast.vocabulary.job_identity import attempt_of
 # Why it is so: infra/decisions/0032.
 
 
-def train(
-    config: TrainConfig,
-    corpus: Corpus,
-    events: EventLog,
-    meter: Meter,
-) -> str:
-    """Trains to the last step and returns the digest of the result. Raises Preempted after a
-    notice.
-    """
+def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -> str:
+    """Trains to the last step and returns the result's digest. Raises Preempted after a notice."""
     device = choose_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
@@ -47,11 +40,7 @@ def train(
         world_size=config.world_size,
         attempt=attempt_of(),
     )
-    samples = Samples(
-        text=corpus.text,
-        context=config.model.context,
-        seed=config.seed,
-    )
+    samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
@@ -60,11 +49,7 @@ def train(
     meter.lap("model")
 
     # `model` and not `replicas`: DDP's keys begin with `module.`, and fit no other layout.
-    state = {
-        "model": model,
-        "optimizer": optimizer,
-        "progress": progress,
-    }
+    state = {"model": model, "optimizer": optimizer, "progress": progress}
     with Checkpointer(
         config.checkpoints,
         state,
@@ -90,12 +75,7 @@ def train(
             seed_draws(mixed_seed(config.seed, step, rank), device)
             with ckpt.computing():
                 stopwatch.start()
-                inputs, following = share(
-                    samples,
-                    progress.consumed,
-                    config,
-                    rank,
-                )
+                inputs, following = share(samples, progress.consumed, config, rank)
                 loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
                 stopwatch.stop()
                 optimizer.zero_grad()
