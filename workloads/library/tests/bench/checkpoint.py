@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from workloads.library.tests.bench.bucket import bucket
-from workloads.library.tests.bench.checkpoints.damage import MESH, count_undetected
+from workloads.library.tests.bench.checkpoints.damage import MESH, count_fates
 from workloads.library.tests.bench.checkpoints.methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoints.rank import COPY, FRESH_COPY
 from workloads.library.tests.bench.checkpoints.rivals import RIVALS, environment
@@ -109,12 +109,12 @@ def first_saves(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
 def extra_memory(folder: Path, mib: int) -> float:
     """Returns the peak memory of ranks and children beyond the state, as a multiple of it."""
 
-    def read_memory() -> int:
+    def sample_memory() -> int:
         if not (folder / "state-is-there").exists():
             return 0
         return held([process.pid for process in family(os.getpid())[1:]])
 
-    with sampled(read_memory, 0.05) as samples:
+    with sampled(sample_memory, 0.05) as samples:
         run_ranks(
             "rank",
             2,
@@ -146,14 +146,15 @@ def judge(result: dict[str, Any]) -> dict[str, bool]:
     medians = {}
     for name, figures in saves.items():
         medians[name] = {kind: median(values) for kind, values in figures.items()}
-    ours = medians[OURS]
+    our_medians = medians[OURS]
     slowest_control = max(1.0, spare["nothing"]["p95"], spare["spin"]["p95"])
     return {
-        "blocking_at_most_1.25_memcpy": ours["blocking"] <= 1.25 * medians[COPY]["blocking"],
+        "blocking_at_most_1.25_memcpy": our_medians["blocking"] <= 1.25 * medians[COPY]["blocking"],
         "blocking_at_most_half_of_best_dcp_async": (
-            ours["blocking"] <= _least(medians, ASYNC, "blocking") / 2
+            our_medians["blocking"] <= _least(medians, ASYNC, "blocking") / 2
         ),
-        "first_save_at_most_1.5_median": saves[OURS]["blocking"][0] <= 1.5 * ours["blocking"],
+        "first_save_at_most_1.5_median": saves[OURS]["blocking"][0]
+        <= 1.5 * our_medians["blocking"],
         "first_save_alone_at_most_1.5_median": first["over_median"] <= 1.5,
         # No library can beat the first copy of the same bytes; it is slow as well, and slower on
         # memory that nothing has touched.
@@ -161,14 +162,14 @@ def judge(result: dict[str, Any]) -> dict[str, bool]:
             first["over_median"] <= 1.25 * max(1.0, first["copy_over_median"])
         ),
         "first_save_alone_faster_than_a_copy_to_fresh_memory": first["over_fresh_copy"] < 1,
-        "slowdown_below_every_dcp_async": ours["factor"] < _least(medians, ASYNC, "factor"),
-        "time_lost_below_every_dcp_async": ours["extra"] < _least(medians, ASYNC, "extra"),
+        "slowdown_below_every_dcp_async": our_medians["factor"] < _least(medians, ASYNC, "factor"),
+        "time_lost_below_every_dcp_async": our_medians["extra"] < _least(medians, ASYNC, "extra"),
         # Noise or a busy neighbour may cost more than 3 percent: the goal counts from there.
         "slowdown_at_most_3_percent_over_a_busy_neighbour": (
             spare["upload"]["p95"] <= 1.03 * slowest_control
         ),
         "slowdown_no_more_than_a_bare_copy": _is_no_slower(spare["upload over copy"]),
-        "durable_no_later_than_fastest_dcp": ours["total"] <= _least(medians, DCP, "total"),
+        "durable_no_later_than_fastest_dcp": our_medians["total"] <= _least(medians, DCP, "total"),
         "extra_memory_at_most_1.1_state": result["memory"][OURS] <= 1.1,
         "restore_no_slower_than_dcp_load": median(restores[OURS]) <= median(restores["dcp.load"]),
         "emulator_upload_at_least_4x_fsspec": (
@@ -215,7 +216,7 @@ def main() -> None:
     )
     logging.getLogger("holdfast").addHandler(logging.StreamHandler())  # standard output is data
     parts: dict[str, Callable[[Path], Any]] = {
-        "corruption": count_undetected,
+        "corruption": count_fates,
         "emulator": lambda folder: emulator_uploads(folder, min(arguments.mib, 128)),
         "memory": lambda folder: {OURS: extra_memory(folder, arguments.mib)},
         # One rank with one thread of torch leaves the other cores idle.

@@ -42,10 +42,10 @@ CONTROL_PLANE = (
 def measure(count: int, pods: int, limit_s: float) -> dict[str, Any]:
     with control_plane.running(scale=LARGE) as plane:
 
-        def read_memory() -> dict[str, float]:
+        def sample_memory() -> dict[str, float]:
             return {name: rss_mib(pid) for name, pid in plane.processes.pids().items()}
 
-        with sampled(read_memory, 0.5) as samples:
+        with sampled(sample_memory, 0.5) as samples:
             figures = play(Api(plane.kubeconfig("admin")), count, pods, limit_s)
     peak = max(samples, key=lambda sample: sum(sample.values()))
     return figures | {"rss_mib": peak}
@@ -88,7 +88,7 @@ def play(api: Api, count: int, pods: int, limit_s: float) -> dict[str, Any]:
         until("all jobs are complete", lambda: release_pods(world) == figures["jobs"], limit_s)
     return figures | {
         "jobs_complete": count_complete(world),
-        "charged": count_charged(world),
+        "charged": count_failures(world),
     }
 
 
@@ -117,7 +117,7 @@ def count_complete(world: World) -> int:
     return complete
 
 
-def count_charged(world: World) -> int:
+def count_failures(world: World) -> int:
     """Counts failures that Kubernetes has charged to the jobs' own limits."""
     charges = 0
     for status in list_statuses(world):

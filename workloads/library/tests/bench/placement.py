@@ -54,7 +54,7 @@ def main() -> None:
         traces, min(arguments.starts, 300)
     )
     goals["printed_flip_within_2_percent_of_the_simulated"] = flips()
-    cpu_s = speed_cpu_s(traces, arguments.jobs, 200)
+    cpu_s = time_policies(traces, arguments.jobs, 200)
     goals["1000_jobs_200_starts_all_policies_under_8_cpu_s"] = cpu_s < 8.0
     answers_s = command_cpu_s(ANSWER)
     goals["an_answer_under_0.6_cpu_s"] = answers_s < 0.6
@@ -69,7 +69,7 @@ def main() -> None:
     finish(figures, goals)
 
 
-def speed_cpu_s(traces: list[Trace], jobs: int, starts: int) -> float:
+def time_policies(traces: list[Trace], jobs: int, starts: int) -> float:
     """Returns CPU seconds of simulating jobs under all policies.
 
     Jobs take 4 to 48 h with slack of 5 % to 200 %, each from `starts` places of one recording.

@@ -31,7 +31,7 @@ from workloads.library.tests.bench.training_goodput import (
     longest,
     restarts,
 )
-from workloads.library.tests.bench.training_published import NOTICED, run_published_plan
+from workloads.library.tests.bench.training_published import NOTICED, run_ray_plan
 from workloads.library.tests.bench.training_stops import stops
 
 STARTUP_PARTS = {"interpreter", "torch import", "rendezvous", "corpus", "restore", "first step"}
@@ -88,7 +88,7 @@ GOALS: Goals = {
         "no_collectives": lambda f: f["store_requests_per_step"] == 0,
     },
     "restarts": {
-        "restart_in_parts": lambda f: _is_explained(f["parts"], f["first_step_s"]),
+        "restart_in_parts": lambda f: _parts_explain(f["parts"], f["first_step_s"]),
         "restart_under_2_s": lambda f: f["first_step_s"]["holdfast"] < RESTART_S,
         "restart_below_torchruns": lambda f: (
             f["first_step_s"]["holdfast"] < f["first_step_s"][TORCHRUN]
@@ -111,7 +111,7 @@ GOALS: Goals = {
 }
 
 
-def _is_explained(parts: dict[str, float], first_step_s: dict[str, float]) -> bool:
+def _parts_explain(parts: dict[str, float], first_step_s: dict[str, float]) -> bool:
     """Tells whether the parts are named and make up 90 % of the fastest restart."""
     return parts.keys() >= STARTUP_PARTS and sum(parts.values()) > 0.9 * min(first_step_s.values())
 
@@ -131,7 +131,7 @@ def main() -> None:
         parts: dict[str, Callable[[], dict[str, Any]]] = {
             "stops": lambda: stops(folder / "stops", arguments.samples),
             "asking": measure_stop_checks,
-            "plan": lambda: run_published_plan(folder / "plan"),
+            "plan": lambda: run_ray_plan(folder / "plan"),
             "restarts": lambda: restarts(folder / "restarts"),
             "goodput": lambda: goodput(
                 folder / "goodput",

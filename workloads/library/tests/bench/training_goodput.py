@@ -60,13 +60,13 @@ TORCHRUN = "torchrun + dcp.async_save"
 class Variant(Run):
     """The trainer of this library."""
 
-    def stored_step(self) -> int:
+    def newest_step(self) -> int:
         """Returns the step from which another start would continue."""
         return max((event["step"] for event in self.of("commit")), default=0)
 
 
 class NaiveRun(Variant):
-    def stored_step(self) -> int:
+    def newest_step(self) -> int:
         """Returns the step of the file, or 0 if it is torn."""
         import torch
 
@@ -99,7 +99,7 @@ class DcpRun(Variant):
             *numbers,
         ]
 
-    def stored_step(self) -> int:
+    def newest_step(self) -> int:
         from workloads.library.tests.bench.checkpoints.dcp_twin import newest
 
         return newest(self.folder / "checkpoints")
@@ -220,7 +220,7 @@ def _complete(run: Run) -> None:
 
 
 def _run_slice(run: Variant, length_s: float) -> Slice:
-    stored_before = run.stored_step()
+    stored_before = run.newest_step()
     windows_before = len(run.of("window"))
     launch = time.time()
     with run.started() as process:
@@ -238,7 +238,7 @@ def _run_slice(run: Variant, length_s: float) -> Slice:
         start=first_step - launch,
         leaving=end - notice_t,
         steps_done=sum(steps_in(window) for window in windows),
-        steps_kept=max(0, run.stored_step() - stored_before),
+        steps_kept=max(0, run.newest_step() - stored_before),
         step_seconds=tuple(window["seconds"] / steps_in(window) for window in windows),
     )
 

@@ -25,12 +25,12 @@ WAYS: dict[str, Callable[[Popen[str]], object]] = {NOTICED: notice, "without not
 PATIENCE_S = 3600.0
 
 
-def run_published_plan(folder: Path) -> dict[str, Any]:
+def run_ray_plan(folder: Path) -> dict[str, Any]:
     """Counts steps that were run again, by our trainer and as published."""
     wasted = {}
     with run_server() as server:
         for way, take_down in WAYS.items():
-            wasted[way] = _count_wasted(folder / way, take_down, server)
+            wasted[way] = _count_repeats(folder / way, take_down, server)
     return {
         "steps": STEPS,
         "preemptions": len(NOTICED_AT),
@@ -39,7 +39,7 @@ def run_published_plan(folder: Path) -> dict[str, Any]:
     }
 
 
-def _count_wasted(
+def _count_repeats(
     folder: Path, take_down: Callable[[Popen[str]], object], server: ForkServer
 ) -> int:
     nodes = Nodes(

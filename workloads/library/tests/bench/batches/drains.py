@@ -74,7 +74,7 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
     try:
         # In the phase `starting` the signals are spread over the imports.
         signal_at = time.monotonic() + 0.1 + 1.5 * number / times
-        until(lambda: _has_reached(bench, phase, job, folder, signal_at), within_s=60)
+        until(lambda: _is_in_phase(bench, phase, job, folder, signal_at), within_s=60)
         if phase == ANYWHERE:
             time.sleep(number * 0.618 % 1)  # spread over a micro-batch
         start = time.monotonic()
@@ -94,7 +94,7 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
     return seconds
 
 
-def _has_reached(
+def _is_in_phase(
     bench: Bench,
     phase: str,
     job: str,

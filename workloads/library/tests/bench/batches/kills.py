@@ -127,7 +127,7 @@ def _kill_me(*_: object) -> None:
 def _work(bench: Bench, job: str, plan: Plan | None) -> None:
     reached = Counter[Failpoint]()
 
-    def die_if_planned(step: Failpoint) -> None:
+    def meet_step(step: Failpoint) -> None:
         reached[step] += 1
         if plan and (step, reached[step]) == (plan.step, plan.times):
             _kill_me()
@@ -155,7 +155,7 @@ def _work(bench: Bench, job: str, plan: Plan | None) -> None:
             events=events,
             settings=SETTINGS,
         )
-        assert harness.worker(predictor, at=die_if_planned).run() == EXIT_COMPLETE
+        assert harness.worker(predictor, at=meet_step).run() == EXIT_COMPLETE
 
 
 def verdict(outcome: Outcome, kills: int) -> dict[str, bool]:

@@ -71,7 +71,7 @@ def fate(loads: Callable[[Path], bool], copy: Path) -> str:
         return "detected"
 
 
-def count_undetected(folder: Path) -> dict[str, dict[str, int]]:
+def count_fates(folder: Path) -> dict[str, dict[str, int]]:
     """Damages copies of each checkpoint; one of ours is of a mesh of two axes and four ranks."""
     warnings.simplefilter("ignore")
     write_both(folder)

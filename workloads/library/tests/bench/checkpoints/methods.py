@@ -45,7 +45,7 @@ class Method:
     def finish(self) -> None:
         """Waits until the save is durable."""
 
-    def wait_until_staged(self) -> None:
+    def finish_staging(self) -> None:
         """Waits until the state may change, if `begin` returns earlier than that."""
 
     def close(self) -> None: ...

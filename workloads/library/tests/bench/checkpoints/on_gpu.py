@@ -43,9 +43,9 @@ class HoldfastLock(Holdfast):
     def __init__(self, folder: Path, tensors: Tensors) -> None:
         parameters = map(torch.nn.Parameter, tensors.values())
         self.open(folder, {"model": torch.nn.ParameterList(parameters)})
-        self.wait_until_staged()
+        self.finish_staging()
 
-    def wait_until_staged(self) -> None:
+    def finish_staging(self) -> None:
         with self._ckpt.lock():
             pass
 
@@ -59,7 +59,7 @@ class DcpOverlap(DcpShared):
     name = "dcp.async PROCESS shm, overlapped"
     overlaps = True
 
-    def wait_until_staged(self) -> None:
+    def finish_staging(self) -> None:
         assert self._stager is not None
         self._stager.synchronize_staging()
 
@@ -139,7 +139,7 @@ def time_save(method: Method, number: int, step: Step) -> dict[str, float]:
     blocking = time.perf_counter() - start
     steps_s: list[float] = []
     while method.busy():
-        steps_s.append(step.run(method.wait_until_staged))
+        steps_s.append(step.run(method.finish_staging))
     method.finish()
     total = time.perf_counter() - start
     return {"blocking": blocking, "total": total} | slowdown(steps_s, normal)

@@ -65,7 +65,7 @@ def time_torchft_death(folder: Path, options: Sequence[str] = ()) -> float:
 
     def step_times(size: int, since: float = 0.0) -> list[float]:
         """Returns the times of steps with so many members."""
-        return [t for t, count in _read_steps(steps) if count == size and t > since]
+        return [t for t, count in _parse_steps(steps) if count == size and t > since]
 
     def all_alive() -> bool:
         return all(member.poll() is None for member in members)
@@ -102,7 +102,7 @@ def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
-def _read_steps(path: Path) -> list[tuple[float, int]]:
+def _parse_steps(path: Path) -> list[tuple[float, int]]:
     """Reads the time and the number of members of each step; skips a line that is not whole."""
     if not path.exists():
         return []

@@ -115,7 +115,7 @@ class Lane:
         stuck = ""
         blow = None
         try:
-            play.wait_until_settled()
+            play.settle()
             while early and not gang.committed():
                 self.results.add(play.strike_and_record(early.pop()))
             play.wait(gang.committed)
@@ -183,14 +183,14 @@ class Play(Blows):
 
     def strike_and_record(self, blow: Blow) -> Struck:
         needed = COPIED.get(blow.kind, 0)
-        self.wait(lambda: len(self.copied_steps()) >= needed)
-        before = max(self.copied_steps(), default=0)
+        self.wait(lambda: len(self.list_copies()) >= needed)
+        before = max(self.list_copies(), default=0)
         unreached = self.unreached
         log_sizes = {path: path.stat().st_size for path in self._gang.folder.glob("log-*")}
         wait_until = time.monotonic() + blow.delay_s
         self.wait(lambda: time.monotonic() >= wait_until)
         kills = self.strike(blow)
-        self.wait_until_settled()
+        self.settle()
         restored = self._gang.of("restore")[-1]["step"]
         if blow.kind in KEEPS and restored < before:
             self.wrong.append(

@@ -96,7 +96,7 @@ class Blows:
         self._lose([place] if changes else [place, other])
         self._gang.start(place, kill_at=f"{blow.kind}:{blow.count}")
         if changes:
-            self.wait_until_settled()
+            self.settle()
             if place in self._came_back:  # the point was reached when it joined
                 return 2
             self._lose([other])
@@ -130,10 +130,10 @@ class Blows:
         each(zombies, psutil.Process.resume)
         deadline = time.monotonic() + ZOMBIE_S
 
-        def has_ended() -> bool:
+        def is_over() -> bool:
             return time.monotonic() > deadline or not any(map(alive, zombies))
 
-        self.wait(has_ended)
+        self.wait(is_over)
         return 1
 
     def _fill(self, blow: Blow) -> int:
@@ -143,7 +143,7 @@ class Blows:
         log_size = log.stat().st_size
         self._lose([blow.place])
         self._gang.start(blow.place, module=FULL_NODE)
-        self.wait_until_settled()
+        self.settle()
         self.wait(lambda: REFUSED in log.read_text()[log_size:] or self._is_past(LATER_STEPS))
         return 1 + self._replace([before, blow.place])
 
@@ -153,7 +153,7 @@ class Blows:
         def damage() -> None:
             sharded_gangs.damage([self._spoilt_memory(blow.place, launcher)])
 
-        return self._spoil_newest_of_two((blow.place + 1) % NODES, damage)
+        return self._spoil_newest_version((blow.place + 1) % NODES, damage)
 
     def _lie(self, blow: Blow) -> int:
         """Makes a member keep another shard under the name of the newest."""
@@ -162,24 +162,24 @@ class Blows:
         def lie() -> None:
             sharded_gangs.lie(self._gang, self.spoilt, blow.place, to=other)
 
-        return self._spoil_newest_of_two(blow.place, lie)
+        return self._spoil_newest_version(blow.place, lie)
 
-    def _spoil_newest_of_two(self, place: int, spoil: Callable[[], None]) -> int:
+    def _spoil_newest_version(self, place: int, spoil: Callable[[], None]) -> int:
         """Spoils the newest of two versions and loses a node while the ranks sleep.
 
         The ranks sleep so that no newer version follows.
         """
         spoilt = False
         while not spoilt:
-            self.wait(lambda: len(self.copied_steps()) > 1)
+            self.wait(lambda: len(self.list_copies()) > 1)
             ranks = list[psutil.Process]()
             for launcher in self._gang.processes.values():
                 ranks += family(launcher.pid)[1:]
             each(ranks, psutil.Process.suspend)
             try:
-                spoilt = len(self.copied_steps()) > 1
+                spoilt = len(self.list_copies()) > 1
                 if spoilt:
-                    self.spoilt = max(self.copied_steps())
+                    self.spoilt = max(self.list_copies())
                     spoil()
                     self._lose([place])
             finally:
@@ -246,7 +246,7 @@ class Blows:
         earlier = set[psutil.Process]()
         has_died = False
 
-        def is_decided() -> bool:
+        def is_over() -> bool:
             nonlocal has_died
             tree = family(self._gang.processes[place].pid)
             living = {process for process in tree if alive(process)}
@@ -254,10 +254,10 @@ class Blows:
             earlier.update(living)
             return has_died or self._is_past(LATER_STEPS)
 
-        self.wait(is_decided, spare=place)
+        self.wait(is_over, spare=place)
         return has_died
 
-    def copied_steps(self) -> list[int]:
+    def list_copies(self) -> list[int]:
         """Returns steps of the newest start for which the next node has every rank's shard."""
         versions_by_place = self._gang.held()
         copies = list[set[tuple[int, int, int]]]()
@@ -266,7 +266,7 @@ class Blows:
             copies.append({_identify(version) for version in versions if version["rank"] == place})
         return [step for start, step, _ in set.intersection(*copies) if start > self._start]
 
-    def wait_until_settled(self) -> None:
+    def settle(self) -> None:
         """Waits until the gang has restored and a version of its new start is whole."""
         self.wait(lambda: self._is_past(1))
 

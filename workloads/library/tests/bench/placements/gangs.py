@@ -48,7 +48,7 @@ def apart(nodes: int, node_churn: float, together: int, wait_h: float) -> float:
     )
     # After the first group that ran out of spells no node is lost any more.
     horizon = float(counts.edges_h[:, -1].min()) * 0.8
-    useful = float(watch(gang, cut(counts, horizon))[0].mean()) / horizon
+    useful = float(watch(gang, clip(counts, horizon))[0].mean()) / horizon
     closed = elastic_goodput(
         gang,
         units=units,
@@ -87,7 +87,7 @@ def rigid_apart(
     return work_h / float((finish_h - restart_h).mean()) / closed - 1
 
 
-def cut(counts: Counts, hours: float) -> Counts:
+def clip(counts: Counts, hours: float) -> Counts:
     """Keeps the changes before `hours`; afterwards nothing changes."""
     return replace(counts, edges_h=np.minimum(counts.edges_h, hours))
 
@@ -112,7 +112,7 @@ def elastic_goodput(gang: Gang, *, units: int, node_churn: float, wait_h: float)
     return available - losses * (gang.restart_h / units + pause_h)
 
 
-def counted(counts: Ints, gap_h: float, nodes: int) -> Counts:
+def make_counts(counts: Ints, gap_h: float, nodes: int) -> Counts:
     """Makes one run of a recording; after its end nothing changes."""
     usable = np.minimum(counts, nodes)
     changes = np.flatnonzero(np.diff(usable)) + 1
@@ -127,7 +127,7 @@ def replay(counts: Ints, gap_h: float, nodes: int) -> tuple[Floats, Floats]:
     The first entries are those of a rigid gang that holds its nodes, the second those of an elastic
     gang that runs on half of its nodes or more.
     """
-    recording = counted(counts, gap_h, nodes)
+    recording = make_counts(counts, gap_h, nodes)
     gang = Gang(
         nodes=nodes,
         least=nodes,
