@@ -1,18 +1,18 @@
-"""Throughput, drain time, kills and memory of the batch worker: every number that is promised, in
-one run.
+"""Throughput, drain time, kills and memory of the batch worker: every promised number in one run.
 
-    python -m workloads.library.tests.bench.batch                              # what `make bench-batch` runs: 10 minutes
+`make bench-batch` runs all of it, in 10 minutes. Parts and smaller forms:
+
     python -m workloads.library.tests.bench.batch --items 50000 --drains 20 --kills 60
-    python -m workloads.library.tests.bench.batch --sections gpu_like long       # some of it
+    python -m workloads.library.tests.bench.batch --sections gpu_like long
 
-Ends with one JSON line; `goals` says true, false or "not run" for each number that is promised.
-Durable settings: the database fsyncs.
+The settings are durable: the database fsyncs.
 """
 
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.inference.predictor.spec import PredictorSpec
@@ -21,7 +21,7 @@ from workloads.library.tests.bench.batches.drains import drain_phases, drains
 from workloads.library.tests.bench.batches.harness import Bench, database
 from workloads.library.tests.bench.batches.kills import GOALS
 from workloads.library.tests.bench.batches.predictors import Fixed
-from workloads.library.tests.bench.result import Goals, ended, judged, options, played
+from workloads.library.tests.bench.result import Goals, finish, judge_goals, options, run_sections
 from workloads.library.tests.processes import rss_mib, sampled
 
 SECTIONS = ("gpu_like", "drains", "drain_phases", "kills", "long")
@@ -31,7 +31,7 @@ BATCH_S = 0.020
 
 
 def main() -> None:
-    o = options(
+    arguments = options(
         __doc__,
         items=1_000_000,
         drains=100,
@@ -42,46 +42,45 @@ def main() -> None:
     with database() as bench:
         sections = {
             "gpu_like": lambda: gpu_like(bench),
-            "drains": lambda: drains(bench, o.drains),
-            "drain_phases": lambda: drain_phases(bench, o.phase_drains),
-            "kills": lambda: kills(o.kills),
-            "long": lambda: long_run(bench, o.items),
+            "drains": lambda: drains(bench, arguments.drains),
+            "drain_phases": lambda: drain_phases(bench, arguments.phase_drains),
+            "kills": lambda: kills(arguments.kills),
+            "long": lambda: long_run(bench, arguments.items),
         }
-        figures = played(sections, o.sections)
-    ended(figures, judged(goals(o.items, o.drains, o.kills), figures))
+        figures = run_sections(sections, arguments.sections)
+    tests = goals(arguments.items, arguments.drains, arguments.kills)
+    finish(figures, judge_goals(tests, figures))
 
 
 def gpu_like(bench: Bench, batches: int = 500) -> dict[str, Any]:
-    """20 ms for 32 items: ours, beside the bare loop."""
+    """Compares the worker with a bare loop, on a device that takes 20 ms for 32 items."""
     count = batches * BATCH
     device = Fixed(PredictorSpec(name="fixed", model=str(BATCH_S)))
-    began = time.monotonic()
+    start = time.monotonic()
     for _ in range(batches):
         device.predict([b""] * BATCH)
-    bare = count / (time.monotonic() - began)
+    bare_rate = count / (time.monotonic() - start)
     bench.fill("ours", count)
     assert bench.worker("ours", Fixed, BATCH_S).wait() == EXIT_COMPLETE
-    ours = bench.rate("ours", count)
+    worker_rate = bench.rate("ours", count)
     return {
-        "bare_items_per_s": round(bare),
-        "ours_items_per_s": round(ours),
-        "ours_share_of_bare_loop": round(ours / bare, 4),
+        "bare_items_per_s": round(bare_rate),
+        "ours_items_per_s": round(worker_rate),
+        "ours_share_of_bare_loop": round(worker_rate / bare_rate, 4),
     }
 
 
 def long_run(bench: Bench, count: int) -> dict[str, Any]:
-    """Enqueue and drain with a predictor that costs nothing; the rate and memory of both."""
+    """Measures rate and memory of enqueue and drain, with a predictor that costs nothing."""
     source = bench.folder / "long.source.jsonl"
     with source.open("w") as file:
-        file.writelines(
-            f'{{"id": {number}, "text": "document {number}"}}\n' for number in range(count)
-        )
-    began = time.monotonic()
-    enqueue_mib = watched(
-        bench.start("enqueue", "long", "--source", str(source), "--body-column", "text")
-    )
-    seconds = time.monotonic() - began
-    memory_mib = watched(bench.worker("long", Fixed, 0.0))
+        for number in range(count):
+            file.write(f'{{"id": {number}, "text": "document {number}"}}\n')
+    start = time.monotonic()
+    enqueue = bench.start("enqueue", "long", "--source", str(source), "--body-column", "text")
+    enqueue_mib = sample_memory(enqueue)
+    seconds = time.monotonic() - start
+    memory_mib = sample_memory(bench.worker("long", Fixed, 0.0))
     return {
         "long_items": count,
         "long_enqueue_items_per_s": round(count / seconds),
@@ -94,22 +93,22 @@ def long_run(bench: Bench, count: int) -> dict[str, Any]:
     }
 
 
-def watched(process: subprocess.Popen[bytes]) -> list[float]:
-    """Resident memory of a command and its children now and then until it is complete."""
-    with sampled(lambda: round(rss_mib(process.pid, with_children=True), 1), 0.25) as seen:
+def sample_memory(process: subprocess.Popen[bytes]) -> list[float]:
+    """Samples resident memory of a command and its children until it completes, in MiB."""
+    with sampled(lambda: round(rss_mib(process.pid, with_children=True), 1), 0.25) as samples:
         code = process.wait()
     assert code == EXIT_COMPLETE, code
-    return seen
+    return samples
 
 
 def growth(samples: list[float]) -> float:
-    """From the end of the first tenth, when all is loaded, to the highest after it."""
+    """Returns the peak after the first tenth, when all is loaded, less the value at its end."""
     early = len(samples) // 10
     return round(max(samples[early:]) - samples[early], 1)
 
 
 def kills(count: int) -> dict[str, Any]:
-    """In a process of its own: it forks, and must hold no threads."""
+    """Runs the kills in a separate process, because they fork and so must hold no threads."""
     command = [
         sys.executable,
         "-m",
@@ -118,12 +117,16 @@ def kills(count: int) -> dict[str, Any]:
         str(count),
     ]
     stdout = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
-    found = json.loads(stdout.splitlines()[-1])
-    return {f"kills_{name}" if name != "kills" else name: value for name, value in found.items()}
+    figures = json.loads(stdout.splitlines()[-1])
+    result = {f"kills_{name}": value for name, value in figures.items() if name != "kills"}
+    return {"kills": figures["kills"]} | result
 
 
 def goals(items: int, drains: int, kills: int) -> Goals:
-    of_kills = {f"kills_{kills}" if name == "kills" else f"kills_{name}": name for name in GOALS}
+    kill_goals: dict[str, Callable[[Any], bool]] = {}
+    for name in GOALS:
+        goal = f"kills_{kills}" if name == "kills" else f"kills_{name}"
+        kill_goals[goal] = lambda f, name=name: f["kills_goals"][name]
     return {
         "gpu_like": {"throughput_95_percent": lambda f: f["ours_share_of_bare_loop"] >= 0.95},
         "drains": {
@@ -138,9 +141,7 @@ def goals(items: int, drains: int, kills: int) -> Goals:
             "memory_flat": lambda f: f["long_memory_growth_mib"] < MEMORY_GROWTH_MIB,
             "enqueue_memory_flat": lambda f: f["enqueue_memory_growth_mib"] < MEMORY_GROWTH_MIB,
         },
-        "kills": {
-            goal: lambda f, name=name: f["kills_goals"][name] for goal, name in of_kills.items()
-        },
+        "kills": kill_goals,
     }
 
 

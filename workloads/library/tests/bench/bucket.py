@@ -1,9 +1,9 @@
-"""A bucket of benches: an emulator behind a proxy that limits each stream."""
+"""An emulated bucket for benches, behind a proxy that limits each stream."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,48 +24,40 @@ STREAM_MB_PER_S = 25.0
 def bucket(
     folder: Path, name: str, *options: str, **variables: str
 ) -> Iterator[tuple[dict[str, str], Path]]:
-    """Variables by which a client finds an emulated one, and the file that counts the bytes that it
-    gives. `options` and `variables`: of the emulator.
+    """Runs an emulator, with its command line options and environment variables.
+
+    Yields the variables by which a client finds it, and the file that counts the bytes it sends.
     """
-    (straight, limited), passed = free_ports(2), folder / "passed"
+    emulator_port, proxy_port = free_ports(2)
+    passed = folder / "passed"
     passed.write_text("0")
-    shaped = [str(each) for each in (limited, straight, STREAM_MB_PER_S, passed)]
-    commands = [
-        [
-            build(TOOLS["gcsemulator"]),
-            "-host",
-            "127.0.0.1",
-            "-port",
-            str(straight),
-            *options,
-        ],
-        [
-            sys.executable,
-            "-m",
-            "workloads.library.tests.bench.shaped",
-            *shaped,
-        ],
+    emulator = [
+        build(TOOLS["gcsemulator"]),
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(emulator_port),
+        *options,
+    ]
+    proxy = [
+        sys.executable,
+        "-m",
+        "workloads.library.tests.bench.stream_proxy",
+        str(proxy_port),
+        str(emulator_port),
+        str(STREAM_MB_PER_S),
+        str(passed),
     ]
     environment = os.environ | variables
-    quiet = subprocess.DEVNULL
-    servers = [
-        subprocess.Popen(
-            each,
-            cwd=ROOT,
-            env=environment,
-            stdout=quiet,
-            stderr=quiet,
-        )
-        for each in commands
-    ]
-    address = f"http://127.0.0.1:{limited}"
+    servers = [_start(command, environment) for command in (emulator, proxy)]
+    address = f"http://127.0.0.1:{proxy_port}"
     try:
         client = gcs.Client(
             project="p",
             credentials=AnonymousCredentials(),
             client_options={"api_endpoint": address},
         )
-        until(lambda: _made(client, name), "the bucket", pause_s=0.2)
+        until(lambda: _create(client, name), "the bucket", pause_s=0.2)
         yield {"STORAGE_EMULATOR_HOST": address}, passed
     finally:
         for server in servers:
@@ -73,9 +65,20 @@ def bucket(
             server.wait()
 
 
-def _made(client: gcs.Client, name: str) -> bool:
+def _start(command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _create(client: gcs.Client, name: str) -> bool:
+    """Creates the bucket; returns False while the emulator does not answer yet."""
     try:
         client.create_bucket(name, timeout=2.0, retry=None)
-    except OSError:  # not up yet
+    except OSError:
         return False
     return True

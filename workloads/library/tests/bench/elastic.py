@@ -1,11 +1,12 @@
-"""`python -m workloads.library.tests.bench.elastic`: how long an elastic gang stands still when a
-member leaves, dies, freezes or comes.
+"""The pause of an elastic gang when a member leaves, dies, freezes or joins.
 
-Gangs of real processes on this machine. A time is from the signal to the first step that a survivor
-applies with the others; for growth it is the gap between two steps of a survivor. The cost of an
-undisturbed step is the gang's loop against the same loop with nothing but one all-reduce, turn by
-turn in the same processes. Beside it the same death under the rigid gang of this project, and under
-torchft, as delivered and tuned; a rival that cannot run here is a row with the reason.
+    python -m workloads.library.tests.bench.elastic
+
+Gangs are real processes on this machine. A time lasts from the signal to the first step that a
+survivor applies without the member; for growth it is the gap between two steps of a survivor. The
+cost of an undisturbed step compares the gang's loop with the same loop around one all-reduce, turn
+by turn in the same processes. The same death is measured under the rigid gang of this project, and
+under torchft with its defaults and tuned; a rival that cannot run here is a row with the reason.
 """
 
 import signal
@@ -21,11 +22,11 @@ from typing import Any
 from workloads.library.tests.bench.gangs.elastic_rivals import (
     RIGID,
     TUNED,
-    rigid_killed,
-    torchft_killed,
+    time_rigid_death,
+    time_torchft_death,
 )
-from workloads.library.tests.bench.gangs.elastic_step import no_more_than, step_costs
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.gangs.elastic_step import is_at_most, step_costs
+from workloads.library.tests.bench.result import finish
 from workloads.library.tests.bench.rival_home import CannotRun
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
@@ -38,51 +39,57 @@ WAIT_S = 120.0
 NEVER_ENDS = 10**6
 
 
-def gang_in(folder: Path, server: ForkServer) -> LedgerGang:
+def make_gang(folder: Path, server: ForkServer) -> LedgerGang:
     settings = SETTINGS | {
         "steps": NEVER_ENDS,
         "every": NEVER_ENDS,
         "connect_s": 10.0,
     }
     gang = LedgerGang(folder, server=server, nodes=NODES, **settings)
-    del gang.settings["silent_s"]  # as delivered
+    del gang.settings["silent_s"]  # the default is measured
     return gang
 
 
-def applied(gang: LedgerGang, epoch: int) -> list[dict[str, Any]]:
+def steps_since(gang: LedgerGang, epoch: int) -> list[dict[str, Any]]:
+    """Returns the steps that the gang applied in this epoch or a later one."""
     return [line for line in gang.ledger() if line["what"] == "applied" and line["epoch"] >= epoch]
 
 
-def disturbed_s(gang: LedgerGang, number: signal.Signals) -> float:
-    """From the signal to place 1 until a survivor has done a step without it."""
-    epoch = until(lambda: applied(gang, 0), within_s=WAIT_S)[-1]["epoch"]
-    until(lambda: len(applied(gang, epoch)) > 10 * NODES, within_s=WAIT_S)
-    began = time.monotonic()
-    gang.signal_session(1, number) if number is signal.SIGSTOP else gang.signal(1, number)
-    return float(until(lambda: applied(gang, epoch + 1), within_s=WAIT_S)[0]["t"]) - began
+def time_disturbance(gang: LedgerGang, number: signal.Signals) -> float:
+    """Sends a signal to place 1; returns seconds until a survivor does a step without it."""
+    epoch = until(lambda: steps_since(gang, 0), within_s=WAIT_S)[-1]["epoch"]
+    until(lambda: len(steps_since(gang, epoch)) > 10 * NODES, within_s=WAIT_S)
+    start = time.monotonic()
+    if number is signal.SIGSTOP:
+        gang.signal_session(1, number)
+    else:
+        gang.signal(1, number)
+    later_steps = until(lambda: steps_since(gang, epoch + 1), within_s=WAIT_S)
+    return float(later_steps[0]["t"]) - start
 
 
-def growth_stall_s(gang: LedgerGang) -> float:
-    """The gap between a survivor's last step before the newcomer and its first one with it."""
-    epoch = applied(gang, 0)[-1]["epoch"]
+def time_growth_stall(gang: LedgerGang) -> float:
+    """Adds a member; returns the gap between a survivor's last step without it and its next one."""
+    epoch = steps_since(gang, 0)[-1]["epoch"]
     gang.start(1)
-    until(lambda: len(applied(gang, epoch + 1)) > NODES, within_s=WAIT_S)
+    until(lambda: len(steps_since(gang, epoch + 1)) > NODES, within_s=WAIT_S)
     survivor = gang.processes[0].pid
-    times = [line["t"] for line in applied(gang, epoch) if line["process"] == survivor]
+    times = [line["t"] for line in steps_since(gang, epoch) if line["process"] == survivor]
     return max(later - earlier for earlier, later in pairwise(times))
 
 
-def one_gang(folder: Path, server: ForkServer, number: signal.Signals) -> tuple[float, float]:
-    with closing(gang_in(folder, server)) as gang:
+def measure_gang(folder: Path, server: ForkServer, number: signal.Signals) -> tuple[float, float]:
+    """Returns the seconds of the loss and of the growth; a frozen member is not replaced."""
+    with closing(make_gang(folder, server)) as gang:
         gang.start(*range(NODES))
-        lost = disturbed_s(gang, number)
+        loss_s = time_disturbance(gang, number)
         if number is signal.SIGSTOP:
-            return lost, 0.0
+            return loss_s, 0.0
         gang.processes[1].wait()
-        return lost, growth_stall_s(gang)
+        return loss_s, time_growth_stall(gang)
 
 
-def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
+def measure(folder: Path, server: ForkServer) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {
         "notice": [],
         "death": [],
@@ -90,64 +97,63 @@ def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
         "growth": [],
     }
     for n in range(ROUNDS):
-        for what, number in (("notice", signal.SIGTERM), ("death", signal.SIGKILL)):
-            lost, grown = one_gang(folder / f"{what}-{n}", server, number)
-            times[what].append(lost)
-            times["growth"].append(grown)
-    times["silent"].append(one_gang(folder / "silent", server, signal.SIGSTOP)[0])
+        for kind, number in (("notice", signal.SIGTERM), ("death", signal.SIGKILL)):
+            loss_s, growth_s = measure_gang(folder / f"{kind}-{n}", server, number)
+            times[kind].append(loss_s)
+            times["growth"].append(growth_s)
+    silent_s, _ = measure_gang(folder / "silent", server, signal.SIGSTOP)
+    times["silent"].append(silent_s)
     return times
 
 
 def rivals(folder: Path) -> dict[str, dict[str, Any]]:
     return {
-        RIGID: several(lambda n: rigid_killed(folder / f"rigid-{n}")),
-        "torchft tuned": several(lambda n: torchft_killed(folder / f"tuned-{n}", TUNED)),
-        "torchft stock": several(lambda n: torchft_killed(folder / f"stock-{n}")),
+        RIGID: repeat(lambda n: time_rigid_death(folder / f"rigid-{n}")),
+        "torchft tuned": repeat(lambda n: time_torchft_death(folder / f"tuned-{n}", TUNED)),
+        "torchft stock": repeat(lambda n: time_torchft_death(folder / f"stock-{n}")),
     }
 
 
-def several(once: Callable[[int], float]) -> dict[str, Any]:
-    """The median of the deaths, and each; why a round has none where not all do."""
+def repeat(time_death: Callable[[int], float]) -> dict[str, Any]:
+    """Returns all times and their median, and the reason if some rounds could not run."""
     deaths_s = list[float]()
-    without = list[str]()
+    reasons = list[str]()
     for n in range(ROUNDS):
         try:
-            deaths_s.append(round(once(n), 2))
+            deaths_s.append(round(time_death(n), 2))
         except CannotRun as error:
-            without.append(str(error))
-    failed = {"not_run": f"{len(without)} of {ROUNDS} times: {without[0]}"} if without else {}
-    return (
-        {
-            "death_s": statistics.median(deaths_s),
-            "deaths_s": deaths_s,
-        }
-        if deaths_s
-        else {}
-    ) | failed
+            reasons.append(str(error))
+    figures: dict[str, Any] = {}
+    if deaths_s:
+        figures["death_s"] = statistics.median(deaths_s)
+        figures["deaths_s"] = deaths_s
+    if reasons:
+        figures["not_run"] = f"{len(reasons)} of {ROUNDS} times: {reasons[0]}"
+    return figures
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-elastic-") as name:
         folder = Path(name)
         with closing(ForkServer(["torch._dynamo", CHILD])) as server:
-            times = measured(folder, server)
+            times = measure(folder, server)
         costs = step_costs(folder / "cost")
-        others = rivals(folder / "rivals")
-    middle = {what: round(statistics.median(found), 3) for what, found in times.items()}
+        rows = rivals(folder / "rivals")
+    medians_s = {kind: round(statistics.median(seconds), 3) for kind, seconds in times.items()}
     step_s = 0.05
     goals = {
-        "notice_at_most_1_s_and_a_step": middle["notice"] <= 1.0 + step_s,
-        "death_at_most_2_s": middle["death"] <= 2.0,
-        "silent_at_most_20_s": middle["silent"] <= 20.0,
-        "stall_of_survivors_while_growing_at_most_3_s": middle["growth"] <= 3.0,
-        "an_undisturbed_step_costs_at_most_1_percent": no_more_than(0.01, costs),
+        "notice_at_most_1_s_and_a_step": medians_s["notice"] <= 1.0 + step_s,
+        "death_at_most_2_s": medians_s["death"] <= 2.0,
+        "silent_at_most_20_s": medians_s["silent"] <= 20.0,
+        "stall_of_survivors_while_growing_at_most_3_s": medians_s["growth"] <= 3.0,
+        "an_undisturbed_step_costs_at_most_1_percent": is_at_most(0.01, costs),
     }
     result = {
-        "median_s": middle,
+        "median_s": medians_s,
         "step_cost": costs,
-        "rivals": others,
+        "rivals": rows,
     }
-    ended({"schema": "holdfast.bench.elastic/1"} | result, goals)
+    finish({"schema": "holdfast.bench.elastic/1"} | result, goals)
 
 
 if __name__ == "__main__":

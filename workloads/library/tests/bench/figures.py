@@ -1,9 +1,9 @@
-"""The page of figures, from what the benches said last.
+"""The page of figures, made from the last result of each bench.
 
 `python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make
 target, keeps its last JSON line under `recorded/` with day and machine, and writes the page;
 without arguments only the page is written. The README's table of figures is written with it.
-`record bench-training ONLY="PART ..."` replaces these parts of what was recorded.
+`record bench-training ONLY="PART ..."` replaces only these parts of the recorded result.
 """
 
 import json
@@ -26,7 +26,8 @@ END = "<!-- figures:end -->"
 HEAD = """# Figures
 
 The headline and the goals of each bench, as it ran last. Every figure is in `recorded/BENCH.json`.
-`python -m workloads.library.tests.bench.figures record TARGET` runs a bench again, records it and writes this page. Machines differ and are
+`python -m workloads.library.tests.bench.figures record TARGET` runs a bench again, records it \
+and writes this page. Machines differ and are
 noisy: read the ratios, which compare within one run.
 """
 VERDICTS: dict[bool | str, str] = {
@@ -34,9 +35,9 @@ VERDICTS: dict[bool | str, str] = {
     False: "**Missed**",
     "not run": "Not run",
 }
-"""Of a goal; a bench says "not run" where the machine lacks what it takes."""
+"""Labels of a goal's verdict; "not run" means that the machine lacks what the bench needs."""
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "figures.toml").read_text())
-"""Of each bench, filled in from its recorded result."""
+"""The sentences for each bench, which are filled in from its recorded result."""
 
 
 def main() -> None:
@@ -52,10 +53,12 @@ def main() -> None:
 
 
 def record(target: str, *settings: str) -> None:
-    """A bench that misses a goal exits with 1 and is recorded all the same; one that fails has no
-    last line.
+    """Runs a make target and keeps its result.
+
+    A bench that misses a goal exits with 1 and is recorded all the same; one that fails prints no
+    result.
     """
-    last = ""
+    last_line = ""
     with subprocess.Popen(
         ["make", target, *settings],
         cwd=ROOT,
@@ -64,12 +67,12 @@ def record(target: str, *settings: str) -> None:
     ) as bench:
         for line in bench.stdout or ():
             print(line, end="", flush=True)
-            last = line.strip() or last
+            last_line = line.strip() or last_line
     try:
-        found = json.loads(last)
+        result = json.loads(last_line)
     except ValueError:
-        found = None
-    if not (isinstance(found, dict) and found.get("goals")):
+        result = None
+    if not (isinstance(result, dict) and result.get("goals")):
         sys.exit(
             f"error: {target} ended with {bench.returncode} and without its JSON line; nothing was"
             " recorded"
@@ -80,35 +83,32 @@ def record(target: str, *settings: str) -> None:
         "command": " ".join(("make", target, *settings)),
         "day": day,
         "machine": machine(),
-        "result": found,
+        "result": result,
     }
     if file.exists() and any(setting.startswith("ONLY=") for setting in settings):
-        facts = _with_parts(json.loads(file.read_text()), found, day)
+        facts = _replace_parts(json.loads(file.read_text()), result, day)
     RECORDED.mkdir(exist_ok=True)
     file.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
-def _with_parts(recorded: dict[str, Any], found: dict[str, Any], day: str) -> dict[str, Any]:
-    """`recorded` with the parts of a bench that `found` has, and the day of each."""
+def _replace_parts(recorded: dict[str, Any], partial: dict[str, Any], day: str) -> dict[str, Any]:
+    """Returns `recorded` with the parts that the partial result has, and the day of each."""
     whole = recorded["result"]
     parts = {}
-    for name, value in found.items():
+    for name, value in partial.items():
         if isinstance(value, dict) and name != "goals":
             parts[name] = value
-    result = {
-        **whole,
-        **parts,
-        "goals": {**whole["goals"], **found["goals"]},
-    }
+    goals = {**whole["goals"], **partial["goals"]}
+    days = {**recorded.get("parts", {}), **dict.fromkeys(parts, day)}
     return {
         **recorded,
-        "parts": {**recorded.get("parts", {}), **dict.fromkeys(parts, day)},
-        "result": result,
+        "parts": days,
+        "result": {**whole, **parts, "goals": goals},
     }
 
 
 def machine() -> str:
-    """Cores, memory and processor, as far as the system tells."""
+    """Describes cores, memory and processor, as far as the system tells."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -124,11 +124,11 @@ def machine() -> str:
 
 def page(folder: Path) -> str:
     recorded = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    return HEAD + "".join(f"\n{section(one)}" for one in recorded)
+    return HEAD + "".join(f"\n{section(bench)}" for bench in recorded)
 
 
 def summary(folder: Path) -> str:
-    """The table between the figures' markers of the README: a line for each bench."""
+    """Makes the table between the figures' markers of the README: a line for each bench."""
     rows = ["| command | headline | goals met | day |", "|---|---|---|---|"]
     for target, text in TEXTS.items():
         recorded = json.loads((folder / f"{target}.json").read_text())
@@ -155,24 +155,24 @@ def section(recorded: dict[str, Any]) -> str:
     if text:
         headline = text["headline"].format(**result)
         lines += [f"{headline[0].upper()}{headline[1:]}.", ""]
-        lines += [line for more in text.get("more", ()) for line in _if_recorded(more, result)]
+        for template in text.get("more", ()):
+            lines += _fill_in(template, result)
     days = "".join(f", {part} {day}" for part, day in recorded.get("parts", {}).items())
-    lines += [
-        (
-            f"{recorded['day']}{days}; {recorded['machine']}; {[*goals.values()].count(True)} of"
-            f" {len(goals)} goals met."
-        ),
-        "",
-    ]
+    met = [*goals.values()].count(True)
+    lines.append(
+        f"{recorded['day']}{days}; {recorded['machine']}; {met} of {len(goals)} goals met."
+    )
+    lines.append("")
     for verdict, label in VERDICTS.items():
-        names = [name.replace("_", " ") for name, kept in goals.items() if kept == verdict]
-        lines += [f"- {label}: {'; '.join(names)}."] if names else []
+        names = [name.replace("_", " ") for name in goals if goals[name] == verdict]
+        if names:
+            lines.append(f"- {label}: {'; '.join(names)}.")
     return "\n".join([*lines, ""])
 
 
-def _if_recorded(text: str, result: dict[str, Any]) -> list[str]:
+def _fill_in(template: str, result: dict[str, Any]) -> list[str]:
     try:
-        return [text.format(**result), ""]
+        return [template.format(**result), ""]
     except KeyError:  # a record from before this part
         return []
 

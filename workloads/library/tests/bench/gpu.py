@@ -1,9 +1,10 @@
-"""`python -m workloads.library.tests.bench.gpu`: saves of a state in a GPU's memory, ours beside
-every mode of DCP and NVRx's local checkpoints, in one run.
+"""Saves of a state in a GPU's memory, compared with every mode of DCP and with NVRx.
 
-One rank. "Blocking" lasts until the GPU may compute again; "lost" is what a save costs the training
-in all, with the steps beside it, until it is durable. The plain copy is the same state copied to
-pinned memory, and nothing else.
+    python -m workloads.library.tests.bench.gpu
+
+NVRx makes its local checkpoints. All methods run in one rank. "Blocking" lasts until the GPU may
+compute again; "lost" is the whole cost of a save for the training, with slower steps during the
+save, until it is durable. The plain copy only copies the same state to pinned memory.
 """
 
 import itertools
@@ -13,7 +14,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from workloads.library.tests.bench.checkpoint import measured
+from workloads.library.tests.bench.checkpoint import run_ranks
 from workloads.library.tests.bench.checkpoints.methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoints.on_gpu import (
     COPY,
@@ -21,27 +22,27 @@ from workloads.library.tests.bench.checkpoints.on_gpu import (
     DcpOverlap,
     HoldfastLock,
     Nvrx,
-    absent,
+    find_absent,
 )
-from workloads.library.tests.bench.result import ended, options
+from workloads.library.tests.bench.result import finish, options
 
 OURS = Holdfast.name
 LOCK = HoldfastLock.name
 
 
-def middle(saves: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+def compute_medians(saves: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
     rows: dict[str, dict[str, float]] = {}
     for name, figures in saves.items():
         rows[name] = {kind: round(median(values), 4) for kind, values in figures.items()}
-        if name != COPY:  # those that block until all is written have no step beside it
-            slowed = figures.get("extra", itertools.repeat(0.0))
-            rows[name]["lost"] = round(
-                median(map(sum, zip(figures["blocking"], slowed, strict=False))), 4
-            )
+        if name != COPY:
+            # A method that blocks until all is written has no step during the save.
+            slowdowns = figures.get("extra", itertools.repeat(0.0))
+            lost_s = map(sum, zip(figures["blocking"], slowdowns, strict=False))
+            rows[name]["lost"] = round(median(lost_s), 4)
     return rows
 
 
-def judged(rows: dict[str, dict[str, float]]) -> dict[str, bool | str]:
+def judge(rows: dict[str, dict[str, float]]) -> dict[str, bool | str]:
     blocking = rows[OURS]["blocking"]
     copy = rows[COPY]["blocking"]
     dcp = [*DCP, DcpOverlap.name]
@@ -61,7 +62,7 @@ def judged(rows: dict[str, dict[str, float]]) -> dict[str, bool | str]:
 
 
 def main() -> None:
-    o = options(
+    arguments = options(
         __doc__,
         mib=2048,
         rounds=3,
@@ -71,38 +72,34 @@ def main() -> None:
 
     if not torch.cuda.is_available():
         sys.exit("error: got no GPU; allowed: a machine with one; fix: run it there")
-    lacking = absent()
-    methods = [name for name in METHODS | ON_GPU if name not in lacking]
-    with tempfile.TemporaryDirectory(dir=o.folder) as name:
-        saves = measured(
+    absent = find_absent()
+    methods = [name for name in METHODS | ON_GPU if name not in absent]
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        saves = run_ranks(
             "on_gpu",
             1,
             Path(name),
-            mib=o.mib,
-            rounds=o.rounds,
+            mib=arguments.mib,
+            rounds=arguments.rounds,
             methods=methods,
         )["saves"]
-    rows = middle(saves)
+    rows = compute_medians(saves)
     facts = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cores": os.cpu_count(),
     }
-    about = {
+    settings = {
         "schema": "holdfast.bench.gpu/1",
-        "mib": o.mib,
-        "rounds": o.rounds,
+        "mib": arguments.mib,
+        "rounds": arguments.rounds,
     }
-    ended(
-        about
-        | facts
-        | {
-            "rows": rows,
-            "absent": lacking,
-            "saves": saves,
-        },
-        judged(rows),
-    )
+    figures = {
+        "rows": rows,
+        "absent": absent,
+        "saves": saves,
+    }
+    finish(settings | facts | figures, judge(rows))
 
 
 if __name__ == "__main__":

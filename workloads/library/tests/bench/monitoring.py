@@ -1,8 +1,9 @@
-"""`python -m workloads.library.tests.bench.monitoring`: a ledger and a report of a million events,
-and the exporter beside a large cluster.
+"""A ledger and a report of a million events, and the exporter in a large cluster.
 
-The exporter runs as a process of its own. Detection lag is from the notice to a pod on a Spot node
-until the counter under /metrics rises. --limit: seconds that a step may take.
+    python -m workloads.library.tests.bench.monitoring
+
+The exporter runs as a separate process. Detection lag lasts from the notice to a pod on a Spot node
+until the counter under /metrics rises. --limit is the seconds that a step may take.
 """
 
 import os
@@ -29,8 +30,8 @@ from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until
 from workloads.library.tests import sample
-from workloads.library.tests.bench.cluster import GANG, create, ready_pods, world_of
-from workloads.library.tests.bench.result import ended, options
+from workloads.library.tests.bench.cluster import GANG, count_ready, create, make_world
+from workloads.library.tests.bench.result import finish, options
 
 LEDGER_GOAL_S = 5.0
 LAG_GOAL_S = 5.0
@@ -40,43 +41,45 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def million_events(count: int) -> dict[str, float]:
-    """Lines of many jobs that are killed and come back; reading and accounting timed apart."""
+    """Times the reading and the accounting of events of many jobs that are killed and restart."""
+    lines = make_lines(count)
+    start = time.perf_counter()
+    reading = parse(lines)
+    read_end = time.perf_counter()
+    ledgers = job_ledgers(reading.events)
+    ledger_end = time.perf_counter()
+    assert not reading.problems
+    gaps_us = [abs(sum(ledger.totals_us.values()) - ledger.wall_us) for ledger in ledgers]
+    page = render(build(ledgers, reading.problems, {}, capacities(reading.events)))
+    return {
+        "events": len(lines),
+        "jobs": len(ledgers),
+        "unsummed_ms": max(gaps_us) / 1e3,
+        "report_mb": len(page.encode()) / 1e6,
+        "read_s": read_end - start,
+        "ledger_s": ledger_end - read_end,
+    }
+
+
+def make_lines(count: int) -> list[bytes]:
+    """Repeats the events of one job under other names, as a process belongs to one job only."""
     kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(400))
-    one = sample.encoded(sample.training("job", total=20_000, every=20, kills=kills))
-    text = b"\n".join(one)
+    job_lines = sample.encoded(sample.training("job", total=20_000, every=20, kills=kills))
+    text = b"\n".join(job_lines)
     lines: list[bytes] = []
     while len(lines) < count:
-        # a process is of one job only: its clock is followed through the file
-        name = b"%d-" % len(lines)
-        named = text.replace(b'"job": "', b'"job": "' + name).replace(
-            b'"process": "', b'"process": "' + name
-        )
-        lines += named.split(b"\n")
-    lines = lines[:count]
-    began = time.perf_counter()
-    reading = parse(lines)
-    read = time.perf_counter()
-    found = job_ledgers(reading.events)
-    done = time.perf_counter()
-    assert not reading.problems
-    unsummed_us = max(abs(sum(x.totals_us.values()) - x.wall_us) for x in found)
-    page = render(build(found, reading.problems, {}, capacities(reading.events)))
-    sizes = {
-        "events": len(lines),
-        "jobs": len(found),
-        "unsummed_ms": unsummed_us / 1e3,
-    }
-    return sizes | {
-        "report_mb": len(page.encode()) / 1e6,
-        "read_s": read - began,
-        "ledger_s": done - read,
-    }
+        prefix = b"%d-" % len(lines)
+        copy = text.replace(b'"job": "', b'"job": "' + prefix)
+        copy = copy.replace(b'"process": "', b'"process": "' + prefix)
+        lines += copy.split(b"\n")
+    return lines[:count]
 
 
 @contextmanager
 def exporter(kubeconfig: Path, *, every_s: float, lines: Path = Path(os.devnull)) -> Iterator[int]:
-    """Its port. Ends it as a kubelet does, and fails where it did not stay until then."""
-    (port,), log = free_ports(1), kubeconfig.with_name("exporter.log")
+    """Runs the exporter, yields its port and ends it as a kubelet does; fails if it ends early."""
+    (port,) = free_ports(1)
+    log = kubeconfig.with_name("exporter.log")
     command = [
         sys.executable,
         "-m",
@@ -84,8 +87,6 @@ def exporter(kubeconfig: Path, *, every_s: float, lines: Path = Path(os.devnull)
         "export",
         "--kubeconfig",
         str(kubeconfig),
-    ]
-    command += [
         "--port",
         str(port),
         "--every-s",
@@ -103,46 +104,40 @@ def exporter(kubeconfig: Path, *, every_s: float, lines: Path = Path(os.devnull)
 
 
 def metrics(port: int) -> dict[str, float]:
-    """Summed over their series; empty while nothing is served."""
+    """Returns each metric summed over its series; empty while nothing is served."""
     try:
-        with OPENER.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            rows = []
-            for row in answer.read().decode().splitlines():
-                if row.startswith("holdfast_"):
-                    rows.append(row.rpartition(" "))
+        with OPENER.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            rows = response.read().decode().splitlines()
     except OSError:
         return {}
-    found = defaultdict[str, float](float)
-    for name, _, value in rows:
-        found[name.partition("{")[0].removeprefix("holdfast_")] += float(value)
-    return found
+    totals = defaultdict[str, float](float)
+    for row in rows:
+        if row.startswith("holdfast_"):
+            series, _, value = row.rpartition(" ")
+            totals[series.partition("{")[0].removeprefix("holdfast_")] += float(value)
+    return totals
 
 
-def beside_a_cluster(count: int, pods: int, losses: int, limit_s: float) -> dict[str, float]:
+def watch_cluster(count: int, pods: int, losses: int, limit_s: float) -> dict[str, float]:
     with control_plane.running(scale=Scale(lease_s=40, parallelism=8)) as plane:
         kubeconfig = plane.kubeconfig("admin")
         api = Api(kubeconfig)
-        world, _ = world_of(api, count, limit_s)
+        world, _ = make_world(api, count, limit_s)
         for n in range(pods // GANG):
             create(world, f"job-{n}")
         with suppress(AssertionError):  # the figure says how many do
-            until("pods run", lambda: ready_pods(world) >= pods, limit_s)
-        running = ready_pods(world)
-        return measured(api, kubeconfig, losses) | {
+            until("pods run", lambda: count_ready(world) >= pods, limit_s)
+        running = count_ready(world)
+        return measure_lags(api, kubeconfig, losses) | {
             "nodes": count,
             "pods": pods,
             "pods_running": running,
         }
 
 
-def measured(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
-    victims = sorted(
-        {
-            pod["spec"]["nodeName"]
-            for pod in api.items("/api/v1/pods")
-            if pod["spec"].get("nodeName")
-        }
-    )
+def measure_lags(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
+    names = {pod["spec"].get("nodeName", "") for pod in api.items("/api/v1/pods")}
+    victims = sorted(names - {""})
     with exporter(kubeconfig, every_s=1.0) as port:
         until(
             "the exporter has seen the cluster",
@@ -157,22 +152,23 @@ def measured(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
 
 
 def lag(api: Api, port: int, victim: str, expected: int) -> float:
-    """One node is taken; the clock starts before the notice is written."""
-    began = time.monotonic()
+    """Takes a node; returns seconds until the exporter counts it, from before the notice."""
+    start = time.monotonic()
     take(api, victim)
     until(
         f"{expected} preemptions are told",
         lambda: metrics(port).get("preemptions_total", 0) >= expected,
         60,
     )
-    seen = time.monotonic() - began
+    lag_s = time.monotonic() - start
     nodes.remove(api, [victim])
-    return seen
+    return lag_s
 
 
 def take(api: Api, victim: str) -> None:
-    """The notice, then its pods. Only theirs are listed: five thousand would take longer than what
-    is measured.
+    """Gives a node its notice, then ends its pods.
+
+    Only these pods are listed: a list of five thousand would take longer than the lag.
     """
     api.merge(
         f"{nodes.NODES}/{victim}",
@@ -198,7 +194,9 @@ def main() -> None:
         limit=240.0,
     )
     ledger = million_events(args.events)
-    cluster = beside_a_cluster(args.nodes, args.pods, args.losses, args.limit) if args.nodes else {}
+    cluster: dict[str, float] = {}
+    if args.nodes:
+        cluster = watch_cluster(args.nodes, args.pods, args.losses, args.limit)
     goals = {
         "ledger_of_a_million_events_under_5_s": ledger["ledger_s"] < LEDGER_GOAL_S,
         "states_sum_to_wall_time_within_1_ms": ledger["unsummed_ms"] < SUM_GOAL_MS,
@@ -206,7 +204,7 @@ def main() -> None:
     }
     if cluster:
         goals["detection_lag_p99_under_5_s"] = cluster["lag_p99_s"] < LAG_GOAL_S
-    ended({"bench": "monitoring", "figures": ledger | cluster}, goals)
+    finish({"bench": "monitoring", "figures": ledger | cluster}, goals)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""`python -m workloads.library.tests.bench.peers`: what a sharded gang loses with a node, and how
-fast it goes on from its neighbours' memory.
+"""The loss of a node of a sharded gang: lost steps, and the time to continue from peers' memory.
 
-Nodes are processes on this machine, and the time of a step is one in which the processors wait, as
-for a GPU. The bucket is an emulator behind a proxy that limits each stream. Rows: copies, the same
-gang without copies, a rigid gang (all its pods start again), and torchrun with DCP. A time is from
-the moment that the lost node's launcher is back until the whole gang has done a step, less that
-step's own time; of the rows whose processes all start, from their start. Kills are spread over the
-way from one copy, or upload, to the next. What copies cost is measured with and without them in
-turn, in the same processes, which compute all the time. --mb is the state of the whole gang, and
-memory takes eight times as much; --rounds are losses of the gang with copies, others have half as
+    python -m workloads.library.tests.bench.peers
+
+Nodes are processes on this machine. During most of a step the processors wait, as for a GPU. The
+bucket is an emulator behind a proxy that limits each stream. Rows: copies, the same gang without
+copies, a rigid gang (all its pods start again), and torchrun with DCP. A time lasts from the moment
+that the lost node's launcher is back until the whole gang has done a step, less the time of that
+step; if all processes start again, it lasts from their start. Kills are spread over the time from
+one copy, or upload, to the next. The cost of copies is measured with and without them in turn, in
+the same processes, which compute all the time. --mb is the state of the whole gang, and memory
+takes eight times as much; --rounds are losses of the gang with copies, other gangs have half as
 many.
 """
 
@@ -29,20 +30,20 @@ from workloads.library.tests.bench.gangs.losses import (
     NEVER,
     PACE_S,
     Bench,
-    Found,
+    Figures,
     Play,
-    dcp_lost,
+    compute_medians,
     lines,
-    middle,
+    measure_dcp_losses,
 )
-from workloads.library.tests.bench.result import ended, options
+from workloads.library.tests.bench.result import finish, options
 from workloads.library.tests.processes import family, until
 
 MORE_NODES = 8
+"""Nodes of the larger gang, which has half the state: more processes take more memory."""
 SMALLEST_SHARD_MB = 8 * 1.048576  # manifests and commits are far below
-"""With half the state: their processes take more memory."""
 TURNS = 22
-"""The first is not counted: in it memory is touched."""
+"""Turns of each kind; the first is not counted, because it touches new memory."""
 TURN_STEPS = 30
 PRODUCTS = 4
 COPIES = "copies"
@@ -58,29 +59,32 @@ NVRX = (
 )
 
 
-def measured(
+def measure(
     folder: Path, mb: int, rounds: int
-) -> tuple[dict[str, list[Found]], dict[str, float], Found]:
-    """Every loss of each row, the memory of gangs in states, and what copies cost."""
-    found: dict[str, list[Found]] = {}
+) -> tuple[dict[str, list[Figures]], dict[str, float], Figures]:
+    """Returns the losses of each row, the memory of each gang in states, and the cost of copies."""
+    losses: dict[str, list[Figures]] = {}
     memory: dict[str, float] = {}
-    cost: Found = {}
+    cost: Figures = {}
     few = max(1, rounds // 2)
     mib = mb // 4
 
     def lose(row: str, bench: Bench, count: int, *, notice: bool = False, **options: Any) -> None:
         play = Play(bench, "gang", **options)
-        found[row] = play.lost(count, notice=notice)
+        losses[row] = play.measure_losses(count, notice=notice)
         memory[row] = play.memory
         if notice:
-            found[NOTICE] = [found[row].pop()]
+            losses[NOTICE] = [losses[row].pop()]
+
+    def lose_dcp(bench: Bench) -> None:
+        losses[DCP] = measure_dcp_losses(bench, "gang", few)
 
     parts: dict[str, tuple[int, int, Callable[[Bench], None]]] = {
         COPIES: (4, mib, lambda bench: lose(COPIES, bench, rounds, notice=True, copies=1)),
         BUCKET: (4, mib, lambda bench: lose(BUCKET, bench, few, copies=0)),
-        RIGID: (4, mib, lambda bench: lose(RIGID, bench, few, copies=0, all_again=True)),
-        DCP: (4, mib, lambda bench: found.update({DCP: dcp_lost(bench, "gang", few)})),
-        "cost": (2, mib, lambda bench: cost.update(costs(bench))),
+        RIGID: (4, mib, lambda bench: lose(RIGID, bench, few, copies=0, is_rigid=True)),
+        DCP: (4, mib, lose_dcp),
+        "cost": (2, mib, lambda bench: cost.update(measure_costs(bench))),
         OF_EIGHT: (
             MORE_NODES,
             mb // 2 // MORE_NODES,
@@ -88,36 +92,24 @@ def measured(
         ),
     }
 
-    for name, (nodes, each, work) in parts.items():
-        own = folder / name.replace(" ", "-")
-        own.mkdir()
-        # The emulator is written in Go and would keep objects in memory, which the gangs need.
-        with bucket(
-            own,
-            "peers",
-            "-dir",
-            str(own / "bucket"),
-            GOGC="20",
-            GOMEMLIMIT="1GiB",
-        ) as (
-            env,
-            passed,
-        ):
-            work(
-                Bench(
-                    folder=own,
-                    nodes=nodes,
-                    mib=each,
-                    env=env,
-                    passed=passed,
-                )
-            )
-        print(f"{name}: {json.dumps(found.get(name, cost))}", file=sys.stderr, flush=True)
-    return found, memory, cost
+    for name, (nodes, node_mib, work) in parts.items():
+        home = folder / name.replace(" ", "-")
+        home.mkdir()
+        # The emulator would keep objects in memory, which the gangs need.
+        options = ("-dir", str(home / "bucket"))
+        with bucket(home, "peers", *options, GOGC="20", GOMEMLIMIT="1GiB") as (env, passed):
+            bench = Bench(folder=home, nodes=nodes, mib=node_mib, env=env, passed=passed)
+            work(bench)
+        print(f"{name}: {json.dumps(losses.get(name, cost))}", file=sys.stderr, flush=True)
+    return losses, memory, cost
 
 
-def costs(bench: Bench) -> Found:
-    """Of a copy and of a step, the processor time of all nodes; and how long a save holds training."""
+def measure_costs(bench: Bench) -> Figures:
+    """Compares turns with copies and turns without.
+
+    `processor` is the processor time of copies per step, over that of a step; `blocking` is the
+    ratio of the times that a save blocks training.
+    """
     gang = bench.gang(
         "costs",
         copies=1,
@@ -127,11 +119,11 @@ def costs(bench: Bench) -> Found:
         peer_steps=0,
         every=NEVER,
     )
-    turns = list[Found]()
+    turns = list[Figures]()
     cores = sorted(os.sched_getaffinity(0))
     try:
         for place in range(bench.nodes):
-            # As the only node on its core: what copies cost is then taken from its training.
+            # One node per core, so that copies take their time from its training.
             os.sched_setaffinity(0, {cores[place]})
             gang.start(place)
         os.sched_setaffinity(0, cores)
@@ -144,46 +136,52 @@ def costs(bench: Bench) -> Found:
         saves = [event["blocking_seconds"] for event in gang.of("save")]
     finally:
         bench.end(gang)
-    of: dict[str, list[Found]] = {"with": [], "without": []}
+    turns_by_kind: dict[str, list[Figures]] = {"with": [], "without": []}
     for turn, blocking_s in zip(turns[2:-1:2], saves[1:], strict=False):
-        of[turn["which"]].append(turn | {"blocking_s": blocking_s})
-    step_s = statistics.median(turn["processor_s"] for turn in of["without"]) / TURN_STEPS
-    copy_s = statistics.median(
-        (turn["processor_s"] - TURN_STEPS * step_s) / turn["copies"] for turn in of["with"]
-    )
-    every = statistics.median(turn["every"] for turn in of["with"])
-    blocked = {}
-    for which, found in of.items():
-        blocked[which] = statistics.median(turn["blocking_s"] for turn in found)
+        turns_by_kind[turn["which"]].append(turn | {"blocking_s": blocking_s})
+    with_copies = turns_by_kind["with"]
+    without = turns_by_kind["without"]
+    step_s = statistics.median(turn["processor_s"] for turn in without) / TURN_STEPS
+    copies_s = list[float]()
+    for turn in with_copies:
+        copies_s.append((turn["processor_s"] - TURN_STEPS * step_s) / turn["copies"])
+    steps_per_copy = statistics.median(turn["every"] for turn in with_copies)
+    blocking_with_s = statistics.median(turn["blocking_s"] for turn in with_copies)
+    blocking_without_s = statistics.median(turn["blocking_s"] for turn in without)
     return {
-        "processor": round(copy_s / every / step_s, 4),
-        "blocking": round(blocked["with"] / blocked["without"], 2),
+        "processor": round(statistics.median(copies_s) / steps_per_copy / step_s, 4),
+        "blocking": round(blocking_with_s / blocking_without_s, 2),
     }
 
 
-def processor_s(processes: Mapping[int, object]) -> float:
-    times = [each.cpu_times() for process in processes.values() for each in family(process.pid)]  # pyright: ignore
-    return sum(each.user + each.system for each in times)
+def processor_s(processes: Mapping[int, Any]) -> float:
+    """Returns the processor time of the processes and all their children."""
+    seconds = 0.0
+    for launcher in processes.values():
+        for process in family(launcher.pid):
+            times = process.cpu_times()
+            seconds += times.user + times.system
+    return seconds
 
 
 def main() -> None:
-    o = options(__doc__, mb=2048, rounds=3)
+    arguments = options(__doc__, mb=2048, rounds=3)
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name:
-        found, states, cost = measured(Path(name), o.mb, o.rounds)
+        losses, states, cost = measure(Path(name), arguments.mb, arguments.rounds)
     memory = states[COPIES] - states[BUCKET]
-    rows = {
-        name: middle(each) | {"lost_steps_worst": max(one["lost_steps"] for one in each)}
-        for name, each in found.items()
-    }
-    ours = [*found[COPIES], *found[OF_EIGHT]]
-    notice = found[NOTICE][0]
+    rows = {}
+    for name, figures in losses.items():
+        worst = max(loss["lost_steps"] for loss in figures)
+        rows[name] = compute_medians(figures) | {"lost_steps_worst": worst}
+    ours = [*losses[COPIES], *losses[OF_EIGHT]]
+    notice = losses[NOTICE][0]
     from_bucket = rows[BUCKET]["restore_s"]
     first_step_s = max(rows[COPIES]["first_step_s"], rows[OF_EIGHT]["first_step_s"])
     goals = {
-        "steps lost at most the cadence": max(one["lost_steps"] for one in ours) <= CADENCE,
+        "steps lost at most the cadence": max(loss["lost_steps"] for loss in ours) <= CADENCE,
         "with a notice no step lost": notice["lost_steps"] == 0,
         "no shard read from the bucket": (
-            max(one["read_mb"] for one in [*ours, notice]) < SMALLEST_SHARD_MB
+            max(loss["read_mb"] for loss in [*ours, notice]) < SMALLEST_SHARD_MB
         ),
         "first step of the whole gang after at most 3 s": first_step_s <= 3.0,
         "first step after at most a quarter of a restore from the bucket": (
@@ -197,7 +195,7 @@ def main() -> None:
         "blocking of a save unchanged": cost["blocking"] <= 1.1,
     }
     facts = {
-        "mb": o.mb,
+        "mb": arguments.mb,
         "nodes": [4, MORE_NODES],
         "cadence": CADENCE,
         "every": EVERY,
@@ -210,7 +208,7 @@ def main() -> None:
         "memory": round(memory, 2),
         "nvrx": NVRX,
     }
-    ended({"schema": "holdfast.bench.peers/1"} | facts | result, goals)
+    finish({"schema": "holdfast.bench.peers/1"} | facts | result, goals)
 
 
 if __name__ == "__main__":

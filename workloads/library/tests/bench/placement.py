@@ -1,4 +1,4 @@
-"""`make bench-placement`: policies side by side, their speed, and the goals of the placement room."""
+"""`make bench-placement`: policies side by side, their speed, and the goals of placement."""
 
 import resource
 import subprocess
@@ -27,54 +27,55 @@ from workloads.library.tests.bench.placements.policies import (
     RATIO,
     Trace,
     dominates,
-    made_up,
-    paths_of,
+    make_paths,
+    make_traces,
     side_by_side,
 )
-from workloads.library.tests.bench.result import ended, options
+from workloads.library.tests.bench.result import finish, options
 
 ANSWER = ["place", "--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h"]
 
 
 def main() -> None:
-    asked = options(__doc__, starts=2_000, jobs=1_000)
+    arguments = options(__doc__, starts=2_000, jobs=1_000)
     goals = {
         "daly_117_57_9_minutes": daly_figures(),
         "simulator_equals_closed_forms_within_1_percent": simulator_against_closed_forms(),
     }
-    traces = made_up()
-    costs = side_by_side(traces, asked.starts)
+    traces = make_traces()
+    costs = side_by_side(traces, arguments.starts)
     goals["patient_costs_no_more_than_uniform_on_each_trace"] = dominates(costs)
     goals["none_of_10000_feasible_deadlines_missed"] = never_late()
-    gaps = optimum_gaps(traces, min(asked.starts, 40))
+    gaps = optimum_gaps(traces, min(arguments.starts, 40))
     goals["chosen_within_5_percent_of_the_offline_optimum_at_70_h"] = gaps[70.0]["chosen"] <= 5.0
     goals["chosen_within_8_percent_of_the_offline_optimum_at_52_h"] = gaps[52.0]["chosen"] <= 8.0
     goals |= gang_goals()
     goals["choice_within_half_a_point_of_the_best_policy"] = choice_regret(
-        traces, min(asked.starts, 300)
+        traces, min(arguments.starts, 300)
     )
     goals["printed_flip_within_2_percent_of_the_simulated"] = flips()
-    cpu_s = speed_cpu_s(traces, asked.jobs, 200)
+    cpu_s = time_policies(traces, arguments.jobs, 200)
     goals["1000_jobs_200_starts_all_policies_under_8_cpu_s"] = cpu_s < 8.0
     answers_s = command_cpu_s(ANSWER)
     goals["an_answer_under_0.6_cpu_s"] = answers_s < 0.6
     goals["help_under_0.3_cpu_s"] = command_cpu_s(["place", "--help"]) < 0.3
-    found = {
+    figures = {
         "schema": "holdfast.bench/1",
         "bench": "placement",
         "cpu_seconds": cpu_s,
         "percent_of_on_demand": costs,
-        "above_optimum_percent": {f"{hours:g} h": each["chosen"] for hours, each in gaps.items()},
+        "above_optimum_percent": {f"{hours:g} h": gap["chosen"] for hours, gap in gaps.items()},
     }
-    ended(found, goals)
+    finish(figures, goals)
 
 
-def speed_cpu_s(traces: list[Trace], jobs: int, starts: int) -> float:
-    """CPU for jobs of 4 to 48 h with slack of 5 % to 200 %, each from `starts` places of one
-    recording, under all policies.
+def time_policies(traces: list[Trace], jobs: int, starts: int) -> float:
+    """Returns CPU seconds of simulating jobs under all policies.
+
+    Jobs take 4 to 48 h with slack of 5 % to 200 %, each from `starts` places of one recording.
     """
     rng = np.random.default_rng(3)
-    paths = paths_of(traces)
+    paths = make_paths(traces)
     work = np.repeat(rng.uniform(4, 48, jobs), starts)
     path = np.repeat(rng.integers(len(traces), size=jobs), starts)
     count = jobs * starts
@@ -92,26 +93,26 @@ def speed_cpu_s(traces: list[Trace], jobs: int, starts: int) -> float:
         offset_h=rng.uniform(0, np.array([trace.hours for trace in traces])[path]),
     )
     everything: tuple[Policy, ...] = (policies.WAIT, ON_DEMAND_ONLY, *COMPARED)
-    # In parts: more at once, and the arrays outgrow the caches.
-    parts = [slice(at, at + 100_000) for at in range(0, count, 100_000)]
-    began = time.process_time()
+    # Larger parts would outgrow the caches.
+    parts = [slice(first, first + 100_000) for first in range(0, count, 100_000)]
+    start = time.process_time()
     for policy in everything:
         for part in parts:
             simulate(take(runs, part), paths, policy)
-    return time.process_time() - began
+    return time.process_time() - start
 
 
 def command_cpu_s(arguments: list[str]) -> float:
-    """CPU of one command, from an empty interpreter; the least of three, for noise only adds."""
-    used: list[float] = []
+    """Returns CPU seconds of one command with its start; the least of three, as noise only adds."""
+    cpu_s: list[float] = []
     holdfast = Path(sys.executable).with_name("holdfast")  # the command that users run
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([holdfast, *arguments], check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    print(f"`holdfast {' '.join(arguments)}`: {min(used):.2f} s of CPU")
-    return min(used)
+        cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    print(f"`holdfast {' '.join(arguments)}`: {min(cpu_s):.2f} s of CPU")
+    return min(cpu_s)
 
 
 if __name__ == "__main__":

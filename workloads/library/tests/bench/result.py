@@ -1,28 +1,32 @@
-"""The frame of a bench: options; sections; each figure in a row, one JSON line with the goals, exit
-code 1 for a missed one.
+"""The frame of a bench: options, sections, and its result.
+
+A result is printed as rows and as one JSON line with the goals. The exit code is 1 if a goal is
+missed.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
-Found = Mapping[str, Any]
+Figures = Mapping[str, Any]
 Goals = Mapping[str, Mapping[str, Callable[[Any], bool]]]
-"""Of each section what it promises, and whether what was found keeps it."""
+"""Maps a section to its goals: a name, and a test over all figures."""
 
 
 def options(about: str | None, **defaults: Any) -> argparse.Namespace:
-    """Of the command line, by their defaults; of a tuple, one or more of what it holds."""
+    """Parses the command line: one option for each default, of the default's type.
+
+    A default that is a tuple lists the choices, of which the user gives one or more.
+    """
     parser = argparse.ArgumentParser(description=about)
     for name, default in defaults.items():
-        several = isinstance(default, tuple)
-        kind: dict[str, Any] = (
-            {"nargs": "+", "choices": default} if several else {"type": type(default)}
-        )
+        kind: dict[str, Any] = {"type": type(default)}
+        if isinstance(default, tuple):
+            kind = {"nargs": "+", "choices": default}
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             default=default,
@@ -32,77 +36,80 @@ def options(about: str | None, **defaults: Any) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def ended(found: Found, goals: Mapping[str, bool | str]) -> NoReturn:
-    """`goals`: true, false or "not run"."""
-    print(*rows({**found, "goals": goals}), sep="\n")
-    print(json.dumps({**found, "goals": goals}))
+def finish(figures: Figures, goals: Mapping[str, bool | str]) -> NoReturn:
+    """Prints the result and exits; a goal is true, false or "not run"."""
+    result = {**figures, "goals": goals}
+    print(*rows(result), sep="\n")
+    print(json.dumps(result))
     sys.exit(0 if all(goals.values()) else 1)
 
 
-def rows(found: Found, margin: str = "") -> Iterator[str]:
-    """Several of one kind, as the ways of saving, are one table."""
-    for name, value in found.items():
+def rows(figures: Figures, margin: str = "") -> Iterator[str]:
+    """Yields lines for a reader: a table where several entries have the same columns."""
+    for name, value in figures.items():
         if not isinstance(value, Mapping):
-            yield f"{margin + name:<70} {_text(value)}"
-        elif len(value) > 1 and all(
-            isinstance(each, Mapping) and not _nested(each) for each in value.values()
-        ):
+            yield f"{margin + name:<70} {_format(value)}"
+        elif len(value) > 1 and all(_is_flat(entry) for entry in value.values()):
             yield from (margin + line for line in _table(name, value))
         else:
             yield f"{margin}{name}"
             yield from rows(value, f"{margin}  ")
 
 
-def _nested(found: Found) -> bool:
-    return any(isinstance(each, Mapping) for each in found.values())
+def _is_flat(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return not any(isinstance(entry, Mapping) for entry in value.values())
 
 
-def _table(name: str, found: Mapping[str, Found]) -> Iterator[str]:
-    columns = list(dict.fromkeys(column for each in found.values() for column in each))
-    cells = [
-        [kind, *(_text(each[c]) if c in each else "" for c in columns)]
-        for kind, each in found.items()
-    ]
-    widths = [max(map(len, column)) for column in zip([name, *columns], *cells, strict=True)]
-    for line in ([name, *columns], *cells):
-        yield "  ".join(
-            f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)
-        ).rstrip()
+def _table(name: str, entries: Mapping[str, Figures]) -> Iterator[str]:
+    columns = list[str]()
+    for entry in entries.values():
+        columns += [column for column in entry if column not in columns]
+    lines = [[name, *columns]]
+    for kind, entry in entries.items():
+        cells = [_format(entry[column]) if column in entry else "" for column in columns]
+        lines.append([kind, *cells])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        yield "  ".join(padded).rstrip()
 
 
-def _text(value: object) -> str:
-    """Of several numbers the median, the least and the most."""
-    if (
-        isinstance(value, list | tuple)
-        and len(value) > 2
-        and all(isinstance(each, int | float) for each in value)
-    ):
+def _format(value: object) -> str:
+    """Formats a value; a list of numbers becomes its median and range."""
+    if _is_sample(value):
         return f"{median(value):.4g} ({min(value):.4g} to {max(value):.4g})"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
-def played(sections: Mapping[str, Callable[[], Found]], chosen: Collection[str]) -> dict[str, Any]:
-    """The figures of the chosen ones, and how long each took, which is shown as it ends."""
+def _is_sample(value: object) -> TypeGuard[Sequence[float]]:
+    if not isinstance(value, list | tuple) or len(value) < 3:
+        return False
+    return all(isinstance(number, int | float) for number in value)
+
+
+def run_sections(
+    sections: Mapping[str, Callable[[], Figures]], names: Collection[str]
+) -> dict[str, Any]:
+    """Runs the named sections; shows the figures and the time of each as soon as it ends."""
     figures: dict[str, Any] = {}
-    for section in chosen:
-        began = time.monotonic()
-        found = {
-            **sections[section](),
-            f"{section}_section_s": round(time.monotonic() - began, 1),
-        }
-        print(*rows(found), sep="\n", file=sys.stderr, flush=True)
-        figures |= found
+    for name in names:
+        start = time.monotonic()
+        section = dict(sections[name]())
+        section[f"{name}_section_s"] = round(time.monotonic() - start, 1)
+        print(*rows(section), sep="\n", file=sys.stderr, flush=True)
+        figures |= section
     return figures
 
 
-def judged(goals: Goals, found: Found) -> dict[str, bool | str]:
-    """ "not run" for a section that was left out, or that gives a reason why it could not run."""
-
-    def ran(section: str) -> bool:
-        return f"{section}_section_s" in found and f"{section}_not_run" not in found
-
-    return {
-        goal: kept(found) if ran(section) else "not run"
-        for section, of in goals.items()
-        for goal, kept in of.items()
-    }
+def judge_goals(goals: Goals, figures: Figures) -> dict[str, bool | str]:
+    """Judges each goal; "not run" if its section was left out or says why it could not run."""
+    verdicts: dict[str, bool | str] = {}
+    for section, tests in goals.items():
+        ran = f"{section}_section_s" in figures and f"{section}_not_run" not in figures
+        for goal, is_met in tests.items():
+            verdicts[goal] = is_met(figures) if ran else "not run"
+    return verdicts

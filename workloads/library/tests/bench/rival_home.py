@@ -1,4 +1,4 @@
-"""Where a rival is installed: an environment of its own, made when it is first asked for."""
+"""Installs a rival in its own environment when it is first needed."""
 
 import subprocess
 from pathlib import Path
@@ -9,10 +9,11 @@ from tests.plan.isolated import environment
 
 
 class CannotRun(Exception):
-    """Why a rival is a row without numbers."""
+    """A rival cannot run here; the message is shown in place of its numbers."""
 
 
 def home(name: str) -> Path:
+    """Returns the environment of a rival; raises CannotRun if it cannot be installed."""
     try:
         return environment(name)
     except (OutcomeException, subprocess.SubprocessError, OSError) as error:

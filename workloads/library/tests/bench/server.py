@@ -1,22 +1,29 @@
-"""The online server: requests lost over evictions, roll-outs and deaths; batching, overload, lost
-models, rivals.
+"""The online server: requests lost in evictions, roll-outs and deaths; batching, overload, rivals.
 
-    python -m workloads.library.tests.bench.server                              # what `make bench-server` runs: 18 minutes
+`make bench-server` runs all of it, in 18 minutes. Parts and smaller forms:
+
     python -m workloads.library.tests.bench.server --share 0.1 --sections drains controls
     make bench-server SECTIONS="batching rivals"
 
-Real server processes behind a real Envoy, k6 as the client. --rate is that of the open loop, a
-second; --share: of all requests, actions and seconds. Endpoints move as late as in a cluster: see
-workloads/library/holdfast/drill/serving/fleet.py.
+Real server processes run behind a real Envoy, with k6 as the client. --rate is the requests per
+second of the open loop; --share scales all requests, actions and seconds. Endpoints change as late
+as in a cluster: see workloads/library/holdfast/drill/serving/fleet.py.
 """
 
 import tempfile
 from pathlib import Path
 
-from workloads.library.tests.bench.result import Found, Goals, ended, judged, options, played
+from workloads.library.tests.bench.result import (
+    Figures,
+    Goals,
+    finish,
+    judge_goals,
+    options,
+    run_sections,
+)
 from workloads.library.tests.bench.serving.capacity import batching, overload, rivals
 from workloads.library.tests.bench.serving.drains import controls, deaths, drains, late, models
-from workloads.library.tests.bench.serving.vanished import vanished
+from workloads.library.tests.bench.serving.vanished import lose_machines
 
 POSTS = 112_000
 VANISHED = 3
@@ -28,12 +35,12 @@ MOST_REFUSED_MS = 50.0
 MOST_LATE = 0.01
 MOST_GROWTH_MIB = 16.0
 DELAYS_S = (0, 3)
-"""Of endpoints, beside the one second of every other run."""
+"""Seconds by which endpoints are late in `late`; every other run has one second."""
 
 
-def _lost(found: Found, name: str) -> int:
-    """With what only a retry of the proxy saved."""
-    return found[f"{name}_failed"] + found[f"{name}_retries"]
+def _count_lost(figures: Figures, name: str) -> int:
+    """Counts failed requests, and those that only a retry of the proxy saved."""
+    return figures[f"{name}_failed"] + figures[f"{name}_retries"]
 
 
 GOALS: Goals = {
@@ -53,7 +60,7 @@ GOALS: Goals = {
     },
     "late": {
         "none failed or was retried with endpoints 0 and 3 s late": lambda f: (
-            not any(_lost(f, f"late_{delay}s") for delay in DELAYS_S)
+            not any(_count_lost(f, f"late_{delay}s") for delay in DELAYS_S)
         )
     },
     "deaths": {
@@ -73,8 +80,10 @@ GOALS: Goals = {
         "machines without a reset needed retries": lambda f: f["vanished_retries"] > 0,
     },
     "controls": {
-        "control: stock uvicorn loses requests": lambda f: _lost(f, "control_stock") > 0,
-        "control: the preStop sleep loses requests": lambda f: _lost(f, "control_prestop") > 0,
+        "control: stock uvicorn loses requests": lambda f: _count_lost(f, "control_stock") > 0,
+        "control: the preStop sleep loses requests": lambda f: (
+            _count_lost(f, "control_prestop") > 0
+        ),
         "control: the default breaker loses requests": lambda f: f["control_breaker_failed"] > 0,
     },
     "batching": {
@@ -106,13 +115,13 @@ GOALS: Goals = {
 
 
 def main() -> None:
-    o = options(__doc__, rate=400.0, share=1.0, sections=(*GOALS,))
+    arguments = options(__doc__, rate=400.0, share=1.0, sections=(*GOALS,))
 
     def part(count: int) -> int:
-        return max(1, round(count * o.share))
+        return max(1, round(count * arguments.share))
 
-    rate = o.rate
-    seconds = 60.0 * o.share
+    rate = arguments.rate
+    seconds = 60.0 * arguments.share
     posts = part(POSTS)
     with tempfile.TemporaryDirectory(prefix="holdfast-server-bench-") as name:
         folder = Path(name)
@@ -125,7 +134,7 @@ def main() -> None:
                 rollouts=part(10),
             ),
             "late": lambda: late(folder, rate=rate, seconds=LATE_S, delays_s=DELAYS_S),
-            "vanished": lambda: vanished(
+            "vanished": lambda: lose_machines(
                 folder,
                 rate=rate,
                 seconds=VANISHED_S,
@@ -149,8 +158,8 @@ def main() -> None:
             "overload": lambda: overload(folder, seconds=seconds),
             "rivals": lambda: rivals(folder, seconds=seconds / 6),
         }
-        figures = played(sections, o.sections)
-    ended(figures, judged(GOALS, figures))
+        figures = run_sections(sections, arguments.sections)
+    finish(figures, judge_goals(GOALS, figures))
 
 
 if __name__ == "__main__":

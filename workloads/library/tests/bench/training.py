@@ -1,10 +1,11 @@
-"""`python -m workloads.library.tests.bench.training [--only PART ...]`: the training runtime's
-numbers, in about 80 minutes.
+"""The training runtime's numbers, in about 80 minutes.
 
-Stops under an upload in flight, the price of asking, the plan that Ray published, restarts in parts
-and goodput under evictions, both beside the naive twin and beside torchrun with dcp.async_save, in
-turns for half an hour; and one run of an hour for each. Evictions are of each variant with each
-seed, of the order and the moments; a slice lasts from a start to its eviction.
+    python -m workloads.library.tests.bench.training [--only PART ...]
+
+Stops during an upload, the cost of should_stop, and the plan that Ray published. Restarts in parts
+and goodput under evictions, compared with the naive twin and with torchrun and dcp.async_save, in
+turns for half an hour; and one run of an hour for each. --evictions counts those of each variant
+with each seed, which sets the order and the moments; a slice lasts from a start to its eviction.
 """
 
 import os
@@ -18,7 +19,7 @@ from typing import Any
 
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.runtime.stop import StopAgreement
-from workloads.library.tests.bench.result import Goals, ended, options, rows
+from workloads.library.tests.bench.result import Goals, finish, options, rows
 from workloads.library.tests.bench.training_goodput import (
     LONGEST_SLICE_S,
     OURS,
@@ -30,11 +31,11 @@ from workloads.library.tests.bench.training_goodput import (
     longest,
     restarts,
 )
-from workloads.library.tests.bench.training_published import NOTICED, published_plan
+from workloads.library.tests.bench.training_published import NOTICED, run_ray_plan
 from workloads.library.tests.bench.training_stops import stops
 
 STARTUP_PARTS = {"interpreter", "torch import", "rendezvous", "corpus", "restore", "first step"}
-"""The parts of a restart that have to be named."""
+"""The parts of a restart that must be named."""
 RESTART_S = 2.0
 GOODPUT_MINUTES = 10
 
@@ -52,9 +53,10 @@ class CountingStore:
         return getattr(self._store, name)
 
 
-def price_of_asking(calls: int = 200_000) -> dict[str, Any]:
-    """Microseconds of one should_stop, and what the asking thread asked of the store: nothing.
-    There is no group, so a collective would fail.
+def measure_stop_checks(calls: int = 200_000) -> dict[str, Any]:
+    """Measures microseconds of one should_stop, and its thread's requests to the store.
+
+    There is no process group, so a collective would fail.
     """
     from torch.distributed import TCPStore
 
@@ -65,11 +67,12 @@ def price_of_asking(calls: int = 200_000) -> dict[str, Any]:
         world_size=2,
         shutdown=Shutdown(),
     )
-    busy = time.thread_time()
+    start = time.thread_time()
     for step in range(calls):
         agreement.should_stop(step)
+    cpu_s = time.thread_time() - start
     return {
-        "check_us": round((time.thread_time() - busy) / calls * 1e6, 2),
+        "check_us": round(cpu_s / calls * 1e6, 2),
         "store_requests_per_step": store.requests / calls,
     }
 
@@ -85,7 +88,7 @@ GOALS: Goals = {
         "no_collectives": lambda f: f["store_requests_per_step"] == 0,
     },
     "restarts": {
-        "restart_in_parts": lambda f: _in_parts(f["parts"], f["first_step_s"]),
+        "restart_in_parts": lambda f: _parts_explain(f["parts"], f["first_step_s"]),
         "restart_under_2_s": lambda f: f["first_step_s"]["holdfast"] < RESTART_S,
         "restart_below_torchruns": lambda f: (
             f["first_step_s"]["holdfast"] < f["first_step_s"][TORCHRUN]
@@ -108,12 +111,13 @@ GOALS: Goals = {
 }
 
 
-def _in_parts(parts: dict[str, float], first_step_s: dict[str, float]) -> bool:
+def _parts_explain(parts: dict[str, float], first_step_s: dict[str, float]) -> bool:
+    """Tells whether the parts are named and make up 90 % of the fastest restart."""
     return parts.keys() >= STARTUP_PARTS and sum(parts.values()) > 0.9 * min(first_step_s.values())
 
 
 def main() -> None:
-    o = options(
+    arguments = options(
         __doc__,
         samples=100,
         evictions=2,
@@ -125,32 +129,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
         parts: dict[str, Callable[[], dict[str, Any]]] = {
-            "stops": lambda: stops(folder / "stops", o.samples),
-            "asking": price_of_asking,
-            "plan": lambda: published_plan(folder / "plan"),
+            "stops": lambda: stops(folder / "stops", arguments.samples),
+            "asking": measure_stop_checks,
+            "plan": lambda: run_ray_plan(folder / "plan"),
             "restarts": lambda: restarts(folder / "restarts"),
             "goodput": lambda: goodput(
                 folder / "goodput",
-                o.evictions,
-                seeds=o.seeds,
-                slice_s=o.slice,
+                arguments.evictions,
+                seeds=arguments.seeds,
+                slice_s=arguments.slice,
             ),
-            "longest": lambda: longest(folder / "longest", slice_s=o.longest_slice),
-        }  # those that fork come first: a fork takes one thread along
+            "longest": lambda: longest(folder / "longest", slice_s=arguments.longest_slice),
+        }  # Parts that fork come first: a fork keeps one thread only.
         result: dict[str, Any] = {
             "schema": "holdfast.bench.training/3",
             "load_at_start": round(os.getloadavg()[0], 1),
         }
-        for part in (part for part in parts if part in o.only):
+        for part in parts:
+            if part not in arguments.only:
+                continue
             result[part] = parts[part]()
-            print(
-                *rows({part: result[part]}),
-                sep="\n",
-                file=sys.stderr,
-                flush=True,
-            )
-    goals = [(part, *goal) for part, of in GOALS.items() if part in result for goal in of.items()]
-    ended(result, {goal: kept(result[part]) for part, goal, kept in goals})
+            print(*rows({part: result[part]}), sep="\n", file=sys.stderr, flush=True)
+    goals: dict[str, bool | str] = {}
+    for part, tests in GOALS.items():
+        if part in result:
+            for goal, is_met in tests.items():
+                goals[goal] = is_met(result[part])
+    finish(result, goals)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""Goodput under evictions: the trainer, the naive twin, and torchrun with dcp.async_save, in
-alternating slices.
+"""Goodput under evictions of the trainer, the naive twin, and torchrun with dcp.async_save.
 
 Every slice is one start, some time of training and one eviction, at the same moment for every
-variant; the variants take turns in an order that changes with the seed, so that a busy stretch of
-the machine meets all of them. They train the same model on the same batches, so a step is worth the
-same for each: its median over the slices that belong together. Productive is what the slice added
-to what a restart finds in the storage; the rest is named by its cause.
+variant. The variants take turns in an order that changes with the seed, so that a busy moment of
+the machine meets all of them. They train the same model on the same batches, so a step has the same
+value for each: its median over the slices of a turn. Productive are the steps that the slice added
+to the storage, where a restart finds them; the other time is named by its cause.
 
 In `longest` a step also waits, as one on a GPU would, and needs little CPU. So the variants run in
 parallel, with their evictions a third of a slice apart. `restarts` has the same variants, in turns,
@@ -13,6 +12,7 @@ without an eviction.
 """
 
 import contextlib
+import operator
 import random
 import statistics
 import subprocess
@@ -33,7 +33,7 @@ SLICE_S = 105.0
 LONGEST_EVICTIONS = 12
 LONGEST_SLICE_S = 300.0
 WAIT_S = 0.5
-"""Of each step of `longest`."""
+"""Seconds that each step of `longest` waits."""
 WAITING = f"""
 import time
 import holdfast.training.trainer.model as model
@@ -47,7 +47,7 @@ def waiting(self, inputs):
 model.ByteGPT.forward = waiting
 """
 T_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
-"""Of Student's t, by degrees of freedom from 1."""
+"""The 97.5 % quantiles of Student's t, by degrees of freedom from 1."""
 JITTER_S = 10.0
 ENDLESS = 10_000_000
 EVERY = 50
@@ -58,22 +58,21 @@ TORCHRUN = "torchrun + dcp.async_save"
 
 
 class Variant(Run):
-    """Ours."""
+    """The trainer of this library."""
 
-    def stored(self) -> int:
-        """The step that one more start would go on from."""
+    def newest_step(self) -> int:
+        """Returns the step from which another start would continue."""
         return max((event["step"] for event in self.of("commit")), default=0)
 
 
 class NaiveRun(Variant):
-    def stored(self) -> int:
-        """A torn file is worth nothing."""
+    def newest_step(self) -> int:
+        """Returns the step of the file, or 0 if it is torn."""
         import torch
 
+        file = self.folder / "checkpoints/job/checkpoint.pt"
         with contextlib.suppress(Exception):
-            return int(
-                torch.load(self.folder / "checkpoints/job/checkpoint.pt", weights_only=True)["step"]
-            )
+            return int(torch.load(file, weights_only=True)["step"])
         return 0
 
 
@@ -100,7 +99,7 @@ class DcpRun(Variant):
             *numbers,
         ]
 
-    def stored(self) -> int:
+    def newest_step(self) -> int:
         from workloads.library.tests.bench.checkpoints.dcp_twin import newest
 
         return newest(self.folder / "checkpoints")
@@ -108,13 +107,13 @@ class DcpRun(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """One start until its eviction is over, in seconds where nothing else is said."""
+    """One start until its eviction is over, in seconds unless a name says otherwise."""
 
     wall: float
     start: float
-    """From the birth of the first process to the first step."""
+    """Time between the start of the first process and the first step."""
     leaving: float
-    """From the notice until the last process is gone."""
+    """Time between the notice and the end of the last process."""
     steps_done: int
     steps_kept: int
     step_seconds: tuple[float, ...]
@@ -122,28 +121,30 @@ class Slice:
 
 
 def restarts(folder: Path) -> dict[str, Any]:
-    """From the birth of a pod's first process to its first step after a restore; ours also in the
-    parts that its `startup` event names.
+    """Times restarts: from the start of a pod's first process to its first step after a restore.
+
+    Ours are also split into the parts that its `startup` event names.
     """
     variants = _variants(folder, steps=10, every=5, report_every=1)
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(RESTARTS):
         for name, run in variants.items():
             run.steps = 12 + 2 * number
-            begun = len(run.events())
-            launched = time.time()
+            windows_before = len(run.of("window"))
+            launch = time.time()
             _complete(run)
-            first = next(event for event in run.events()[begun:] if event["event"] == "window")
-            seconds[name].append(first["t"] - launched)
+            first = run.of("window")[windows_before]
+            seconds[name].append(first["t"] - launch)
     startups = [event["phases"] for event in variants[OURS].of("startup")[1:]]
+    parts = {}
+    for name in startups[0]:
+        parts[name] = round(statistics.median(phases[name] for phases in startups), 2)
+    first_step_s = {}
+    for name, samples in seconds.items():
+        first_step_s[name] = round(statistics.median(samples), 2)
     return {
-        "first_step_s": {
-            name: round(statistics.median(found), 2) for name, found in seconds.items()
-        },
-        "parts": {
-            name: round(statistics.median(phases[name] for phases in startups), 2)
-            for name in startups[0]
-        },
+        "first_step_s": first_step_s,
+        "parts": parts,
     }
 
 
@@ -154,8 +155,9 @@ def goodput(
     seeds: int = 3,
     slice_s: float = SLICE_S,
 ) -> dict[str, Any]:
-    """Share of the time that went into steps that were kept, by variant and as differences within
-    each turn.
+    """Measures the share of time spent on steps that were kept, by variant.
+
+    Differences to ours are taken within each turn.
     """
     turns: list[dict[str, Slice]] = []
     for seed in range(seeds):
@@ -163,51 +165,53 @@ def goodput(
         variants = [*_variants(folder / str(seed)).items()]
         for _ in range(evictions):
             rng.shuffle(variants)
-            length_s = slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2)
-            turns.append({name: _played(variant, length_s) for name, variant in variants})
-    return summary(turns)
+            length_s = _draw_length(rng, slice_s)
+            turns.append({name: _run_slice(variant, length_s) for name, variant in variants})
+    return summarize(turns)
+
+
+def _draw_length(rng: random.Random, slice_s: float) -> float:
+    return slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2)
 
 
 def longest(
     folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float = LONGEST_SLICE_S
 ) -> dict[str, Any]:
-    """As `goodput`, of one run per variant, in parallel."""
+    """Measures the same as `goodput` on one run per variant, in parallel."""
     rng = random.Random(0)
-    lengths_s = []
-    for _ in range(evictions):
-        lengths_s.append(slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2))
-    variants = _variants(
-        folder, env=before_import(folder / "hook", "holdfast.training.trainer.metrics", WAITING)
-    )
+    lengths_s = [_draw_length(rng, slice_s) for _ in range(evictions)]
+    hook = before_import(folder / "hook", "holdfast.training.trainer.metrics", WAITING)
+    variants = _variants(folder, env=hook)
 
-    def lane(place: int, variant: Variant) -> list[Slice]:
+    def run_lane(place: int, variant: Variant) -> list[Slice]:
         time.sleep(place * slice_s / len(variants))
-        return [_played(variant, length_s) for length_s in lengths_s]
+        return [_run_slice(variant, length_s) for length_s in lengths_s]
 
     with ThreadPoolExecutor(len(variants)) as pool:
-        lanes = [*pool.map(lane, range(len(variants)), variants.values())]
-    return summary(
-        [dict(zip(variants, slices, strict=True)) for slices in zip(*lanes, strict=True)]
-    )
+        lanes = [*pool.map(run_lane, range(len(variants)), variants.values())]
+    turns = list[dict[str, Slice]]()
+    for slices in zip(*lanes, strict=True):
+        turns.append(dict(zip(variants, slices, strict=True)))
+    return summarize(turns)
 
 
-def _variants(folder: Path, **more: Any) -> dict[str, Variant]:
-    """Each has left a checkpoint, so that every further start begins with a restore."""
+def _variants(folder: Path, **settings: Any) -> dict[str, Variant]:
+    """Runs each variant to its first checkpoint, so that every later start has one to restore."""
     options: dict[str, Any] = {
         "steps": EVERY,
         "every": EVERY,
         "report_every": TrainConfig.report_every,
-        **more,
+        **settings,
     }
-    found = {
+    variants = {
         OURS: Variant(folder=folder / "holdfast", **options),
         THEIRS: NaiveRun(folder=folder / "naive", module=NAIVE, **options),
         TORCHRUN: DcpRun(folder=folder / "dcp", **options),
     }
-    for run in found.values():
+    for run in variants.values():
         _complete(run)
         run.steps = ENDLESS
-    return found
+    return variants
 
 
 def _complete(run: Run) -> None:
@@ -215,30 +219,27 @@ def _complete(run: Run) -> None:
         raise RuntimeError(f"a start failed:\n{run.log()}")
 
 
-def _played(run: Variant, length_s: float) -> Slice:
-    before = run.stored()
-    begun = len(run.events())
-    launched = time.time()
+def _run_slice(run: Variant, length_s: float) -> Slice:
+    stored_before = run.newest_step()
+    windows_before = len(run.of("window"))
+    launch = time.time()
     with run.started() as process:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(length_s)
-        noticed = time.time()
+        notice_t = time.time()
         notice(process)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(WINDOW_S)
-    ended = time.time()  # what the window has left is killed
-    windows = [event for event in run.events()[begun:] if event["event"] == "window"]
-    counts = [steps_in(event) for event in windows]
-    step_seconds = tuple(
-        event["seconds"] / count for event, count in zip(windows, counts, strict=True)
-    )
+    end = time.time()  # processes that outlast the window are killed
+    windows = run.of("window")[windows_before:]
+    first_step = first_step_t(windows[0]) if windows else end
     return Slice(
-        wall=ended - launched,
-        start=(first_step_t(windows[0]) if windows else ended) - launched,
-        leaving=ended - noticed,
-        steps_done=sum(counts),
-        steps_kept=max(0, run.stored() - before),
-        step_seconds=step_seconds,
+        wall=end - launch,
+        start=first_step - launch,
+        leaving=end - notice_t,
+        steps_done=sum(steps_in(window) for window in windows),
+        steps_kept=max(0, run.newest_step() - stored_before),
+        step_seconds=tuple(window["seconds"] / steps_in(window) for window in windows),
     )
 
 
@@ -247,32 +248,37 @@ def steps_in(window: Mapping[str, Any]) -> int:
 
 
 def first_step_t(window: Mapping[str, Any]) -> float:
-    """When the first step of a window was done."""
+    """Returns the time at which the first step of a window ended."""
     steps = steps_in(window)
     return window["t"] - window["seconds"] * (steps - 1) / steps
 
 
-def summary(turns: list[dict[str, Slice]]) -> dict[str, Any]:
-    """`turns`: slices that belong together, by variant."""
-    names = list(turns[0])
-    shares = {name: [_shares(turn)[name] for turn in turns] for name in names}
-    pairs = {
-        name: [a - b for a, b in zip(shares[OURS], shares[name], strict=True)]
-        for name in names
-        if name != OURS
-    }
-    return {
+def summarize(turns: list[dict[str, Slice]]) -> dict[str, Any]:
+    """Computes the figures of all turns; a turn maps each variant to its slice."""
+    our_shares = [_productive_share(turn, OURS) for turn in turns]
+    figures: dict[str, Any] = {
         "turns": len(turns),
-        "minutes": {name: round(sum(turn[name].wall for turn in turns) / 60, 1) for name in names},
-        "share": {name: round(statistics.mean(found), 3) for name, found in shares.items()},
-        "interval": {name: _interval(found) for name, found in shares.items()},
-        "above": {name: round(statistics.mean(found), 3) for name, found in pairs.items()},
-        "where the time went": {name: _where(name, turns) for name in names},
+        "minutes": {},
+        "share": {},
+        "interval": {},
+        "above": {},
+        "where the time went": {},
     }
+    for name in turns[0]:
+        shares = [_productive_share(turn, name) for turn in turns]
+        wall_s = sum(turn[name].wall for turn in turns)
+        figures["minutes"][name] = round(wall_s / 60, 1)
+        figures["share"][name] = round(statistics.mean(shares), 3)
+        figures["interval"][name] = _interval(shares)
+        if name != OURS:
+            mean_difference = statistics.mean(map(operator.sub, our_shares, shares))
+            figures["above"][name] = round(mean_difference, 3)
+        figures["where the time went"][name] = _split_time(name, turns)
+    return figures
 
 
 def _interval(values: Sequence[float]) -> list[float]:
-    """In which the mean lies with 95 %, by Student's t; all that is possible for a single value."""
+    """Returns the 95 % interval of the mean by Student's t, and [0, 1] for a single value."""
     if len(values) < 2:
         return [0.0, 1.0]
     mean = statistics.mean(values)
@@ -281,36 +287,36 @@ def _interval(values: Sequence[float]) -> list[float]:
     return [round(mean - half, 3), round(mean + half, 3)]
 
 
-def _shares(turn: Mapping[str, Slice]) -> dict[str, float]:
-    step_s = _step_s(turn)
-    return {name: one.steps_kept * step_s / one.wall for name, one in turn.items()}
+def _productive_share(turn: Mapping[str, Slice], name: str) -> float:
+    return turn[name].steps_kept * _step_value_s(turn) / turn[name].wall
 
 
-def _step_s(turn: Mapping[str, Slice]) -> float:
-    """What a step is worth: the median leaves the saves out, which stand in few of the steps."""
-    return statistics.median(seconds for one in turn.values() for seconds in one.step_seconds)
+def _step_value_s(turn: Mapping[str, Slice]) -> float:
+    """Returns the median time of a step, which leaves out saves: few steps contain one."""
+    step_seconds = list[float]()
+    for part in turn.values():
+        step_seconds += part.step_seconds
+    return statistics.median(step_seconds)
 
 
-def _where(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
-    """Seconds of a slice, by cause. `slower`: steps beyond their worth, and waiting for saves."""
+def _split_time(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
+    """Returns the mean seconds of a variant's slices, by cause."""
+    splits = [_split_slice(turn[name], _step_value_s(turn)) for turn in turns]
+    means = {}
+    for cause in splits[0]:
+        means[cause] = round(statistics.mean(split[cause] for split in splits), 2)
+    return means
 
-    def causes(turn: dict[str, Slice]) -> dict[str, float]:
-        one = turn[name]
-        step_s = _step_s(turn)
-        kept = one.steps_kept * step_s
-        lost = max(0, one.steps_done - one.steps_kept) * step_s
-        rest = one.wall - one.start - one.leaving - kept - lost
-        times = {
-            "start": one.start,
-            "kept": kept,
-            "lost": lost,
-            "leaving": one.leaving,
-        }
-        return {
-            "wall": one.wall,
-            **times,
-            "slower": rest,
-        }
 
-    found = [causes(turn) for turn in turns]
-    return {cause: round(statistics.mean(each[cause] for each in found), 2) for cause in found[0]}
+def _split_slice(part: Slice, step_s: float) -> dict[str, float]:
+    """Splits a slice by cause; `slower` are seconds beyond a step's value, and waits for saves."""
+    kept_s = part.steps_kept * step_s
+    lost_s = max(0, part.steps_done - part.steps_kept) * step_s
+    return {
+        "wall": part.wall,
+        "start": part.start,
+        "kept": kept_s,
+        "lost": lost_s,
+        "leaving": part.leaving,
+        "slower": part.wall - part.start - part.leaving - kept_s - lost_s,
+    }

@@ -1,10 +1,9 @@
-"""The plan that Ray published for its just-in-time saves (ray-project/ray#65047, July 2026), with
-our trainer.
+"""Ray's published plan for just-in-time saves (ray-project/ray#65047, July 2026), with our trainer.
 
 Eight nodes train 1,600 steps and save every 400, and four times one node gets a notice, at the
-steps that Ray's own run then saved. What counts is the same: `wasted_steps`, those that the leading
-rank ran beyond 1,600. Ray's model is larger and its notice longer (30 s); neither is in the count.
-The plan is also played with nodes that are lost without a notice.
+steps that Ray's own run then saved. The figure is the same: `wasted_steps`, those that the leading
+rank ran beyond 1,600. Ray's model is larger and its notice longer (30 s), which does not change the
+count. The plan is also run with nodes that are lost without a notice.
 """
 
 from collections.abc import Callable
@@ -26,10 +25,12 @@ WAYS: dict[str, Callable[[Popen[str]], object]] = {NOTICED: notice, "without not
 PATIENCE_S = 3600.0
 
 
-def published_plan(folder: Path) -> dict[str, Any]:
-    """Steps that were run again, of our trainer and as published."""
+def run_ray_plan(folder: Path) -> dict[str, Any]:
+    """Counts steps that were run again, by our trainer and as published."""
+    wasted = {}
     with run_server() as server:
-        wasted = {way: _wasted(folder / way, take_down, server) for way, take_down in WAYS.items()}
+        for way, take_down in WAYS.items():
+            wasted[way] = _count_repeats(folder / way, take_down, server)
     return {
         "steps": STEPS,
         "preemptions": len(NOTICED_AT),
@@ -38,7 +39,9 @@ def published_plan(folder: Path) -> dict[str, Any]:
     }
 
 
-def _wasted(folder: Path, take_down: Callable[[Popen[str]], object], server: ForkServer) -> int:
+def _count_repeats(
+    folder: Path, take_down: Callable[[Popen[str]], object], server: ForkServer
+) -> int:
     nodes = Nodes(
         folder,
         "--steps",
@@ -51,6 +54,7 @@ def _wasted(folder: Path, take_down: Callable[[Popen[str]], object], server: For
     )
     for node, step in enumerate(NOTICED_AT, start=1):  # never node 0, whose record counts the steps
         nodes.ended(step, lambda pods, node=node: take_down(pods[node]))
-    if any(codes := nodes.complete()):
+    codes = nodes.complete()
+    if any(codes):
         raise RuntimeError(f"the plan was not completed: exit codes {codes}\n{nodes.log()}")
     return len(nodes.runs[0].of("window")) - STEPS

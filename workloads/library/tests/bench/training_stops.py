@@ -1,4 +1,4 @@
-"""SIGTERM while an upload is in flight: how soon the ranks agree, and how soon the pod is gone."""
+"""SIGTERM during an upload: the time until the ranks agree, and until the pod has ended."""
 
 import contextlib
 import statistics
@@ -27,24 +27,23 @@ class Stop:
     consensus_beyond_step_s: float
 
 
-def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
-    """SIGTERM while every step starts an upload; the worst upload in flight is one that never moves
-    again: `frozen`.
-    """
+def measure_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
+    """Stops a run whose every step starts an upload; a frozen uploader is the worst case."""
     run = Run(folder=folder, steps=ENDLESS, every=1, server=server)
     with run.started() as process:
         run.wait_for_step(process, 8)
         with _frozen_uploaders(process.pid) if frozen else contextlib.nullcontext():
-            noticed_at = time.time()
+            start = time.time()
             notice(process)
             process.wait(PATIENCE_S)
-            exit_s = time.time() - noticed_at
-    (*_, stopped) = run.of("stop") or [{"t": noticed_at + exit_s}]
-    step_s = statistics.median(e["seconds"] for e in run.of("window")[2:])
+            end = time.time()
+    agreements = run.of("stop")
+    agreement = agreements[-1]["t"] if agreements else end
+    step_s = statistics.median(window["seconds"] for window in run.of("window")[2:])
     return Stop(
         frozen=frozen,
-        exit_s=exit_s,
-        consensus_beyond_step_s=stopped["t"] - noticed_at - step_s,
+        exit_s=end - start,
+        consensus_beyond_step_s=agreement - start - step_s,
     )
 
 
@@ -52,8 +51,7 @@ def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
 def _frozen_uploaders(agent: int) -> Iterator[None]:
     uploaders = []
     for rank in psutil.Process(agent).children():
-        for child in rank.children():
-            uploaders.append(child)
+        uploaders += rank.children()
     each(uploaders, psutil.Process.suspend)
     try:
         yield
@@ -62,25 +60,23 @@ def _frozen_uploaders(agent: int) -> Iterator[None]:
 
 
 def stops(folder: Path, samples: int) -> dict[str, Any]:
-    """Two pods at a time on whatever cores there are: the figures are those of a busy machine."""
+    """Stops two pods at a time on all cores: the figures are those of a busy machine."""
     folder.mkdir()
-    found = Records(folder / "stops.jsonl")
+    records = Records(folder / "stops.jsonl")
 
     def lane(number: int) -> None:
         with run_server() as server:
             for n in range(number, samples + LANES, LANES):
-                found.add(one_stop(folder / str(n), server, frozen=n >= samples))
+                records.add(measure_stop(folder / str(n), server, frozen=n >= samples))
 
     side_by_side(LANES, lane)
-    taken = [stop for stop in found.of(Stop) if not stop.frozen]
-    exits = sorted(stop.exit_s for stop in taken)
+    ordinary = [stop for stop in records.of(Stop) if not stop.frozen]
+    exits_s = sorted(stop.exit_s for stop in ordinary)
+    frozen_s = max(stop.exit_s for stop in records.of(Stop) if stop.frozen)
+    consensus_s = max(stop.consensus_beyond_step_s for stop in ordinary)
     return {
-        "samples": len(taken),
-        "exit_s_p99": round(at(exits, 99), 2),  # the worst of fewer than 100
-        "exit_s_frozen_uploader": round(
-            max(stop.exit_s for stop in found.of(Stop) if stop.frozen), 2
-        ),
-        "consensus_beyond_step_s_worst": round(
-            max(stop.consensus_beyond_step_s for stop in taken), 3
-        ),
+        "samples": len(ordinary),
+        "exit_s_p99": round(at(exits_s, 99), 2),  # the worst of fewer than 100
+        "exit_s_frozen_uploader": round(frozen_s, 2),
+        "consensus_beyond_step_s_worst": round(consensus_s, 3),
     }

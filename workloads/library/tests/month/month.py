@@ -1,9 +1,8 @@
-"""A simulated month: ordinary jobs on Spot and flex-start, real trouble put in between, and what
-the alerts made of it.
+"""A simulated month: ordinary jobs on Spot and flex-start, real trouble, and the alerts.
 
-Through the exporter as it is, the names that Cloud Monitoring gives its metrics, and the deployed
-rules in Prometheus' own engine. One pass a minute. `python -m workloads.library.tests.bench.month`
-plays all of it, a test one day.
+Metrics go through the real exporter and get the names of Cloud Monitoring; the deployed rules run
+in Prometheus' own engine. Time advances by a minute.
+`python -m workloads.library.tests.bench.month` plays all of it, a test one day.
 """
 
 import random
@@ -28,8 +27,8 @@ from workloads.library.tests.sample import EPOCH
 
 DAY_MIN = 1_440
 JOBS_A_DAY = 7
-# As deployed: the threshold comes from prices. At a share of 0.8 each young job with one eviction
-# gave a ticket.
+# As deployed: the threshold comes from prices. At a share of 0.8 every young job with one eviction
+# would open a ticket.
 SHOWN = load("example")
 LIMITS = {**EXAMPLE, "goodput_min": money.break_even_share(SHOWN.pools, SHOWN.region) or 0.0}
 SPOT = Kind(queue="spot", accelerator="nvidia-l4", pods=2)
@@ -47,7 +46,7 @@ FLEX = Kind(
     by_index=True,
 )
 ORDINARY = (SPOT, GANG, SWEEP, FLEX)
-# Of a minute on Spot: once in eight hours.
+# The probability in a minute on Spot: once in eight hours.
 EVICTION = 1 / 480
 WITHOUT_NOTICE = 0.1
 CANCELLED = 0.1
@@ -56,26 +55,27 @@ DROUGHT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Trouble that somebody put in, and the alert that is promised for it."""
+    """Trouble that was added on purpose, and the alert that is promised for it."""
 
     kind: str
     alert: str
     label: str
-    """`key=value` of the notification; empty where the alert has none."""
+    """The `key=value` of the notification; empty if the alert has none."""
     begins_min: int
     promise_min: int
 
-    def about(self, firing: Firing) -> bool:
-        """The thing that it is about, once it has begun."""
+    def has_same_subject(self, firing: Firing) -> bool:
+        """Tells whether an alert names the subject of the incident, after its begin."""
         key, _, value = self.label.partition("=")
         return firing.first_min >= self.begins_min - 1 and (not key or firing.label(key) == value)
 
-    def found_by(self, firing: Firing) -> bool:
+    def is_reported_by(self, firing: Firing) -> bool:
         in_time = firing.first_min <= self.begins_min + self.promise_min
-        return firing.alert == self.alert and in_time and self.about(firing)
+        return firing.alert == self.alert and in_time and self.has_same_subject(firing)
 
     def explains(self, firing: Firing) -> bool:
-        return self.found_by(firing) or (self.label != "" and self.about(firing))
+        has_named_subject = self.label != "" and self.has_same_subject(firing)
+        return has_named_subject or self.is_reported_by(firing)
 
 
 class Month:
@@ -130,25 +130,23 @@ class Month:
         begins_min: int,
         promise_min: int,
     ) -> None:
-        """`promise_min`: until the alert fires, with two minutes for a sample and a look of the
-        rule.
+        """Adds an incident whose alert must fire within `promise_min`.
+
+        Two minutes are added for a sample and an evaluation of the rule.
         """
         self.incidents.append(Incident(kind, alert, label, begins_min, promise_min + 2))
 
     def script(self, begins_min: int, steps: Iterator[None]) -> None:
-        """Runs up to its next `yield` in each minute from then on."""
+        """Runs `steps` to the next `yield` in each minute from `begins_min` on."""
         self.scripts.append((begins_min, steps))
 
     def gauge(self, metric: str, value: float, **labels: str) -> None:
-        """A series of somebody else's, such as a GPU's."""
-        self.recorder.add(
-            metric,
-            labels | {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]},
-            value,
-        )
+        """Adds a sample that comes from another exporter, such as that of GPUs."""
+        cluster = {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]}
+        self.recorder.add(metric, labels | cluster, value)
 
-    def interrupted(self, pool: str, count: float) -> None:
-        """Nodes that GKE counts as taken."""
+    def count_interruptions(self, pool: str, count: float) -> None:
+        """Adds nodes that GKE counts as interrupted."""
         labels = {
             "monitored_resource": "k8s_node_pool",
             "cluster_name": EXAMPLE["cluster"],
@@ -159,10 +157,12 @@ class Month:
 
     def play(self) -> list[Firing]:
         for minute in range(1, self.days * DAY_MIN):
-            self.minute = self.platform.minute = self.recorder.minute = minute
+            self.minute = minute
+            self.platform.minute = minute
+            self.recorder.minute = minute
             for job in self.jobs:
                 self._live(job)
-            self.jobs = [job for job in self.jobs if not job.gone]
+            self.jobs = [job for job in self.jobs if not job.is_gone]
             for begins_min, steps in self.scripts:
                 if minute >= begins_min:
                     next(steps, None)
@@ -171,10 +171,11 @@ class Month:
 
     def _live(self, job: Job) -> None:
         age = self.minute - job.born_min
-        if 0 < age < job.queued_min and job.kind in ORDINARY and not self._used(job.kind.queue):
-            job.queued_min = age + 1  # nobody holds the quota that it waits for
+        is_waiting = 0 < age < job.queued_min
+        if is_waiting and job.kind in ORDINARY and not self._is_in_use(job.kind.queue):
+            job.queued_min = age + 1  # no other job holds the quota
         self.platform.step(job)
-        if job.gone or job.placed_min < 0 or not job.name.startswith("job-"):
+        if job.is_gone or job.placed_min < 0 or not job.name.startswith("job-"):
             return
         self._note_lost_saves(job)
         if not job.kind.flex and job.step > job.saved and job.rng.random() < EVICTION:
@@ -191,9 +192,10 @@ class Month:
             self.platform.end(job, 143)
 
     def _note_lost_saves(self, job: Job) -> None:
-        """One save that fails is ordinary. After two in a row it has computed for over two
-        intervals with nothing saved, which is what the alert promises to find; before a few commits
-        nobody knows its interval.
+        """Adds an incident when two saves in a row have failed.
+
+        One failed save is ordinary. After two a job has computed for over two intervals without a
+        save, which the alert must report; before a few commits its interval is unknown.
         """
         unsaved_min = job.done_min - (job.save_at_min - 3 * COMMIT_EVERY_MIN)
         if job.failed_in_a_row == 2 and unsaved_min == 24 and job.commits >= 5:
@@ -206,16 +208,16 @@ class Month:
                 3,
             )
 
-    def _used(self, queue: str) -> bool:
-        return any(
-            job.kind.queue == queue and self.minute - job.born_min > job.queued_min
-            for job in self.jobs
-        )
+    def _is_in_use(self, queue: str) -> bool:
+        for job in self.jobs:
+            if job.kind.queue == queue and self.minute - job.born_min > job.queued_min:
+                return True
+        return False
 
     def _publish(self) -> None:
-        for pool, count in self.platform.lost.items():
-            self.interrupted(pool, count)
-        self.platform.lost.clear()
+        for pool, count in self.platform.interruptions.items():
+            self.count_interruptions(pool, count)
+        self.platform.interruptions.clear()
         if self.minute not in self.blind:
             self.writer.write(self.exporter.gather())
             self.cluster.lines(self.now_s())
@@ -223,30 +225,39 @@ class Month:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    found: dict[str, tuple[int, int]]
-    """Kind of incident -> minutes until its alert, and the promise."""
+    alert_minutes: dict[str, tuple[int, int]]
+    """Minutes until the alert, and the promise, by kind of incident."""
     missed: list[str]
     false_pages: list[Firing]
     other: list[Firing]
-    """Tickets about ordinary trouble, such as a drought."""
+    """The tickets about ordinary trouble, such as a drought."""
 
 
 def judge(incidents: list[Incident], fired: list[Firing]) -> Judged:
-    """A page is false where no incident explains it. A hang has more than one sign: all that fires
-    about the thing that an incident is about, once it has begun, is explained by it.
+    """Judges all alerts; a page is false if no incident explains it.
+
+    A hang has more than one sign: an incident explains all alerts about its subject after its
+    begin.
     """
     pages = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
-    found: dict[str, tuple[int, int]] = {}
+    alert_minutes: dict[str, tuple[int, int]] = {}
     for incident in incidents:
-        hit = next((firing for firing in fired if incident.found_by(firing)), None)
-        if hit:
-            found[incident.kind] = max(0, hit.first_min - incident.begins_min), incident.promise_min
-    left = [
-        firing for firing in fired if not any(incident.explains(firing) for incident in incidents)
-    ]
+        reports = [firing for firing in fired if incident.is_reported_by(firing)]
+        if reports:
+            minutes = max(0, reports[0].first_min - incident.begins_min)
+            alert_minutes[incident.kind] = (minutes, incident.promise_min)
+    false_pages: list[Firing] = []
+    tickets: list[Firing] = []
+    for firing in fired:
+        if any(incident.explains(firing) for incident in incidents):
+            continue
+        if firing.alert in pages:
+            false_pages.append(firing)
+        else:
+            tickets.append(firing)
     return Judged(
-        found=found,
-        missed=[incident.kind for incident in incidents if incident.kind not in found],
-        false_pages=[firing for firing in left if firing.alert in pages],
-        other=[firing for firing in left if firing.alert not in pages],
+        alert_minutes=alert_minutes,
+        missed=[incident.kind for incident in incidents if incident.kind not in alert_minutes],
+        false_pages=false_pages,
+        other=tickets,
     )

@@ -1,6 +1,4 @@
-"""Jobs of a simulated month: objects as Kubernetes shows them, and the lines that their processes
-write. Seeded.
-"""
+"""Jobs of a simulated month: their Kubernetes objects, and the event lines of their processes."""
 
 import random
 from collections.abc import Collection
@@ -31,7 +29,7 @@ FAILED_SAVES = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """What a job asks for."""
+    """The queue and the machines of a job."""
 
     queue: str
     accelerator: str
@@ -53,9 +51,7 @@ class Kind:
 
 @dataclass(slots=True)
 class Job:
-    """`queued_min` in Kueue, `unplaced_min` without a node after each start, then `work_min` of
-    computing.
-    """
+    """A job: `queued_min` in Kueue, `unplaced_min` without a node after each start, then work."""
 
     name: str
     kind: Kind
@@ -67,7 +63,7 @@ class Job:
     startup_min: int = 2
     saves: bool = True
     ends_after_min: int = 0
-    """Of its flex-start nodes, from when they came."""
+    """Minutes after which its flex-start nodes end; 0 for other nodes."""
     attempt: int = 0
     step: int = 0
     saved: int = 0
@@ -76,7 +72,7 @@ class Job:
     commits: int = 0
     failed_in_a_row: int = 0
     placed_min: int = -1
-    gone: bool = False
+    is_gone: bool = False
     pending_since: int = -1
 
     def uid(self, index: int) -> str:
@@ -88,21 +84,21 @@ class Job:
 
 @dataclass(slots=True)
 class Platform:
-    """What jobs do to a cluster, as its watch would show it."""
+    """Runs jobs, and shows their effects to a cluster as its watch would."""
 
     cluster: Cluster
     written: Written
     minute: int = 0
-    lost: dict[str, int] = field(default_factory=dict[str, int])
-    """Pool -> Spot nodes that GKE counts as taken in this minute."""
+    interruptions: dict[str, int] = field(default_factory=dict[str, int])
+    """Spot nodes that GKE counts as interrupted in this minute, by pool."""
 
     def time(self, minute: int) -> str:
         return rfc3339(EPOCH + 60 * minute)
 
     def step(self, job: Job) -> None:
-        """One minute of a job."""
+        """Advances a job by one minute."""
         age = self.minute - job.born_min
-        if job.gone or age < 0:
+        if job.is_gone or age < 0:
             return
         if age == 0 or age == job.queued_min:
             self.cluster.queues.workload(
@@ -114,11 +110,11 @@ class Platform:
             job.pending_since = self.minute
             self._pods(job, "MODIFIED", "Pending")
         if job.placed_min < 0 and self.minute - job.pending_since >= job.unplaced_min:
-            self._place(job)
+            self._add_nodes(job)
         if job.placed_min >= 0:
             self._compute(job)
 
-    def _place(self, job: Job) -> None:
+    def _add_nodes(self, job: Job) -> None:
         job.placed_min = self.minute
         for index in range(job.kind.pods):
             self.cluster.node("ADDED", self._node(job, index))
@@ -130,14 +126,14 @@ class Platform:
             return
         if since == job.startup_min:
             job.step = job.saved
-            self._each(
+            self._write_ranks(
                 job,
                 "start",
                 rank=0,
                 world_size=job.kind.pods,
                 attempt=job.attempt,
             )
-            self._lead(
+            self._write_lead(
                 job,
                 "restore",
                 step=job.saved,
@@ -148,7 +144,7 @@ class Platform:
         job.step += STEPS_A_MINUTE
         job.done_min += 1
         if job.done_min % 5 == 0:
-            self._lead(
+            self._write_lead(
                 job,
                 "window",
                 first_step=job.step - 5 * STEPS_A_MINUTE + 1,
@@ -156,25 +152,25 @@ class Platform:
                 seconds=300.0,
             )
         if job.saves and job.done_min >= job.save_at_min:
-            # Uploads take their time; one save in a hundred fails, and the next one holds.
+            # One save in a hundred fails, and the next one succeeds.
             job.save_at_min += COMMIT_EVERY_MIN
             if job.rng.random() > FAILED_SAVES:
                 self.save(job)
             else:
                 job.failed_in_a_row += 1
-                self._lead(job, "save_failed", step=job.step, reason="503")
+                self._write_lead(job, "save_failed", step=job.step, reason="503")
         if job.step >= job.work_min * STEPS_A_MINUTE:
             self.end(job, EXIT_COMPLETE)
 
     def save(self, job: Job) -> None:
-        self._lead(
+        self._write_lead(
             job,
             "save",
             step=job.step,
             blocking_seconds=0.1,
             bytes=1,
         )
-        self._lead(
+        self._write_lead(
             job,
             "commit",
             step=job.step,
@@ -186,45 +182,45 @@ class Platform:
         job.failed_in_a_row = 0
 
     def evict(self, job: Job, *, notice: bool) -> None:
-        """Its nodes are taken, all of them with notice or one without; the job waits for others."""
+        """Takes all nodes with a notice, or one node without; the job waits for other nodes."""
         if job.placed_min < 0:
             return
         if notice:
-            self._lead(job, "stop", step=job.step, reason="SIGTERM")
+            self._write_lead(job, "stop", step=job.step, reason="SIGTERM")
             self.save(job)
-            self._each(job, "exit", code=EXIT_PREEMPTED, step=job.step)
+            self._write_ranks(job, "exit", code=EXIT_PREEMPTED, step=job.step)
         else:
-            self._each(
+            self._write_ranks(
                 job,
                 "exit",
                 first=1,
                 code=EXIT_RETRY,
                 step=job.step,
             )
-        self._down(job, "MODIFIED", "Failed", taken=range(job.kind.pods if notice else 1))
-        self._again(job)
+        self._remove_pods(job, "MODIFIED", "Failed", taken=range(job.kind.pods if notice else 1))
+        self._restart(job)
 
     def crash(self, job: Job, code: int) -> None:
-        self._each(job, "exit", code=code, step=job.step)
-        self._down(job, "DELETED", "Failed")
-        self._again(job)
+        self._write_ranks(job, "exit", code=code, step=job.step)
+        self._remove_pods(job, "DELETED", "Failed")
+        self._restart(job)
 
     def end(self, job: Job, code: int) -> None:
-        """Complete, or cancelled with the notice's code: nothing of it is left."""
+        """Ends a job, complete or cancelled with the notice's code, and removes its objects."""
         if job.placed_min >= 0:
-            self._each(job, "exit", code=code, step=job.step)
-        self._down(job, "DELETED", "Succeeded")
+            self._write_ranks(job, "exit", code=code, step=job.step)
+        self._remove_pods(job, "DELETED", "Succeeded")
         self.cluster.queues.workload("DELETED", self._kueue(job, admitted=True))
-        job.gone = True
+        job.is_gone = True
 
-    def _down(
+    def _remove_pods(
         self,
         job: Job,
         change: str,
         phase: str,
         taken: Collection[int] = (),
     ) -> None:
-        """Its pods end, and their nodes go: those in `taken` because GKE takes them."""
+        """Ends its pods and removes their nodes; GKE takes the nodes in `taken`."""
         self._pods(job, change, phase, disrupted=taken)
         if job.placed_min < 0:
             return
@@ -232,10 +228,11 @@ class Platform:
             if index in taken:
                 self.cluster.node("MODIFIED", self._node(job, index, taken=True))
                 if not job.kind.flex:
-                    self.lost[job.kind.pool] = self.lost.get(job.kind.pool, 0) + 1
+                    pool = job.kind.pool
+                    self.interruptions[pool] = self.interruptions.get(pool, 0) + 1
             self.cluster.node("DELETED", self._node(job, index, taken=index in taken))
 
-    def _again(self, job: Job) -> None:
+    def _restart(self, job: Job) -> None:
         job.attempt += 1
         job.placed_min = -1
         job.pending_since = -1
@@ -243,16 +240,16 @@ class Platform:
         job.save_at_min = COMMIT_EVERY_MIN + job.rng.choice((0, 1))
         job.failed_in_a_row = 0
 
-    def _lead(self, job: Job, event: str, **fields: object) -> None:
+    def _write_lead(self, job: Job, event: str, **fields: object) -> None:
         for index in range(job.kind.pods if job.kind.by_index else 1):
-            self._line(job, index, event, fields)
+            self._write_line(job, index, event, fields)
 
-    def _each(self, job: Job, event: str, first: int = 0, **fields: object) -> None:
+    def _write_ranks(self, job: Job, event: str, first: int = 0, **fields: object) -> None:
         for index in range(first, job.kind.pods):
             ranked = {"rank": index} if "rank" in fields and not job.kind.by_index else {}
-            self._line(job, index, event, fields | ranked)
+            self._write_line(job, index, event, fields | ranked)
 
-    def _line(
+    def _write_line(
         self,
         job: Job,
         index: int,
@@ -260,18 +257,18 @@ class Platform:
         fields: dict[str, Any],
     ) -> None:
         process = f"{job.name}-{index}-{job.attempt}-ab"
-        apart = {"index": index} if job.kind.by_index else {}
-        at = EPOCH + 60 * self.minute + 0.001 * index
-        self.written.add(
-            line(at, event, job.name, process=process, **apart, **fields), job=job.name
-        )
+        if job.kind.by_index:
+            fields = {"index": index} | fields
+        time_s = EPOCH + 60 * self.minute + 0.001 * index
+        entry = line(time_s, event, job.name, process=process, **fields)
+        self.written.add(entry, job=job.name)
 
     def _kueue(self, job: Job, *, admitted: bool) -> Object:
-        met = []
-        for each in ("QuotaReserved", "Admitted"):
-            met.append(
+        conditions = []
+        for condition in ("QuotaReserved", "Admitted"):
+            conditions.append(
                 {
-                    "type": each,
+                    "type": condition,
                     "status": "True",
                     "reason": "",
                     "lastTransitionTime": self.time(self.minute),
@@ -291,7 +288,7 @@ class Platform:
         return {
             "metadata": meta,
             "spec": spec,
-            "status": {"conditions": met if admitted else []},
+            "status": {"conditions": conditions if admitted else []},
         }
 
     def _pods(
@@ -305,13 +302,12 @@ class Platform:
             self.cluster.pod(change, self._pod(job, index, phase, disrupted=index in disrupted))
 
     def _pod(self, job: Job, index: int, phase: str, *, disrupted: bool) -> Object:
+        labels = {LABEL_HOLDFAST_JOB: job.name}
         if job.kind.by_index:
-            apart = {
+            labels |= {
                 LABEL_RUN_PER_INDEX: "true",
                 ANNOTATION_INDEX: str(index),
             }
-        else:
-            apart = {}
         now = self.time(self.minute)
         placed = "False" if phase == "Pending" else "True"
         conditions = [
@@ -337,12 +333,12 @@ class Platform:
             "uid": name,
             "name": name,
             "namespace": "training",
-            "labels": {LABEL_HOLDFAST_JOB: job.name} | apart,
+            "labels": labels,
+            "creationTimestamp": self.time(max(0, job.pending_since)),
         }
-        meta |= {"creationTimestamp": self.time(max(0, job.pending_since))}
-        spec = {"nodeSelector": job.kind.selector} | (
-            {"nodeName": job.node(index)} if phase != "Pending" else {}
-        )
+        spec: Object = {"nodeSelector": job.kind.selector}
+        if phase != "Pending":
+            spec["nodeName"] = job.node(index)
         return {
             "metadata": meta,
             "spec": spec,
@@ -359,14 +355,14 @@ class Platform:
             LABEL_ZONE: "us-central1-a",
             LABEL_MACHINE_TYPE: "a2-highgpu-1g",
         }
+        annotations = {}
         if job.ends_after_min:
-            ends = {ANNOTATION_TERMINATION: self.time(job.placed_min + job.ends_after_min)}
-        else:
-            ends = {}
+            end_min = job.placed_min + job.ends_after_min
+            annotations[ANNOTATION_TERMINATION] = self.time(end_min)
         meta = {
             "name": job.node(index),
             "labels": labels,
-            "annotations": ends,
+            "annotations": annotations,
             "creationTimestamp": self.time(max(0, job.placed_min)),
         }
         ready = {

@@ -1,6 +1,4 @@
-"""The trouble of a simulated month: each incident has its alert, whom it is about, and within how
-long it must fire.
-"""
+"""The trouble of a simulated month: incidents with the alert, its subject and the time limit."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -33,33 +31,33 @@ def pass_minutes(count: int) -> Steps:
 
 
 def in_turn(*actions: Callable[[], object]) -> Steps:
-    """One a minute."""
+    """Runs one action a minute."""
     for action in actions:
         action()
         yield
 
 
-def shown(change: Callable[[str, Any], object], found: Any, minutes: int) -> Steps:
-    """An object that is there for so long."""
-    change("ADDED", found)
+def show(change: Callable[[str, Any], object], body: Any, minutes: int) -> Steps:
+    """Adds an object and deletes it after so many minutes."""
+    change("ADDED", body)
     yield from pass_minutes(minutes)
-    change("DELETED", found)
+    change("DELETED", body)
     yield
 
 
 def add_trouble(month: Month) -> None:
-    """One of each kind, one after the other over the whole time."""
+    """Adds an incident of each kind, one after the other over the whole time."""
     makers: tuple[Callable[[Month, int], None], ...] = (
-        _hangs,
-        _never_saves,
-        _ends_unsaved,
-        _crashes,
-        _crashes_at_once,
-        _damaged,
-        _burst,
-        _losses,
+        _add_hang,
+        _add_job_without_save,
+        _add_node_end,
+        _add_crashes,
+        _add_crashes_at_start,
+        _add_damaged_checkpoint,
+        _add_burst,
+        _add_losses,
         partial(
-            _waits,
+            _add_waiting_pod,
             "on-demand pod waits",
             30,
             "HoldfastOnDemandPendingTooLong",
@@ -67,7 +65,7 @@ def add_trouble(month: Month) -> None:
             {},
         ),
         partial(
-            _waits,
+            _add_waiting_pod,
             "spot drought",
             60,
             "HoldfastSpotPendingTooLong",
@@ -75,7 +73,7 @@ def add_trouble(month: Month) -> None:
             {LABEL_SPOT: "true"},
         ),
         partial(
-            _waits,
+            _add_waiting_pod,
             "flex waits",
             270,
             "HoldfastFlexStartWaitTooLong",
@@ -83,7 +81,7 @@ def add_trouble(month: Month) -> None:
             {LABEL_FLEX_START: "true"},
         ),
         partial(
-            _held,
+            _add_held_job,
             "a job waits for quota",
             "quota",
             QUEUE_MIN + 30,
@@ -92,7 +90,7 @@ def add_trouble(month: Month) -> None:
             QUEUE_MIN + 5,
         ),
         partial(
-            _held,
+            _add_held_job,
             "a queue admits nothing",
             "misnamed",
             50,
@@ -100,10 +98,10 @@ def add_trouble(month: Month) -> None:
             "HoldfastQueueAdmitsNothing",
             30,
         ),
-        _request,
-        _thrashes,
+        _add_lost_booking,
+        _add_slow_starts,
         partial(
-            _item,
+            _add_batch_events,
             "an item is given up",
             "dead",
             "HoldfastDeadLetters",
@@ -113,7 +111,7 @@ def add_trouble(month: Month) -> None:
             reason="bad",
         ),
         partial(
-            _item,
+            _add_batch_events,
             "results cannot be stored",
             "database",
             "HoldfastResultsDatabaseErrors",
@@ -121,12 +119,12 @@ def add_trouble(month: Month) -> None:
             event="retrying",
             source="database",
         ),
-        _system_pod,
-        _budget,
-        _blind,
-        _counts,
+        _add_system_pod,
+        _add_budget_violation,
+        _add_silent_exporter,
+        _add_wrong_counts,
         partial(
-            _gpu,
+            _add_gpu_fault,
             "a GPU falls off the bus",
             "HoldfastGpuXidErrors",
             XID,
@@ -134,7 +132,7 @@ def add_trouble(month: Month) -> None:
             1,
         ),
         partial(
-            _gpu,
+            _add_gpu_fault,
             "memory of a GPU is damaged",
             "HoldfastGpuUncorrectableEcc",
             ECC,
@@ -142,7 +140,13 @@ def add_trouble(month: Month) -> None:
             6,
         ),
         partial(
-            _gpu, "a GPU is held and idle", "HoldfastGpuIdle", IDLE, (1.0,) * 45, 30, **IDLE_POD
+            _add_gpu_fault,
+            "a GPU is held and idle",
+            "HoldfastGpuIdle",
+            IDLE,
+            (1.0,) * 45,
+            30,
+            **IDLE_POD,
         ),
     )
     assert len(makers) == KINDS
@@ -152,85 +156,91 @@ def add_trouble(month: Month) -> None:
         maker(month, first + span * number // len(makers))
 
 
-def _job(month: Month, name: str, at: int, kind: Kind = SPOT, **more: Any) -> Job:
+def _add_job(month: Month, name: str, start_min: int, kind: Kind = SPOT, **settings: Any) -> Job:
     job = Job(
         name=f"trouble-{name}",
         kind=kind,
-        born_min=at,
+        born_min=start_min,
         queued_min=1,
         work_min=5_000,
         rng=random.Random(1),
-        **more,
+        **settings,
     )
     month.jobs.append(job)
     return job
 
 
-def _kind(name: str, **more: Any) -> Kind:
-    """On machines of its own, so that nothing else bears its labels."""
-    return Kind(queue=f"trouble-{name}", accelerator=f"trouble-{name}", **more)
+def _make_kind(name: str, **settings: Any) -> Kind:
+    """Makes a kind with its own queue and machines, so that no other job has its labels."""
+    return Kind(queue=f"trouble-{name}", accelerator=f"trouble-{name}", **settings)
 
 
-def _stop(month: Month, job: Job) -> Steps:
+def _make_stop(month: Month, job: Job) -> Steps:
     return in_turn(lambda: month.platform.end(job, 143))
 
 
-def _hangs(month: Month, at: int) -> None:
-    job = _job(month, "hang", at)
+def _add_hang(month: Month, start_min: int) -> None:
+    job = _add_job(month, "hang", start_min)
 
     def steps() -> Steps:
         job.saves = False
         yield from pass_minutes(60)
-        yield from _stop(month, job)
+        yield from _make_stop(month, job)
 
-    month.script(at + 60, steps())
-    month.incident("a trainer hangs", "HoldfastNoRecentCommit", f"job={job.name}", at + 60, 22)
+    month.script(start_min + 60, steps())
+    month.incident(
+        "a trainer hangs", "HoldfastNoRecentCommit", f"job={job.name}", start_min + 60, 22
+    )
 
 
-def _never_saves(month: Month, at: int) -> None:
-    job = _job(month, "unsaved", at, saves=False)
-    month.script(at + 100, _stop(month, job))
-    # Two minutes to come up, the environment's limit, the hold.
+def _add_job_without_save(month: Month, start_min: int) -> None:
+    job = _add_job(month, "unsaved", start_min, saves=False)
+    month.script(start_min + 100, _make_stop(month, job))
+    # Two minutes of start-up, the environment's limit, and the rule's hold.
     month.incident(
         "no save ever",
         "HoldfastNoRecentCommit",
         f"job={job.name}",
-        at + 6,
+        start_min + 6,
         EXAMPLE["checkpoint_age_s"] // 60 + 2,
     )
 
 
-def _ends_unsaved(month: Month, at: int) -> None:
-    job = _job(
+def _add_node_end(month: Month, start_min: int) -> None:
+    job = _add_job(
         month,
         "ends",
-        at,
-        _kind("ends", flex=True),
+        start_min,
+        _make_kind("ends", flex=True),
         ends_after_min=300,
         saves=False,
     )
-    month.script(at + 55, _stop(month, job))
+    month.script(start_min + 55, _make_stop(month, job))
     month.incident(
-        "a node ends unsaved", "HoldfastFlexNodeEndsUnsaved", f"job={job.name}", at + 6, 35
+        "a node ends unsaved", "HoldfastFlexNodeEndsUnsaved", f"job={job.name}", start_min + 6, 35
     )
 
 
-def _crashes(month: Month, at: int) -> None:
-    job = _job(month, "crash", at, Kind(queue="spot", accelerator="nvidia-l4", pods=4), saves=False)
-    _crash_three_times(month, job, at, 1, "a job crashes again and again", least_steps=20)
+def _add_crashes(month: Month, start_min: int) -> None:
+    job = _add_job(
+        month, "crash", start_min, Kind(queue="spot", accelerator="nvidia-l4", pods=4), saves=False
+    )
+    _crash_three_times(month, job, start_min, 1, "a job crashes again and again", least_steps=20)
 
 
-def _crashes_at_once(month: Month, at: int) -> None:
-    job = _job(month, "import", at, startup_min=9_999)
-    _crash_three_times(month, job, at, 70, "a job falls before its first line", least_steps=0)
+def _add_crashes_at_start(month: Month, start_min: int) -> None:
+    job = _add_job(month, "import", start_min, startup_min=9_999)
+    _crash_three_times(
+        month, job, start_min, 70, "a job falls before its first line", least_steps=0
+    )
 
 
 def _crash_three_times(
     month: Month,
     job: Job,
-    at: int,
+    start_min: int,
     code: int,
-    what: str,
+    kind: str,
     *,
     least_steps: int,
 ) -> None:
@@ -239,54 +249,54 @@ def _crash_three_times(
             while job.step - job.saved < least_steps or job.placed_min < 0:
                 yield
             month.platform.crash(job, code)
-            month.incidents[here] = replace(month.incidents[here], begins_min=month.minute)
+            month.incidents[number] = replace(month.incidents[number], begins_min=month.minute)
             job.step = job.saved
             yield
         yield from pass_minutes(10)
-        yield from _stop(month, job)
+        yield from _make_stop(month, job)
 
-    here = len(month.incidents)
-    month.incident(what, "HoldfastRestartsWithoutProgress", f"job={job.name}", at, 1)
-    month.script(at + 1, steps())
+    number = len(month.incidents)
+    month.incident(kind, "HoldfastRestartsWithoutProgress", f"job={job.name}", start_min, 1)
+    month.script(start_min + 1, steps())
 
 
-def _damaged(month: Month, at: int) -> None:
-    def restored(*skipped: list[object]) -> None:
-        found = {
+def _add_damaged_checkpoint(month: Month, start_min: int) -> None:
+    job = "trouble-damaged"
+
+    def restore(*skipped: list[object]) -> None:
+        fields = {
             "step": 1,
             "seconds": 1.0,
             "skipped": skipped,
         }
-        month.written.add(
-            line(month.now_s(), "restore", job, process=f"{job}-0-1-ab", **found), job=job
-        )
+        event = line(month.now_s(), "restore", job, process=f"{job}-0-1-ab", **fields)
+        month.written.add(event, job=job)
 
-    job = "trouble-damaged"
-    month.script(at, in_turn(restored, partial(restored, [9, "crc"])))
+    month.script(start_min, in_turn(restore, partial(restore, [9, "crc"])))
     month.incident(
-        "a damaged checkpoint", "HoldfastRestoreSkippedCheckpoint", f"job={job}", at + 1, 1
+        "a damaged checkpoint", "HoldfastRestoreSkippedCheckpoint", f"job={job}", start_min + 1, 1
     )
 
 
-def _burst(month: Month, at: int) -> None:
-    pool = _taken_one_by_one(
+def _add_burst(month: Month, start_min: int) -> None:
+    pool = _evict_one_by_one(
         month,
         "burst",
-        at,
+        start_min,
         jobs=4,
         pods=2,
         apart_min=1,
     )
     month.incident(
-        "a zone is emptied", "HoldfastSpotPreemptionBurst", f"node_pool_name={pool}", at, 4
+        "a zone is emptied", "HoldfastSpotPreemptionBurst", f"node_pool_name={pool}", start_min, 4
     )
 
 
-def _losses(month: Month, at: int) -> None:
-    pool = _taken_one_by_one(
+def _add_losses(month: Month, start_min: int) -> None:
+    pool = _evict_one_by_one(
         month,
         "losses",
-        at,
+        start_min,
         jobs=8,
         pods=1,
         apart_min=6,
@@ -295,22 +305,25 @@ def _losses(month: Month, at: int) -> None:
         "a pool loses more than usual",
         "HoldfastSpotPreemptionsAboveUsual",
         f"node_pool_name={pool}",
-        at + 36,
+        start_min + 36,
         1,
     )
 
 
-def _taken_one_by_one(
+def _evict_one_by_one(
     month: Month,
     name: str,
-    at: int,
+    start_min: int,
     *,
     jobs: int,
     pods: int,
     apart_min: int,
 ) -> str:
-    """The pool that they were on."""
-    running = [_job(month, f"{name}-{n}", at - 30, _kind(name, pods=pods)) for n in range(jobs)]
+    """Evicts jobs one after the other; returns the pool of their nodes."""
+    running = [
+        _add_job(month, f"{name}-{n}", start_min - 30, _make_kind(name, pods=pods))
+        for n in range(jobs)
+    ]
 
     def steps() -> Steps:
         for job in running:
@@ -321,20 +334,20 @@ def _taken_one_by_one(
             month.platform.end(job, 143)
         yield
 
-    month.script(at, steps())
+    month.script(start_min, steps())
     return running[0].kind.pool
 
 
-def _waits(
+def _add_waiting_pod(
     name: str,
     minutes: int,
     alert: str,
     limit_s: int,
     selector: dict[str, str],
     month: Month,
-    at: int,
+    start_min: int,
 ) -> None:
-    since = month.platform.time(at)
+    since = month.platform.time(start_min)
     meta = {
         "uid": f"trouble-{name}",
         "name": f"trouble-{name}",
@@ -352,13 +365,13 @@ def _waits(
             "phase": "Pending",
             "conditions": [waits],
         },
+        "spec": {"nodeSelector": selector | {LABEL_ACCELERATOR: f"trouble-{name}"}},
     }
-    pod |= {"spec": {"nodeSelector": selector | {LABEL_ACCELERATOR: f"trouble-{name}"}}}
-    month.script(at, shown(month.cluster.pod, pod, minutes))
-    month.incident(name, alert, f"accelerator=trouble-{name}", at, limit_s // 60 + 5)
+    month.script(start_min, show(month.cluster.pod, pod, minutes))
+    month.incident(name, alert, f"accelerator=trouble-{name}", start_min, limit_s // 60 + 5)
 
 
-def _held(
+def _add_held_job(
     kind: str,
     name: str,
     minutes: int,
@@ -366,12 +379,12 @@ def _held(
     alert: str,
     promise_min: int,
     month: Month,
-    at: int,
+    start_min: int,
 ) -> None:
     meta = {
         "uid": f"trouble-{name}",
         "name": name,
-        "creationTimestamp": month.platform.time(at),
+        "creationTimestamp": month.platform.time(start_min),
     }
     spec = {
         "queueName": f"trouble-{name}",
@@ -390,33 +403,35 @@ def _held(
         "spec": spec,
         "status": {"conditions": conditions},
     }
-    month.script(at, shown(month.cluster.queues.workload, workload, minutes))
-    month.incident(kind, alert, f"queue=trouble-{name}", at, promise_min)
+    month.script(start_min, show(month.cluster.queues.workload, workload, minutes))
+    month.incident(kind, alert, f"queue=trouble-{name}", start_min, promise_min)
 
 
-def _request(month: Month, at: int) -> None:
-    asked = {
+def _add_lost_booking(month: Month, start_min: int) -> None:
+    pending = {
         "metadata": {"uid": "trouble-request", "name": "request"},
         "status": {"conditions": []},
     }
-    failed = asked | {"status": {"conditions": [{"type": "BookingExpired", "status": "True"}]}}
-    seen = month.cluster.queues.request
-    month.script(at, in_turn(partial(seen, "ADDED", asked), partial(seen, "MODIFIED", failed)))
+    failed = pending | {"status": {"conditions": [{"type": "BookingExpired", "status": "True"}]}}
+    change = month.cluster.queues.request
+    month.script(
+        start_min, in_turn(partial(change, "ADDED", pending), partial(change, "MODIFIED", failed))
+    )
     month.incident(
         "Google takes a booking back",
         "HoldfastProvisioningLost",
         "reason=BookingExpired",
-        at + 1,
+        start_min + 1,
         1,
     )
 
 
-def _thrashes(month: Month, at: int) -> None:
-    job = _job(
+def _add_slow_starts(month: Month, start_min: int) -> None:
+    job = _add_job(
         month,
         "thrash",
-        at,
-        _kind("thrash", pods=1),
+        start_min,
+        _make_kind("thrash", pods=1),
         unplaced_min=1,
         startup_min=13,
     )
@@ -427,48 +442,47 @@ def _thrashes(month: Month, at: int) -> None:
             if n % 20 == 19:
                 month.platform.save(job)
                 month.platform.evict(job, notice=True)
-        yield from _stop(month, job)
+        yield from _make_stop(month, job)
 
-    month.script(at + 5, steps())
+    month.script(start_min + 5, steps())
     month.incident(
-        "starting takes long", "HoldfastGoodputBelowBreakEven", f"job={job.name}", at + 12, 75
+        "starting takes long",
+        "HoldfastGoodputBelowBreakEven",
+        f"job={job.name}",
+        start_min + 12,
+        75,
     )
 
 
-def _item(
-    kind: str, name: str, alert: str, lines: int, month: Month, at: int, **fields: Any
+def _add_batch_events(
+    kind: str, name: str, alert: str, lines: int, month: Month, start_min: int, **fields: Any
 ) -> None:
-    """What a worker of a batch writes, after its start."""
+    """Writes events of a batch worker after its start."""
     job = f"trouble-{name}"
 
-    def write(count: int, event: str, **more: Any) -> None:
+    def write(count: int, event: str, **details: Any) -> None:
         for n in range(count):
-            found = line(month.now_s() + n, event, job, "batch", f"{job}-0-1-ab", **more)
-            month.written.add(found, job=job)
+            entry = line(month.now_s() + n, event, job, "batch", f"{job}-0-1-ab", **details)
+            month.written.add(entry, job=job)
 
     month.script(
-        at, in_turn(partial(write, 1, event="start", rank=0), partial(write, lines, **fields))
+        start_min,
+        in_turn(partial(write, 1, event="start", rank=0), partial(write, lines, **fields)),
     )
-    month.incident(kind, alert, f"job={job}", at + 1, 1)
+    month.incident(kind, alert, f"job={job}", start_min + 1, 1)
 
 
-def _system_pod(month: Month, at: int) -> None:
+def _add_system_pod(month: Month, start_min: int) -> None:
     meta = {
         "name": "trouble-node",
         "labels": {LABEL_SPOT: "true"},
     }
-    month.script(
-        at,
-        shown(
-            month.cluster.node,
-            {
-                "metadata": meta,
-                "spec": {},
-                "status": {"conditions": []},
-            },
-            31,
-        ),
-    )
+    node = {
+        "metadata": meta,
+        "spec": {},
+        "status": {"conditions": []},
+    }
+    month.script(start_min, show(month.cluster.node, node, 31))
     pod = {
         "metadata": {
             "uid": "dns",
@@ -476,53 +490,62 @@ def _system_pod(month: Month, at: int) -> None:
             "namespace": "kube-system",
         },
         "spec": {"nodeName": "trouble-node"},
+        "status": {"phase": "Running"},
     }
-    month.script(at, shown(month.cluster.pod, pod | {"status": {"phase": "Running"}}, 30))
-    month.incident("DNS runs on Spot", "HoldfastSystemPodsOnSpot", "namespace=kube-system", at, 10)
-
-
-def _budget(month: Month, at: int) -> None:
-    meta = {"namespace": "serving", "name": "trouble-server"}
-    found = {
-        "metadata": meta,
-        "status": {"desiredHealthy": 2, "currentHealthy": 1},
-    }
-    month.script(at, shown(month.cluster.budget, found, 30))
+    month.script(start_min, show(month.cluster.pod, pod, 30))
     month.incident(
-        "a service lacks a pod", "HoldfastDisruptionBudgetViolated", "budget=trouble-server", at, 10
+        "DNS runs on Spot", "HoldfastSystemPodsOnSpot", "namespace=kube-system", start_min, 10
     )
 
 
-def _blind(month: Month, at: int) -> None:
-    month.blind = range(at, at + 25)
+def _add_budget_violation(month: Month, start_min: int) -> None:
+    meta = {"namespace": "serving", "name": "trouble-server"}
+    budget = {
+        "metadata": meta,
+        "status": {"desiredHealthy": 2, "currentHealthy": 1},
+    }
+    month.script(start_min, show(month.cluster.budget, budget, 30))
+    month.incident(
+        "a service lacks a pod",
+        "HoldfastDisruptionBudgetViolated",
+        "budget=trouble-server",
+        start_min,
+        10,
+    )
+
+
+def _add_silent_exporter(month: Month, start_min: int) -> None:
+    month.blind = range(start_min, start_min + 25)
     month.incident(
         "the exporter is dead",
         "HoldfastMonitoringSilent",
         "",
-        at,
+        start_min,
         EXAMPLE["heartbeat_s"] // 60 + 1 + 5,
     )
 
 
-def _counts(month: Month, at: int) -> None:
-    """GKE counts nodes that the exporter does not know."""
-    month.script(at, in_turn(lambda: month.interrupted("trouble-pool", 5.0)))
-    month.incident("the counts of losses differ", "HoldfastPreemptionCountsDisagree", "", at, 60)
+def _add_wrong_counts(month: Month, start_min: int) -> None:
+    """Lets GKE count nodes that the exporter does not know."""
+    month.script(start_min, in_turn(lambda: month.count_interruptions("trouble-pool", 5.0)))
+    month.incident(
+        "the counts of losses differ", "HoldfastPreemptionCountsDisagree", "", start_min, 60
+    )
 
 
-def _gpu(
+def _add_gpu_fault(
     kind: str,
     alert: str,
     metric: str,
     values: tuple[float, ...],
     promise_min: int,
     month: Month,
-    at: int,
+    start_min: int,
     **labels: str,
 ) -> None:
     label = "Hostname" if "pod_name" not in labels else "pod_name"
-    named = {"Hostname": f"trouble-{kind}"} | labels
-    month.script(at, in_turn(*(partial(month.gauge, metric, value, **named) for value in values)))
-    month.incident(
-        kind, alert, f"{label}={named[label]}", at + sum(not v for v in values[:20]), promise_min
-    )
+    labels = {"Hostname": f"trouble-{kind}"} | labels
+    samples = [partial(month.gauge, metric, value, **labels) for value in values]
+    month.script(start_min, in_turn(*samples))
+    quiet_min = values[:20].count(0.0)
+    month.incident(kind, alert, f"{label}={labels[label]}", start_min + quiet_min, promise_min)

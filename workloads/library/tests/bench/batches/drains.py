@@ -1,5 +1,6 @@
-"""SIGTERM at a worker process, in each phase from its first import to an idle queue, and anywhere
-in its work: seconds until it is gone.
+"""Seconds from SIGTERM to a worker's end, in each phase and anywhere in its work.
+
+The phases reach from its first import to an idle queue.
 """
 
 import signal
@@ -17,7 +18,7 @@ from workloads.library.tests.processes import until
 LANES = 3  # drains side by side: they mostly sleep
 PHASES = ("starting", "loading", "loading_again", "predicting", "committing", "idle")
 ANYWHERE = "anywhere"
-"""In micro-batches that last a second."""
+"""A moment of work on micro-batches that last a second."""
 _SLOW_COMMIT = """
 CREATE OR REPLACE FUNCTION public.linger() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$;
@@ -33,7 +34,9 @@ def drains(bench: Bench, times: int) -> dict[str, Any]:
             pool.map(lambda number: _drain(bench, ANYWHERE, number, times), range(times))
         )
     jobs = [_job(ANYWHERE, number) for number in range(times)]
-    committed = sum(event["items"] for job in jobs for event in bench.events(job, "stored"))
+    committed = 0
+    for job in jobs:
+        committed += sum(event["items"] for event in bench.events(job, "stored"))
     return {
         "drains": len(seconds),
         "drain_p50_s": round(at(seconds, 50), 2),
@@ -58,8 +61,10 @@ def _job(phase: str, number: int) -> str:
 
 
 def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
+    """Starts a worker, sends SIGTERM in the phase, and returns the seconds until it has ended."""
     job = _job(phase, number)
-    (folder := bench.folder / job).mkdir()
+    folder = bench.folder / job
+    folder.mkdir()
     bench.fill(job, 200)
     if phase == "idle":
         bench.rows("DELETE FROM holdfast.queue WHERE job = %s", job)
@@ -67,43 +72,43 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
         bench.rows("ALTER TABLE holdfast.result ENABLE ALWAYS TRIGGER lingering")
     worker = bench.worker(job, Marking, folder, phase)
     try:
-        # of `starting`: spread over imports
+        # In the phase `starting` the signals are spread over the imports.
         signal_at = time.monotonic() + 0.1 + 1.5 * number / times
-        until(lambda: _reached(bench, phase, job, folder, signal_at), within_s=60)
+        until(lambda: _is_in_phase(bench, phase, job, folder, signal_at), within_s=60)
         if phase == ANYWHERE:
             time.sleep(number * 0.618 % 1)  # spread over a micro-batch
-        began = time.monotonic()
+        start = time.monotonic()
         worker.send_signal(signal.SIGTERM)
         code = worker.wait(60)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
     finally:
         worker.kill()
         worker.wait()
         if phase == "committing":
             bench.rows("ALTER TABLE holdfast.result DISABLE TRIGGER lingering")
-    # Before its handlers stand a process ends by the signal itself, which Kubernetes shows as the
-    # same 143.
-    assert code in (
-        (EXIT_PREEMPTED, -signal.SIGTERM) if phase == "starting" else (EXIT_PREEMPTED,)
-    ), (phase, code)
+    allowed = {EXIT_PREEMPTED}
+    if phase == "starting":
+        # A process without its handlers ends by the signal itself; Kubernetes shows 143 as well.
+        allowed.add(-signal.SIGTERM)
+    assert code in allowed, (phase, code)
     return seconds
 
 
-def _reached(
+def _is_in_phase(
     bench: Bench,
     phase: str,
     job: str,
     folder: Path,
     signal_at: float,
 ) -> bool:
-    known = "SELECT 1 FROM holdfast.worker WHERE job = %s"  # its start is over
+    started = "SELECT 1 FROM holdfast.worker WHERE job = %s"
     match phase:
         case "starting":
-            return time.monotonic() >= signal_at or bool(bench.rows(known, job))
+            return time.monotonic() >= signal_at or bool(bench.rows(started, job))
         case "committing":
             return bool(bench.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
         case "idle":
-            return bool(bench.rows(known, job))
+            return bool(bench.rows(started, job))
         case "anywhere":
             return bool(bench.events(job, "stored"))
         case _:

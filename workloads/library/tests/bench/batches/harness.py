@@ -1,4 +1,4 @@
-"""What the batch benchmarks are built from: one database, jobs in it, and the commands as shipped."""
+"""The harness of the batch benchmarks: a database, jobs in it, and the commands as shipped."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ class Bench:
             enqueue(connection, PostgresQueue(pool, job, lease_s=30.0), job, items(job, count))
 
     def start(self, verb: str, job: str, *options: str) -> subprocess.Popen[bytes]:
-        """`holdfast batch VERB`."""
+        """Starts `holdfast batch VERB`."""
         command = [
             sys.executable,
             "-m",
@@ -53,7 +53,7 @@ class Bench:
         model: object,
         run: str = "",
     ) -> subprocess.Popen[bytes]:
-        given = (
+        settings = (
             "--predictor",
             f"{batch_predictors.__name__}:{predictor.__name__}",
             "--model",
@@ -61,25 +61,25 @@ class Bench:
             "--run",
             run,
         )
-        return self.start("run", job, *given, "--events", str(self._log(job)))
+        return self.start("run", job, *settings, "--events", str(self._log(job)))
 
     def events(self, job: str, word: str) -> list[dict[str, Any]]:
         lines = self._log(job).read_text().splitlines() if self._log(job).exists() else []
         return [event for event in map(json.loads, lines) if event["event"] == word]
 
     def rate(self, job: str, count: int) -> float:
-        """Items a second from the first claim to the last commit: a start costs once, a job runs
-        for hours.
+        """Returns items per second from the first claim to the last commit.
+
+        The start is left out: a job pays for it once and runs for hours.
         """
-        claimed, stored = (
-            [event["t"] for event in self.events(job, word)] for word in ("claimed", "stored")
-        )
-        return count / (max(stored) - min(claimed))
+        first_claim = min(event["t"] for event in self.events(job, "claimed"))
+        last_commit = max(event["t"] for event in self.events(job, "stored"))
+        return count / (last_commit - first_claim)
 
     def rows(self, query: Any, *parameters: object) -> list[Any]:
         with self.connection.transaction():
-            found = self.connection.execute(query, parameters)
-            return found.fetchall() if found.description else []
+            cursor = self.connection.execute(query, parameters)
+            return cursor.fetchall() if cursor.description else []
 
     def done(self, job: str) -> int:
         return len(
@@ -93,9 +93,9 @@ class Bench:
 @contextmanager
 def database(*settings: str) -> Generator[Bench]:
     with (
-        tempfile.TemporaryDirectory(prefix="holdfast-batch-bench-") as name,
-        EmbeddedPostgres((folder := Path(name)) / "db", settings=settings) as server,
+        tempfile.TemporaryDirectory(prefix="holdfast-batch-bench-") as folder,
+        EmbeddedPostgres(Path(folder) / "db", settings=settings) as server,
         connect(server.uri) as connection,
     ):
         schema.migrate(connection)
-        yield Bench(uri=server.uri, connection=connection, folder=folder)
+        yield Bench(uri=server.uri, connection=connection, folder=Path(folder))

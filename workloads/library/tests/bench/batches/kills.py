@@ -1,11 +1,10 @@
-"""Kill batch workers at random and at each named step; nothing may be lost, doubled or
-dead-lettered.
+"""Kills of batch workers, at random and at each named step.
 
     python -m workloads.library.tests.bench.batches.kills --kills 500
 
-Workers are forked from this process, which holds no thread, so that a kill costs no import of the
-library. A trigger in the database notes every commit of a result: "stored once" is counted there,
-not believed.
+No item may be lost, stored twice or dead-lettered. Workers are forked from this process, which
+holds no thread, so that a kill costs no import of the library. A trigger in the database notes
+every commit of a result, so that duplicates are counted and not assumed away.
 """
 
 import os
@@ -59,12 +58,12 @@ class Outcome:
     dead_lettered: int = 0
     different: int = 0
     worst_kill: int = 0
-    """The items that one kill cost, predicted for the killed worker and not committed by it."""
+    """Most items that one kill cost: predicted for the killed worker and not committed by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How one worker is to die: by itself at the n-th `step`, or at any moment after `delay_s`."""
+    """The death of one worker: by itself at the n-th `step`, or after `delay_s`."""
 
     step: Failpoint | None
     times: int = 1
@@ -72,37 +71,39 @@ class Plan:
 
 
 def main() -> None:
-    o = result.options(__doc__, kills=500, seed=1)
+    arguments = result.options(__doc__, kills=500, seed=1)
     outcome = Outcome()
-    dice = random.Random(o.seed)
+    rng = random.Random(arguments.seed)
     with database("fsync=off") as bench:
         bench.rows(_AUDIT)
-        while outcome.kills < o.kills:
-            _one_job(bench, dice, min(KILLS_PER_JOB, o.kills - outcome.kills), outcome)
-    result.ended(vars(outcome), verdict(outcome, o.kills))
+        while outcome.kills < arguments.kills:
+            kills = min(KILLS_PER_JOB, arguments.kills - outcome.kills)
+            _run_job(bench, rng, kills, outcome)
+    result.finish(vars(outcome), verdict(outcome, arguments.kills))
 
 
-def _one_job(
+def _run_job(
     bench: Bench,
-    dice: random.Random,
+    rng: random.Random,
     kills: int,
     outcome: Outcome,
 ) -> None:
     job = f"killed-{outcome.kills}"
     bench.fill(job, ITEMS)
-    waiting: list[Plan | None] = [_plan(dice, outcome.kills + number) for number in range(kills)]
+    waiting: list[Plan | None] = [_plan(rng, outcome.kills + number) for number in range(kills)]
     living: dict[Fork, Plan | None] = {}
     killed = set[int]()
     while waiting or living:
         while waiting and len(living) < WORKERS:
             plan = waiting.pop(0)
             living[Fork(lambda plan=plan: _work(bench, job, plan))] = plan
-        for fork in [each for each in living if each.poll() is not None]:
+        for fork in [worker for worker in living if worker.poll() is not None]:
             plan = living.pop(fork)
             if fork.returncode == -signal.SIGKILL:
                 outcome.kills += 1
                 killed.add(fork.pid)
-                outcome.by_step[plan.step.value if plan and plan.step else "random"] += 1
+                step = plan.step.value if plan and plan.step else "random"
+                outcome.by_step[step] += 1
             elif fork.returncode != EXIT_COMPLETE:
                 raise RuntimeError(f"a worker of {job} ended with {fork.returncode}")
         time.sleep(0.005)
@@ -110,14 +111,13 @@ def _one_job(
     _judge(bench, job, killed, outcome)
 
 
-def _plan(dice: random.Random, n: int) -> Plan:
-    """Steps and random moments in turn; the first of each step early, later ones anywhere."""
+def _plan(rng: random.Random, n: int) -> Plan:
+    """Plans steps and random moments in turn; the first kill of each step comes early."""
     if n % 2:
-        return Plan(step=None, delay_s=dice.uniform(0.02, 0.15))
+        return Plan(step=None, delay_s=rng.uniform(0.02, 0.15))
     steps = list(Failpoint)
-    return Plan(
-        step=steps[n // 2 % len(steps)], times=1 if n < 2 * len(steps) else dice.randint(1, 3)
-    )
+    times = 1 if n < 2 * len(steps) else rng.randint(1, 3)
+    return Plan(step=steps[n // 2 % len(steps)], times=times)
 
 
 def _kill_me(*_: object) -> None:
@@ -127,7 +127,7 @@ def _kill_me(*_: object) -> None:
 def _work(bench: Bench, job: str, plan: Plan | None) -> None:
     reached = Counter[Failpoint]()
 
-    def at(step: Failpoint) -> None:
+    def meet_step(step: Failpoint) -> None:
         reached[step] += 1
         if plan and (step, reached[step]) == (plan.step, plan.times):
             _kill_me()
@@ -155,7 +155,7 @@ def _work(bench: Bench, job: str, plan: Plan | None) -> None:
             events=events,
             settings=SETTINGS,
         )
-        assert harness.worker(predictor, at=at).run() == EXIT_COMPLETE
+        assert harness.worker(predictor, at=meet_step).run() == EXIT_COMPLETE
 
 
 def verdict(outcome: Outcome, kills: int) -> dict[str, bool]:
@@ -166,7 +166,7 @@ def verdict(outcome: Outcome, kills: int) -> dict[str, bool]:
         "duplicated_0": outcome.duplicated == 0,
         "dead_lettered_0": outcome.dead_lettered == 0,
         "equal_to_uninterrupted": outcome.different == 0,
-        # The one being predicted and the one being committed.
+        # The micro-batch being predicted and the one being committed.
         "a_kill_costs_what_is_uncommitted": outcome.worst_kill <= 2 * MICRO_BATCH,
     }
 
@@ -175,27 +175,27 @@ GOALS = (*verdict(Outcome(), 0),)
 
 
 def _judge(bench: Bench, job: str, killed: set[int], outcome: Outcome) -> None:
-    values = dict(
-        bench.rows(
-            "SELECT item, value FROM holdfast.result WHERE job = %s AND status = 'done'", job
-        )
-    )
+    results = "SELECT item, value FROM holdfast.result WHERE job = %s AND status = 'done'"
+    values = dict(bench.rows(results, job))
     commits = bench.rows("SELECT item, worker FROM audit WHERE job = %s", job)
-    wanted = {item: value for item, (_, value) in expected(items(job, ITEMS)).items()}
+    expectation = expected(items(job, ITEMS))
     outcome.lost += ITEMS - len(values)
     outcome.duplicated += len(commits) - len({item for item, _ in commits})
     outcome.dead_lettered += len(
         bench.rows("SELECT item FROM holdfast.dead_letter WHERE job = %s", job)
     )
-    outcome.different += sum(values.get(item) != value for item, value in wanted.items())
-    # A worker is named JOB-wPID-NUMBER.
-    stored = Counter(int(worker.rpartition("-w")[2].partition("-")[0]) for _, worker in commits)
-    predicted = Counter(
-        int(line) for line in (bench.folder / f"{job}.computed").read_text().splitlines()
-    )
-    outcome.worst_kill = max(
-        outcome.worst_kill, *(predicted[pid] - stored[pid] for pid in killed), 0
-    )
+    for item, (_, value) in expectation.items():
+        outcome.different += values.get(item) != value
+    stored = Counter(_worker_pid(worker) for _, worker in commits)
+    predictions = (bench.folder / f"{job}.computed").read_text().splitlines()
+    predicted = Counter(map(int, predictions))
+    for pid in killed:
+        outcome.worst_kill = max(outcome.worst_kill, predicted[pid] - stored[pid])
+
+
+def _worker_pid(worker: str) -> int:
+    """Returns the process id in a worker's name, which is JOB-wPID-NUMBER."""
+    return int(worker.rpartition("-w")[2].partition("-")[0])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Predictors of the batch benchmarks. Light to import: each kill of the kill matrix starts a
-process with one.
+"""Predictors of the batch benchmarks.
+
+They are quick to import, because each kill of the kill matrix starts a process with one.
 """
 
 import os
@@ -14,7 +15,7 @@ FOR_EVER_S = 600.0
 
 
 class Fixed:
-    """A device that takes `model` seconds for a micro-batch, however full; zero: nothing at all."""
+    """A device that takes `model` seconds for a micro-batch of any size; zero skips the wait."""
 
     configuration: Mapping[str, object] = {"predictor": "fixed"}
 
@@ -42,24 +43,25 @@ class Marking:
         loads = len(list(self._folder.glob("load-*")))
         (self._folder / f"load-{loads}").touch()
         if (self._phase, loads) in (("loading", 0), ("loading_again", 1)):
-            self._reached()
+            self._mark()
             time.sleep(FOR_EVER_S)
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         if self._phase == "loading_again":
             os._exit(3)
         if self._phase in ("predicting", "anywhere"):
-            self._reached()
+            self._mark()
             time.sleep(1.0)  # the longest that the sizer of micro-batches allows
         return [{"score": len(body)} for body in bodies]
 
-    def _reached(self) -> None:
+    def _mark(self) -> None:
         (self._folder / "reached").touch()
 
 
 class Recording(ByteEntropy):
-    """Records in the file `model` for whom it predicted, `run`: the memory of a killed worker dies
-    with it.
+    """Records each prediction in the file `model`, with the worker's name `run`.
+
+    A file is used because the memory of a killed worker is lost.
     """
 
     def __init__(self, spec: PredictorSpec) -> None:

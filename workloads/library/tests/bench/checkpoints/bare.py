@@ -1,7 +1,6 @@
-"""A save without a library: the state is copied into shared memory, and a process on a spare core
-writes it down.
+"""A save without a library: a copy to shared memory, which a process on a spare core writes out.
 
-Nothing is encoded or committed. What this costs the training, no library can avoid.
+Nothing is encoded or committed, so no library can cost the training less.
 """
 
 import mmap
@@ -32,17 +31,16 @@ for _ in sys.stdin:
 
 
 def fresh(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Shared memory for a copy of them, of which no page was touched."""
-    return torch.frombuffer(
-        mmap.mmap(-1, sum(tensor.nbytes for tensor in tensors)), dtype=torch.float32
-    )
+    """Returns shared memory for a copy of the tensors; none of its pages has been touched."""
+    size = sum(tensor.nbytes for tensor in tensors)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.float32)
 
 
 def copy_all(tensors: Iterable[torch.Tensor], to: torch.Tensor) -> None:
-    place = 0
+    offset = 0
     for tensor in tensors:
-        to[place : place + tensor.numel()].copy_(tensor.view(-1))
-        place += tensor.numel()
+        to[offset : offset + tensor.numel()].copy_(tensor.view(-1))
+        offset += tensor.numel()
 
 
 class BareCopy:

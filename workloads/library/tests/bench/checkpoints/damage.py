@@ -1,4 +1,4 @@
-"""The same damages to our checkpoints and to DCP's: how many load without a word."""
+"""The same damages to our checkpoints and to DCP's; counts those that load without an error."""
 
 import logging
 import random
@@ -64,19 +64,21 @@ def dcp_loads(copy: Path) -> bool:
 
 
 def fate(loads: Callable[[Path], bool], copy: Path) -> str:
-    """`loads`: whether what it gives back is what was saved."""
+    """Tells what became of a damage; `loads` returns whether the loaded state is the saved one."""
     try:
         return "restored" if loads(copy) else "undetected"
     except (Exception, dcp.CheckpointException):  # noqa: BLE001  DCP fails in many ways; each is a detection
         return "detected"
 
 
-def count_undetected(folder: Path) -> dict[str, dict[str, int]]:
-    """The mesh is of two axes, written by four ranks."""
+def count_fates(folder: Path) -> dict[str, dict[str, int]]:
+    """Damages copies of each checkpoint; one of ours is of a mesh of two axes and four ranks."""
     warnings.simplefilter("ignore")
     write_both(folder)
-    (mesh := folder / "mesh").mkdir()
-    old, new = (f"{JOB}/step-{step:010d}" for step in (mesh_checkpoints.OLD, mesh_checkpoints.NEW))
+    mesh = folder / "mesh"
+    mesh.mkdir()
+    old = f"{JOB}/step-{mesh_checkpoints.OLD:010d}"
+    new = f"{JOB}/step-{mesh_checkpoints.NEW:010d}"
 
     def mesh_loads(copy: Path) -> bool:
         try:
@@ -84,7 +86,7 @@ def count_undetected(folder: Path) -> dict[str, dict[str, int]]:
         except AssertionError:
             return False
 
-    # What was saved, the newer and the older checkpoint in it, and how it is loaded.
+    # The folder, its newer and its older checkpoint, and the function that loads it.
     subjects = {
         "holdfast": (
             folder / "ours",
@@ -95,15 +97,8 @@ def count_undetected(folder: Path) -> dict[str, dict[str, int]]:
         "dcp": (folder / "dcp", "2", "1", dcp_loads),
         MESH: (mesh_checkpoints.write(Jobs(), mesh), new, old, mesh_loads),
     }
-    counts = {
-        name: {
-            "injected": 0,
-            "undetected": 0,
-            "restored": 0,
-            "detected": 0,
-        }
-        for name in subjects
-    }
+    fates = ("injected", "undetected", "restored", "detected")
+    counts = {name: dict.fromkeys(fates, 0) for name in subjects}
     for kind, damage in DAMAGES.items():
         for number in range(PER_KIND):
             for name, (sound, newer, older, loads) in subjects.items():

@@ -1,4 +1,4 @@
-"""What PyTorch offers today, for comparison: torchrun and dcp.async_save, with no code for signals.
+"""The trainer as PyTorch alone allows it: torchrun and dcp.async_save, no code for signals.
 
 Run as `torchrun --standalone --nproc-per-node 2 -m
 workloads.library.tests.bench.checkpoints.dcp_twin FOLDER EVENTS STEPS EVERY REPORT_EVERY`. Model,
@@ -42,8 +42,8 @@ def main(
     )
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    # on the training's own group async_save hangs
     rank = dist.get_rank()
+    # async_save hangs on the group that the training uses.
     group = dist.new_group(backend="gloo")
     samples = Samples(
         text=Corpus.read(None).text,
@@ -90,7 +90,8 @@ def main(
 
 
 def newest(folder: Path) -> int:
-    return max((int(p.name) for p in folder.glob("*") if (p / ".metadata").exists()), default=0)
+    """Returns the step of the newest whole checkpoint, or 0."""
+    return max((int(metadata.parent.name) for metadata in folder.glob("*/.metadata")), default=0)
 
 
 if __name__ == "__main__":

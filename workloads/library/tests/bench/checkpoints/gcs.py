@@ -1,5 +1,6 @@
-"""One rank of the upload comparison: our writer against DCP's FsspecWriter through gcsfs, to one
-emulator.
+"""One rank of the upload comparison: our writer against DCP's FsspecWriter through gcsfs.
+
+Both write to the same emulator.
 """
 
 import os
@@ -15,9 +16,9 @@ from workloads.library.tests.bench.checkpoints.rank import Given, make_state, ru
 ROUNDS = 3
 
 
-def measured(_: Path, given: Given) -> dict[str, list[float]]:
-    bucket = given["bucket"]
-    tensors = make_state(given["mib"])
+def measure(_: Path, settings: Given) -> dict[str, list[float]]:
+    bucket = settings["bucket"]
+    tensors = make_state(settings["mib"])
     figures: dict[str, list[float]] = {"holdfast": [], "fsspec": []}
     with Checkpointer(
         f"gs://{bucket}/ours",
@@ -30,7 +31,7 @@ def measured(_: Path, given: Given) -> dict[str, list[float]]:
         for number in range(2, 2 + ROUNDS):
             for name in figures:
                 dist.barrier()
-                began = time.perf_counter()
+                start = time.perf_counter()
                 if name == "holdfast":
                     ckpt.save(number)
                     assert ckpt.wait()
@@ -45,12 +46,12 @@ def measured(_: Path, given: Given) -> dict[str, list[float]]:
                         token="anon",
                     )
                     dcp.save(tensors, storage_writer=writer)
-                figures[name].append(slowest(time.perf_counter() - began))
+                figures[name].append(slowest(time.perf_counter() - start))
     return figures
 
 
 if __name__ == "__main__":
-    # Before gcsfs is imported: it would ask for the kind of bucket by gRPC, which the emulator does
-    # not speak.
+    # Set before the import of gcsfs, which would ask for the kind of bucket by gRPC. The emulator
+    # does not speak it.
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
-    run(measured)
+    run(measure)

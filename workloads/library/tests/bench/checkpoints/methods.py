@@ -1,4 +1,4 @@
-"""The ways of saving that the checkpoint benchmark compares, behind one face."""
+"""The ways of saving that the checkpoint benchmark compares, behind one interface."""
 
 import shutil
 from pathlib import Path
@@ -16,8 +16,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Method:
-    """As a synchronous save into a fresh folder has it; the folder before is removed, so that disks
-    do not fill.
+    """One way of saving; by default a synchronous save into a fresh folder.
+
+    The folder of the save before is removed, so that disks do not fill.
     """
 
     name = ""
@@ -35,17 +36,17 @@ class Method:
         return target
 
     def begin(self, number: int) -> None:
-        """Returns when training may go on."""
+        """Starts a save; returns when training may continue."""
         raise NotImplementedError
 
     def busy(self) -> bool:
         return False
 
     def finish(self) -> None:
-        """Returns when the save is durable."""
+        """Waits until the save is durable."""
 
-    def staged(self) -> None:
-        """Returns when the state may change, where `begin` returns earlier."""
+    def finish_staging(self) -> None:
+        """Waits until the state may change, if `begin` returns earlier than that."""
 
     def close(self) -> None: ...
 
@@ -90,7 +91,8 @@ class DcpSave(Method):
 
 class _DcpAsync(Method):
     kind = AsyncCheckpointerType.THREAD
-    shared = overlaps = False
+    shared = False
+    overlaps = False
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
         super().__init__(folder, tensors)
@@ -101,7 +103,7 @@ class _DcpAsync(Method):
             use_non_blocking_copy=self.overlaps,
         )
         self._stager = DefaultStager(options) if self.shared else None
-        # it gives its memory back after the first save
+        # Without this it would give its memory back after the first save.
         if self._stager is not None and torch.__version__ < "2.15":
             self._stager._state_dict_stager.close = lambda: None
         self._future: Any = None
@@ -139,7 +141,7 @@ class DcpProcess(_DcpAsync):
 
 
 class DcpShared(_DcpAsync):
-    """Its own advice where a GPU is: staged in shared memory, which is pinned there."""
+    """DCP's own advice for GPUs: staging in shared memory, which is pinned with a GPU."""
 
     name = "dcp.async PROCESS shm"
     kind = AsyncCheckpointerType.PROCESS
@@ -147,7 +149,11 @@ class DcpShared(_DcpAsync):
 
 
 METHODS: dict[str, type[Any]] = {
-    m.name: m for m in (Holdfast, DcpSave, DcpThread, DcpProcess, DcpShared)
+    Holdfast.name: Holdfast,
+    DcpSave.name: DcpSave,
+    DcpThread.name: DcpThread,
+    DcpProcess.name: DcpProcess,
+    DcpShared.name: DcpShared,
 }
 ASYNC = [DcpThread.name, DcpProcess.name, DcpShared.name]
 DCP = [DcpSave.name, *ASYNC]

@@ -1,5 +1,6 @@
-"""One rank of `make bench-gpu`, and the ways of saving that only a GPU has. Settings and figures as
-in rank.
+"""One rank of `make bench-gpu`, and the ways of saving that need a GPU.
+
+Settings and figures have the form that `rank` uses.
 """
 
 import importlib.util
@@ -27,44 +28,46 @@ from workloads.library.tests.bench.checkpoints.rank import (
     make_state,
     run,
     settle,
-    slowed,
+    slowdown,
 )
 
 
 class HoldfastLock(Holdfast):
-    """With `lock()` around the optimizer's step: the GPU copies while it computes the gradients of
-    the next one.
+    """Our save with `lock()` around the optimizer's step.
+
+    The GPU copies while it computes the gradients of the next step.
     """
 
     name = "holdfast lock()"
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
-        self.open(
-            folder, {"model": torch.nn.ParameterList(map(torch.nn.Parameter, tensors.values()))}
-        )
-        self.staged()
+        parameters = map(torch.nn.Parameter, tensors.values())
+        self.open(folder, {"model": torch.nn.ParameterList(parameters)})
+        self.finish_staging()
 
-    def staged(self) -> None:
+    def finish_staging(self) -> None:
         with self._ckpt.lock():
             pass
 
 
 class DcpOverlap(DcpShared):
-    """As torchtitan's async_with_pinned_mem: staged by a thread, which is awaited before the
-    optimizer's step.
+    """torchtitan's async_with_pinned_mem: a thread stages the state during the next step.
+
+    The thread is awaited before the optimizer's step.
     """
 
     name = "dcp.async PROCESS shm, overlapped"
     overlaps = True
 
-    def staged(self) -> None:
+    def finish_staging(self) -> None:
         assert self._stager is not None
         self._stager.synchronize_staging()
 
 
 class Nvrx(Method):
-    """Local checkpointing of nvidia-resiliency-ext, without replication. It does not sync the file
-    to the disk.
+    """Local checkpointing of nvidia-resiliency-ext, without replication.
+
+    It does not sync the file to the disk.
     """
 
     name = "nvrx local"
@@ -98,54 +101,57 @@ class Nvrx(Method):
         self._queue.close()
 
 
-ON_GPU: dict[str, type[Any]] = {each.name: each for each in (HoldfastLock, DcpOverlap, Nvrx)}
+ON_GPU: dict[str, type[Any]] = {
+    HoldfastLock.name: HoldfastLock,
+    DcpOverlap.name: DcpOverlap,
+    Nvrx.name: Nvrx,
+}
 
 
-def caught_up() -> None:
-    """Until the GPU has done what it was asked for: what it copies there is time that it does not
-    compute.
-    """
+def wait_for_gpu() -> None:
+    """Waits for all work on the GPU, copies included: while it copies it does not compute."""
     torch.cuda.current_stream().synchronize()
 
 
 class Step:
-    """33 TFLOP, and one all-reduce."""
+    """A stand-in for training: 33 TFLOP, and one all-reduce."""
 
     def __init__(self) -> None:
         self._a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
         self._one = torch.ones(1)
 
     def run(self, before_update: Callable[[], None] = lambda: None) -> float:
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(30):
             self._a @ self._a
         before_update()
-        caught_up()
+        wait_for_gpu()
         dist.all_reduce(self._one)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
 
-def one_save(method: Method, number: int, step: Step) -> dict[str, float]:
+def time_save(method: Method, number: int, step: Step) -> dict[str, float]:
     settle()
     normal = median(step.run() for _ in range(8))
-    began = time.perf_counter()
+    start = time.perf_counter()
     method.begin(number)
-    caught_up()
-    blocking = time.perf_counter() - began
-    beside: list[float] = []
+    wait_for_gpu()
+    blocking = time.perf_counter() - start
+    steps_s: list[float] = []
     while method.busy():
-        beside.append(step.run(method.staged))
+        steps_s.append(step.run(method.finish_staging))
     method.finish()
-    return {"blocking": blocking, "total": time.perf_counter() - began} | slowed(beside, normal)
+    total = time.perf_counter() - start
+    return {"blocking": blocking, "total": total} | slowdown(steps_s, normal)
 
 
 def copy_seconds(tensors: Tensors, pinned: list[torch.Tensor]) -> float:
     settle()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for source, target in zip(tensors.values(), pinned, strict=True):
         target.copy_(source, non_blocking=True)
-    caught_up()
-    return time.perf_counter() - began
+    wait_for_gpu()
+    return time.perf_counter() - start
 
 
 def saves(
@@ -158,29 +164,30 @@ def saves(
     step = Step()
     pinned = [torch.ones_like(tensor, device="cpu").pin_memory() for tensor in tensors.values()]
     methods: list[Any] = [(METHODS | ON_GPU)[name](folder, tensors) for name in names]
-    for method in methods:  # its own start would slow the others
-        one_save(method, 1, step)
+    for method in methods:  # the start of one would slow the others
+        time_save(method, 1, step)
     for number in range(2, 2 + rounds):
         for method in methods:
             figures[COPY]["blocking"].append(copy_seconds(tensors, pinned))
-            for kind, value in one_save(method, number, step).items():
+            for kind, value in time_save(method, number, step).items():
                 figures[method.name][kind].append(value)
     for method in methods:
         method.close()
     return figures
 
 
-def absent() -> dict[str, str]:
-    """What does not run here, and why."""
-    found = importlib.util.find_spec("nvidia_resiliency_ext")
+def find_absent() -> dict[str, str]:
+    """Returns the methods that cannot run here, with the reason."""
+    if importlib.util.find_spec("nvidia_resiliency_ext"):
+        return {}
     reason = "nvidia-resiliency-ext is not installed: it needs Python 3.12, glibc 2.39 and a GPU"
-    return {} if found else {Nvrx.name: reason}
+    return {Nvrx.name: reason}
 
 
-def measured(folder: Path, given: Given) -> dict[str, Figures]:
-    tensors = {name: tensor.cuda() for name, tensor in make_state(given["mib"]).items()}
-    return {"saves": saves(folder, tensors, given["methods"], given["rounds"])}
+def measure(folder: Path, settings: Given) -> dict[str, Figures]:
+    tensors = {name: tensor.cuda() for name, tensor in make_state(settings["mib"]).items()}
+    return {"saves": saves(folder, tensors, settings["methods"], settings["rounds"])}
 
 
 if __name__ == "__main__":
-    run(measured, "cpu:gloo,cuda:nccl")
+    run(measure, "cpu:gloo,cuda:nccl")

@@ -1,5 +1,4 @@
-"""One rank of the checkpoint benchmark: every method in turn, round after round, so that noise hits
-all alike.
+"""One rank of the checkpoint benchmark: every method once a round, so that noise hits all alike.
 
 Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as
 JSON; writes its figures as JSON to `out`.
@@ -44,16 +43,17 @@ FRESH_COPY = "plain copy to fresh memory"
 
 Figures = dict[str, dict[str, list[float]]]
 Given = dict[str, Any]
-"""Settings of the bench."""
+"""The settings that the bench passes to a rank."""
 
 
 def make_state(mib: int) -> Tensors:
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    rank = dist.get_rank()
+    generator = torch.Generator().manual_seed(rank)
     size = TENSOR_MIB * MIB // 4
-    return {
-        f"rank{dist.get_rank()}.{i}": torch.empty(size).uniform_(generator=generator)
-        for i in range(mib // TENSOR_MIB)
-    }
+    tensors = {}
+    for number in range(mib // TENSOR_MIB):
+        tensors[f"rank{rank}.{number}"] = torch.empty(size).uniform_(generator=generator)
+    return tensors
 
 
 class Step:
@@ -64,17 +64,17 @@ class Step:
         self._one = torch.ones(1)
 
     def run(self) -> float:
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(2):
             self._a @ self._a
         dist.all_reduce(self._one)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
 
 def warm_up(step: Step) -> None:
-    """A job's first save comes after its first interval, which is never below seconds."""
-    until = time.perf_counter() + WARM_UP_S
-    while not everyone_done(time.perf_counter() > until):
+    """Trains for a while: a job's first save comes after an interval of seconds at least."""
+    end = time.perf_counter() + WARM_UP_S
+    while not everyone_done(time.perf_counter() > end):
         step.run()
 
 
@@ -90,41 +90,41 @@ def slowest(seconds: float) -> float:
     return float(value.item())
 
 
-def one_save(method: Method, number: int) -> dict[str, float]:
+def time_save(method: Method, number: int) -> dict[str, float]:
     settle()
-    began = time.perf_counter()
+    start = time.perf_counter()
     method.begin(number)
-    blocking = time.perf_counter() - began
+    blocking = time.perf_counter() - start
     method.finish()
-    total = time.perf_counter() - began
+    total = time.perf_counter() - start
     return {
         "blocking": slowest(blocking),
         "total": slowest(total),
     }
 
 
-def steps_beside_one(method: Method, number: int, step: Step) -> dict[str, float]:
+def time_steps_during_save(method: Method, number: int, step: Step) -> dict[str, float]:
     settle()
     normal = median(step.run() for _ in range(20))
     dist.barrier()
     method.begin(number)
-    beside: list[float] = []
+    steps_s: list[float] = []
     while not everyone_done(not method.busy()):
-        beside.append(step.run())
+        steps_s.append(step.run())
     method.finish()
-    return slowed(beside, normal)
+    return slowdown(steps_s, normal)
 
 
-def slowed(beside: list[float], normal: float) -> dict[str, float]:
-    """What a save costs the steps beside it; nothing where it was through before the first."""
-    extra = sum(beside) - normal * len(beside)
-    if beside:
-        return {"factor": sum(beside) / len(beside) / normal, "extra": extra}
-    return {}
+def slowdown(steps_s: list[float], normal: float) -> dict[str, float]:
+    """Returns the cost of a save for the steps during it; empty if it ended before a step."""
+    if not steps_s:
+        return {}
+    extra = sum(steps_s) - normal * len(steps_s)
+    return {"factor": sum(steps_s) / len(steps_s) / normal, "extra": extra}
 
 
 def settle() -> None:
-    """What the method before left to the kernel to write would be paid by the next one."""
+    """Syncs the disk, so that no method pays for pages that the one before left to write."""
     if dist.get_rank() == 0:
         os.sync()
     dist.barrier()
@@ -132,9 +132,9 @@ def settle() -> None:
 
 def copy_seconds(tensors: Tensors, to: torch.Tensor) -> float:
     settle()
-    began = time.perf_counter()
+    start = time.perf_counter()
     copy_all(tensors.values(), to)
-    return slowest(time.perf_counter() - began)
+    return slowest(time.perf_counter() - start)
 
 
 def saves(
@@ -145,34 +145,35 @@ def saves(
     *,
     controls: bool,
 ) -> Figures:
-    """`controls`: before each of our saves a plain copy to memory that was touched before, and one
-    to memory that was not.
+    """Saves with each method `rounds` times, and as often with training steps during the save.
+
+    `controls` adds two plain copies before each of our saves: to memory that was touched before,
+    and to memory that was not.
     """
     figures: Figures = defaultdict(lambda: defaultdict(list))
     step = Step()
     touched = fresh(tensors.values()).fill_(1) if controls else None
     methods: list[Any] = [(METHODS | RIVALS)[name](folder, tensors) for name in names]
     for method in methods:
-        # their own start slows whoever saves beside them; ours is measured from its first
+        # The start of a rival slows other methods. Ours is measured from its first save.
         if method.name in RIVALS:
-            one_save(method, 1)
+            time_save(method, 1)
     warm_up(step)
     for number in range(2, 2 + 2 * rounds):
         for method in methods:
             if number % 2:
-                # dcp.save holds training until it is durable: there are no steps beside it.
+                # dcp.save blocks training until it is durable, so no step runs during it.
                 if method.name == DcpSave.name:
-                    found = {}
-                else:
-                    found = steps_beside_one(method, number, step)
+                    continue
+                sample = time_steps_during_save(method, number, step)
             else:
                 if touched is not None and method.name == Holdfast.name:
                     figures[COPY]["blocking"].append(copy_seconds(tensors, touched))
                     figures[FRESH_COPY]["blocking"].append(
                         copy_seconds(tensors, fresh(tensors.values()))
                     )
-                found = one_save(method, number)
-            for kind, value in found.items():
+                sample = time_save(method, number)
+            for kind, value in sample.items():
                 figures[method.name][kind].append(value)
     for method in methods:
         method.close()
@@ -180,10 +181,10 @@ def saves(
 
 
 def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[float]]:
-    """Both read what the last save left from the disk, as on a new node, into tensors that exist."""
+    """Times our restore and dcp.load, from the disk as on a new node, into existing tensors."""
     figures: dict[str, list[float]] = {Holdfast.name: [], "dcp.load": []}
     ranks = Ranks.of_job(timeout_s=600)
-    newest = max((folder / DcpSave.name).iterdir(), key=lambda p: int(p.name))
+    newest = max((folder / DcpSave.name).iterdir(), key=lambda path: int(path.name))
     expected = {key: tensor.clone() for key, tensor in tensors.items()}
     for _ in range(rounds):
         for name in figures:
@@ -191,20 +192,20 @@ def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[floa
                 tensor.zero_()
             forget(folder / Holdfast.name if name == Holdfast.name else newest)
             dist.barrier()
-            began = time.perf_counter()
+            start = time.perf_counter()
             if name == Holdfast.name:
                 storage = open_storage(str(folder / Holdfast.name))
-                found = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
-                assert found.step and not found.skipped, found
+                restored = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
+                assert restored.step and not restored.skipped, restored
             else:
                 dcp.load(tensors, checkpoint_id=newest)
-            figures[name].append(slowest(time.perf_counter() - began))
+            figures[name].append(slowest(time.perf_counter() - start))
             assert all(torch.equal(tensors[key], expected[key]) for key in tensors), name
     return figures
 
 
 def forget(folder: Path) -> None:
-    """Drop the files below from the page cache; they are durable."""
+    """Drops the files below from the page cache; they are durable."""
     for path in folder.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -212,35 +213,35 @@ def forget(folder: Path) -> None:
             os.close(descriptor)
 
 
-def measured(folder: Path, given: Given) -> dict[str, Any]:
-    tensors = make_state(given["mib"])
-    if given.get("announce"):
-        for _ in range(5):  # what training itself allocates is none of the checkpoint's
+def measure(folder: Path, settings: Given) -> dict[str, Any]:
+    tensors = make_state(settings["mib"])
+    if settings.get("announce"):
+        for _ in range(5):  # memory that training allocates is not the checkpoint's
             Step().run()
         dist.barrier()
         (folder / "state-is-there").touch()
         time.sleep(1)
-    controls = not given.get("announce")  # whoever measures memory counts no copies of ours
-    found: dict[str, Any] = {
-        "saves": saves(folder, tensors, given["methods"], given["rounds"], controls=controls)
+    controls = not settings.get("announce")  # a measurement of memory must not count plain copies
+    figures: dict[str, Any] = {
+        "saves": saves(folder, tensors, settings["methods"], settings["rounds"], controls=controls)
     }
-    if given.get("restore"):
-        found["restores"] = restores(folder, tensors, given["rounds"])
-    return found
+    if settings.get("restore"):
+        figures["restores"] = restores(folder, tensors, settings["rounds"])
+    return figures
 
 
-def run(measured: Callable[[Path, Given], object], backend: str = "gloo") -> None:
-    """A rank from its settings to its end; rank 0 writes what was measured."""
-    given: Given = json.loads(sys.argv[1])
+def run(measure: Callable[[Path, Given], object], backend: str = "gloo") -> None:
+    """Runs a rank with the settings of its command line; rank 0 writes the figures."""
+    settings: Given = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group(backend)
-    found = measured(Path(given["folder"]), given)
+    figures = measure(Path(settings["folder"]), settings)
     if dist.get_rank() == 0:
-        Path(given["out"]).write_text(json.dumps(found))
+        Path(settings["out"]).write_text(json.dumps(figures))
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    run(measured)
+    run(measure)

@@ -1,8 +1,7 @@
-"""Libraries of others that the checkpoint benchmark measures ours beside, from an environment of
-their own.
+"""Other libraries that the checkpoint benchmark compares with ours.
 
-Each is imported only where it is used: what cannot be installed or imported here is named with the
-reason.
+They live in a separate environment, and each is imported only where it is used. A library that
+cannot be installed or imported here is named with the reason.
 """
 
 import os
@@ -44,8 +43,9 @@ class TorchSnapshot(Method):
 
 
 class Orbax(Method):
-    """Of JAX arrays that exist: these never change in place, so a save on a CPU need not copy them,
-    as it must copy tensors. That is in its favour.
+    """Saves JAX arrays. They never change in place, so on a CPU it need not copy them.
+
+    Tensors must be copied, so the comparison favours Orbax.
     """
 
     name = "orbax"
@@ -58,9 +58,9 @@ class Orbax(Method):
         super().__init__(folder, tensors)
         self._jax: Any = jax
         jax.distributed.initialize(_coordinator(), dist.get_world_size(), dist.get_rank())
-        self._state = {
-            str(i): _of_all_ranks(jax, tensor) for i, tensor in enumerate(tensors.values())
-        }
+        self._state = {}
+        for number, tensor in enumerate(tensors.values()):
+            self._state[str(number)] = _make_global_array(jax, tensor)
         self._arguments: Any = ocp.args.PyTreeSave
         self._saver: Any = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
         self._waiter = ThreadPoolExecutor(1)
@@ -86,14 +86,14 @@ class Orbax(Method):
 
 
 def _coordinator() -> str:
-    """An address that rank 0 chose."""
-    chosen = [f"127.0.0.1:{free_port()}"]
-    dist.broadcast_object_list(chosen)
-    return chosen[0]
+    """Returns an address that rank 0 chose."""
+    addresses = [f"127.0.0.1:{free_port()}"]
+    dist.broadcast_object_list(addresses)
+    return addresses[0]
 
 
-def _of_all_ranks(jax: Any, tensor: torch.Tensor) -> Any:
-    """One array over all processes, each of which holds its tensor's bytes."""
+def _make_global_array(jax: Any, tensor: torch.Tensor) -> Any:
+    """Makes one array over all processes, of which each has the bytes of its tensor."""
     devices = jax.devices()
     mesh = jax.sharding.Mesh(devices, ("rank",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rank"))
@@ -103,23 +103,27 @@ def _of_all_ranks(jax: Any, tensor: torch.Tensor) -> Any:
     )
 
 
-RIVALS: dict[str, type[Any]] = {m.name: m for m in (TorchSnapshot, Orbax)}
+RIVALS: dict[str, type[Any]] = {TorchSnapshot.name: TorchSnapshot, Orbax.name: Orbax}
 
 
 def environment() -> tuple[dict[str, str], dict[str, str]]:
-    """The variables that let a process import them, and why a rival does not run."""
+    """Returns variables that let a process import the rivals, and those absent with a reason."""
     try:
         site = frameworks.install(frameworks.RIVALS)
     except (OSError, subprocess.SubprocessError) as error:
         return {}, {name: f"cannot be installed: {error}" for name in MODULES}
-    variables = {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
-    }
-    tried = {name: _tried(module, variables) for name, module in MODULES.items()}
-    return variables, {name: reason for name, reason in tried.items() if reason}
+    paths = [str(site), os.environ.get("PYTHONPATH", "")]
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    absent = {}
+    for name, module in MODULES.items():
+        reason = _try_import(module, variables)
+        if reason:
+            absent[name] = reason
+    return variables, absent
 
 
-def _tried(module: str, variables: dict[str, str]) -> str:
+def _try_import(module: str, variables: dict[str, str]) -> str:
+    """Imports a module in a new process; returns the last line of its error, or an empty text."""
     command = [
         sys.executable,
         "-W",
@@ -127,13 +131,14 @@ def _tried(module: str, variables: dict[str, str]) -> str:
         "-c",
         f"import torch, {module}",
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         env=os.environ | variables,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode == 0:
+    if process.returncode == 0:
         return ""
-    return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+    lines = process.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit {process.returncode}"

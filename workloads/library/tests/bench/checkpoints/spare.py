@@ -1,11 +1,10 @@
-"""Steps of one rank beside an upload, where another core is idle, with controls that tell what the
-machine adds.
+"""Steps of one rank during an upload while another core is idle, with controls.
 
 Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as
-JSON. `nothing` repeats the quiet steps, so its ratio is the noise; `spin` runs a loop that touches
-no memory on the other core, so its ratio is what any neighbour costs here: sibling threads of one
-core share its units and clock. `copy` saves the same bytes without a library: its ratio is what the
-copy, the memory and the disk cost.
+JSON. The controls show the share of the machine in a slowdown. `nothing` repeats the quiet steps,
+so its ratio is the noise. `spin` runs a loop that touches no memory on the other core, so its ratio
+is the cost of any neighbour: sibling threads of one core share its units and clock. `copy` saves
+the same bytes without a library: its ratio is the cost of the copy, the memory and the disk.
 """
 
 import random
@@ -13,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ RESAMPLES = 1000
 
 
 Round = list[float]
-"""Seconds of each step."""
+"""The seconds of each step."""
 
 
 @contextmanager
@@ -43,13 +43,13 @@ def spinning() -> Generator[None]:
             process.kill()
 
 
-def beside(save: Method, number: int, step: Step) -> Round:
-    found: Round = []
+def run_during_save(save: Method, number: int, step: Step) -> Round:
+    steps_s: Round = []
     save.begin(number)
     while save.busy():
-        found.append(step.run())
+        steps_s.append(step.run())
     save.finish()
-    return found
+    return steps_s
 
 
 def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
@@ -58,52 +58,51 @@ def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
     method = Holdfast(folder, state)
     bare = BareCopy(folder, state.values(), training_threads=torch.get_num_threads())
 
-    def quiet() -> Round:
+    def run_alone() -> Round:
         return [step.run() for _ in range(STEPS)]
 
-    def beside_a_spinner(_: int) -> Round:
+    def run_beside_spinner(_: int) -> Round:
         with spinning():
-            return quiet()
+            return run_alone()
 
     warm_up(step)
     kinds: dict[str, Callable[[int], Round]] = {
-        "upload": lambda number: beside(method, number, step),
-        "copy": lambda number: beside(bare, number, step),
-        "nothing": lambda _: quiet(),
-        "spin": beside_a_spinner,
+        "upload": lambda number: run_during_save(method, number, step),
+        "copy": lambda number: run_during_save(bare, number, step),
+        "nothing": lambda _: run_alone(),
+        "spin": run_beside_spinner,
     }
-    alone: dict[str, list[Round]] = {kind: [] for kind in kinds}
-    beside_it: dict[str, list[Round]] = {kind: [] for kind in kinds}
+    quiet_rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
+    busy_rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
     for number in range(2, 2 + rounds):
-        for kind, steps in kinds.items():
-            alone[kind].append(quiet())
-            beside_it[kind].append(steps(number))
+        for kind, run_steps in kinds.items():
+            quiet_rounds[kind].append(run_alone())
+            busy_rounds[kind].append(run_steps(number))
     method.close()
     bare.close()
-    figures = {kind: ratio(beside_it[kind], alone[kind]) for kind in kinds}
-    return figures | {"upload over copy": ratio(beside_it["upload"], beside_it["copy"])}
+    figures = {kind: ratio(busy_rounds[kind], quiet_rounds[kind]) for kind in kinds}
+    return figures | {"upload over copy": ratio(busy_rounds["upload"], busy_rounds["copy"])}
 
 
-def ratio(ours: Sequence[Round], others: Sequence[Round]) -> dict[str, Any]:
-    """Of the 95th percentiles, with what 95 of 100 such benches would show, by resampling whole
-    rounds.
+def ratio(rounds: Sequence[Round], controls: Sequence[Round]) -> dict[str, Any]:
+    """Returns the ratio of the 95th percentiles, and its 95 % interval by resampling rounds.
 
-    A round of both at a time: one followed the other, so a noisy minute met both.
+    A round is drawn with its control: one followed the other, so a noisy minute met both.
     """
     generator = random.Random(0)
 
-    def one() -> float:
-        rounds = generator.choices(range(len(ours)), k=len(ours))
-        return _p95([ours[i] for i in rounds]) / _p95([others[i] for i in rounds])
+    def resample() -> float:
+        numbers = generator.choices(range(len(rounds)), k=len(rounds))
+        return _p95([rounds[i] for i in numbers]) / _p95([controls[i] for i in numbers])
 
-    found = sorted(one() for _ in range(RESAMPLES))
-    span = found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES)]
-    return {"p95": _p95(ours) / _p95(others), "p95_95_percent": span}
+    ratios = sorted(resample() for _ in range(RESAMPLES))
+    interval = ratios[int(0.025 * RESAMPLES)], ratios[int(0.975 * RESAMPLES)]
+    return {"p95": _p95(rounds) / _p95(controls), "p95_95_percent": interval}
 
 
 def _p95(rounds: Sequence[Round]) -> float:
-    return at(sorted(one for found in rounds for one in found), 95)
+    return at(sorted(chain.from_iterable(rounds)), 95)
 
 
 if __name__ == "__main__":
-    run(lambda folder, given: measure(folder, given["mib"], given["rounds"]))
+    run(lambda folder, settings: measure(folder, settings["mib"], settings["rounds"]))

@@ -1,12 +1,12 @@
-"""Three members of which one is killed, under torchft and as a rigid gang of this project: seconds
-to the next step.
+"""Seconds to the next step after the death of one of three members, under the rivals.
 
-Torchft's lighthouse is a process of its own, as an operator would keep it, so that no loss takes it
-along. A step is one all-reduce of one number.
+The rivals are torchft and a rigid gang of this project. Torchft's lighthouse is a separate process,
+as an operator would keep it, so that it survives every loss. A step is one all-reduce of one
+number.
 
-The rigid gang starts again whole from the last save. What a JobSet does is done here: the first pod
-that failed ends the others, and all are made anew. On a cluster a JobSet takes some 2 s for that,
-and here nothing.
+The rigid gang starts again whole from the last save. This module acts as the JobSet: the first pod
+that fails ends the other pods, and all are created again. On a cluster a JobSet takes some 2 s for
+that, and here no time.
 """
 
 import subprocess
@@ -26,17 +26,21 @@ LIMIT_S = 180.0
 TORCHFT = "torchft"
 FT_MEMBER = Path(__file__).with_name("elastic_torchft_member.py")
 TUNED = ("--heartbeat_timeout_ms", "1000", "--join_timeout_ms", "1000")
-"""Of its lighthouse; stock is 5 s and 60 s."""
+"""Options of torchft's lighthouse; its defaults are 5 s and 60 s."""
 COLLECTIVE_S = "15"
-"""What ours has here."""
+"""The time limit of a collective, equal to that of our gang in this bench."""
 RIGID = "holdfast rigid"
 EVERY = 50
 LOST_AT = 2 * EVERY + EVERY // 2
-"""In the middle between two saves, where the mean loss of work is."""
+"""The step of the loss, in the middle between two saves, where the mean loss of work is."""
 ENDLESS = 10_000_000
 
 
-def torchft_killed(folder: Path, options: Sequence[str] = ()) -> float:
+def time_torchft_death(folder: Path, options: Sequence[str] = ()) -> float:
+    """Kills a member of a torchft gang; returns seconds until a step of the remaining ones.
+
+    Raises CannotRun if the gang does not step here.
+    """
     folder.mkdir(parents=True)
     steps = folder / "steps"
     binaries = home(TORCHFT) / "bin"
@@ -56,52 +60,54 @@ def torchft_killed(folder: Path, options: Sequence[str] = ()) -> float:
         str(steps),
         COLLECTIVE_S,
     ]
-    server = _started(lighthouse, folder)
-    members = [_started(member, folder) for _ in range(MEMBERS)]
+    server = _start(lighthouse, folder)
+    members = [_start(member, folder) for _ in range(MEMBERS)]
 
-    def stepped(size: int, since: float = 0.0) -> list[float]:
-        """When, with so many members."""
-        return [t for t, count in _lines(steps) if count == size and t > since]
+    def step_times(size: int, since: float = 0.0) -> list[float]:
+        """Returns the times of steps with so many members."""
+        return [t for t, count in _parse_steps(steps) if count == size and t > since]
 
-    def all_there() -> bool:
-        return all(each.poll() is None for each in members)
+    def all_alive() -> bool:
+        return all(member.poll() is None for member in members)
 
     try:
         until(
-            lambda: len(stepped(MEMBERS)) > 20 * MEMBERS,
+            lambda: len(step_times(MEMBERS)) > 20 * MEMBERS,
             "steps of all",
-            alive=all_there,
+            alive=all_alive,
             within_s=LIMIT_S,
             pause_s=0.05,
         )
         _end(members[1])
-        began = time.monotonic()
-        return (
-            until(
-                lambda: stepped(MEMBERS - 1, began),
-                "a step of the others",
-                within_s=LIMIT_S,
-                pause_s=0.05,
-            )[0]
-            - began
+        death = time.monotonic()
+        later_steps = until(
+            lambda: step_times(MEMBERS - 1, death),
+            "a step of the others",
+            within_s=LIMIT_S,
+            pause_s=0.05,
         )
-    # what a member that cannot says is the reason
+        return later_steps[0] - death
+    # The last line of the log is the reason why a member cannot run.
     except (TimeoutError, ChildProcessError) as error:
-        said = [line for line in (folder / "log").read_text().splitlines() if line.strip()]
-        raise CannotRun(f"{error}; {said[-1][:200] if said else 'nothing was said'}") from None
+        lines = [line for line in (folder / "log").read_text().splitlines() if line.strip()]
+        reason = lines[-1][:200] if lines else "the log is empty"
+        raise CannotRun(f"{error}; {reason}") from None
     finally:
         for process in (*members, server):
             _end(process)
 
 
-def _started(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "log").open("a") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
-def _lines(path: Path) -> list[tuple[float, int]]:
-    found = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return [(float(line[0]), int(line[1])) for line in found if len(line) == 2]
+def _parse_steps(path: Path) -> list[tuple[float, int]]:
+    """Reads the time and the number of members of each step; skips a line that is not whole."""
+    if not path.exists():
+        return []
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return [(float(words[0]), int(words[1])) for words in lines if len(words) == 2]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -109,21 +115,22 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def rigid_killed(folder: Path) -> float:
+def time_rigid_death(folder: Path) -> float:
+    """Kills a member of a rigid gang; returns seconds until the restarted gang is at its step."""
     nodes = Nodes(folder, "--set", f"batch={6 * MEMBERS}", count=MEMBERS)
     for run in nodes.runs:
         run.steps = ENDLESS
         run.every = EVERY
     with nodes.started() as pods:
         nodes.wait_for_step(pods, LOST_AT)
-        began = time.time()
+        death = time.time()
         power_loss(pods[1])
         _end_pods(pods)
-        reached = nodes.furthest
-        before = len(_steps(nodes))
+        furthest = nodes.furthest
+        steps_before = len(_steps(nodes))
     with nodes.started() as pods:
-        nodes.wait_for_step(pods, reached + 1)
-    return _steps(nodes)[before]["t"] - began
+        nodes.wait_for_step(pods, furthest + 1)
+    return _steps(nodes)[steps_before]["t"] - death
 
 
 def _end_pods(pods: list[Popen[str]]) -> None:
@@ -135,7 +142,8 @@ def _end_pods(pods: list[Popen[str]]) -> None:
 
 
 def _steps(nodes: Nodes) -> list[Event]:
-    """In the order of the steps' ends; one rank leads and reports."""
-    return sorted(
-        (event for run in nodes.runs for event in run.of("window")), key=lambda event: event["t"]
-    )
+    """Returns the windows of all runs in the order of their ends; only a leading rank reports."""
+    windows = list[Event]()
+    for run in nodes.runs:
+        windows += run.of("window")
+    return sorted(windows, key=lambda event: event["t"])

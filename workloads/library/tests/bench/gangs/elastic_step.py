@@ -1,9 +1,9 @@
-"""What an undisturbed step of an elastic gang costs beyond one all-reduce of its gradients.
+"""The cost of an undisturbed step of an elastic gang over one all-reduce of its gradients.
 
-Two members of a gang, by the library's own loop. A step of it and a bare one, with one flat buffer,
-the same backward passes and one all-reduce of the same group, take turns in the same processes,
-each first as often as the other, so that a busy moment of the machine meets both. By the clock,
-where ranks that share cores wait for each other, and by rank 0's own CPU time.
+A gang of two members runs the library's loop. Its step and a bare step (one flat buffer, the same
+backward passes and one all-reduce of the same group) take turns in the same processes. Each is
+first as often as the other, so that a busy moment of the machine meets both. Times are taken by the
+clock, where ranks that share cores wait for each other, and as CPU time of rank 0.
 """
 
 import json
@@ -30,34 +30,35 @@ NEVER = 10**6
 MODEL = ModelConfig(context=64, width=96, layers=2, heads=2)
 SAMPLES = 4
 Times = tuple[float, float]
-"""By the clock, and of this process's CPU time."""
+"""Seconds by the clock, and seconds of this process's CPU time."""
 Step = Callable[[], None]
 
 
 def step_costs(home: Path) -> dict[str, dict[str, float]]:
-    """By clock the cost over a bare step: the median of the ratios of neighbours, less 1, and
-    between what 95 of 100 such benches would show it.
+    """Measures the cost over a bare step, by the clock and as CPU time.
+
+    The cost is the median ratio of neighbouring steps less 1, with its 95 % interval.
     """
     home.mkdir(parents=True)
     nodes = tuple(("127.0.0.1", port) for port in free_ports(RANKS))
     side_by_side(RANKS, lambda rank: _member(rank, nodes, home))
     times = np.array(json.loads((home / "times").read_text()))
-    return {name: _over(*times[:, :, at].T) for at, name in enumerate(("plain", "plain_cpu"))}
+    clock_s = times[:, :, 0].T
+    cpu_s = times[:, :, 1].T
+    return {"plain": _relative_cost(*clock_s), "plain_cpu": _relative_cost(*cpu_s)}
 
 
-def no_more_than(cost: float, costs: dict[str, dict[str, float]]) -> bool:
-    """By the clock; by CPU time where the clock cannot tell, and then only if it does not speak
-    against it.
-    """
+def is_at_most(limit: float, costs: dict[str, dict[str, float]]) -> bool:
+    """Judges by the clock, or by CPU time if the limit lies within the clock's interval."""
     clock = costs["plain"]
     cpu = costs["plain_cpu"]
-    return clock["cost"] <= cost or (clock["at_least"] <= cost and cpu["cost"] <= cost)
+    return clock["cost"] <= limit or (clock["at_least"] <= limit and cpu["cost"] <= limit)
 
 
-def _over(ours: np.ndarray, others: np.ndarray) -> dict[str, float]:
-    ratios = ours / others - 1
-    drawn = np.random.default_rng(0).choice(ratios, (RESAMPLES, len(ratios)))
-    lowest, highest = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+def _relative_cost(steps_s: np.ndarray, bare_s: np.ndarray) -> dict[str, float]:
+    ratios = steps_s / bare_s - 1
+    samples = np.random.default_rng(0).choice(ratios, (RESAMPLES, len(ratios)))
+    lowest, highest = np.quantile(np.median(samples, axis=1), (0.025, 0.975))
     figures = {
         "cost": np.median(ratios),
         "at_least": lowest,
@@ -86,7 +87,7 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path) -> None:
     )
     with gang:
         steps = gang.steps(NEVER)
-        bare = _bare(model, optimizer, loss)
+        bare = _make_bare_step(model, optimizer, loss)
 
         def elastic() -> None:
             next(steps)
@@ -95,20 +96,20 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path) -> None:
             if gang.reduce():
                 optimizer.step()
 
-        rounds = [_round([elastic, bare], number) for number in range(WARM + ROUNDS)][WARM:]
+        rounds = [_time_round([elastic, bare], number) for number in range(WARM + ROUNDS)]
     if rank == 0:
-        (home / "times").write_text(json.dumps(rounds))
+        (home / "times").write_text(json.dumps(rounds[WARM:]))
 
 
-def _bare(
+def _make_bare_step(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]
 ) -> Step:
     parameters = list(model.parameters())
-    flat = torch.zeros(sum(p.numel() for p in parameters))
-    views = [
-        view.view(p.shape)
-        for view, p in zip(flat.split([p.numel() for p in parameters]), parameters, strict=True)
-    ]
+    sizes = [parameter.numel() for parameter in parameters]
+    flat = torch.zeros(sum(sizes))
+    views = list[torch.Tensor]()
+    for piece, parameter in zip(flat.split(sizes), parameters, strict=True):
+        views.append(piece.view(parameter.shape))
 
     def step() -> None:
         flat.zero_()
@@ -122,15 +123,16 @@ def _bare(
     return step
 
 
-def _round(steps: list[Step], number: int) -> list[Times]:
-    """In the order of `steps`; another of them begins each time."""
-    times = [_timed(step) for step in steps[:: 1 if number % 2 else -1]]
-    return times[:: 1 if number % 2 else -1]
+def _time_round(steps: list[Step], number: int) -> list[Times]:
+    """Times each step, in the order of `steps`; every second round runs them in reverse."""
+    order = 1 if number % 2 else -1
+    times = [_time_step(step) for step in steps[::order]]
+    return times[::order]
 
 
-def _timed(step: Step) -> Times:
+def _time_step(step: Step) -> Times:
     dist.barrier()
-    began = time.monotonic()
-    used = time.process_time()
+    start = time.monotonic()
+    cpu_start = time.process_time()
     step()
-    return time.monotonic() - began, time.process_time() - used
+    return time.monotonic() - start, time.process_time() - cpu_start

@@ -1,5 +1,6 @@
-"""A replica group of torchft, of one rank: `python elastic_torchft_member.py LIGHTHOUSE LOG
-SECONDS`, in an environment with torchft.
+"""A replica group of torchft with one rank; runs in an environment with torchft.
+
+python elastic_torchft_member.py LIGHTHOUSE LOG SECONDS
 """
 
 import sys

@@ -1,5 +1,6 @@
-"""`python -m workloads.library.tests.bench.gangs.full_node ARGUMENTS`: holdfast on a node whose
-memory is full.
+"""Runs holdfast as on a node whose memory is full.
+
+python -m workloads.library.tests.bench.gangs.full_node ARGUMENTS
 """
 
 import holdfast.checkpoint.peers.memory_keeper as keeping

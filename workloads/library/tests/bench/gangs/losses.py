@@ -1,6 +1,6 @@
-"""Gangs of `make bench-peers` on this machine, and what each loses with a node.
+"""Gangs of `make bench-peers` on this machine, and their losses with a node.
 
-A node is a process with what it starts. The bucket is an emulator behind a proxy that limits each
+A node is a process with its children. The bucket is an emulator behind a proxy that limits each
 stream.
 """
 
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +30,13 @@ CADENCE = 3
 EVERY = 8
 """Steps from one upload to the next."""
 PACE_S = 1.5
-"""Of a step in which the processors have little to do, as with a GPU: the copy of a version takes
-less.
-"""
+"""Seconds of a step, mostly without work for processors, as with a GPU; a copy takes less."""
 NEVER = 10**6
 LIMIT_S = 180.0
 PARTS = ("began", "group", "state", "restored")
-"""Of the time until a step: to meet and fork, for the group, the program's state, to take up; then
-the first step.
-"""
+"""Parts of the time until the first step: start of ranks, process group, state, restore."""
 
-Found = dict[str, Any]
+Figures = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +44,17 @@ class Bench:
     folder: Path
     nodes: int
     mib: int
-    """Of each node."""
+    """The state of each node."""
     env: dict[str, str]
     passed: Path
-    """File with the number of bytes that came from the bucket."""
+    """The file with the number of bytes that came from the bucket."""
 
-    def settings(self, name: str) -> Found:
-        own = self.folder / name
+    def settings(self, name: str) -> Figures:
+        folder = self.folder / name
         files = {
-            "log": str(own / "steps"),
-            "marks": str(own / "marks"),
-            "turn_log": str(own / "turns"),
+            "log": str(folder / "steps"),
+            "marks": str(folder / "marks"),
+            "turn_log": str(folder / "turns"),
         }
         work = {
             "mib": self.mib,
@@ -67,15 +64,12 @@ class Bench:
             "turns": 0,
             "dcp": False,
         }
-        return (
-            files
-            | work
-            | {
-                "every": EVERY,
-                "peer_steps": CADENCE,
-                "checkpoints": f"gs://peers/{name}",
-            }
-        )
+        saves = {
+            "every": EVERY,
+            "peer_steps": CADENCE,
+            "checkpoints": f"gs://peers/{name}",
+        }
+        return files | work | saves
 
     def gang(self, name: str, *, copies: int, **settings: Any) -> ShardedGang:
         env = self.env | {"HOLDFAST_TRACEBACK": "1"}
@@ -90,20 +84,19 @@ class Bench:
             **options,
         )
 
-    def from_bucket(self) -> int:
+    def bytes_from_bucket(self) -> int:
         return int(self.passed.read_text())
 
     def end(self, gang: ShardedGang) -> None:
-        """With what it has in the bucket: all gangs' would fill a disk."""
+        """Ends a gang and removes its objects: those of all gangs would fill a disk."""
         gang.close()
         for process in gang.processes.values():
             process.wait()
-        shutil.rmtree(
-            self.passed.parent / "bucket" / "peers" / gang.folder.name, ignore_errors=True
-        )
+        objects = self.passed.parent / "bucket" / "peers" / gang.folder.name
+        shutil.rmtree(objects, ignore_errors=True)
 
 
-def lines(path: str) -> list[Found]:
+def lines(path: str) -> list[Figures]:
     if Path(path).exists():
         return [json.loads(line) for line in Path(path).read_text().splitlines()]
     return []
@@ -118,31 +111,35 @@ class Play:
         name: str,
         *,
         copies: int,
-        all_again: bool = False,
+        is_rigid: bool = False,
     ) -> None:
-        """`all_again`: all others are ended with a lost node and start again, as the pods of a
-        rigid gang are.
-        """
+        """A rigid gang ends all nodes with a lost one, and starts all of them again."""
         self._bench = bench
-        self._anew = all_again
+        self._is_rigid = is_rigid
         self._copies = copies
         self.gang = bench.gang(name, copies=copies)
         self.memory = 0.0
-        """Of all processes, in states."""
+        """Memory of all processes, as a multiple of the gang's state."""
 
-    def lost(self, count: int, *, notice: bool = False) -> list[Found]:
-        """Of so many losses each; with `notice` of one more that is announced."""
+    def measure_losses(self, count: int, *, notice: bool = False) -> list[Figures]:
+        """Returns the figures of `count` losses, and with `notice` of one more with a notice."""
         places = range(self._bench.nodes)
         try:
             self.gang.start(*places)
             self._until(lambda: self.gang.of("commit"))
-            found = [self._one(1 + n % (len(places) - 1), (n + 0.5) / count) for n in range(count)]
-            self.memory = memory(self.gang) / (self._bench.nodes * self._bench.mib * MIB)
-            return [*found, self._one(0, 0.5, notice=True)] if notice else found
+            losses = list[Figures]()
+            for number in range(count):
+                place = 1 + number % (len(places) - 1)
+                losses.append(self._measure_loss(place, (number + 0.5) / count))
+            state_bytes = self._bench.nodes * self._bench.mib * MIB
+            self.memory = measure_memory(self.gang) / state_bytes
+            if notice:
+                losses.append(self._measure_loss(0, 0.5, notice=True))
+            return losses
         finally:
             self._bench.end(self.gang)
 
-    def _one(self, place: int, phase: float, *, notice: bool = False) -> Found:
+    def _measure_loss(self, place: int, phase: float, *, notice: bool = False) -> Figures:
         gang = self.gang
         places = range(self._bench.nodes)
         self._await_moment(phase)
@@ -151,64 +148,72 @@ class Play:
             gang.processes[place].wait(LIMIT_S)
         else:
             gang.lose(place)
-        others = [each for each in places if each != place]
-        if self._anew:
-            for each in others:
-                gang.lose(each)
+        survivors = [survivor for survivor in places if survivor != place]
+        if self._is_rigid:
+            for survivor in survivors:
+                gang.lose(survivor)
         else:
-            self._until(lambda: all(self._waiting(each) for each in others))
-        done = self._steps()  # a survivor may have ended its step meanwhile
-        read = self._bench.from_bucket()
-        began = time.time()
-        gang.start(*(places if self._anew else [place]))
+            self._until(lambda: all(map(self._is_waiting, survivors)))
+        steps_before = self._steps()  # a survivor may have ended its step meanwhile
+        bytes_before = self._bench.bytes_from_bucket()
+        restart = time.time()
+        gang.start(*(places if self._is_rigid else [place]))
         self._until(lambda: len(gang.peers.look([*places])) == len(places))
-        there = time.time()
-        self._until(lambda: len(self._steps()) > len(done))
-        first = self._steps()[len(done)]
+        ready = time.time()
+        self._until(lambda: len(self._steps()) > len(steps_before))
+        first_step_begin = self._steps()[len(steps_before)]["t"] - PACE_S
         restored = gang.of("restore")[-1]
-        marks = [mark for mark in lines(gang.settings["marks"]) if mark["t"] > began]
-        ends = [max(mark["t"] for mark in marks if mark["what"] == what) for what in PARTS]
         return {
-            "lost_steps": done[-1]["step"] - restored["step"],
-            "first_step_s": first["t"] - PACE_S - there,
+            "lost_steps": steps_before[-1]["step"] - restored["step"],
+            "first_step_s": first_step_begin - ready,
             "restore_s": restored["seconds"],
-            "read_mb": (self._bench.from_bucket() - read) / 1e6,
-            "parts_s": [
-                end - before
-                for before, end in zip([there, *ends], [*ends, first["t"] - PACE_S], strict=True)
-            ],
+            "read_mb": (self._bench.bytes_from_bucket() - bytes_before) / 1e6,
+            "parts_s": self._split_restart(restart, ready, first_step_begin),
         }
 
+    def _split_restart(self, restart: float, ready: float, first_step: float) -> list[float]:
+        """Returns the seconds of PARTS and of the rest; a part ends with its slowest rank."""
+        marks = [mark for mark in lines(self.gang.settings["marks"]) if mark["t"] > restart]
+        times = [ready]
+        for part in PARTS:
+            times.append(max(mark["t"] for mark in marks if mark["what"] == part))
+        times.append(first_step)
+        return [end - begin for begin, end in pairwise(times)]
+
     def _await_moment(self, phase: float) -> None:
-        """Between two copies, or between two uploads, when this part of the way is gone."""
-        gang, restored = self.gang, self.gang.of("restore")[-1]["step"]
+        """Waits for this share of the way from one copy, or one upload, to the next."""
+        gang = self.gang
+        restored = gang.of("restore")[-1]["step"]
         if not self._copies:
-            ends = self._saved() + round(phase * EVERY)
-            self._until(
-                lambda: (
-                    self._saved() > restored
-                    and self._steps()[-1]["step"] >= max(ends, self._saved())
-                )
-            )
+            planned = self._newest_save() + round(phase * EVERY)
+
+            def is_due() -> bool:
+                saved = self._newest_save()
+                return saved > restored and self._steps()[-1]["step"] >= max(planned, saved)
+
+            self._until(is_due)
             return
-        self._until(lambda: self._copied() > restored + CADENCE)
-        version = self._copied()
-        self._until(lambda: self._copied() > version, pause_s=0.02)
+        self._until(lambda: self._newest_copy() > restored + CADENCE)
+        version = self._newest_copy()
+        self._until(lambda: self._newest_copy() > version, pause_s=0.02)
         time.sleep(phase * CADENCE * PACE_S)
         assert not any(process.poll() for process in gang.processes.values()), gang.logs()
 
-    def _saved(self) -> int:
+    def _newest_save(self) -> int:
         return max((event["step"] for event in self.gang.of("commit")), default=0)
 
-    def _copied(self) -> int:
-        """The newest step that is handed over."""
-        return max((one["step"] for held in self.gang.held().values() for one in held), default=0)
+    def _newest_copy(self) -> int:
+        """Returns the newest step that a peer has."""
+        steps = [0]
+        for versions in self.gang.held().values():
+            steps += [version["step"] for version in versions]
+        return max(steps)
 
-    def _waiting(self, place: int) -> bool:
+    def _is_waiting(self, place: int) -> bool:
         since_start = (self.gang.folder / f"log-{place}").read_text().rpartition("ranks started")[2]
         return "keeps its memory and waits" in since_start
 
-    def _steps(self) -> list[Found]:
+    def _steps(self) -> list[Figures]:
         return lines(self.gang.settings["log"])
 
     def _until(self, condition: Callable[[], object], *, pause_s: float = 0.05) -> None:
@@ -220,36 +225,40 @@ class Play:
         )
 
 
-def memory(gang: ShardedGang) -> int:
-    """What its processes hold. Staging memories by their size: of one that outlived its rank no
-    process has touched a page.
+def measure_memory(gang: ShardedGang) -> int:
+    """Returns the bytes of all processes of a gang.
+
+    Staging memory counts with its full size: if it outlived its rank, no process has touched a
+    page of it.
     """
-    pids = [each.pid for process in gang.processes.values() for each in family(process.pid)]
-    mapped = {inode: size for pid in pids for inode, size in shared_mappings(pid)}
+    pids = list[int]()
+    for launcher in gang.processes.values():
+        pids += [process.pid for process in family(launcher.pid)]
+    mapped = dict[str, int]()
     staged = dict[str, int]()
     for pid in pids:
-        with suppress(OSError):  # it ends
-            found = [link.stat() for link in staging_memories(pid)]
-            staged |= {str(each.st_ino): each.st_blocks * 512 for each in found}
-    return (
-        held(pids)
-        - sum(mapped[inode] for inode in staged if inode in mapped)
-        + sum(staged.values())
-    )
+        mapped |= dict(shared_mappings(pid))
+        with suppress(OSError):  # the process ends meanwhile
+            for link in staging_memories(pid):
+                status = link.stat()
+                staged[str(status.st_ino)] = status.st_blocks * 512
+    mapped_staging = sum(mapped.get(inode, 0) for inode in staged)
+    return held(pids) - mapped_staging + sum(staged.values())
 
 
-def dcp_lost(bench: Bench, name: str, count: int) -> list[Found]:
-    """A rank is killed, and torchrun started again, as a JobSet does. It saves to a local folder:
-    no bucket slows it.
+def measure_dcp_losses(bench: Bench, name: str, count: int) -> list[Figures]:
+    """Kills a rank and starts torchrun again, as a JobSet does.
+
+    It saves to a local folder, so that no bucket slows it.
     """
     folder = bench.folder / name
-    (saves := folder / "dcp").mkdir(parents=True)
-    own = {
+    saves = folder / "dcp"
+    saves.mkdir(parents=True)
+    settings = bench.settings(name) | {
         "checkpoints": str(saves),
         "dcp": True,
         "events": str(folder / "events"),
     }
-    settings = bench.settings(name) | own
     words = [
         "--standalone",
         "--nproc-per-node",
@@ -265,9 +274,9 @@ def dcp_lost(bench: Bench, name: str, count: int) -> list[Found]:
         *words,
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    found: list[Found] = []
+    losses = list[Figures]()
 
-    def awaited(condition: Callable[[], object]) -> None:
+    def wait(condition: Callable[[], object]) -> None:
         until(
             condition,
             lambda: (folder / "log").read_text()[-3000:],
@@ -277,7 +286,7 @@ def dcp_lost(bench: Bench, name: str, count: int) -> list[Found]:
 
     for n in range(count + 1):
         before = lines(settings["log"])
-        began = time.time()
+        start = time.time()
         with (folder / "log").open("a") as log:
             agent = subprocess.Popen(
                 command,
@@ -287,35 +296,37 @@ def dcp_lost(bench: Bench, name: str, count: int) -> list[Found]:
                 stderr=log,
             )
         try:
-            awaited(lambda: len(lines(settings["log"])) > len(before))  # noqa: B023
+            wait(lambda: len(lines(settings["log"])) > len(before))  # noqa: B023
             if n:
                 restored = lines(settings["events"])[-1]
                 first = lines(settings["log"])[len(before)]
-                times = {
-                    "first_step_s": first["t"] - PACE_S - began,
-                    "restore_s": restored["seconds"],
-                }
-                found.append({"lost_steps": before[-1]["step"] - restored["step"], **times})
+                losses.append(
+                    {
+                        "lost_steps": before[-1]["step"] - restored["step"],
+                        "first_step_s": first["t"] - PACE_S - start,
+                        "restore_s": restored["seconds"],
+                    }
+                )
             if n < count:
                 saved = newest(saves)
-                awaited(lambda: newest(saves) > saved)  # noqa: B023
-                ends = newest(saves) + round((n + 0.5) / count * EVERY)
-                awaited(lambda: lines(settings["log"])[-1]["step"] >= ends)  # noqa: B023
+                wait(lambda: newest(saves) > saved)  # noqa: B023
+                planned = newest(saves) + round((n + 0.5) / count * EVERY)
+                wait(lambda: lines(settings["log"])[-1]["step"] >= planned)  # noqa: B023
         finally:
             kill_family(agent.pid)
             agent.wait()
     shutil.rmtree(folder)
-    return found
+    return losses
 
 
-def middle(found: list[Found]) -> Found:
-    """The median of each figure."""
-    return {
-        key: [
-            round(statistics.median(each), 2)
-            for each in zip(*(one[key] for one in found), strict=True)
-        ]
-        if isinstance(found[0][key], list)
-        else round(statistics.median(one[key] for one in found), 2)
-        for key in found[0]
-    }
+def compute_medians(losses: list[Figures]) -> Figures:
+    """Returns the median of each figure; of a list, that of each of its entries."""
+    medians: Figures = {}
+    for key, example in losses[0].items():
+        values = [loss[key] for loss in losses]
+        if isinstance(example, list):
+            columns = zip(*values, strict=True)
+            medians[key] = [round(statistics.median(column), 2) for column in columns]
+        else:
+            medians[key] = round(statistics.median(values), 2)
+    return medians

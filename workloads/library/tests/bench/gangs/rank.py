@@ -1,9 +1,7 @@
-"""A rank of `make bench-peers`: state of its own, and steps of some products, one all-reduce and a
-pause.
+"""A rank of `make bench-peers`: a state, and steps of some products, one all-reduce and a pause.
 
-Which tensors a step has changed follows from its number, so what was restored is known to be right
-or wrong. Started by `holdfast train ranks` and by torchrun; with "dcp" it saves by PyTorch's own
-means.
+The number of a step determines which tensor it changes, so a restored state can be verified.
+Started by `holdfast train ranks` and by torchrun; with "dcp" it saves by PyTorch's own means.
 """
 
 import json
@@ -32,22 +30,21 @@ class Work:
         self._lead = dist.get_rank() == 0
         self._square = torch.randn(SIDE, SIDE)
         self._one = torch.ones(1)
-        each = settings["mib"] * MIB // 4 // TENSORS
-        self.tensors = {
-            f"{dist.get_rank()}.{n}": torch.full((each,), float(n)) for n in range(TENSORS)
-        }
+        rank = dist.get_rank()
+        size = settings["mib"] * MIB // 4 // TENSORS
+        self.tensors = {f"{rank}.{n}": torch.full((size,), float(n)) for n in range(TENSORS)}
         self._checked = False
 
     def step(self, step: int) -> None:
-        """The step after `step` others."""
+        """Runs the step that follows `step` others."""
         for _ in range(self._settings["products"]):
             self._square @ self._square
         [*self.tensors.values()][step % TENSORS].add_(1)
         time.sleep(self._settings["pace_s"])
-        dist.all_reduce(self._one)  # last: when one has it, all have done the step
+        dist.all_reduce(self._one)  # comes last: after it every rank has done the step
         if self._lead:
             write(self._settings["log"], step=step + 1)
-        if not self._checked:  # of what was restored; here, since it takes longer than a step
+        if not self._checked:  # verifies the restored state after the first step, which is timed
             self._checked = True
             for n, tensor in enumerate(self.tensors.values()):
                 right = bool((tensor == n + len(range(n, step + 1, TENSORS))).all())
@@ -55,63 +52,56 @@ class Work:
 
 
 def write(path: str, **fields: object) -> None:
+    line = json.dumps({"t": time.time(), **fields})
     with Path(path).open("a") as log:
-        log.write(
-            json.dumps(
-                {
-                    "t": time.time(),
-                    **fields,
-                }
-            )
-            + "\n"
-        )
+        log.write(f"{line}\n")
 
 
 class Turns:
-    """Steps with copies and without in turn, in the same processes, and a save after each turn."""
+    """Alternates turns with and without copies in the same processes; saves after each turn."""
 
     def __init__(self, settings: dict[str, Any], ckpt: Any) -> None:
         self._settings = settings
         self._ckpt = ckpt
         self._writer = ckpt._writer
         self._copies = ckpt._writer._copies
-        self._made = 0
+        self._copied = 0
         self._newest = -1
         self._every = 0
 
-    def stepped(self, step: int) -> None:
+    def note_step(self, step: int) -> None:
         if self._writer._copies and self._copies.newest_step != self._newest:
             self._newest = self._copies.newest_step
-            self._made = self._made + 1
+            self._copied = self._copied + 1
             self._every = self._copies._due_at - step
         if step % self._settings["turns"] == 0:
             which = "with" if self._writer._copies else "without"
             self._pause(
                 which=which,
-                copies=self._made,
+                copies=self._copied,
                 every=self._every,
             )
             self._ckpt.save(step)
             self._pause(which="save")
-            self._made = 0
+            self._copied = 0
             self._newest = step
             self._writer._copies = None if self._writer._copies else self._copies
             self._copies._due_at = step + 1
             self._ckpt._ticked_at = 0.0  # the pause is no part of a step
 
-    def _pause(self, **about: object) -> None:
-        """Until all processes rest, and their times can be read."""
+    def _pause(self, **fields: object) -> None:
+        """Waits until all processes rest, so that their times can be read."""
         while self._writer.copying or self._writer.busy:
             self._writer.poll()
             time.sleep(0.01)
         dist.barrier()
         if dist.get_rank() == 0:
-            write(self._settings["turn_log"], **about)
+            write(self._settings["turn_log"], **fields)
             time.sleep(PAUSE_S)
         dist.barrier()
 
 
-def ours(settings: dict[str, Any]) -> None:
+def train_with_holdfast(settings: dict[str, Any]) -> None:
     mark = {
         "rank": dist.get_rank(),
         "what": "group",
@@ -137,28 +127,28 @@ def ours(settings: dict[str, Any]) -> None:
             work.step(step)
             ckpt.tick(step + 1)
             if turns:
-                turns.stepped(step + 1)
+                turns.note_step(step + 1)
 
 
-def pytorch(settings: dict[str, Any]) -> None:
-    """As its tutorials have it: async_save to a folder, and load of the newest that is complete."""
+def train_with_dcp(settings: dict[str, Any]) -> None:
+    """Saves as PyTorch's tutorials do: async_save to a folder, and load of the newest."""
     import torch.distributed.checkpoint as dcp
 
     from workloads.library.tests.bench.checkpoints.dcp_twin import newest
 
     work = Work(settings)
     folder = Path(settings["checkpoints"])
-    group = dist.new_group(backend="gloo")  # on the training's own group async_save hangs
+    group = dist.new_group(backend="gloo")  # async_save hangs on the group of the training
     first = newest(folder)
     if first:
-        began = time.monotonic()
+        start = time.monotonic()
         dcp.load(work.tensors, checkpoint_id=folder / str(first))
         if dist.get_rank() == 0:
             write(
                 settings["events"],
                 event="restore",
                 step=first,
-                seconds=round(time.monotonic() - began, 3),
+                seconds=round(time.monotonic() - start, 3),
             )
     saving = None
     for step in range(first, settings["steps"]):
@@ -167,9 +157,8 @@ def pytorch(settings: dict[str, Any]) -> None:
             if saving:
                 saving.result()
                 if dist.get_rank() == 0:
-                    shutil.rmtree(
-                        folder / str(step + 1 - 2 * settings["every"]), ignore_errors=True
-                    )
+                    old = folder / str(step + 1 - 2 * settings["every"])
+                    shutil.rmtree(old, ignore_errors=True)
             saving = dcp.async_save(
                 work.tensors, checkpoint_id=folder / str(step + 1), process_group=group
             )
@@ -181,7 +170,8 @@ def main() -> None:
         write(settings["marks"], rank=-1, what="began")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    (pytorch if settings["dcp"] else ours)(settings)
+    train = train_with_dcp if settings["dcp"] else train_with_holdfast
+    train(settings)
     dist.destroy_process_group()
 
 

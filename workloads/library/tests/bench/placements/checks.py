@@ -1,6 +1,4 @@
-"""What `place` states, held against the simulator and the closed forms; deadlines, and the regret
-of a choice.
-"""
+"""The figures of `place` against the simulator and closed forms; deadlines, regret of a choice."""
 
 from dataclasses import replace
 
@@ -19,11 +17,10 @@ from workloads.library.tests.bench.placements.policies import DEADLINES_H, Trace
 
 
 def daly_figures() -> bool:
-    got = [daly(5 / 60, life_h) * 60 for life_h in (24, 6, 0.25)]
-    print(
-        "Daly's intervals for lives of 24 h, 6 h, 15 min:", ", ".join(f"{m:.1f} min" for m in got)
-    )
-    return [round(got[0]), round(got[1]), round(got[2], 1)] == [117, 57, 9.1]
+    minutes = [daly(5 / 60, life_h) * 60 for life_h in (24, 6, 0.25)]
+    text = ", ".join(f"{interval:.1f} min" for interval in minutes)
+    print("Daly's intervals for lives of 24 h, 6 h, 15 min:", text)
+    return [round(minutes[0]), round(minutes[1]), round(minutes[2], 1)] == [117, 57, 9.1]
 
 
 def simulator_against_closed_forms() -> bool:
@@ -42,43 +39,30 @@ def simulator_against_closed_forms() -> bool:
             .cumsum(axis=1)
         )
         paths = Paths(edges_h=np.repeat(lives, 2, axis=1), starts_up=np.ones(4_000, bool))
-        got = simulate(
-            runs_of(
-                4_000,
-                work_h=work,
-                interval_h=interval,
-                checkpoint_h=30 / 3600,
-                restart_h=5 / 60,
-            ),
-            paths,
-            policies.WAIT,
-        ).finish_h.mean()
-        closed = (
-            closed_forms.expected_hours(work, churn=churn, **cost)
-            + np.expm1(churn * 5 / 60) / churn
-        )
-        worst = max(worst, abs(got / closed - 1))
+        runs = runs_of(4_000, work_h=work, **cost)
+        mean_h = simulate(runs, paths, policies.WAIT).finish_h.mean()
+        first_start_h = np.expm1(churn * 5 / 60) / churn
+        closed_h = closed_forms.expected_hours(work, churn=churn, **cost) + first_start_h
+        worst = max(worst, abs(mean_h / closed_h - 1))
     print(f"simulator against the closed form: at most {worst:.2%} apart")
     return bool(worst < 0.01)
 
 
 def choice_regret(traces: list[Trace], starts: int) -> bool:
-    """The policy chosen on one half of each recording, judged on the other half against the best
-    there, in points.
-    """
+    """Judges a policy, chosen on one half of a recording, against the best on the other half."""
     regrets: list[float] = []
     for trace in traces:
         half = trace.hours / 2
         rng = np.random.default_rng(2)
         for deadline in DEADLINES_H:
-            known, seen = (
-                {
-                    p.name: share(trace, p, deadline, rng.uniform(low, low + half, starts))
-                    for p in policies.IN_TIME
-                }
-                for low in (0.0, half)
-            )
-            regrets.append(seen[min(known, key=lambda name: known[name])] - min(seen.values()))
+            first_half: dict[str, float] = {}
+            second_half: dict[str, float] = {}
+            for low_h, costs in ((0.0, first_half), (half, second_half)):
+                for policy in policies.IN_TIME:
+                    offset_h = rng.uniform(low_h, low_h + half, starts)
+                    costs[policy.name] = share(trace, policy, deadline, offset_h)
+            choice = min(first_half, key=lambda name: first_half[name])
+            regrets.append(second_half[choice] - min(second_half.values()))
     mean = float(np.mean(regrets))
     worst = max(regrets)
     print(
@@ -91,32 +75,31 @@ def choice_regret(traces: list[Trace], starts: int) -> bool:
 def flips() -> bool:
     worst = 0.0
     for hours in (1.0, 5.0, 40.0, 400.0):
-        asked = Job(accelerator="nvidia-tesla-a100", gpus=1, hours=hours)
+        job = Job(accelerator="nvidia-tesla-a100", gpus=1, hours=hours)
         world = World(
             prices=prices.load(),
             churn=preemption_rate.fixed(0.1),
             spot_wait_h=0.25 / 3,
         )
-        flip = break_even.flip(asked, world, "us-central1")
+        flip = break_even.flip(job, world, "us-central1")
         assert flip is not None
-        there = replace(world, churn=preemption_rate.fixed(flip.churn_per_hour))
+        world_at_flip = replace(world, churn=preemption_rate.fixed(flip.churn_per_hour))
         means = {}
-        for o in advice.options(asked, there, "us-central1"):
-            if not o.refused:
-                means[o.placement] = o.mean_usd
-        apart = (
-            means[Placement.SPOT] / min(means[Placement.FLEX_START], means[Placement.ON_DEMAND]) - 1
-        )
+        for option in advice.options(job, world_at_flip, "us-central1"):
+            if not option.refused:
+                means[option.placement] = option.mean_usd
+        rival = min(means[Placement.FLEX_START], means[Placement.ON_DEMAND])
+        difference = means[Placement.SPOT] / rival - 1
         print(
-            f"  flip for {hours:g} h at {flip.churn_per_hour:.3g} an hour: Spot {apart:+.2%}"
+            f"  flip for {hours:g} h at {flip.churn_per_hour:.3g} an hour: Spot {difference:+.2%}"
             " against its rival"
         )
-        worst = max(worst, abs(apart))
+        worst = max(worst, abs(difference))
     return worst < 0.02
 
 
 def mixed_runs(count: int, seed: int) -> tuple[Runs, Paths]:
-    """Jobs of every kind that a deadline still allows, on capacity from hopeless to calm."""
+    """Draws jobs of every kind with feasible deadlines, on capacity from hopeless to calm."""
     rng = np.random.default_rng(seed)
     spells = rng.lognormal(rng.normal(0, 1.2, (count, 1)), 1.3, (count, 240))
     path = Paths(edges_h=spells.cumsum(axis=1), starts_up=rng.random(count) < 0.5)
@@ -125,8 +108,8 @@ def mixed_runs(count: int, seed: int) -> tuple[Runs, Paths]:
     runs = Runs(
         work_h=work,
         restart_h=restart,
-        # Feasible means: on-demand from the start arrives. A third of the jobs has not a minute
-        # more.
+        # A deadline is feasible if on-demand from the start meets it. A third of the jobs has no
+        # slack beyond that.
         deadline_h=work + restart + np.where(rng.random(count) < 0.33, 0.0, rng.exponential(work)),
         interval_h=rng.choice([0.0, 0.1, 1.0, np.inf], count),
         checkpoint_h=rng.uniform(0, 0.05, count),
@@ -144,7 +127,8 @@ def never_late() -> bool:
     count = 10_000
     runs, paths = mixed_runs(count, seed=7)
     late = {}
-    for p in policies.IN_TIME:
-        late[p.name] = int(np.sum(simulate(runs, paths, p).finish_h > runs.deadline_h + 1e-6))
+    for policy in policies.IN_TIME:
+        finish_h = simulate(runs, paths, policy).finish_h
+        late[policy.name] = int(np.sum(finish_h > runs.deadline_h + 1e-6))
     print(f"of {count} feasible deadlines missed: {late}")
     return not any(late.values())

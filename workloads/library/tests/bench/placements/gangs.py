@@ -1,8 +1,7 @@
-"""Elastic gangs: the simulator against the closed form, and recorded counts of nodes replayed
-beside a rigid gang.
-"""
+"""Elastic gangs: the simulator against the closed form, and recordings against a rigid gang."""
 
 import math
+import operator
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +14,8 @@ from holdfast.place.simulation_arrays import Floats, Ints, Paths, runs_of
 
 RESTART_H = 6 / 60
 LOST_H = 2 / 60
-# Useful hours, elastic over rigid, on 13 zones; and billed hours for a useful one of the median
-# zone, rigid and elastic.
+# By nodes: useful hours of an elastic gang over those of a rigid one on 13 zones, and the billed
+# hours for a useful hour in the median zone, rigid and elastic.
 PUBLISHED = {
     2: (1.03, 1.06, 1.03),
     4: (1.05, 1.09, 1.03),
@@ -26,7 +25,7 @@ PUBLISHED = {
 
 
 def apart(nodes: int, node_churn: float, together: int, wait_h: float) -> float:
-    """Relative, of the useful share of an elastic gang."""
+    """Returns the relative difference of an elastic gang's useful share to the closed form."""
     rng = np.random.default_rng(nodes)
     runs = 40
     spells = 60
@@ -47,9 +46,9 @@ def apart(nodes: int, node_churn: float, together: int, wait_h: float) -> float:
         waits_h=waits,
         settled=True,
     )
-    # Beyond the first group that ran out of spells nobody is lost any more.
+    # After the first group that ran out of spells no node is lost any more.
     horizon = float(counts.edges_h[:, -1].min()) * 0.8
-    useful = float(watch(gang, cut(counts, horizon))[0].mean()) / horizon
+    useful = float(watch(gang, clip(counts, horizon))[0].mean()) / horizon
     closed = elastic_goodput(
         gang,
         units=units,
@@ -65,7 +64,7 @@ def rigid_apart(
     wait_h: float,
     restart_h: float = 0.05,
 ) -> float:
-    """The same of the gang that stops whole, under the simulator of jobs."""
+    """Returns the same difference for a gang that stops whole, under the simulator of jobs."""
     rng = np.random.default_rng(nodes)
     runs = 400
     spells = 200
@@ -80,22 +79,21 @@ def rigid_apart(
     both = np.stack([spans, rng.exponential(wait_h, spans.shape)], axis=2).reshape(runs, -1)
     work_h = spells / 4 / (nodes * node_churn)
     paths = Paths(edges_h=both.cumsum(axis=1), starts_up=np.ones(runs, bool))
-    finish = simulate(
-        runs_of(runs, work_h=work_h, restart_h=restart_h), paths, policies.WAIT
-    ).finish_h
+    jobs = runs_of(runs, work_h=work_h, restart_h=restart_h)
+    finish_h = simulate(jobs, paths, policies.WAIT).finish_h
     events = nodes * node_churn
     # The useful share of the time of a gang that stops whole at each event.
     closed = (1.0 - events * restart_h) / (1.0 + events * wait_h)
-    return work_h / float((finish - restart_h).mean()) / closed - 1
+    return work_h / float((finish_h - restart_h).mean()) / closed - 1
 
 
-def cut(counts: Counts, hours: float) -> Counts:
-    """Only what is before; afterwards nothing changes."""
+def clip(counts: Counts, hours: float) -> Counts:
+    """Keeps the changes before `hours`; afterwards nothing changes."""
     return replace(counts, edges_h=np.minimum(counts.edges_h, hours))
 
 
 def watch(gang: Gang, counts: Counts) -> tuple[Floats, Floats]:
-    """Useful and billed hours, of all nodes, until the last change: for work that has no end."""
+    """Returns useful and billed hours of all nodes until the last change, for endless work."""
     state = elastic.begin(len(counts.edges_h))
     for before, count, end in elastic.stretches(counts):
         elastic.step(gang, state, before, count, end, math.inf)
@@ -103,32 +101,33 @@ def watch(gang: Gang, counts: Counts) -> tuple[Floats, Floats]:
 
 
 def elastic_goodput(gang: Gang, *, units: int, node_churn: float, wait_h: float) -> float:
-    """Useful share of all nodes' time of a gang that goes on without the lost groups, its work
-    evenly divided.
+    """Returns the useful share of all nodes' time of a gang that continues without lost groups.
 
-    Missing are lost groups until replacements came, and their restart; the others pause at each
-    shrink and grow.
+    Its work is evenly divided. A lost group is missing until its replacement has come and
+    restarted; the other groups pause at each shrink and grow.
     """
-    there = 1.0 / (1.0 + node_churn * wait_h)
-    losses = units * node_churn * there
-    return there - losses * (gang.restart_h / units + there * (gang.shrink_h + gang.grow_h))
+    available = 1.0 / (1.0 + node_churn * wait_h)
+    losses = units * node_churn * available
+    pause_h = available * (gang.shrink_h + gang.grow_h)
+    return available - losses * (gang.restart_h / units + pause_h)
 
 
-def counted(counts: Ints, gap_h: float, nodes: int) -> Counts:
-    """A recording as one run; at its end nothing more changes."""
-    there = np.minimum(counts, nodes)
-    at = np.flatnonzero(np.diff(there)) + 1
-    edges = np.append(at * gap_h, len(counts) * gap_h)
-    return Counts(
-        edges_h=edges[None, :], count=np.concatenate([there[:1], there[at], there[-1:]])[None, :]
-    )
+def make_counts(counts: Ints, gap_h: float, nodes: int) -> Counts:
+    """Makes one run of a recording; after its end nothing changes."""
+    usable = np.minimum(counts, nodes)
+    changes = np.flatnonzero(np.diff(usable)) + 1
+    edges_h = np.append(changes * gap_h, len(counts) * gap_h)
+    count = np.concatenate([usable[:1], usable[changes], usable[-1:]])
+    return Counts(edges_h=edges_h[None, :], count=count[None, :])
 
 
 def replay(counts: Ints, gap_h: float, nodes: int) -> tuple[Floats, Floats]:
-    """Useful and billed hours of a recording: of a rigid gang that holds its nodes, and of an
-    elastic one from half.
+    """Returns useful and billed hours of a recording.
+
+    The first entries are those of a rigid gang that holds its nodes, the second those of an elastic
+    gang that runs on half of its nodes or more.
     """
-    one = counted(counts, gap_h, nodes)
+    recording = make_counts(counts, gap_h, nodes)
     gang = Gang(
         nodes=nodes,
         least=nodes,
@@ -137,36 +136,30 @@ def replay(counts: Ints, gap_h: float, nodes: int) -> tuple[Floats, Floats]:
         interval_h=2 * LOST_H,
         join_h=0.0,
     )
-    rigid = watch(replace(gang, hold_h=math.inf), one)
-    grown = watch(replace(gang, least=max(nodes // 2, 1)), one)
-    return np.array([rigid[0][0], grown[0][0]]), np.array([rigid[1][0], grown[1][0]])
+    rigid_useful, rigid_billed = watch(replace(gang, hold_h=math.inf), recording)
+    useful, billed = watch(replace(gang, least=max(nodes // 2, 1)), recording)
+    return np.array([rigid_useful[0], useful[0]]), np.array([rigid_billed[0], billed[0]])
 
 
 def zones_table() -> dict[int, tuple[float, float, float]]:
-    """By nodes: useful hours elastic over rigid on all recorded H100 zones; billed for a useful
-    hour, median zone.
-    """
-    found: dict[int, tuple[float, float, float]] = {}
+    """Returns the columns of PUBLISHED by nodes, from all recorded H100 zones."""
+    table: dict[int, tuple[float, float, float]] = {}
     for nodes in PUBLISHED:
-        each = [replay(counts, 1 / 6, nodes) for counts in scenarios.record().values()]
-        useful = np.sum([u for u, _ in each], axis=0)
-        # A zone in which nothing was ever done is a zone all the same.
-        ratios = [
-            np.divide(
-                b,
-                u,
-                out=np.full(2, np.inf),
-                where=u > 0,
-            )
-            for u, b in each
-        ]
-        billed = np.median(ratios, axis=0)
-        found[nodes] = (float(useful[1] / useful[0]), float(billed[0]), float(billed[1]))
+        total_useful = np.zeros(2)
+        ratios: list[Floats] = []
+        for counts in scenarios.record().values():
+            useful, billed = replay(counts, 1 / 6, nodes)
+            total_useful += useful
+            # A zone without any useful hour counts as well.
+            ratios.append(np.divide(billed, useful, out=np.full(2, np.inf), where=useful > 0))
+        gain = float(total_useful[1] / total_useful[0])
+        rigid_ratio, elastic_ratio = map(float, np.median(ratios, axis=0))
+        table[nodes] = (gain, rigid_ratio, elastic_ratio)
         print(
-            f"  {nodes:2} nodes: useful {found[nodes][0]:.2f} times; billed {billed[0]:.2f},"
-            f" elastic {billed[1]:.2f}"
+            f"  {nodes:2} nodes: useful {gain:.2f} times; billed {rigid_ratio:.2f},"
+            f" elastic {elastic_ratio:.2f}"
         )
-    return found
+    return table
 
 
 def goals() -> dict[str, bool]:
@@ -179,12 +172,11 @@ def goals() -> dict[str, bool]:
     print(f"\ngangs, simulator against the closed forms: at most {max(map(abs, cases)):.2%} apart")
     print("gangs on the recorded H100 zones, elastic from half of the nodes against rigid")
     table = zones_table()
-    near = (
-        abs(a - b) <= 0.03
-        for nodes, row in PUBLISHED.items()
-        for a, b in zip(table[nodes], row, strict=True)
-    )
+    worst = 0.0
+    for nodes, row in PUBLISHED.items():
+        differences = map(operator.sub, table[nodes], row)
+        worst = max(worst, *map(abs, differences))
     return {
         "gangs_within_2_percent_of_the_closed_forms": max(map(abs, cases)) <= 0.02,
-        "recorded_gangs_within_0.03_of_the_table_measured_before": all(near),
+        "recorded_gangs_within_0.03_of_the_table_measured_before": worst <= 0.03,
     }

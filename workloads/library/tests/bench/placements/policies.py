@@ -1,6 +1,4 @@
-"""The policies side by side on made-up recordings of one zone: availability of Spot machines, with
-a seed, as paths.
-"""
+"""The policies side by side on synthetic recordings of one zone: availability of Spot machines."""
 
 import math
 from dataclasses import dataclass
@@ -19,10 +17,8 @@ DEADLINES_H = (52.0, 70.0, 92.0)
 NOISE_POINTS = 0.5
 
 TILES = 4
-"""A run that outlasts the recording goes on at its beginning; a job this many recordings long never
-ends.
-"""
-# Mean and median hours of spells with Spot and without, as published of five zones.
+"""Repetitions of a recording: a run that outlasts it continues at its beginning."""
+# Mean and median hours of spells with Spot and without, as published for five zones.
 SPELLS = {
     "us-east-1a": ((0.72, 0.33), (3.55, 0.54)),
     "us-east-1c": ((1.48, 0.49), (1.64, 0.54)),
@@ -33,8 +29,8 @@ SPELLS = {
 
 
 def _greedy(runs: Runs) -> Lines:
-    # Two restarts, as published: the second one covers an eviction during the first. Once on
-    # on-demand it stays there.
+    # Two restarts, as published: the second one covers an eviction during the first. A run that
+    # reaches on-demand stays there.
     return lines_of(
         runs,
         wait=net(runs, 2),
@@ -45,9 +41,7 @@ def _greedy(runs: Runs) -> Lines:
 
 
 def _uniform(runs: Runs) -> Lines:
-    """Work done advances evenly with time: on the line, slack shrinks in proportion to the work
-    left.
-    """
+    """Advances work evenly with time: slack shrinks in proportion to the remaining work."""
     slope = (runs.deadline_h - runs.work_h) / runs.work_h
     return lines_of(
         runs,
@@ -86,8 +80,8 @@ class Trace:
         return len(self.up) * self.gap_h
 
 
-def paths_of(traces: list[Trace]) -> Paths:
-    """Several recordings, for runs that each take one of them."""
+def make_paths(traces: list[Trace]) -> Paths:
+    """Makes paths of several recordings, of which each run takes one."""
     changes: list[Floats] = []
     for trace in traces:
         # Wrapping keeps the daily rhythm; extrapolating would invent one.
@@ -95,24 +89,21 @@ def paths_of(traces: list[Trace]) -> Paths:
         changes.append((np.flatnonzero(up[1:] != up[:-1]) + 1) * trace.gap_h)
     # Beyond its last edge a path never changes again.
     edges = np.full((len(traces), max(map(len, changes)) + 1), np.inf)
-    for row, found in zip(edges, changes, strict=True):
-        row[: len(found)] = found
+    for row, times in zip(edges, changes, strict=True):
+        row[: len(times)] = times
     return Paths(edges_h=edges, starts_up=np.array([trace.up[0] for trace in traces]))
 
 
-def made_up(hours: float = 1092.0, gap_h: float = 195.0 / 3600.0) -> list[Trace]:
-    """Recordings with spells of the given (mean, median), lognormal: means far above medians, as in
-    real ones.
-    """
+def make_traces(hours: float = 1092.0, gap_h: float = 195.0 / 3600.0) -> list[Trace]:
+    """Draws recordings with lognormal spells: means far above medians, as in real ones."""
     traces: list[Trace] = []
     for seed, (name, (up_h, down_h)) in enumerate(SPELLS.items()):
         rng = np.random.default_rng(seed)
-        # Three times what the means need: with tails like these the first draws may fall far short.
+        # Three times the mean number: with such long tails the first draws may fall far short.
         count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
-        spells = np.stack(
-            [_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1
-        ).ravel()
-        edges = np.cumsum(spells)
+        down_spells = _lognormal(rng, *down_h, count)
+        up_spells = _lognormal(rng, *up_h, count)
+        edges = np.cumsum(np.stack([down_spells, up_spells], axis=1).ravel())
         ticks = np.arange(0.0, min(hours, float(edges[-1])), gap_h)
         traces.append(
             Trace(
@@ -130,25 +121,23 @@ def _lognormal(
     median: float,
     count: int,
 ) -> Floats:
-    # Of a lognormal, mean over median is exp(sigma^2 / 2).
+    # Mean over median of a lognormal is exp(sigma^2 / 2).
     sigma = math.sqrt(2.0 * math.log(max(mean / median, 1.0 + 1e-9)))
     return rng.lognormal(math.log(median), sigma, count)
 
 
 Costs = dict[str, dict[str, dict[str, float]]]
-"""Recording -> deadline -> policy -> mean cost, % of pure on-demand."""
+"""Mean cost in % of pure on-demand, by recording, deadline and policy."""
 
 
 def side_by_side(traces: list[Trace], starts: int) -> Costs:
     costs: Costs = {}
     for trace in traces:
         offset = np.random.default_rng(1).uniform(0, trace.hours, starts)
-        costs[trace.name] = {
-            f"{hours:g} h": {
-                policy.name: share(trace, policy, hours, offset) for policy in COMPARED
-            }
-            for hours in DEADLINES_H
-        }
+        costs[trace.name] = {}
+        for hours in DEADLINES_H:
+            by_policy = {policy.name: share(trace, policy, hours, offset) for policy in COMPARED}
+            costs[trace.name][f"{hours:g} h"] = by_policy
     return costs
 
 
@@ -158,12 +147,9 @@ def share(
     deadline_h: float,
     offset_h: Floats,
 ) -> float:
-    """The mean cost over starts, % of pure on-demand."""
-    return (
-        float(simulate(job(offset_h, deadline_h), paths_of([trace]), policy).usd.mean())
-        / WORK_H
-        * 100
-    )
+    """Returns the mean cost over all starts, in % of pure on-demand."""
+    outcome = simulate(job(offset_h, deadline_h), make_paths([trace]), policy)
+    return float(outcome.usd.mean()) / WORK_H * 100
 
 
 def job(offset_h: Floats, deadline_h: float) -> Runs:
@@ -180,10 +166,12 @@ def job(offset_h: Floats, deadline_h: float) -> Runs:
 
 
 def dominates(costs: Costs) -> bool:
-    each = [by_policy for by_deadline in costs.values() for by_policy in by_deadline.values()]
-    pairs = [(by_policy[policies.PATIENT.name], by_policy[UNIFORM.name]) for by_policy in each]
-    worst = max(our - their for our, their in pairs)
-    gain = sum(their - our for our, their in pairs) / len(pairs)
+    differences: list[float] = []
+    for by_deadline in costs.values():
+        for by_policy in by_deadline.values():
+            differences.append(by_policy[policies.PATIENT.name] - by_policy[UNIFORM.name])
+    worst = max(differences)
+    gain = -sum(differences) / len(differences)
     print(
         f"patient against uniform progress: {gain:.1f} points cheaper on average, worst case"
         f" {worst:+.2f} points"

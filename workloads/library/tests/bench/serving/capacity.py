@@ -1,7 +1,6 @@
-"""What batching brings, what overload does, and the same predictor behind LitServe: one server, no
-proxy.
+"""Batching, overload, and the same predictor behind LitServe, with one server and no proxy.
 
-LitServe has an environment of its own, made when it is first asked for. Both servers take turns, so
+LitServe is installed in a separate environment when it is first needed. Both servers take turns, so
 that both meet the same machine; the median of the turns counts.
 """
 
@@ -10,6 +9,7 @@ import json
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,19 +24,19 @@ from workloads.library.tests.processes import kill_family, rss_mib, sampled, unt
 ROOT = Path(__file__).parents[5]
 BATCH = 32
 USERS = 4 * BATCH
-"""Of the batching: with two batches of users the next batch is only full where the client comes
-back within one, and then the client's speed is measured.
+"""Users of the batching.
+
+With two batches of users the next batch is full only if clients come back within one batch, which
+would measure the client's speed.
 """
 OVERLOAD = 3.0
 DEADLINE_S = 4.0
 SCALE = 32.0
-"""Of the predictor's time in the overload, so that the model is the limit and not this machine's
-cores.
-"""
+"""The factor on the predictor's time in the overload: the model must be the limit, not cores."""
 OURS = "holdfast"
 LITSERVE = "litserve"
 STEADY_PER_S = 300.0
-"""Of the open loop: a rate that ours and LitServe bear, at which only the waiting differs."""
+"""The rate of the open loop, which both servers sustain, so that only the waiting differs."""
 TURNS = 3
 WARM_S = 5.0
 _START_S = 120.0
@@ -48,7 +48,7 @@ def url(server: Served) -> str:
 
 
 def batching(folder: Path, *, seconds: float) -> dict[str, Any]:
-    """The same users, the same predictor: batches of 32, and one at a time."""
+    """Measures the same users and predictor with batches of 32, and one at a time."""
     figures: dict[str, Any] = {}
     for name, batch in (("batched", BATCH), ("single", 1)):
         with served(folder, "--batch", str(batch)) as server:
@@ -65,7 +65,7 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
     options = ("--model", str(SCALE), "--longest-request", str(DEADLINE_S), "--batch", str(BATCH))
     with (
         served(folder, *options) as server,
-        sampled(lambda: rss_mib(server.process.pid), 0.5) as seen,
+        sampled(lambda: rss_mib(server.process.pid), 0.5) as samples,
     ):
         counted = k6(
             url(server),
@@ -74,65 +74,46 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
             users=1000,
             folder=folder,
         )
+    # Growth counts after the first tenth: by then every buffer has been used once.
+    growth_mib = max(samples[-len(samples) // 2 :]) - samples[len(samples) // 10]
     return {
         "overload_answered_share": round(counted.ok / seconds / capacity, 3),
         "overload_bound_ms": round(1000 * (DEADLINE_S + batch_s)),
         "overload_answered_p99_ms": counted.answered_ms.get("p(99)"),
         "overload_refused_p99_ms": counted.refused_ms.get("p(99)"),
         "overload_codes": counted.codes,
-        # Let in, and then too late: neither answered nor refused at once.
-        "overload_late_share": round(counted.codes.get("504", 0) / counted.asked, 4),
+        # Requests that were let in and then too late: neither answered nor refused at once.
+        "overload_late_share": round(counted.codes.get("504", 0) / counted.total, 4),
         "overload_dropped": counted.dropped,
-        # After the first tenth: by then every buffer has been needed once.
-        "overload_rss_growth_mib": round(max(seen[-len(seen) // 2 :]) - seen[len(seen) // 10], 1),
+        "overload_rss_growth_mib": round(growth_mib, 1),
     }
 
 
 def rivals(folder: Path, *, seconds: float) -> dict[str, Any]:
-    """`seconds` for each turn of each server, half with a fixed number of users and half at a fixed
-    rate.
-    """
+    """Measures turns of `seconds` for each server, half with fixed users, half at a fixed rate."""
     turns: dict[str, list[dict[str, float]]] = {OURS: [], LITSERVE: []}
     try:
         for _ in range(TURNS):
             with served(folder, "--batch", str(BATCH)) as server:
-                turns[OURS].append(_measured(url(server), BODY, folder, seconds))
-            with _started(folder) as port:
-                turns[LITSERVE].append(
-                    _measured(f"http://{HOST}:{port}/predict", ONE, folder, seconds)
-                )
-    except CannotRun as error:  # without LitServe there is nothing to be judged by
+                turns[OURS].append(_measure(url(server), BODY, folder, seconds))
+            with _litserve(folder) as port:
+                address = f"http://{HOST}:{port}/predict"
+                turns[LITSERVE].append(_measure(address, ONE, folder, seconds))
+    except CannotRun as error:  # the goals need LitServe
         return {"rivals_not_run": str(error)}
-    return {
-        f"{name}_{key}": round(median(each[key] for each in seen), 1)
-        for name, seen in turns.items()
-        for key in seen[0]
-    }
+    figures = {}
+    for name, samples in turns.items():
+        for key in samples[0]:
+            figures[f"{name}_{key}"] = round(median(sample[key] for sample in samples), 1)
+    return figures
 
 
-def _measured(at: str, body: str, folder: Path, seconds: float) -> dict[str, float]:
+def _measure(address: str, body: str, folder: Path, seconds: float) -> dict[str, float]:
     half_s = seconds / 2
-    k6(
-        at,
-        body=body,
-        seconds=WARM_S,
-        users=USERS,
-        folder=folder,
-    )
-    full = k6(
-        at,
-        body=body,
-        seconds=half_s,
-        users=USERS,
-        folder=folder,
-    )
-    steady = k6(
-        at,
-        body=body,
-        seconds=half_s,
-        rate=STEADY_PER_S,
-        folder=folder,
-    )
+    load = partial(k6, address, body=body, folder=folder)
+    load(seconds=WARM_S, users=USERS)
+    full = load(seconds=half_s, users=USERS)
+    steady = load(seconds=half_s, rate=STEADY_PER_S)
     return {
         "per_s": full.ok / half_s,
         "p99_ms": full.answered_ms.get("p(99)", float("inf")),
@@ -141,8 +122,11 @@ def _measured(at: str, body: str, folder: Path, seconds: float) -> dict[str, flo
 
 
 @contextmanager
-def _started(folder: Path) -> Generator[int]:
-    """Its port, once it has answered a request."""
+def _litserve(folder: Path) -> Generator[int]:
+    """Runs LitServe and yields its port once it has answered a request.
+
+    Raises CannotRun if it does not answer.
+    """
     python = home(LITSERVE) / "bin" / "python"
     port = free_port()
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "workloads" / "library")))
@@ -174,12 +158,9 @@ def _started(folder: Path) -> Generator[int]:
 
 
 def _answers(port: int) -> bool:
+    headers = {"Content-Type": "application/json"}
     try:
-        return (
-            Client(port)
-            .request("POST", "/predict", ONE.encode(), {"Content-Type": "application/json"})
-            .status
-            == 200
-        )
+        response = Client(port).request("POST", "/predict", ONE.encode(), headers)
     except (OSError, http.client.HTTPException):
         return False
+    return response.status == 200

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tests.tools.build import TOOLS, build
 
-TRENDS = ("answered_ms", "refused_ms")
 SCRIPT = Path(__file__).with_name("load.js")
 INFER = "/v2/models/model/infer"
 BODY = json.dumps(
@@ -35,7 +34,7 @@ class Counted:
     refused_ms: dict[str, float]
 
     @property
-    def asked(self) -> int:
+    def total(self) -> int:
         return sum(self.codes.values())
 
     @property
@@ -43,8 +42,8 @@ class Counted:
         return self.codes.get("200", 0)
 
     @property
-    def failed(self) -> int:
-        return self.asked - self.ok
+    def failures(self) -> int:
+        return self.total - self.ok
 
 
 def k6(
@@ -57,10 +56,14 @@ def k6(
     body: str = BODY,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Counted:
-    """`meanwhile` runs beside the load, which may outlast it."""
+    """Loads a server with k6 and counts its responses.
+
+    A rate gives an open loop, else `users` send one request after the other. `meanwhile` runs
+    during the load, which may outlast it.
+    """
     summary = folder / "k6.json"
     summary.unlink(missing_ok=True)
-    given = {
+    settings = {
         "URL": url,
         "BODY": body,
         "RATE": str(round(rate)),
@@ -80,7 +83,7 @@ def k6(
             *quiet,
             str(SCRIPT),
         ],
-        env=os.environ | given | {"SUMMARY": str(summary)},
+        env=os.environ | settings | {"SUMMARY": str(summary)},
         stdout=subprocess.DEVNULL,
     )
     try:
@@ -90,15 +93,17 @@ def k6(
         process.kill()
         process.wait()
     values = {name: metric["values"] for name, metric in json.loads(summary.read_text()).items()}
-    codes = {
-        name.removeprefix("code_"): int(each["count"])
-        for name, each in values.items()
-        if "code_" in name
-    }
+    codes = {}
+    for name, metric in values.items():
+        if "code_" in name and metric["count"]:
+            codes[name.removeprefix("code_")] = int(metric["count"])
     return Counted(
-        codes={code: count for code, count in codes.items() if count},
+        codes=codes,
         dropped=int(values.get("dropped_iterations", {}).get("count", 0)),
-        **{
-            name: {key: round(ms, 1) for key, ms in values.get(name, {}).items()} for name in TRENDS
-        },
+        answered_ms=_round_ms(values.get("answered_ms", {})),
+        refused_ms=_round_ms(values.get("refused_ms", {})),
     )
+
+
+def _round_ms(trend: dict[str, float]) -> dict[str, float]:
+    return {key: round(ms, 1) for key, ms in trend.items()}

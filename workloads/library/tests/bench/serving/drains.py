@@ -1,6 +1,4 @@
-"""Evictions, roll-outs, kills and freezes under load, and the layouts of the field that must fail
-at the same.
-"""
+"""Evictions, roll-outs, kills and freezes under load; common layouts, which must fail in them."""
 
 import random
 import sys
@@ -21,9 +19,9 @@ LEAST_READY = 2
 FREEZE_S = 5.0
 HANG_S = 20.0
 DEATH_S = 4.5
-"""For each death: with two of four ready at least, so that some wait for a replacement."""
+"""Seconds for each death: at least two of four must be ready, so some wait for a replacement."""
 COUNTING = "drains"
-"""Here the servers' own count is taken too, which ours leave behind when they end in order."""
+"""The run that also takes the servers' own count, which ours report at an orderly end."""
 Action = Callable[[Fleet, Replica], None]
 
 
@@ -35,20 +33,20 @@ def under_load(
     rate: float,
     seconds: float,
 ) -> dict[str, Any]:
-    """The actions spread over the load, each on a ready replica, and never below LEAST_READY of
-    them.
-    """
+    """Spreads actions over the load; each hits a replica while more than LEAST_READY are ready."""
     done = 0
 
     def act() -> None:
         nonlocal done
-        began = time.monotonic()
+        start = time.monotonic()
         rng = random.Random(22)
         for n, action in enumerate(actions):
-            due = began + (n + 0.5) * seconds / len(actions)
+            due = start + (n + 0.5) * seconds / len(actions)
             time.sleep(max(0.0, due - time.monotonic()))  # a schedule, not a wait for a condition
-            while len(ready := fleet.ready()) <= LEAST_READY and time.monotonic() < began + seconds:
+            ready = fleet.ready()
+            while len(ready) <= LEAST_READY and time.monotonic() < start + seconds:
                 time.sleep(0.1)
+                ready = fleet.ready()
             if len(ready) > LEAST_READY:
                 action(fleet, rng.choice(ready))
                 done += 1
@@ -62,30 +60,30 @@ def under_load(
             folder=fleet.folder,
             meanwhile=act,
         )
-        found = {
-            "posts": counted.asked,
-            "failed": counted.failed,
+        figures = {
+            "posts": counted.total,
+            "failed": counted.failures,
             "arrivals_not_made": counted.dropped,
             "retries": fleet.stat("upstream_rq_retry"),
-            "actions": done,  # those that found a replica to hit
+            "actions": done,  # without those that found no replica to hit
             "actions_wanted": len(actions),
             "codes": counted.codes,
             "by_proxy": fleet.stat("upstream_rq_2xx"),
             "by_servers": fleet.answered() if name == COUNTING else None,
         }
-    return {f"{name}_{key}": value for key, value in found.items()}
+    return {f"{name}_{key}": value for key, value in figures.items()}
 
 
-def fleet_of(folder: Path, name: str, command: Command = OURS, **more: Any) -> Fleet:
+def make_fleet(folder: Path, name: str, command: Command = OURS, **settings: Any) -> Fleet:
     return Fleet(
         folder=folder / name,
         owner="bench-server",
         command=command,
-        **more,
+        **settings,
     )
 
 
-def shuffled(seed: int, *actions: Action) -> list[Action]:
+def shuffle(seed: int, *actions: Action) -> list[Action]:
     return random.Random(seed).sample(actions, len(actions))
 
 
@@ -97,16 +95,16 @@ def drains(
     evictions: int,
     rollouts: int,
 ) -> dict[str, Any]:
-    actions = shuffled(7, *[Fleet.evict] * evictions, *[Fleet.roll_out] * rollouts)
-    fleet = fleet_of(folder, "drains")
-    found = under_load(
+    actions = shuffle(7, *[Fleet.evict] * evictions, *[Fleet.roll_out] * rollouts)
+    fleet = make_fleet(folder, "drains")
+    figures = under_load(
         fleet,
         actions,
         COUNTING,
         rate=rate,
         seconds=posts / rate,
     )
-    return found | {"drains_exit_codes": sorted(set(fleet.exits))}
+    return figures | {"drains_exit_codes": sorted(set(fleet.exits))}
 
 
 def late(
@@ -116,10 +114,10 @@ def late(
     seconds: float,
     delays_s: Sequence[int],
 ) -> dict[str, Any]:
-    """Both ways out, with endpoints that follow sooner and later than the contract assumes."""
+    """Evicts and rolls out with endpoints that follow sooner or later than the contract assumes."""
     figures: dict[str, Any] = {}
     for delay_s in delays_s:
-        fleet = fleet_of(folder, f"late-{delay_s}", endpoint_delay_s=float(delay_s))
+        fleet = make_fleet(folder, f"late-{delay_s}", endpoint_delay_s=float(delay_s))
         actions = [Fleet.evict, Fleet.roll_out, Fleet.evict]
         figures |= under_load(
             fleet,
@@ -132,13 +130,13 @@ def late(
 
 
 def deaths(folder: Path, *, rate: float, kills: int, freezes: int) -> dict[str, Any]:
-    actions = shuffled(
+    actions = shuffle(
         8,
         *[Fleet.kill] * kills,
         *[lambda fleet, replica: fleet.freeze(replica, FREEZE_S)] * freezes,
     )
     return under_load(
-        fleet_of(folder, "deaths"),
+        make_fleet(folder, "deaths"),
         actions,
         "deaths",
         rate=rate,
@@ -154,14 +152,14 @@ def models(
     hangs: int,
     kills: int,
 ) -> dict[str, Any]:
-    """Predicting processes that hang or are killed, in servers that live."""
-    actions = shuffled(
+    """Freezes and kills predicting processes in servers that live."""
+    actions = shuffle(
         9,
         *[lambda fleet, replica: fleet.freeze_model(replica, HANG_S)] * hangs,
         *[Fleet.kill_model] * kills,
     )
     return under_load(
-        fleet_of(folder, "models"),
+        make_fleet(folder, "models"),
         actions,
         "models",
         rate=rate,
@@ -170,7 +168,7 @@ def models(
 
 
 def stock(port: int) -> list[str]:
-    """The same predictor's time behind uvicorn as it comes."""
+    """Returns the command of the same predictor's time behind uvicorn with its defaults."""
     app = "workloads.library.tests.bench.serving.twins:app"
     return [
         sys.executable,
@@ -187,16 +185,16 @@ def stock(port: int) -> list[str]:
 
 
 def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
-    """Each must fail: a request lost, or one that only a retry of the proxy saved."""
-    # What a server does by itself: no retry hides it.
+    """Runs layouts that must fail: they lose a request, or only a retry of the proxy saves it."""
+    # Without retries the proxy hides nothing that a server does.
     one_try = {"proxy_change": lambda proxy: replace(proxy, tries=1)}
     no_retries = {"proxy_change": lambda proxy: replace(proxy, max_retries=None)}
     # 13 s of preStop sleep, ready all the while, and then the kubelet's two seconds.
     sleep = {"pre_stop_s": 13.0, "after_pre_stop_s": 2.0}
     layouts = {
-        "stock": (fleet_of(folder, "stock", stock, **one_try), Fleet.evict),
-        "prestop": (fleet_of(folder, "prestop", stock, **one_try, **sleep), Fleet.evict),
-        "breaker": (fleet_of(folder, "breaker", **no_retries), Fleet.kill),
+        "stock": (make_fleet(folder, "stock", stock, **one_try), Fleet.evict),
+        "prestop": (make_fleet(folder, "prestop", stock, **one_try, **sleep), Fleet.evict),
+        "breaker": (make_fleet(folder, "breaker", **no_retries), Fleet.kill),
     }
     figures: dict[str, Any] = {}
     for name, (fleet, action) in layouts.items():

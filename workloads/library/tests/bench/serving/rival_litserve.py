@@ -31,7 +31,7 @@ class Api(litserve.LitAPI):
 if __name__ == "__main__":
     batch_items = int(sys.argv[1])
     port = int(sys.argv[2])
-    # Of both queues with a wait of 0 and of 5 ms the setting with the highest throughput.
+    # The setting with the highest throughput, of both queues with a wait of 0 and of 5 ms.
     api = Api(max_batch_size=batch_items, batch_timeout=0.005)
     server = litserve.LitServer(
         api,

@@ -1,6 +1,4 @@
-"""Servers as tutorials write them, for comparison: the same time for a prediction, no drain of
-their own.
-"""
+"""A server as tutorials write it, for comparison: the same prediction time, and no drain."""
 
 import asyncio
 

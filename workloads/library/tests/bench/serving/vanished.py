@@ -1,9 +1,8 @@
-"""Machines that are gone without a reset: from one moment on all their packets are dropped, and
-nobody closes anything.
+"""Machines that vanish without a reset: all their packets are dropped, and no connection closes.
 
-No kubelet is left that could probe: the endpoint stays until the node counts as lost, and only the
-proxy's own checks and retries are between that machine and a client. In a network namespace of its
-own, so that no rule is left behind.
+No kubelet remains that could probe: the endpoint stays until the node counts as lost, and only the
+proxy's own checks and retries protect a client. The run has its own network namespace, so that no
+rule stays behind.
 """
 
 import json
@@ -20,29 +19,25 @@ from tests.tools.build import TOOLS, build
 from workloads.library.tests.bench.serving.drains import OURS, under_load
 
 NODE_LOST_S = 20.0
-"""Until endpoints follow; 40 to 50 s in a cluster, as long as a node's lease lasts."""
+"""Seconds until endpoints follow; 40 to 50 s in a cluster, as long as a node's lease lasts."""
 _NEEDS = ("unshare", "ip", "iptables")
 
 
-def vanished(folder: Path, *, rate: float, seconds: float, count: int) -> dict[str, Any]:
+def lose_machines(folder: Path, *, rate: float, seconds: float, count: int) -> dict[str, Any]:
+    """Drops the packets of `count` servers under load; says why if it cannot run here."""
     missing = [name for name in _NEEDS if not shutil.which(name)]
     if missing:
         return {"vanished_not_run": f"no {missing[0]} on PATH"}
-    build(TOOLS["k6"])  # in there nothing can be downloaded
+    build(TOOLS["k6"])  # the namespace has no network for a download
     isolated = ["unshare", "--net"]
-    tried = subprocess.run(
-        [
-            *isolated,
-            "iptables",
-            "-L",
-            "-n",
-        ],
+    trial = subprocess.run(
+        [*isolated, "iptables", "-L", "-n"],
         capture_output=True,
         text=True,
         check=False,
     )
-    if tried.returncode:
-        return {"vanished_not_run": f"no network namespace: {tried.stderr.strip()[:200]}"}
+    if trial.returncode:
+        return {"vanished_not_run": f"no network namespace: {trial.stderr.strip()[:200]}"}
     words = [
         sys.executable,
         "-m",
@@ -52,31 +47,32 @@ def vanished(folder: Path, *, rate: float, seconds: float, count: int) -> dict[s
         str(seconds),
         str(count),
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [*isolated, *words],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)
 
 
-def _vanish(fleet: Fleet, replica: Replica, *, lost: list[threading.Timer]) -> None:
+def _vanish(fleet: Fleet, replica: Replica, *, timers: list[threading.Timer]) -> None:
     replica.leaving = True
     replica.probe = lambda path="": True  # type: ignore[method-assign]
-    _dropped("-I", replica.port)
+    _change_drops("-I", replica.port)
 
     def replace() -> None:
         fleet.kill(replica)
-        # Free again, its port may become that of a client.
-        _dropped("-D", replica.port)
+        # The port is free again, and may become that of a client.
+        _change_drops("-D", replica.port)
 
-    lost.append(threading.Timer(NODE_LOST_S, replace))
-    lost[-1].start()
+    timer = threading.Timer(NODE_LOST_S, replace)
+    timers.append(timer)
+    timer.start()
 
 
-def _dropped(change: str, port: int) -> None:
-    """Begins (-I) or ends (-D): what comes to the port, and from it."""
+def _change_drops(change: str, port: int) -> None:
+    """Starts (-I) or stops (-D) to drop packets to the port and from it."""
     for end in ("--dport", "--sport"):
         subprocess.run(
             [
@@ -101,18 +97,18 @@ def main(folder: str, rate: str, seconds: str, count: str) -> None:
         owner="bench-server-vanished",
         command=OURS,
     )
-    lost = list[threading.Timer]()
-    actions = [partial(_vanish, lost=lost)] * int(count)
-    found = under_load(
+    timers = list[threading.Timer]()
+    actions = [partial(_vanish, timers=timers)] * int(count)
+    figures = under_load(
         fleet,
         actions,
         "vanished",
         rate=float(rate),
         seconds=float(seconds),
     )
-    for each in lost:
-        each.cancel()
-    print(json.dumps(found))
+    for timer in timers:
+        timer.cancel()
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

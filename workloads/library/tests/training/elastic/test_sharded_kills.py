@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workloads.library.tests.bench.gangs import play as peer_play
-from workloads.library.tests.bench.gangs.kinds import KINDS, TIMES, Blow, endless
-from workloads.library.tests.bench.gangs.play import Found, Lane, Struck
+from workloads.library.tests.bench.gangs import fault_lane as peer_play
+from workloads.library.tests.bench.gangs.fault_kinds import KINDS, TIMES, Blow, endless
+from workloads.library.tests.bench.gangs.fault_lane import Found, Lane, Struck
 from workloads.library.tests.bench.kill_lane import Records
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]

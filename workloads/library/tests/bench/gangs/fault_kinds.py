@@ -1,4 +1,4 @@
-"""The ways in which nodes of a sharded gang are lost, and how often each comes in a kill matrix."""
+"""The kinds of faults of a sharded gang's nodes, and how often each comes in a kill matrix."""
 
 import random
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ TOGETHER = {
     "two others": (0, 2),
     "all": (0, 1, 2, 3),
 }
-"""Who is lost at one moment, by the distance to the place of the blow."""
+"""Nodes that are lost at one moment, as distances to the place of the blow."""
 POINTS = (
     "stage.begin",
     "stage.end",
@@ -26,7 +26,7 @@ POINTS = (
     "gang.join",
 )
 IN_AN_EPOCH_CHANGE = ("gang.report", "gang.propose", "gang.proposed")
-"""Of a survivor, so another node is lost first."""
+"""Points that a survivor reaches, so another node is lost first."""
 STAGED = "staged damaged"
 OLDER = "newest damaged"
 STORE = "all damaged"
@@ -52,7 +52,7 @@ TIMES = {
     FULL: 3,
     UNCOMMITTED: 3,
 }
-"""In a round, where not once: of 300 kills each fall-back must come ten times."""
+"""Blows per round where it is not one: of 300 kills each fall-back must come ten times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +61,15 @@ class Blow:
     place: int
     delay_s: float = 0.0
     count: int = 1
-    """At a point: when it is reached for the n-th time."""
+    """Times that a named point is reached before the kill."""
 
 
 def endless(seed: int) -> Iterator[Blow]:
-    """Rounds of every kind, each in an order of chance."""
+    """Yields rounds of every kind, each in a random order."""
     rng = random.Random(seed)
-    kinds = [kind for kind in KINDS for _ in range(TIMES.get(kind, 1))]
+    kinds = list[str]()
+    for kind in KINDS:
+        kinds += [kind] * TIMES.get(kind, 1)
     rounds = chain.from_iterable(rng.sample(kinds, len(kinds)) for _ in count())
     for kind in rounds:
         if kind.startswith("gang.propose"):

@@ -1,9 +1,10 @@
-"""`shaped.py PORT TARGET MB_PER_S FILE`: a TCP proxy that gives every connection the rate of one
-stream to a bucket.
+"""A TCP proxy that gives every connection the rate of one stream to a bucket.
 
-On one machine an emulator answers at memory speed, and what separates upload strategies, that a
-bucket limits each stream and not their sum, would not be seen. FILE holds the number of bytes that
-came from the target.
+    stream_proxy.py PORT TARGET MB_PER_S FILE
+
+An emulator on the same machine answers at memory speed. Upload strategies differ because a bucket
+limits each stream and not their sum; without the proxy no bench would show it. FILE holds the
+number of bytes that came from the target.
 """
 
 import asyncio
@@ -22,18 +23,18 @@ async def pump(
     bytes_per_s: float,
     count: Callable[[int], None],
 ) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     passed = 0
     with suppress(OSError):
         while data := await reader.read(CHUNK):
-            idle = time.monotonic() - began - passed / bytes_per_s
-            if idle > 0.05:  # what was not used is gone
-                began += idle
+            idle = time.monotonic() - start - passed / bytes_per_s
+            if idle > 0.05:  # unused rate does not add up
+                start += idle
             writer.write(data)
             await writer.drain()
             passed += len(data)
             count(len(data))
-            await asyncio.sleep(max(0.0, began + passed / bytes_per_s - time.monotonic()))
+            await asyncio.sleep(max(0.0, start + passed / bytes_per_s - time.monotonic()))
         writer.write_eof()
 
 
@@ -44,10 +45,10 @@ async def serve(port: int, target: int, bytes_per_s: float, passed: str) -> None
     def count(size: int) -> None:
         nonlocal answered
         answered += size
-        # of one length: who reads it meanwhile finds a number
+        # A fixed length: a reader in between still finds a whole number.
         os.pwrite(counter, b"%020d" % answered, 0)
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, ahead = await asyncio.open_connection("127.0.0.1", target, limit=CHUNK)
         await asyncio.gather(
             pump(reader, ahead, bytes_per_s, lambda _: None),
@@ -56,7 +57,7 @@ async def serve(port: int, target: int, bytes_per_s: float, passed: str) -> None
         ahead.close()
         writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", port, limit=CHUNK)
+    server = await asyncio.start_server(connect, "127.0.0.1", port, limit=CHUNK)
     await server.serve_forever()
 
 

@@ -1,9 +1,9 @@
-"""Sharded gangs that lose nodes again and again: what a kill matrix of copies in memory is made of.
+"""Sharded gangs that lose nodes again and again, for a kill matrix of copies in memory.
 
-Nodes are lost at once, alone and together, or where one of their processes reaches a named point.
-Each lost one is replaced at once. After each blow the gang must restore and copy on, and every
-start and the end must have the bits of an undisturbed run. Every blow leaves one JSON line in the
-results, which the lanes share.
+Nodes are lost alone or together, at any moment or where one of their processes reaches a named
+point. Each lost node is replaced at once. After each blow the gang must restore and copy again, and
+every start and the end must have the bits of an undisturbed run. Every blow leaves one JSON line in
+the results, which the lanes share.
 """
 
 import time
@@ -14,8 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench.gangs.blows import REFUSED, SILENT_S, Blows, Over, Stuck
-from workloads.library.tests.bench.gangs.kinds import (
+from workloads.library.tests.bench.gangs.fault_kinds import (
     COPY,
     FULL,
     LIAR,
@@ -26,6 +25,7 @@ from workloads.library.tests.bench.gangs.kinds import (
     UNCOMMITTED,
     Blow,
 )
+from workloads.library.tests.bench.gangs.faults import REFUSED, SILENT_S, Blows, Over, Stuck
 from workloads.library.tests.bench.kill_lane import Records
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.sharded_gangs import CHILD, ShardedGang
@@ -38,7 +38,7 @@ SETTINGS = {
 }
 MODULES = ("holdfast.commands", "holdfast.training.sharded.launcher", CHILD, "torch._dynamo")
 KEEPS = ("one", "two others", STAGED)
-"""After these no step that was copied may be lost."""
+"""Kinds of blows after which no step that was copied may be lost."""
 COPIED = {
     "one": 1,
     "two others": 1,
@@ -47,9 +47,7 @@ COPIED = {
     FULL: 1,
     STAGED: 1,
 }
-"""Of these the gang first has so many versions copied; others may strike before anything is copied
-again.
-"""
+"""Versions that must be copied before a blow of the kind; other kinds may strike before that."""
 MEMORY = "memory"
 COPIES = "the copy of what was staged"
 VERSION = "an older version in memory"
@@ -62,106 +60,95 @@ FALLBACKS = (MEMORY, COPIES, VERSION, BUCKET, INSTEAD, CLEAN, WITHOUT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """Since the record before of the same gang."""
+    """Findings since the earlier record of the same gang."""
 
     wrong: list[str]
     zombies: list[str]
     starts: int
-    """Whose bits were compared."""
+    """The number of starts that were compared."""
     stuck: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Struck(Found):
-    """What one blow came to."""
+    """The result of one blow."""
 
     kind: str
     kills: int
     reached: bool
-    """The named point, if any."""
+    """False if the blow has a named point that was not reached."""
     taken: list[str]
+    """The fall-backs that the gang took."""
 
 
 @dataclass(kw_only=True)
 class Lane:
     folder: Path
     reference: dict[int, str]
-    """Digest of the state by step."""
+    """The digest of the state, by step."""
     results: Records
 
     def play(self, blows: Iterator[Blow]) -> None:
-        """Those for gangs without a commit come first in a gang; the others in their order."""
+        """Strikes gangs; blows for gangs without a commit come first in a gang."""
         early = list[Blow]()
         waiting = list[Blow]()
         with closing(ForkServer(MODULES)) as server:
             for number in count(1):
                 folder = self.folder / f"{self.folder.name}-{number}"
-                with closing(
-                    ShardedGang(
-                        folder,
-                        server,
-                        nodes=NODES,
-                        wait_s=SILENT_S,
-                        **SETTINGS,
-                    )
-                ) as gang:
-                    if not self._until_over(gang, blows, early, waiting):
+                gang = ShardedGang(folder, server, nodes=NODES, wait_s=SILENT_S, **SETTINGS)
+                with closing(gang):
+                    if not self._strike_until_over(gang, blows, early, waiting):
                         return
 
-    def _until_over(
+    def _strike_until_over(
         self,
         gang: ShardedGang,
         blows: Iterator[Blow],
         early: list[Blow],
         waiting: list[Blow],
     ) -> bool:
-        """False: no blow is left. A blow that a gang did not live through comes again in the next."""
+        """Strikes a gang until it ends; returns False if no blow remains.
+
+        A blow during which a gang ends is repeated in the next gang.
+        """
         play = Play(gang, self.reference)
         stuck = ""
         blow = None
         try:
-            play.settled()
+            play.settle()
             while early and not gang.committed():
-                self.results.add(play.struck(early.pop()))
+                self.results.add(play.strike_and_record(early.pop()))
             play.wait(gang.committed)
             while blow := waiting.pop() if waiting else next(blows, None):
                 if blow.kind == UNCOMMITTED:
                     early.append(blow)
                 else:
-                    self.results.add(play.struck(blow))
+                    self.results.add(play.strike_and_record(blow))
             play.wait(lambda: False)
         except Over:
             play.compare(SETTINGS["steps"], gang.digest)
-            waiting += [blow] if blow else []
+            if blow:
+                waiting.append(blow)
         except Stuck as error:
             stuck = f"{error}\n{gang.logs()}"
         finally:
             play.close()
-        self.results.add(Found(**play.found(), stuck=stuck))
+        self.results.add(Found(**play.take_findings(), stuck=stuck))
         return blow is not None or bool(early)
 
 
 def undisturbed(folder: Path) -> dict[int, str]:
-    """By step the digest of what a gang has that nothing happens to."""
+    """Runs a gang without faults; returns the digest of its state, by step."""
     options = SETTINGS | {
         "pace_s": 0.0,
         "bits_at": [*range(SETTINGS["steps"])],
     }
-    with (
-        closing(ForkServer(MODULES)) as server,
-        closing(
-            ShardedGang(
-                folder,
-                server,
-                nodes=NODES,
-                copies=0,
-                **options,
-            )
-        ) as gang,
-    ):
-        gang.start(*range(NODES))
-        assert gang.all_ended() == [0] * NODES, gang.logs()
-        return dict(gang.bits()) | {SETTINGS["steps"]: gang.digest}
+    with closing(ForkServer(MODULES)) as server:
+        gang = ShardedGang(folder, server, nodes=NODES, copies=0, **options)
+        with closing(gang):
+            gang.start(*range(NODES))
+            assert gang.all_ended() == [0] * NODES, gang.logs()
+            return dict(gang.bits()) | {SETTINGS["steps"]: gang.digest}
 
 
 class Play(Blows):
@@ -174,11 +161,12 @@ class Play(Blows):
     def compare(self, step: int, digest: str) -> None:
         if digest != self._reference[step]:
             self.wrong.append(
-                f"step {step} has bits {digest}, wanted"
+                f"step {step} has bits {digest}, expected"
                 f" {self._reference[step]}\n{self._gang.logs()}"
             )
 
-    def found(self) -> dict[str, Any]:
+    def take_findings(self) -> dict[str, Any]:
+        """Returns the findings since the last call."""
         starts = self._gang.bits()[self._compared :]
         for step, digest in starts:
             self.compare(step, digest)
@@ -193,40 +181,43 @@ class Play(Blows):
             "starts": len(starts),
         }
 
-    def struck(self, blow: Blow) -> Struck:
+    def strike_and_record(self, blow: Blow) -> Struck:
         needed = COPIED.get(blow.kind, 0)
-        self.wait(lambda: len(self.copied()) >= needed)
-        before = max(self.copied(), default=0)
+        self.wait(lambda: len(self.list_copies()) >= needed)
+        before = max(self.list_copies(), default=0)
         unreached = self.unreached
-        read = {path: path.stat().st_size for path in self._gang.folder.glob("log-*")}
+        log_sizes = {path: path.stat().st_size for path in self._gang.folder.glob("log-*")}
         wait_until = time.monotonic() + blow.delay_s
         self.wait(lambda: time.monotonic() >= wait_until)
         kills = self.strike(blow)
-        self.settled()
+        self.settle()
         restored = self._gang.of("restore")[-1]["step"]
         if blow.kind in KEEPS and restored < before:
             self.wrong.append(
                 f"{blow}: step {before} was copied, {restored} is restored\n{self._gang.logs()}"
             )
-        texts = {path.name: path.read_text()[size:] for path, size in read.items()}
+        logs = {path.name: path.read_text()[size:] for path, size in log_sizes.items()}
         return Struck(
-            **self.found(),
+            **self.take_findings(),
             kind=blow.kind,
             kills=kills,
             reached=self.unreached == unreached,
-            taken=[*self._taken(blow, restored, texts["log-0"], "".join(texts.values()))],
+            taken=self._find_fallbacks(blow, restored, logs),
         )
 
-    def _taken(self, blow: Blow, restored: int, first: str, every: str) -> Iterator[str]:
-        """By what rank 0 and all nodes have written since."""
-        memory = "from the memory of nodes in" in first
-        found = {
-            MEMORY: memory,
-            COPIES: blow.kind == STAGED and memory and "in the memory of nodes: " not in first,
-            VERSION: blow.kind in (OLDER, LIAR) and memory and restored < self.spoilt,
+    def _find_fallbacks(self, blow: Blow, restored: int, logs: dict[str, str]) -> list[str]:
+        """Returns the fall-backs that the logs since the blow speak of."""
+        first = logs["log-0"]
+        used_memory = "from the memory of nodes in" in first
+        used_copies = used_memory and "in the memory of nodes: " not in first
+        used_older = used_memory and restored < self.spoilt
+        fallbacks = {
+            MEMORY: used_memory,
+            COPIES: blow.kind == STAGED and used_copies,
+            VERSION: blow.kind in (OLDER, LIAR) and used_older,
             BUCKET: " MB, committed " in first,
             INSTEAD: "reading the store" in first,
             CLEAN: "has no checkpoint in the store yet" in first,
-            WITHOUT: REFUSED in every,
+            WITHOUT: any(REFUSED in log for log in logs.values()),
         }
-        return (name for name, there in found.items() if there)
+        return [name for name in fallbacks if fallbacks[name]]
