@@ -1,4 +1,4 @@
-"""Commands of the drills; bodies import, modules do not."""
+"""Command line of `holdfast demo` and `holdfast drill`; the functions import what they need."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Folder of the report, the summary, events and logs.")
     ] = Path("out/demo"),
-    seed: Annotated[int, typer.Option(help="Of the eviction schedule.")] = 7,
+    seed: Annotated[int, typer.Option(help="Seed of the eviction schedule.")] = 7,
 ) -> None:
     """Train, score and serve under evictions, compare with undisturbed runs, and write a report."""
     from holdfast.drill.demo import run_demo

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from holdfast.commands import app
 from holdfast.drill import console
-from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, of
-from holdfast.drill.commands import chosen, local
-from holdfast.drill.plan import RECOVERED, Blast, Drill, Place, promised
+from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, list_by_place
+from holdfast.drill.commands import build_local, choose_drills
+from holdfast.drill.plan import RECOVERED, Blast, Drill, Place, parse_objective
 from holdfast.drill.runner import DrillRun
 from holdfast.drill.targets import cluster
 from holdfast.drill.targets.local import Local
@@ -28,7 +28,7 @@ NOTICE = DRILLS["trainer-notice"]
 def measured(drill: Drill, folder: Path) -> set[str]:
     if drill.place is not Place.LOCAL:
         return set(cluster.METRICS)
-    target = local(drill, folder)
+    target = build_local(drill, folder)
     assert isinstance(target, Local)
     return set(target.metrics())
 
@@ -48,7 +48,7 @@ def test_a_drill_judges_the_recovery_and_asks_only_for_what_its_target_measures(
     "wrong",
     [
         {"objectives": ()},
-        {"objectives": promised(f"x: {RECOVERED} <= 121")},
+        {"objectives": (parse_objective(f"x: {RECOVERED} <= 121"),)},
         {"blast": Blast(of="pods", most=0)},
         {"blast": Blast(of="pods", percent=101)},
     ],
@@ -72,7 +72,7 @@ def test_an_incomplete_drill_is_refused(wrong: dict[str, object]) -> None:
 def test_the_blast_radius_is_the_lesser_of_number_and_share(
     most: int, percent: int, present: int, hit: int
 ) -> None:
-    assert Blast(of="pods", most=most, percent=percent).size(present) == hit
+    assert Blast(of="pods", most=most, percent=percent).limit(present) == hit
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_the_blast_radius_is_the_lesser_of_number_and_share(
 )
 def test_what_cannot_be_chosen_is_refused(names: list[str], target: str, shown: str) -> None:
     with pytest.raises(InputError) as error:
-        chosen(names, target)
+        choose_drills(names, target)
     assert shown in error.value.lines()
-    assert {drill.control for drill in of(Place.LOCAL)} == {False}
-    assert [drill.name for drill in chosen(["naive-notice"], "local")] == ["naive-notice"]
+    assert {drill.control for drill in list_by_place(Place.LOCAL)} == {False}
+    assert [drill.name for drill in choose_drills(["naive-notice"], "local")] == ["naive-notice"]
 
 
 # Drills of other distributions: found by their entry point, and named where they cannot be used.
@@ -160,8 +160,8 @@ def test_the_table_ends_with_the_whole_outcome_or_the_step_that_failed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for target in (ByHand(), ByHand({"pulse": 0.0})):
-        console.verdict(DrillRun(DRILL, target, no_log).run().journal())
+        console.print_verdict(DrillRun(DRILL, target, no_log).run().journal())
     head, first, *_, held, not_steady = capsys.readouterr().out.splitlines()
     assert head.split()[-1] == "MEASURED" and first.split()[-1] == "0.1"
     assert held.startswith("by-hand: held; 2 of 2 objectives held; back after 0.1 s")
-    assert "inconclusive; at step `steady state`: not steady: pulse >= 1 wanted" in not_steady
+    assert "inconclusive; at step `steady state`: not steady: expected pulse >= 1" in not_steady

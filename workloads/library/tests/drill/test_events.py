@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.drill.events import Follower
-from holdfast.drill.targets.local import evictions
+from holdfast.drill.targets.local import make_schedule
 from holdfast.ledger.job_summary import read_job_summaries
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, line
@@ -37,8 +37,8 @@ def test_losses_and_recoveries_are_those_of_the_ledger(tmp_path: Path) -> None:
 
 
 def test_schedules_are_seeded_ordered_and_alternate() -> None:
-    one, two = (evictions(seed=3, count=6, total=240, first=20) for _ in range(2))
-    assert one == two != evictions(seed=4, count=6, total=240, first=20)
-    assert [e.at for e in one] == sorted(e.at for e in one)
+    one, two = (make_schedule(seed=3, count=6, total=240, first=20) for _ in range(2))
+    assert one == two != make_schedule(seed=4, count=6, total=240, first=20)
+    assert [e.progress for e in one] == sorted(e.progress for e in one)
     assert {e.signal for e in one} == {"SIGTERM", "SIGKILL"}
-    assert all(20 <= e.at <= 216 for e in one)
+    assert all(20 <= e.progress <= 216 for e in one)

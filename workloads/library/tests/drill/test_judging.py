@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.drill.demo import Demo, Size, twin_outcome, verdict
+from holdfast.drill.demo import Demo, Size, describe_twin, judge
 from holdfast.drill.errors import DrillError
-from holdfast.drill.events import completed
-from holdfast.drill.plan import Bound, Objective, bound, promised
-from holdfast.drill.verdict import Result, Verdict, drill_verdict, exit_code
+from holdfast.drill.events import run_command
+from holdfast.drill.plan import Bound, Objective, parse_bound, parse_objective
+from holdfast.drill.verdict import Result, Verdict, exit_code, judge_drill
 from holdfast.support.errors import InputError
 from workloads.library.tests import sample
 
@@ -18,13 +18,13 @@ from workloads.library.tests import sample
 @pytest.mark.parametrize(
     ("wanted", "measured", "verdict"),
     [
-        (bound("x <= 20"), 20, Verdict.HELD),
-        (bound("x <= 20"), 20.01, Verdict.BROKEN),
-        (bound("x >= 1"), 1, Verdict.HELD),
-        (bound("x >= 1"), 0, Verdict.BROKEN),
-        (bound("x = 143"), 143, Verdict.HELD),
-        (bound("x = 143"), 137, Verdict.BROKEN),
-        (bound("x = 0"), None, Verdict.NOT_MEASURED),
+        (parse_bound("x <= 20"), 20, Verdict.HELD),
+        (parse_bound("x <= 20"), 20.01, Verdict.BROKEN),
+        (parse_bound("x >= 1"), 1, Verdict.HELD),
+        (parse_bound("x >= 1"), 0, Verdict.BROKEN),
+        (parse_bound("x = 143"), 143, Verdict.HELD),
+        (parse_bound("x = 143"), 137, Verdict.BROKEN),
+        (parse_bound("x = 0"), None, Verdict.NOT_MEASURED),
     ],
 )
 def test_an_objective_is_judged_by_its_bound(
@@ -36,7 +36,7 @@ def test_an_objective_is_judged_by_its_bound(
 
 
 HELD, BROKEN, UNSEEN = (
-    Result(objective=Objective(promise="p", bound=bound("x <= 1")), measured=measured)
+    Result(objective=Objective(promise="p", bound=parse_bound("x <= 1")), measured=measured)
     for measured in (1, 2, None)
 )
 
@@ -62,7 +62,7 @@ def test_the_verdict_of_a_drill_follows_from_its_objectives(
     verdict: Verdict,
 ) -> None:
     assert (
-        drill_verdict(
+        judge_drill(
             judged,
             injected=injected,
             stopped=stopped,
@@ -88,7 +88,7 @@ def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: str, code: int
 
 
 def test_a_promise_is_read_with_its_bound_and_its_unit_and_what_is_none_refused() -> None:
-    (found,) = promised("back in time: recovered_s <= 1.5 s")
+    found = parse_objective("back in time: recovered_s <= 1.5 s")
     wanted = Bound(
         metric="recovered_s",
         operator="<=",
@@ -96,10 +96,10 @@ def test_a_promise_is_read_with_its_bound_and_its_unit_and_what_is_none_refused(
         unit="s",
     )
     assert found == Objective(promise="back in time", bound=wanted)
-    assert str(found.bound) == "recovered_s <= 1.5 s" and bound(str(found.bound)) == wanted
+    assert str(found.bound) == "recovered_s <= 1.5 s" and parse_bound(str(found.bound)) == wanted
     for text in ("", "x", "x < 3", "x<=3", "x <= three", "x <= 3 s more"):
         with pytest.raises(InputError, match="cannot be read"):
-            bound(text)
+            parse_bound(text)
 
 
 # The last line of the demo names each objective that was not met.
@@ -127,20 +127,20 @@ def test_the_last_line_names_what_is_missed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     batch = sample.SUMMARY["batch"] | {"lost": lost}
-    assert verdict(DEMO, sample.SUMMARY | {"seconds": 1.0, "batch": batch}) == code
+    assert judge(DEMO, sample.SUMMARY | {"seconds": 1.0, "batch": batch}) == code
     assert capsys.readouterr().out.startswith(shown)
     fared = {
         "lost_steps": 9,
         "bit_exact": True,
         "false_completion_steps": [],
     }
-    assert twin_outcome(fared, 240) == "9 steps done again, same result", (
+    assert describe_twin(fared, 240) == "9 steps done again, same result", (
         "a twin that fared well is not slandered"
     )
 
 
 def test_a_command_may_exit_with_findings_where_that_is_expected() -> None:
     command = [sys.executable, "-c", "import sys; print('output'); sys.exit(1)"]
-    assert completed(command, done=(0, 1)) == "output\n"
+    assert run_command(command, done=(0, 1)) == "output\n"
     with pytest.raises(DrillError, match="exit 1"):
-        completed(command)
+        run_command(command)

@@ -15,7 +15,7 @@ from holdfast.drill import remote
 from holdfast.drill.catalogue import find
 from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
-from holdfast.drill.remote import Where, checked, consent
+from holdfast.drill.remote import Where, check, make_consent
 from holdfast.drill.targets.cluster import Cluster, Named
 from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 from holdfast.support.errors import InputError, Stopped, Unjudged
@@ -92,7 +92,7 @@ def test_what_is_named_is_taken_with_its_project(
     where: Where, place: Place, context: str, project: str
 ) -> None:
     where = replace(where, context=context)
-    assert checked(place, where) == replace(where, project=project)
+    assert check(place, where) == replace(where, project=project)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_what_is_not_named_or_does_not_match_is_refused(
     where: Where, change: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(InputError) as error:
-        checked(Place.GKE, replace(where, **change))
+        check(Place.GKE, replace(where, **change))
     assert text in error.value.lines()
 
 
 @pytest.mark.parametrize("place", [Place.GKE, Place.CLUSTER])
 def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, place: Place) -> None:
     with pytest.raises(InputError) as error:
-        checked(place, replace(where, context=IN_PROD))
+        check(place, replace(where, context=IN_PROD))
     assert error.value.got == f"{IN_PROD}, which is {PROD}"
     assert "allow_drills=True" in error.value.fix
 
@@ -127,7 +127,7 @@ def test_only_the_name_of_the_context_is_a_yes(
     where: Where, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asking = replace(where, yes=False)
-    consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
+    make_consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
     output = capsys.readouterr().err
     shown = (
         "node/a",
@@ -138,7 +138,7 @@ def test_only_the_name_of_the_context_is_a_yes(
     )
     assert all(text in output for text in shown), output
     with pytest.raises(Stopped):
-        consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
+        make_consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 
 
 def node(project: str, name: str = "gke-1") -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_without_a_steady_state_nothing_is_injected() -> None:
         False,
     )
     assert target.done == ["prepare", "undone"]
-    assert "pulse >= 1 wanted, 0 after" in record.why
+    assert "expected pulse >= 1, got 0 after" in record.why
 
 
 def test_the_lines_of_a_log_are_part_of_the_printed_reason() -> None:
@@ -151,5 +151,5 @@ def test_the_journal_is_whole_and_two_runs_do_not_write_into_one_folder(tmp_path
     (path,) = tmp_path.glob(f"by-hand/*/{store.JOURNAL}")
     assert json.loads(path.read_text()) == json.loads(json.dumps(journal))
     refused = pytest.raises(InputError, match="another demo writes to this folder")
-    with store.alone(tmp_path, "demo"), refused, store.alone(tmp_path, "demo"):
+    with store.lock_folder(tmp_path, "demo"), refused, store.lock_folder(tmp_path, "demo"):
         pytest.fail("both write")
