@@ -1,4 +1,4 @@
-"""A target whose behaviour a test decides."""
+"""A target whose behaviour is set by the test."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -60,5 +60,5 @@ class ByHand:
         yield "second", lambda: self.done.append("undone")
 
 
-def no_log(_t: float, _step: str, _what: str) -> None:
+def no_log(_moment: float, _step: str, _text: str) -> None:
     """Logs nothing."""

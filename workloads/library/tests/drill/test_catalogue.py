@@ -1,4 +1,4 @@
-"""Drills are data, and data is checked."""
+"""Tests of the drills as data: their checks, their choice and their output."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ DRILLS = drills()
 NOTICE = DRILLS["trainer-notice"]
 
 
-def measured(drill: Drill, folder: Path) -> set[str]:
+def list_metrics(drill: Drill, folder: Path) -> set[str]:
     if drill.place is not Place.LOCAL:
         return set(cluster.METRICS)
     target = build_local(drill, folder)
@@ -34,14 +34,14 @@ def measured(drill: Drill, folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda d: d.name)
-def test_a_drill_judges_the_recovery_and_asks_only_for_what_its_target_measures(
+def test_a_drill_judges_its_recovery_and_uses_measured_metrics(
     drill: Drill, tmp_path: Path
 ) -> None:
-    bounds = (drill.steady, drill.stop_when, *(objective.bound for objective in drill.objectives))
-    assert {bound.metric for bound in bounds} <= measured(drill, tmp_path)
-    assert RECOVERED in {
-        objective.bound.metric for objective in drill.objectives
-    } and drill.question.endswith("?")
+    objective_metrics = {objective.bound.metric for objective in drill.objectives}
+    metrics = {drill.steady.metric, drill.stop_when.metric} | objective_metrics
+    assert metrics <= list_metrics(drill, tmp_path)
+    assert RECOVERED in objective_metrics
+    assert drill.question.endswith("?")
 
 
 @pytest.mark.parametrize(
@@ -114,23 +114,25 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     )
 
 
-def listed(*words: str) -> str:
-    return CliRunner().invoke(app, ["drill", "--list", *words], catch_exceptions=False).stdout
+def print_list(*options: str) -> str:
+    result = CliRunner().invoke(app, ["drill", "--list", *options], catch_exceptions=False)
+    return result.stdout
 
 
-def test_a_drill_of_another_distribution_is_listed_after_the_built_in_ones(
+def test_drills_of_extensions_are_listed_after_the_built_in_ones(
     install: Callable[[str], None],
 ) -> None:
     assert list(drills().values()) == list(BUILT_IN)
     install("acme_drills:made")
-    body = json.loads(listed("--json"))
-    shown = {drill["name"]: drill for drill in body["drills"]}
+    body = json.loads(print_list("--json"))
+    questions = {drill["name"]: drill["question"] for drill in body["drills"]}
     assert body["schema"] == "holdfast.drill-list/1"
-    assert list(shown) == [drill.name for drill in BUILT_IN] + ["of-acme"]
-    assert shown["of-acme"]["question"] == "Does it hold at Acme?"
-    assert [line.split()[0] for line in listed().splitlines()[1:]] == list(shown)
-    [(found, name, _)] = extensions(GROUP)
-    assert (found, name) == ("acme-drills", "ours")
+    assert list(questions) == [drill.name for drill in BUILT_IN] + ["of-acme"]
+    assert questions["of-acme"] == "Does it hold at Acme?"
+    lines = print_list().splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(questions)
+    [(distribution_name, entry, _)] = extensions(GROUP)
+    assert (distribution_name, entry) == ("acme-drills", "ours")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,8 @@ def test_the_table_ends_with_the_whole_outcome_or_the_step_that_failed(
 ) -> None:
     for target in (ByHand(), ByHand({"pulse": 0.0})):
         console.print_verdict(DrillRun(DRILL, target, no_log).run().journal())
-    head, first, *_, held, not_steady = capsys.readouterr().out.splitlines()
-    assert head.split()[-1] == "MEASURED" and first.split()[-1] == "0.1"
-    assert held.startswith("by-hand: held; 2 of 2 objectives held; back after 0.1 s")
+    header, first, *_, success, not_steady = capsys.readouterr().out.splitlines()
+    assert header.split()[-1] == "MEASURED"
+    assert first.split()[-1] == "0.1"
+    assert success.startswith("by-hand: held; 2 of 2 objectives held; back after 0.1 s")
     assert "inconclusive; at step `steady state`: not steady: expected pulse >= 1" in not_steady

@@ -1,4 +1,4 @@
-"""From numbers to verdicts, and from verdicts to exit codes."""
+"""Tests verdicts of measurements, exit codes of verdicts, and the last line of the demo."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from workloads.library.tests import sample
 
 
 @pytest.mark.parametrize(
-    ("wanted", "measured", "verdict"),
+    ("bound", "measured", "verdict"),
     [
         (parse_bound("x <= 20"), 20, Verdict.HELD),
         (parse_bound("x <= 20"), 20.01, Verdict.BROKEN),
@@ -28,17 +28,16 @@ from workloads.library.tests import sample
     ],
 )
 def test_an_objective_is_judged_by_its_bound(
-    wanted: Bound, measured: float | None, verdict: Verdict
+    bound: Bound, measured: float | None, verdict: Verdict
 ) -> None:
-    assert (
-        Result(objective=Objective(promise="p", bound=wanted), measured=measured).verdict is verdict
-    )
+    objective = Objective(promise="p", bound=bound)
+    assert Result(objective=objective, measured=measured).verdict is verdict
 
 
-HELD, BROKEN, UNSEEN = (
-    Result(objective=Objective(promise="p", bound=parse_bound("x <= 1")), measured=measured)
-    for measured in (1, 2, None)
-)
+OBJECTIVE = Objective(promise="p", bound=parse_bound("x <= 1"))
+HELD = Result(objective=OBJECTIVE, measured=1)
+BROKEN = Result(objective=OBJECTIVE, measured=2)
+UNSEEN = Result(objective=OBJECTIVE, measured=None)
 
 
 @pytest.mark.parametrize(
@@ -87,16 +86,17 @@ def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: str, code: int
     assert exit_code([by_letter[letter] for letter in verdicts]) == code
 
 
-def test_a_promise_is_read_with_its_bound_and_its_unit_and_what_is_none_refused() -> None:
-    found = parse_objective("back in time: recovered_s <= 1.5 s")
-    wanted = Bound(
+def test_objectives_are_parsed_and_invalid_bounds_refused() -> None:
+    objective = parse_objective("back in time: recovered_s <= 1.5 s")
+    bound = Bound(
         metric="recovered_s",
         operator="<=",
         value=1.5,
         unit="s",
     )
-    assert found == Objective(promise="back in time", bound=wanted)
-    assert str(found.bound) == "recovered_s <= 1.5 s" and parse_bound(str(found.bound)) == wanted
+    assert objective == Objective(promise="back in time", bound=bound)
+    assert str(bound) == "recovered_s <= 1.5 s"
+    assert parse_bound(str(bound)) == bound
     for text in ("", "x", "x < 3", "x<=3", "x <= three", "x <= 3 s more"):
         with pytest.raises(InputError, match="cannot be read"):
             parse_bound(text)
@@ -114,29 +114,30 @@ DEMO = Demo(
 
 
 @pytest.mark.parametrize(
-    ("lost", "code", "shown"),
+    ("missing", "code", "text"),
     [
         (0, 0, "demo ok: training bit-exact after 6 evictions"),
         (1, 1, "demo broken: no document lost"),
     ],
 )
 def test_the_last_line_names_what_is_missed(
-    lost: int,
+    missing: int,
     code: int,
-    shown: str,
+    text: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    batch = sample.SUMMARY["batch"] | {"lost": lost}
+    batch = sample.SUMMARY["batch"] | {"lost": missing}
     assert judge(DEMO, sample.SUMMARY | {"seconds": 1.0, "batch": batch}) == code
-    assert capsys.readouterr().out.startswith(shown)
-    fared = {
+    assert capsys.readouterr().out.startswith(text)
+
+
+def test_a_twin_with_the_same_result_is_reported_so() -> None:
+    twin = {
         "lost_steps": 9,
         "bit_exact": True,
         "false_completion_steps": [],
     }
-    assert describe_twin(fared, 240) == "9 steps done again, same result", (
-        "a twin that fared well is not slandered"
-    )
+    assert describe_twin(twin, 240) == "9 steps done again, same result"
 
 
 def test_a_command_may_exit_with_findings_where_that_is_expected() -> None:

@@ -1,6 +1,4 @@
-"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a gcloud
-that only notes.
-"""
+"""Tests drills on a shared cluster: names, permission, consent, and the VM that a fake gcloud hits."""
 
 import json
 from collections.abc import Iterator
@@ -149,20 +147,20 @@ def node(project: str, name: str = "gke-1") -> dict[str, Any]:
 
 
 class Nodes:
-    """An API that knows nodes of two projects, and three pods, each alone on a Spot node."""
+    """An API with nodes of two projects, and three pods, each alone on a Spot node."""
 
     def get(self, path: str) -> dict[str, Any]:
         name = path.rsplit("/", 1)[1]
         return node("theirs" if name == "alien" else "ours", name)
 
     def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
-        for name, made in MADE.items():
+        for name, creation_time in CREATION_TIMES.items():
             labels = {"cloud.google.com/gke-spot": "true"}
             meta = {
                 "name": name,
                 "namespace": "n",
                 "uid": name,
-                "creationTimestamp": made,
+                "creationTimestamp": creation_time,
                 "labels": labels,
             }
             yield {
@@ -203,9 +201,9 @@ def test_gcloud_hits_the_vm_of_the_node_alone(
         evictor.evict(["gone"])
 
 
-# Which pods and nodes of a cluster a drill takes first.
+# The order of the pods and nodes that a drill hits.
 
-MADE = {
+CREATION_TIMES = {
     "a": "2026-01-01T00:09:00Z",
     "b": "2026-01-01T00:00:00Z",
     "c": "2026-01-01T00:05:00Z",
@@ -213,9 +211,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
-def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fault: Fault) -> None:
+def test_the_oldest_pods_are_hit_first(fault: Fault) -> None:
     api: Any = Nodes()
-    found = Cluster(
-        api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api)
-    ).candidates()
-    assert [name.split("/")[1] for name in found] == ["b", "c", "a"]
+    cluster = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api))
+    assert [name.split("/")[1] for name in cluster.candidates()] == ["b", "c", "a"]
