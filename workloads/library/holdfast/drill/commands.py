@@ -1,4 +1,4 @@
-"""Implements `holdfast drill`: lists drills, or runs some of one place and prints their verdicts."""
+"""Implements `holdfast drill`: lists drills, or runs some of one place and prints verdicts."""
 
 import json
 import os

@@ -258,7 +258,7 @@ def _score(
 
 
 def copy_documents(target: Path, limit: int) -> int:
-    """Copies up to `limit` sources of the standard library into one folder; returns their number."""
+    """Copies up to `limit` files of the standard library into one folder; returns their number."""
     target.mkdir()
     source = Path(sysconfig.get_path("stdlib"))
     count = 0

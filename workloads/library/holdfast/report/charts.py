@@ -44,7 +44,7 @@ def progress(
     unit: str,
     title: str,
 ) -> Plot:
-    """Plots work done against time: one line per attempt, and a fall where an eviction loses work."""
+    """Plots work against time: one line per life, and a fall where an eviction loses work."""
     time_name, unit_s = theme.time_unit(ledgers)
     points = _make_points(ledgers, unit_s)
     evictions = list_evictions(ledgers)

@@ -31,7 +31,7 @@ def write_report(
     region: str = "",
     receipts: Path | None = None,
 ) -> int:
-    """Writes the page, prints the answer, and returns the exit code: 1 if an objective is broken."""
+    """Writes the page, prints the answer, and returns 1 if an objective is broken, else 0."""
     from holdfast.report.page import render
 
     # All input is read before the page is written: bad input must not replace an older page.

@@ -1,4 +1,4 @@
-"""Command line of `holdfast report`; the function imports what it needs, so that --help is quick."""
+"""Command line of `holdfast report`; the function imports late, so that --help is quick."""
 
 from pathlib import Path
 from typing import Annotated

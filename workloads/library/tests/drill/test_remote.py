@@ -1,4 +1,4 @@
-"""Tests drills on a shared cluster: names, permission, consent, and the VM that a fake gcloud hits."""
+"""Tests drills on a shared cluster: names, permission, consent, and the VM that is hit."""
 
 import json
 from collections.abc import Iterator

@@ -149,7 +149,7 @@ class LocalServing(Local):
         return self._fleet.stat("upstream_rq_retry")
 
     def _compare_counts(self) -> int:
-        """Returns the largest difference between the answers that clients, proxy and servers count."""
+        """Returns the largest difference between the counts of clients, proxy and servers."""
         counts = (
             self._load.codes["200"],
             self._fleet.stat("upstream_rq_2xx"),
