@@ -51,16 +51,16 @@ def drill(
     130 and 143 by a signal.
     """
     from holdfast.drill.commands import list_all, run_drills
-    from holdfast.drill.remote import Where
+    from holdfast.drill.remote import Scope
 
     if show_list:
         list_all(as_json=as_json)
         return
-    where = Where(
+    scope = Scope(
         kubeconfig=kubeconfig,
         context=context,
         namespace=namespace,
         selector=selector,
         yes=yes,
     )
-    raise typer.Exit(run_drills(names or [], target, out.resolve(), where, as_json=as_json))
+    raise typer.Exit(run_drills(names or [], target, out.resolve(), scope, as_json=as_json))

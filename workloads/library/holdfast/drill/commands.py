@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.drill import catalogue, console, store
 from holdfast.drill.plan import Drill, DrillWork, Place
-from holdfast.drill.remote import Where, check, make_builder, make_consent
+from holdfast.drill.remote import Scope, check, make_builder, make_consent
 from holdfast.drill.runner import DrillRun, Record
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import exit_code
@@ -41,7 +41,7 @@ def run_drills(
     names: list[str],
     target: str,
     out: Path,
-    where: Where,
+    scope: Scope,
     *,
     as_json: bool,
 ) -> int:
@@ -50,9 +50,9 @@ def run_drills(
     runner = partial(DrillRun, log=console.print_step)
     build = build_local
     if place is not Place.LOCAL:
-        where = check(place, where)
-        runner = partial(runner, consent=make_consent(where))
-        build = make_builder(place, where)
+        scope = check(place, scope)
+        runner = partial(runner, consent=make_consent(scope))
+        build = make_builder(place, scope)
     code, journals = run_all(drills, out, build, runner, quiet=as_json)
     if as_json:
         print(json.dumps({"schema": "holdfast.drills/1", "drills": journals}, default=str))

@@ -22,7 +22,7 @@ from holdfast.support.errors import InputError, Stopped, Unjudged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Where:
+class Scope:
     """The targets of a drill on a cluster, as given on the command line."""
 
     kubeconfig: Path | None = None
@@ -34,16 +34,16 @@ class Where:
     """The project of the VMs on GKE, read from the platform document of the context."""
 
 
-def check(place: Place, where: Where) -> Where:
-    """Returns `where` with the project of the platform.
+def check(place: Place, scope: Scope) -> Scope:
+    """Returns `scope` with the project of the platform.
 
     Raises InputError if a name is missing, the context is unknown or allows no drills, or there is
     no terminal to ask on.
     """
     options = {
-        "--context": where.context,
-        "--namespace": where.namespace,
-        "--selector": where.selector,
+        "--context": scope.context,
+        "--namespace": scope.namespace,
+        "--selector": scope.selector,
     }
     missing = [flag for flag, value in options.items() if not value]
     if missing:
@@ -53,44 +53,44 @@ def check(place: Place, where: Where) -> Where:
             allowed=", ".join(options),
             fix="name the context, and the pods by namespace and labels",
         )
-    contexts = list_contexts(where.kubeconfig)
-    if where.context not in contexts:
+    contexts = list_contexts(scope.kubeconfig)
+    if scope.context not in contexts:
         raise InputError(
             "the kubeconfig has no such context",
-            got=where.context,
+            got=scope.context,
             allowed=", ".join(contexts) or "none",
             fix="kubectl config get-contexts",
         )
-    where = _check_platform(place, where)
-    if not where.yes and not sys.stdin.isatty():
+    scope = _check_platform(place, scope)
+    if not scope.yes and not sys.stdin.isatty():
         raise InputError(
             "no terminal to ask on",
             got="no terminal",
             allowed="an answer, or --yes",
             fix="add --yes",
         )
-    return where
+    return scope
 
 
-def _check_platform(place: Place, where: Where) -> Where:
+def _check_platform(place: Place, scope: Scope) -> Scope:
     """Adds the project of the platform. Raises InputError if the platform allows no drills.
 
     The check also applies to `cluster`: the Eviction API ends pods of production too.
     """
-    owner = published(Api(where.kubeconfig, where.context))
+    owner = published(Api(scope.kubeconfig, scope.context))
     if owner and not owner.drills:
         raise InputError(
             "this platform allows no drills",
-            got=f"{where.context}, which is {owner}",
+            got=f"{scope.context}, which is {owner}",
             allowed="a platform whose document says drills: true",
             fix=(
                 "use another cluster; the platform team can set allow_drills=True in the"
                 " environment"
             ),
         )
-    if owner is None and (place is Place.GKE or where.context.startswith("gke_")):
-        raise no_document(where.context)
-    return replace(where, project=owner.project if owner else "")
+    if owner is None and (place is Place.GKE or scope.context.startswith("gke_")):
+        raise no_document(scope.context)
+    return replace(scope, project=owner.project if owner else "")
 
 
 def list_contexts(kubeconfig: Path | None) -> list[str]:
@@ -105,25 +105,25 @@ def list_contexts(kubeconfig: Path | None) -> list[str]:
     return sorted(context["name"] for context in contexts[0])
 
 
-def make_builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
+def make_builder(place: Place, scope: Scope) -> Callable[[Drill, Path], Target]:
     """Returns a function that makes the target of a drill on this cluster."""
     from holdfast.drill.targets.cluster import Cluster, Named
     from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 
-    api = Api(where.kubeconfig, where.context)
-    named = Named(namespace=where.namespace, selector=where.selector)
+    api = Api(scope.kubeconfig, scope.context)
+    named = Named(namespace=scope.namespace, selector=scope.selector)
     if place is Place.GKE:
         gcloud.found()  # checked early: after the fault, a failure would count as injected
 
     def build(drill: Drill, _folder: Path) -> Target:
-        evictor = VmEvictor(api, where.project) if place is Place.GKE else TaintEvictor(api)
+        evictor = VmEvictor(api, scope.project) if place is Place.GKE else TaintEvictor(api)
         return Cluster(api, named, drill.fault, evictor)
 
     return build
 
 
 def make_consent(
-    where: Where, ask: Callable[[str], str] = input
+    scope: Scope, ask: Callable[[str], str] = input
 ) -> Callable[[Drill, Sequence[str]], None]:
     """Returns a function that prints the plan and asks for the context's name, except with --yes.
 
@@ -137,10 +137,10 @@ def make_consent(
             file=sys.stderr,
         )
         print(f"stops when {drill.stop_when}; afterwards: {drill.rollback}", file=sys.stderr)
-        print(f"it will affect, in context {where.context}:", file=sys.stderr)
+        print(f"it will affect, in context {scope.context}:", file=sys.stderr)
         for victim in victims:
             print(f"  {victim}", file=sys.stderr)
-        if where.yes:
+        if scope.yes:
             return
         print(
             "Type the name of the context to continue: ",
@@ -148,11 +148,11 @@ def make_consent(
             file=sys.stderr,
             flush=True,
         )
-        if ask("").strip() != where.context:
+        if ask("").strip() != scope.context:
             raise Stopped(
                 "nothing was hit",
                 got="another answer",
-                allowed=where.context,
+                allowed=scope.context,
                 fix="type the name of the context",
             )
 

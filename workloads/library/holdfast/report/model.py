@@ -12,7 +12,7 @@ from holdfast.report.objectives import Objective, objectives
 from holdfast.report.sentences import answer, next_steps, pays
 from holdfast.report.teams import TeamCost
 from holdfast.report.text import precise_duration
-from holdfast.report.totals import add_up
+from holdfast.report.totals import add_up, list_recovery_times
 from holdfast.support.values import finite
 from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
 
@@ -152,8 +152,10 @@ def _eviction_figures(runs: Sequence[JobLedger]) -> Iterator[Figure]:
     evictions = 0
     kills = 0
     for ledger in runs:
-        evictions += len(ledger.recoveries)
-        kills += sum(r.signal.upper() in ("SIGKILL", "KILL") for r in ledger.recoveries)
+        for recovery in ledger.recoveries:
+            evictions += 1
+            if recovery.signal.upper() in ("SIGKILL", "KILL"):
+                kills += 1
     yield Figure(
         label="evictions",
         value=str(evictions),
@@ -175,9 +177,7 @@ def _goodput_figures(training: Sequence[JobLedger]) -> Iterator[Figure]:
 
 def _recovery_figures(runs: Sequence[JobLedger]) -> Iterator[Figure]:
     # Evictions without a recovery have no duration; the objectives show them.
-    durations: list[float] = []
-    for ledger in runs:
-        durations += [r.seconds for r in ledger.recoveries if r.seconds is not None]
+    durations = list_recovery_times(runs)
     if durations:
         yield Figure(
             label="back at work, median",
@@ -190,8 +190,10 @@ def _restart_figures(training: Sequence[JobLedger]) -> Iterator[Figure]:
     restarts = 0
     durations: list[float] = []
     for ledger in training:
-        restarts += len(ledger.restarts)
-        durations += [restart.seconds for restart in ledger.restarts if restart.from_memory]
+        for restart in ledger.restarts:
+            restarts += 1
+            if restart.from_memory:
+                durations.append(restart.seconds)
     if durations:
         yield Figure(
             label="restarts from memory",

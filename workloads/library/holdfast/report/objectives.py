@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.report.text import precise_duration
+from holdfast.report.totals import list_recovery_times
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
@@ -58,8 +59,12 @@ def objectives(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tupl
 
 def _list_training_runs(ledgers: Iterable[JobLedger]) -> list[JobLedger]:
     """Returns the training runs that must survive: no baseline and no naive twin."""
-    training = [ledger for ledger in ledgers if ledger.kind == KIND_TRAINING]
-    return [ledger for ledger in training if not ledger.run.endswith(("-baseline", "-naive"))]
+    runs: list[JobLedger] = []
+    for ledger in ledgers:
+        is_comparison = ledger.run.endswith(("-baseline", "-naive"))
+        if ledger.kind == KIND_TRAINING and not is_comparison:
+            runs.append(ledger)
+    return runs
 
 
 def _training(summary: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Iterable[Objective]:
@@ -78,7 +83,8 @@ def _training(summary: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Itera
         yield judge(goal, count == 0, f"{count} times", evictions)
     losses: list[int] = []
     for ledger in _list_training_runs(ledgers):
-        losses += [recovery.lost_steps for recovery in ledger.recoveries]
+        for recovery in ledger.recoveries:
+            losses.append(recovery.lost_steps)
     interval = summary.get("save_every")
     if interval and losses:
         # Two intervals: a kill can hit while the newest one is still being uploaded.
@@ -124,11 +130,8 @@ def _judge_recoveries(training: Sequence[JobLedger]) -> Objective:
 
     Batch workers are not judged: a replacement may find the queue empty.
     """
-    evictions = 0
-    durations: list[float] = []
-    for ledger in training:
-        evictions += len(ledger.recoveries)
-        durations += [r.seconds for r in ledger.recoveries if r.seconds is not None]
+    evictions = sum(len(ledger.recoveries) for ledger in training)
+    durations = list_recovery_times(training)
     measured = f"{len(durations)} of {evictions}"
     if durations:
         measured += f", slowest after {precise_duration(max(durations))}"

@@ -128,12 +128,10 @@ def figure(plot: Plot) -> Markup:
 
 
 def _make_capacity_tables(capacity: Capacities) -> list[tables.Table]:
-    candidates = (
-        tables.churn(capacity),
-        tables.waits(capacity.waits, "Waiting for a node"),
-        tables.waits(capacity.queue_waits, "Waiting in a queue"),
-    )
-    return [table for table in candidates if table.rows]
+    churn = tables.churn(capacity)
+    pod_waits = tables.waits(capacity.waits, "Waiting for a node")
+    queue_waits = tables.waits(capacity.queue_waits, "Waiting in a queue")
+    return [table for table in (churn, pod_waits, queue_waits) if table.rows]
 
 
 def window(ledgers: Sequence[JobLedger]) -> str:

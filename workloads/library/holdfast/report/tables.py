@@ -112,13 +112,18 @@ def _recovery_time(eviction: tuple[JobLedger, Recovery]) -> float:
 
 def _sum_evictions(recoveries: Sequence[Recovery]) -> tuple[str, ...]:
     """Returns one row for the evictions that the table leaves out."""
-    durations = [recovery.seconds for recovery in recoveries if recovery.seconds is not None]
-    unrecovered = len(recoveries) - len(durations)
+    unrecovered = 0
+    longest_s = 0.0
+    steps = 0
+    for recovery in recoveries:
+        steps += recovery.lost_steps
+        if recovery.seconds is None:
+            unrecovered += 1
+        else:
+            longest_s = max(longest_s, recovery.seconds)
+    duration = f"at most {longest_s:.1f}"
     if unrecovered:
         duration = f"{unrecovered} not within the events"
-    else:
-        duration = f"at most {max(durations, default=0.0):.1f}"
-    steps = sum(recovery.lost_steps for recovery in recoveries)
     name = f"the other {plural(len(recoveries), 'eviction')}"
     return name, "", "", "", duration, str(steps)
 
@@ -131,7 +136,9 @@ def churn(capacity: Capacities) -> Table:
         rows.append(_churn_row(group.pool or "no pool", machine, exposure))
     if groups.rest:
         # The rate of the rest follows from the sums of events and hours, never from rates.
-        total = sum((exposure for _, exposure in groups.rest), Exposure())
+        total = Exposure()
+        for _, exposure in groups.rest:
+            total += exposure
         name = f"the other {plural(len(groups.rest), 'group')}"
         rows.append(_churn_row(name, "together", total))
     head = ("Pool", "Machine, zone", "#preemptions", "#node-hours", "#an hour", "#90 %")

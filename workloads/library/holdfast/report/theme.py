@@ -111,10 +111,8 @@ def rows_axis(names: Sequence[str]) -> alt.Axis:
 
 def job_color(ledgers: Sequence[JobLedger]) -> alt.Color:
     """Returns the colours of jobs: fixed ones for baselines and naive twins, listed last."""
-    names = sorted(
-        (ledger.run for ledger in ledgers),
-        key=lambda job: job.endswith(("-baseline", "-naive")),
-    )
+    jobs = [ledger.run for ledger in ledgers]
+    names = sorted(jobs, key=lambda job: job.endswith(("-baseline", "-naive")))
     colors: list[str] = []
     for number, job in enumerate(names):
         if job.endswith("-baseline"):
@@ -153,9 +151,13 @@ def time_unit(ledgers: Iterable[JobLedger]) -> tuple[str, int]:
 
 def state_color(present: set[str]) -> alt.Color:
     """Returns the colours of the states that a plot contains."""
-    states = [state for state in ORDER if state.value in present]
-    names = [state.value for state in states]
-    scale = alt.Scale(domain=names, range=[COLOR[state] for state in states])
+    names: list[str] = []
+    colors: list[str] = []
+    for state, color in COLOR.items():
+        if state.value in present:
+            names.append(state.value)
+            colors.append(color)
+    scale = alt.Scale(domain=names, range=colors)
     # One row of all states would be wider than the plot.
-    legend = alt.Legend(columns=4 if len(states) > 5 else 0)
+    legend = alt.Legend(columns=4 if len(names) > 5 else 0)
     return alt.Color("state:N", scale=scale, legend=legend)

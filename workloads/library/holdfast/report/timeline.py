@@ -26,7 +26,11 @@ class Lane(NamedTuple):
 
     @property
     def unused_us(self) -> int:
-        return sum(span.length_us for span in self.spans if span.state not in USEFUL)
+        total_us = 0
+        for span in self.spans:
+            if span.state not in USEFUL:
+                total_us += span.length_us
+        return total_us
 
 
 def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
@@ -216,8 +220,11 @@ def _sum_stretches(lane: Lane, limit: int) -> Iterator[Stretch]:
 
 
 def _describe_marks(ledgers: Sequence[JobLedger], evictions: int, commits: int) -> str:
-    all_evictions = sum(len(ledger.recoveries) for ledger in ledgers)
-    all_commits = sum(len(ledger.commits_us) for ledger in ledgers)
+    all_evictions = 0
+    all_commits = 0
+    for ledger in ledgers:
+        all_evictions += len(ledger.recoveries)
+        all_commits += len(ledger.commits_us)
     note = f"{format_count(evictions, all_evictions, 'evictions').capitalize()} above a bar"
     if not all_commits:
         return note

@@ -37,6 +37,16 @@ class Totals:
         }
 
 
+def list_recovery_times(ledgers: Iterable[JobLedger]) -> list[float]:
+    """Returns the seconds of every recovery that ended within the events."""
+    durations: list[float] = []
+    for ledger in ledgers:
+        for recovery in ledger.recoveries:
+            if recovery.seconds is not None:
+                durations.append(recovery.seconds)
+    return durations
+
+
 def add_up(name: str, ledgers: Iterable[JobLedger]) -> Totals:
     """Adds up the ledgers under one name."""
     jobs = 0

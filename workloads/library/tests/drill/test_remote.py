@@ -13,7 +13,7 @@ from holdfast.drill import remote
 from holdfast.drill.catalogue import find
 from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
-from holdfast.drill.remote import Where, check, make_consent
+from holdfast.drill.remote import Scope, check, make_consent
 from holdfast.drill.targets.cluster import Cluster, Named
 from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 from holdfast.support.errors import InputError, Stopped, Unjudged
@@ -40,7 +40,7 @@ KNOWN = (CONTEXT, ZONAL, IN_PROD, "gke_theirs_x_prod", "kind-a")
 
 
 @pytest.fixture
-def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
+def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scope:
     documents = {
         CONTEXT: OURS,
         ZONAL: OURS,
@@ -68,7 +68,7 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
     }
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(body))
-    return Where(
+    return Scope(
         kubeconfig=path,
         context=CONTEXT,
         namespace="n",
@@ -87,10 +87,10 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
     ids=["regional", "zonal", "of no environment, through its API only"],
 )
 def test_what_is_named_is_taken_with_its_project(
-    where: Where, place: Place, context: str, project: str
+    scope: Scope, place: Place, context: str, project: str
 ) -> None:
-    where = replace(where, context=context)
-    assert check(place, where) == replace(where, project=project)
+    scope = replace(scope, context=context)
+    assert check(place, scope) == replace(scope, project=project)
 
 
 @pytest.mark.parametrize(
@@ -106,25 +106,25 @@ def test_what_is_named_is_taken_with_its_project(
     ],
 )
 def test_what_is_not_named_or_does_not_match_is_refused(
-    where: Where, change: dict[str, Any], text: str
+    scope: Scope, change: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(InputError) as error:
-        check(Place.GKE, replace(where, **change))
+        check(Place.GKE, replace(scope, **change))
     assert text in error.value.lines()
 
 
 @pytest.mark.parametrize("place", [Place.GKE, Place.CLUSTER])
-def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, place: Place) -> None:
+def test_an_environment_that_allows_no_drills_is_not_hit_by_any(scope: Scope, place: Place) -> None:
     with pytest.raises(InputError) as error:
-        check(place, replace(where, context=IN_PROD))
+        check(place, replace(scope, context=IN_PROD))
     assert error.value.got == f"{IN_PROD}, which is {PROD}"
     assert "allow_drills=True" in error.value.fix
 
 
 def test_only_the_name_of_the_context_is_a_yes(
-    where: Where, capsys: pytest.CaptureFixture[str]
+    scope: Scope, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asking = replace(where, yes=False)
+    asking = replace(scope, yes=False)
     make_consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
     output = capsys.readouterr().err
     shown = (

@@ -168,17 +168,18 @@ class Cluster:
     def _refresh(self) -> None:
         """Reads the pods of the drill and updates the largest number of doubles."""
         path = f"/api/v1/namespaces/{self._named.namespace}/pods"
-        self._active = {}
+        active: dict[str, Object] = {}
         pods_by_share: Counter[tuple[str, str]] = Counter()
         for pod in self._api.items(path, labelSelector=self._named.selector):
             uid = pod["metadata"]["uid"]
             self._snapshots[uid] = pod
             if not _is_active(pod):
                 continue
-            self._active[uid] = pod
+            active[uid] = pod
             share = _find_share(pod)
             if share:
                 pods_by_share[share] += 1
+        self._active = active
         for count in pods_by_share.values():
             self.doubles = max(self.doubles, count - 1)
 
