@@ -69,7 +69,7 @@ def test_an_incomplete_drill_is_refused(wrong: dict[str, object]) -> None:
         (2, 90, 100, 2),
     ],
 )
-def test_the_blast_radius_is_the_lesser_of_number_and_share(
+def test_the_smaller_limit_sets_the_blast_radius(
     most: int, percent: int, present: int, hit: int
 ) -> None:
     assert Blast(of="pods", most=most, percent=percent).limit(present) == hit
@@ -83,7 +83,7 @@ def test_the_blast_radius_is_the_lesser_of_number_and_share(
         (["trainer-notice"], "gke", "this drill has another target"),
     ],
 )
-def test_what_cannot_be_chosen_is_refused(names: list[str], target: str, shown: str) -> None:
+def test_unknown_drills_and_targets_are_refused(names: list[str], target: str, shown: str) -> None:
     with pytest.raises(InputError) as error:
         choose_drills(names, target)
     assert shown in error.value.lines()
@@ -119,7 +119,7 @@ def print_list(*options: str) -> str:
     return result.stdout
 
 
-def test_drills_of_extensions_are_listed_after_the_built_in_ones(
+def test_extension_drills_are_listed_after_built_in_ones(
     install: Callable[[str], None],
 ) -> None:
     assert list(drills().values()) == list(BUILT_IN)
@@ -144,7 +144,7 @@ def test_drills_of_extensions_are_listed_after_the_built_in_ones(
         ("acme_drills:nothing", "TypeError"),
     ],
 )
-def test_one_that_cannot_be_used_is_named(
+def test_an_unusable_extension_is_named(
     install: Callable[[str], None], value: str, got: str
 ) -> None:
     install(value)

@@ -24,7 +24,7 @@ def test_whole_lines_are_read_and_a_line_cut_by_a_kill_spoils_no_other(tmp_path:
     assert follower.last("window", "last_step") == 3
 
 
-def test_losses_and_recoveries_are_those_of_the_ledger(tmp_path: Path) -> None:
+def test_losses_and_recoveries_match_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     follower = Follower(path)
     assert follower.summary() is None

@@ -53,7 +53,7 @@ UNSEEN = Result(objective=OBJECTIVE, measured=None)
         ([], True, False, False, Verdict.INCONCLUSIVE),
     ],
 )
-def test_the_verdict_of_a_drill_follows_from_its_objectives(
+def test_a_drill_is_judged_by_its_objectives(
     judged: list[Result],
     injected: bool,
     stopped: bool,
@@ -120,7 +120,7 @@ DEMO = Demo(
         (1, 1, "demo broken: no document lost"),
     ],
 )
-def test_the_last_line_names_what_is_missed(
+def test_the_last_line_names_broken_objectives(
     missing: int,
     code: int,
     text: str,

@@ -103,7 +103,7 @@ def test_power_loss_takes_processes_that_left_the_session_too(tmp_path: Path, ow
     until(is_dead)
 
 
-def test_only_what_a_killed_run_of_this_owner_left_is_cleared(tmp_path: Path, owner: str) -> None:
+def test_only_processes_with_the_same_owner_are_cleared(tmp_path: Path, owner: str) -> None:
     other = start(OBEDIENT, tmp_path, owner + "x")
     code = (
         "from holdfast.drill.pods import Pod; from pathlib import Path; import os,"
@@ -138,7 +138,7 @@ def test_a_process_that_dies_slowly_counts_once(
     assert pod.wait(10) == 137
 
 
-def test_what_a_pod_leaves_in_its_temporary_folder_goes_with_it(tmp_path: Path, owner: str) -> None:
+def test_temporary_files_are_removed_with_the_pod(tmp_path: Path, owner: str) -> None:
     code = (
         "import tempfile, time; print('in', tempfile.mkdtemp(prefix='left-'), flush=True);"
         f" {DEAF.split('; ', 1)[0]}; print('up', flush=True); time.sleep(60)"

@@ -86,7 +86,7 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scope:
     ],
     ids=["regional", "zonal", "of no environment, through its API only"],
 )
-def test_what_is_named_is_taken_with_its_project(
+def test_a_complete_scope_gets_its_project(
     scope: Scope, place: Place, context: str, project: str
 ) -> None:
     scope = replace(scope, context=context)
@@ -105,7 +105,7 @@ def test_what_is_named_is_taken_with_its_project(
         ({"yes": False}, "add --yes"),
     ],
 )
-def test_what_is_not_named_or_does_not_match_is_refused(
+def test_incomplete_and_unknown_scopes_are_refused(
     scope: Scope, change: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(InputError) as error:
@@ -121,9 +121,7 @@ def test_an_environment_that_allows_no_drills_is_not_hit_by_any(scope: Scope, pl
     assert "allow_drills=True" in error.value.fix
 
 
-def test_only_the_name_of_the_context_is_a_yes(
-    scope: Scope, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_context_name_confirms(scope: Scope, capsys: pytest.CaptureFixture[str]) -> None:
     asking = replace(scope, yes=False)
     make_consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
     output = capsys.readouterr().err
@@ -170,7 +168,7 @@ class Nodes:
             }
 
 
-def test_gcloud_hits_the_vm_of_the_node_alone(
+def test_gcloud_preempts_only_the_vm_under_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api: Any = Nodes()

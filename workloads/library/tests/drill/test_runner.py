@@ -58,7 +58,7 @@ def test_without_a_steady_state_nothing_is_injected() -> None:
     assert "expected pulse >= 1, got 0 after" in record.why
 
 
-def test_the_lines_of_a_log_are_part_of_the_printed_reason() -> None:
+def test_log_lines_appear_in_the_printed_reason() -> None:
     target = ByHand()
     error = DrillError("PostgreSQL did not start:\n\n  could not judge: no server\n")
     target.prepare = make_failing_call(error)
@@ -90,7 +90,7 @@ def test_a_refusal_stops_before_the_fault() -> None:
     ],
     ids=["does not come back", "stop condition", "steady before and not after"],
 )
-def test_what_follows_the_fault_decides(
+def test_events_after_the_fault_decide_the_verdict(
     numbers: dict[str, float | None], expected: tuple[Verdict, str, bool]
 ) -> None:
     target = ByHand()

@@ -117,7 +117,7 @@ def test_late_endpoints_and_a_silent_server_lose_no_request(fleet: FieldFleet) -
 
 
 @pytest.mark.process
-def test_unfinished_bodies_fit_into_the_memory_of_the_proxy(fleet: FieldFleet) -> None:
+def test_unfinished_bodies_fit_into_the_proxy_memory(fleet: FieldFleet) -> None:
     """The servers read nothing, so the proxy holds all that clients send."""
     pod = named("example", "Deployment", "proxy")["spec"]["template"]["spec"]
     limits = pod["containers"][0]["resources"]["limits"]
@@ -176,7 +176,7 @@ def silent_machine() -> Generator[Endpoint]:
 
 
 @pytest.mark.process
-def test_a_vanished_machine_loses_none_of_240_parallel_requests(fleet: FieldFleet) -> None:
+def test_a_vanished_machine_loses_no_request(fleet: FieldFleet) -> None:
     """The machine looks least loaded: nearly half of the requests wait for it before a retry."""
     with silent_machine() as machine, fleet.running(2):
         living = [replica.endpoint for replica in fleet.ready()]
@@ -197,7 +197,7 @@ def test_a_vanished_machine_loses_none_of_240_parallel_requests(fleet: FieldFlee
         )
 
 
-def test_the_proxy_of_the_tests_is_the_one_that_is_rendered() -> None:
+def test_tests_use_the_rendered_proxy() -> None:
     """They differ in addresses, the file of endpoints, and the longest request only."""
     rendered = json.loads(named("example", "ConfigMap", "proxy")["data"]["envoy.json"])
     proxy = Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0)

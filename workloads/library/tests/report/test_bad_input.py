@@ -78,7 +78,7 @@ def numbers(report: Report) -> object:
 
 
 @pytest.mark.parametrize(("spoil", "reason"), SPOILED.values(), ids=list(SPOILED))
-def test_lines_that_are_wrong_are_listed_and_change_no_number(
+def test_bad_lines_are_listed_and_change_no_number(
     tmp_path: Path, spoil: Spoil, reason: str
 ) -> None:
     clean = make_report(tmp_path / "clean", encoded(GOOD))

@@ -53,7 +53,7 @@ def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {name: folder / "report.html" for name, folder in folders.items()}
 
 
-def test_the_page_of_the_demo_asks_for_nothing_and_opens_by_keyboard(
+def test_the_demo_page_loads_nothing_and_opens_by_keyboard(
     browser: Page, pages: dict[str, Path]
 ) -> None:
     browser.look()

@@ -42,7 +42,7 @@ def _format(spec: dict[str, Any]) -> str:
     return json.dumps(rounded, indent=1, sort_keys=True) + "\n"
 
 
-def test_every_chart_is_what_was_recorded(tmp_path: Path) -> None:
+def test_charts_match_their_goldens(tmp_path: Path) -> None:
     recorded = {path.stem: path.read_text() for path in FOLDER.glob("*.json")}
     assert specs(tmp_path) == recorded
 

@@ -118,7 +118,7 @@ def test_the_file_needs_no_other_and_has_a_table_for_every_plot(html: str) -> No
     assert len(html.encode()) < 1_500_000
 
 
-def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
+def test_every_plot_colour_has_a_dark_variant() -> None:
     style = (Path(theme.__file__).parent / "style.css").read_text()
     dark = style[style.index("prefers-color-scheme: dark") :]
     colours = {*theme.COLOR.values(), *theme.OURS, theme.BASELINE, theme.NAIVE}
@@ -134,7 +134,7 @@ def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
     ],
     ids=["started", "scheduled"],
 )
-def test_a_job_of_one_line_still_makes_a_page(tmp_path: Path, only: Line) -> None:
+def test_a_job_with_one_line_makes_a_page(tmp_path: Path, only: Line) -> None:
     sample.write(tmp_path / "a.jsonl", [only])
     report = read_report(tmp_path, None)
     assert "nothing can be concluded" not in report.answer
@@ -157,7 +157,7 @@ def test_exit_code_shows_a_broken_objective(
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"training": 3}', '{"batch": []}', '{"training": {"lost_steps": "many"}}']
 )
-def test_a_summary_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
+def test_an_invalid_summary_is_refused(tmp_path: Path, text: str) -> None:
     summary = sample.demo(tmp_path)
     summary.write_text(text)
     with pytest.raises(InputError, match="summary"):

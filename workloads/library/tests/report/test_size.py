@@ -97,7 +97,7 @@ def whole(report: Report) -> dict[str, Any]:
     return json.loads(json.dumps(report.as_json()))
 
 
-def test_the_totals_are_those_of_every_job(whole: dict[str, Any]) -> None:
+def test_totals_include_every_job(whole: dict[str, Any]) -> None:
     for kind, total in whole["totals"].items():
         jobs = [row for row in whole["jobs"] if row["kind"] == kind]
         assert total["jobs"] == len(jobs)
@@ -128,7 +128,7 @@ def test_the_page_stays_small_and_names_and_counts_what_is_left_out(
     assert words.count("steps done again") == 6
 
 
-def test_a_table_of_many_jobs_ends_with_the_others_and_all(report: Report) -> None:
+def test_a_long_table_ends_with_the_rest_and_the_total(report: Report) -> None:
     training = report.of_kind("training")
     many = [*training, *training]
     rows = tables.job_rows(many)
@@ -151,7 +151,7 @@ def bars(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return spec["layer"][0]["data"]["values"]
 
 
-def test_bars_by_stretch_keep_the_time_of_each_state(report: Report) -> None:
+def test_bars_by_stretch_keep_state_durations(report: Report) -> None:
     [worst] = [x for x in report.ledgers if x.job == WORST]
     spec = timeline([worst], slug="t", title="t").spec
     assert len(worst.spans) > MOST_BARS >= len(bars(spec))
@@ -192,9 +192,7 @@ def test_a_cut_keeps_the_heaviest_in_their_order(weights: list[int], limit: int)
     st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6)), min_size=1, max_size=900),
     st.integers(200, 400),
 )
-def test_an_outline_keeps_both_ends_of_every_life(
-    steps: list[tuple[int, float]], limit: int
-) -> None:
+def test_an_outline_keeps_both_ends_per_life(steps: list[tuple[int, float]], limit: int) -> None:
     points: list[tuple[int, float, int]] = []
     t_us = 0
     for number, (step_us, done) in enumerate(steps):

@@ -53,7 +53,7 @@ def test_a_file_without_receipts_is_no_free_month(tmp_path: Path, text: str, wor
     assert word in caught.value.lines()
 
 
-def test_namespaces_of_jobs_are_given_with_their_team() -> None:
+def test_namespaces_are_mapped_to_teams() -> None:
     assert loop.team_of(()) == {"training": "default", "batch": "default"}
     assert loop.team_of(["vision=a", "vision=b"]) == {"a": "vision", "b": "vision"}
     with pytest.raises(InputError, match="--team"):
