@@ -40,8 +40,8 @@ class Record:
     """Holds the events and results of one drill; `journal` returns them as JSON."""
 
     drill: Drill
-    started: float = field(default_factory=time.time)
-    ended: float = 0.0
+    start_t: float = field(default_factory=time.time)
+    end_t: float = 0.0
     timeline: list[tuple[float, str, str]] = field(default_factory=list)
     """(Unix time, step, text)"""
     rollbacks: list[dict[str, Any]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        return max(0.0, self.ended - self.started)
+        return max(0.0, self.end_t - self.start_t)
 
     def fail(self, step: str, reason: str) -> None:
         """Records the first failure; later ones follow from it and are dropped."""
@@ -81,8 +81,8 @@ class Record:
         return {
             "schema": SCHEMA,
             "drill": asdict(self.drill),
-            "start": rfc3339(self.started),
-            "end": rfc3339(self.ended),
+            "start": rfc3339(self.start_t),
+            "end": rfc3339(self.end_t),
             "duration": round(self.seconds, 3),
             "verdict": self.verdict.value,
             "signal": self.signal,
@@ -122,7 +122,7 @@ class DrillRun:
             finally:
                 with _handle_notices(signal.SIG_IGN):
                     self._roll_back()
-        record.ended = time.time()
+        record.end_t = time.time()
         return record
 
     def _run_steps(self) -> None:
