@@ -1,4 +1,4 @@
-"""Training and inference that survive losing their machine: what runs inside a pod.
+"""Training and inference that survive the loss of their machine, for code inside a pod.
 
-`from holdfast.checkpoint import Checkpointer` is where your own trainer begins.
+Your own trainer begins with `from holdfast.checkpoint import Checkpointer`.
 """

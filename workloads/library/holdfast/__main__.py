@@ -1,4 +1,4 @@
-"""`python -m holdfast`, the same as the command `holdfast`."""
+"""Runs the command `holdfast` as `python -m holdfast`."""
 
 from holdfast.cli import main
 

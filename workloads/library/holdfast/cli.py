@@ -1,4 +1,7 @@
-"""The entry point of the command `holdfast`: the core can be installed without it."""
+"""The entry point of the command `holdfast`, which also explains a missing command line.
+
+The core can be installed without the packages of the command line.
+"""
 
 from holdfast.support.distribution import install_command, require_no_foreign_package
 from holdfast.support.errors import InputError, run_cli

@@ -1,5 +1,6 @@
-"""`holdfast VERB` and `holdfast AREA VERB`. Commands import what they need when they run, so that
---help is quick.
+"""The command line: `holdfast VERB` and `holdfast AREA VERB`.
+
+Commands import what they need when they run, so that --help is quick.
 """
 
 import typer
@@ -25,12 +26,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
+    rich_markup_mode=None,  # boxes around the help would double the time of --help
 )
 
 
-def command(name: str, body: object, *shown: str) -> None:
-    app.command(name, epilog=examples(*shown))(body)  # pyright: ignore[reportArgumentType, reportCallIssue]
+def command(name: str, body: object, *lines: str) -> None:
+    """Adds a command with example lines."""
+    app.command(name, epilog=examples(*lines))(body)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 app.add_typer(train, name="train")

@@ -1,1 +1,1 @@
-"""Real evictions on purpose, and the verdict."""
+"""Causes evictions on purpose and judges the result."""

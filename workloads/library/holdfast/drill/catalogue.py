@@ -1,6 +1,4 @@
-"""Every drill: those of drills.toml, and those that other distributions add by the entry points
-`holdfast.drills`.
-"""
+"""Loads every drill: those of drills.toml, and those of the entry point group `holdfast.drills`."""
 
 import tomllib
 from collections.abc import Callable, Iterable
@@ -8,18 +6,27 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast.drill.plan import Blast, Drill, DrillWork, Fault, Place, bound, promised
+from holdfast.drill.plan import (
+    Blast,
+    Drill,
+    DrillWork,
+    Fault,
+    Objective,
+    Place,
+    parse_bound,
+    parse_objective,
+)
 from holdfast.support.errors import InputError
 from holdfast.support.extensions import extensions, refused
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 
 GROUP = "holdfast.drills"
-"""Of entry points: each is a callable without arguments that returns drills."""
+"""The entry point group; each entry is a callable without arguments that returns drills."""
 SAVE_EVERY = 20  # steps between checkpoints of the local trainer
-NODES = 2  # of the local sharded gang; steps
-COPY_EVERY = 10
-COMMIT_EVERY = 50
+NODES = 2  # in the local sharded gang
+COPY_EVERY = 10  # steps
+COMMIT_EVERY = 50  # steps
 WORKERS = 3
 ITEMS = 3_000
 SERVERS = 3
@@ -37,78 +44,86 @@ _TABLES: dict[str, dict[str, Any]] = tomllib.loads(
 )
 
 
-def _stated(name: str) -> dict[str, Any]:
-    """Of a drill, and of the one that it is like."""
-    own = _TABLES[name]
-    return (_stated(own["like"]) if "like" in own else {}) | own
+def _read_table(name: str) -> dict[str, Any]:
+    """Returns the table of a drill, completed by the drill that it is `like`."""
+    table = dict(_TABLES[name])
+    base = table.pop("like", None)
+    return _read_table(base) | table if base else table
 
 
-# Field of a drill -> what makes it of its text; other fields are as they are stated.
-_READERS: dict[str, Callable[[Any], Any]] = {
+def _parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
+    return tuple(parse_objective(text.format(**_NAMES)) for text in texts)
+
+
+# Parsers by field; other fields keep the value of the table.
+_PARSERS: dict[str, Callable[[Any], Any]] = {
     "place": Place,
     "work": DrillWork,
     "fault": Fault,
-    "blast": lambda stated: Blast(**stated),
-    "steady": lambda text: bound(text.format(**_NAMES)),
-    "stop_when": bound,
-    "objectives": lambda texts: promised(*(text.format(**_NAMES) for text in texts)),
+    "blast": lambda table: Blast(**table),
+    "steady": lambda text: parse_bound(text.format(**_NAMES)),
+    "stop_when": parse_bound,
+    "objectives": _parse_objectives,
 }
 
 
-def _built_in(name: str) -> Drill:
-    stated = {field: value for field, value in _stated(name).items() if field != "like"}
-    return Drill(
-        name=name,
-        **{f: _READERS[f](value) if f in _READERS else value for f, value in stated.items()},
-    )
+def _load_built_in(name: str) -> Drill:
+    fields = _read_table(name)
+    for field, parse in _PARSERS.items():
+        if field in fields:
+            fields[field] = parse(fields[field])
+    return Drill(name=name, **fields)
 
 
-BUILT_IN = tuple(map(_built_in, _TABLES))
+BUILT_IN = tuple(_load_built_in(name) for name in _TABLES)
 
 
 def drills() -> dict[str, Drill]:
-    """Built-in ones first. InputError names the distribution that adds what is none."""
-    found = {drill.name: drill for drill in BUILT_IN}
+    """Returns all drills by name, the built-in ones first.
+
+    Raises InputError, with the name of the distribution, if an entry point is not usable.
+    """
+    drills_by_name = {drill.name: drill for drill in BUILT_IN}
     for distribution, name, make in extensions(GROUP):
-        for drill in _made(distribution, name, make):
-            if drill.name in found:
+        for drill in _load_extension(distribution, name, make):
+            if drill.name in drills_by_name:
                 raise refused(
                     distribution,
                     f"{GROUP}: {name}",
                     f"a second drill {drill.name}",
                     "names that are free",
                 )
-            found[drill.name] = drill
-    return found
+            drills_by_name[drill.name] = drill
+    return drills_by_name
 
 
-def _made(distribution: str, name: str, make: object) -> list[Drill]:
-    what = f"{GROUP}: {name}"
+def _load_extension(distribution: str, name: str, make: object) -> list[Drill]:
+    entry = f"{GROUP}: {name}"
     allowed = "a callable that returns drills"
     try:
-        made = list(cast(Callable[[], Iterable[Any]], make)())
-    except Exception as error:  # foreign code runs here, and may raise anything
-        raise refused(distribution, what, f"{type(error).__name__}: {error}", allowed) from error
-    wrong = [each for each in made if not isinstance(each, Drill)]
-    if wrong:
-        raise refused(distribution, what, repr(wrong[0]), allowed)
-    return made
+        extension_drills = list(cast(Callable[[], Iterable[Any]], make)())
+    except Exception as error:  # code of another distribution may raise anything
+        raise refused(distribution, entry, f"{type(error).__name__}: {error}", allowed) from error
+    for drill in extension_drills:
+        if not isinstance(drill, Drill):
+            raise refused(distribution, entry, repr(drill), allowed)
+    return extension_drills
 
 
 def find(name: str) -> Drill:
-    known = drills()
-    if name in known:
-        return known[name]
-    near = get_close_matches(name, known, n=1)
-    fix = f"did you mean {near[0]}?" if near else "`holdfast drill --list`"
+    """Returns a drill by name. Raises InputError, with the closest name, if there is none."""
+    drills_by_name = drills()
+    if name in drills_by_name:
+        return drills_by_name[name]
+    matches = get_close_matches(name, drills_by_name, n=1)
     raise InputError(
         "no such drill",
         got=name,
-        allowed=", ".join(known),
-        fix=fix,
+        allowed=", ".join(drills_by_name),
+        fix=f"did you mean {matches[0]}?" if matches else "`holdfast drill --list`",
     )
 
 
-def of(place: Place) -> list[Drill]:
-    """What `--target PLACE` runs: all but the controls."""
+def list_by_place(place: Place) -> list[Drill]:
+    """Returns the drills that `--target PLACE` runs: all of the place except the controls."""
     return [drill for drill in drills().values() if drill.place is place and not drill.control]

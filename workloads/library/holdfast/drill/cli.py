@@ -1,4 +1,4 @@
-"""Commands of the drills; bodies import, modules do not."""
+"""Command line of `holdfast demo` and `holdfast drill`; the functions import what they need."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Folder of the report, the summary, events and logs.")
     ] = Path("out/demo"),
-    seed: Annotated[int, typer.Option(help="Of the eviction schedule.")] = 7,
+    seed: Annotated[int, typer.Option(help="Seed of the eviction schedule.")] = 7,
 ) -> None:
     """Train, score and serve under evictions, compare with undisturbed runs, and write a report."""
     from holdfast.drill.demo import run_demo
@@ -51,16 +51,16 @@ def drill(
     130 and 143 by a signal.
     """
     from holdfast.drill.commands import list_all, run_drills
-    from holdfast.drill.remote import Where
+    from holdfast.drill.remote import Scope
 
     if show_list:
         list_all(as_json=as_json)
         return
-    where = Where(
+    scope = Scope(
         kubeconfig=kubeconfig,
         context=context,
         namespace=namespace,
         selector=selector,
         yes=yes,
     )
-    raise typer.Exit(run_drills(names or [], target, out.resolve(), where, as_json=as_json))
+    raise typer.Exit(run_drills(names or [], target, out.resolve(), scope, as_json=as_json))

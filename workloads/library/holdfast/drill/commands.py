@@ -1,4 +1,4 @@
-"""The body of `holdfast drill`."""
+"""Implements `holdfast drill`: lists drills, or runs some of one place and prints verdicts."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.drill import catalogue, console, store
 from holdfast.drill.plan import Drill, DrillWork, Place
-from holdfast.drill.remote import Where, builder, checked, consent
+from holdfast.drill.remote import Scope, check, make_builder, make_consent
 from holdfast.drill.runner import DrillRun, Record
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import exit_code
@@ -19,7 +19,7 @@ from holdfast.support.errors import InputError
 from holdfast.support.tables import print_json, print_table
 
 Builder = Callable[[Drill, Path], Target]
-"""Drill and folder of its run -> the place where it runs."""
+"""Makes the target of a drill, given the folder of its run."""
 Runner = Callable[[Drill, Target], DrillRun]
 
 
@@ -28,36 +28,31 @@ def list_all(*, as_json: bool) -> None:
     if as_json:
         print_json("drill-list", drills=[asdict(drill) for drill in drills])
         return
-    shown = []
-    for d in drills:
-        shown.append(
-            (
-                d.name,
-                d.place,
-                d.fault,
-                d.blast,
-                d.question + (" (by name only)" if d.control else ""),
-            )
-        )
-    print_table(["DRILL", "TARGET", "FAULT", "BLAST", "QUESTION"], shown)
+    rows = []
+    for drill in drills:
+        question = drill.question
+        if drill.control:
+            question += " (by name only)"
+        rows.append((drill.name, drill.place, drill.fault, drill.blast, question))
+    print_table(["DRILL", "TARGET", "FAULT", "BLAST", "QUESTION"], rows)
 
 
 def run_drills(
     names: list[str],
     target: str,
     out: Path,
-    where: Where,
+    scope: Scope,
     *,
     as_json: bool,
 ) -> int:
-    drills = chosen(names, target)
+    drills = choose_drills(names, target)
     place = drills[0].place
-    runner = partial(DrillRun, log=console.moment)
-    build = local
+    runner = partial(DrillRun, log=console.print_step)
+    build = build_local
     if place is not Place.LOCAL:
-        where = checked(place, where)
-        runner = partial(runner, consent=consent(where))
-        build = builder(place, where)
+        scope = check(place, scope)
+        runner = partial(runner, consent=make_consent(scope))
+        build = make_builder(place, scope)
     code, journals = run_all(drills, out, build, runner, quiet=as_json)
     if as_json:
         print(json.dumps({"schema": "holdfast.drills/1", "drills": journals}, default=str))
@@ -72,17 +67,20 @@ def run_all(
     *,
     quiet: bool = False,
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Exit code, and the journals. A signal ends it all."""
+    """Runs drills one after another; a signal ends the series.
+
+    Returns the exit code and the journals.
+    """
     records: list[Record] = []
-    with store.alone(out, "drill"):
+    signum = 0
+    with store.lock_folder(out, "drill"):
         for drill in drills:
-            records.append(_run(drill, out, build, runner, quiet=quiet))
-            if records[-1].signal:
+            record = _run(drill, out, build, runner, quiet=quiet)
+            records.append(record)
+            signum = record.signal
+            if signum:
                 break
-    if records and records[-1].signal:
-        code = 128 + records[-1].signal
-    else:
-        code = exit_code([r.verdict for r in records])
+    code = 128 + signum if signum else exit_code([record.verdict for record in records])
     return code, [record.journal() for record in records]
 
 
@@ -95,17 +93,17 @@ def _run(
     quiet: bool,
 ) -> Record:
     print(f"drill {drill.name}: {drill.question}", file=sys.stderr)
-    folder = store.fresh(out, drill.name)
+    folder = store.create_run_folder(out, drill.name)
     record = runner(drill, build(drill, folder)).run()
-    path = store.write(folder, record.journal())
+    path = store.write_journal(folder, record.journal())
     if not quiet:
-        console.verdict(record.journal())
+        console.print_verdict(record.journal())
     print(f"  {os.path.relpath(path)}", file=sys.stderr)
     return record
 
 
-def local(drill: Drill, folder: Path) -> Target:
-    """The place `local`: processes of this machine."""
+def build_local(drill: Drill, folder: Path) -> Target:
+    """Returns the target of a drill on processes of this machine."""
     from holdfast.drill.targets.local_batch import LocalBatch
     from holdfast.drill.targets.local_serving import LocalServing
     from holdfast.drill.targets.local_sharded import LocalSharded
@@ -126,13 +124,21 @@ def local(drill: Drill, folder: Path) -> Target:
             per_s=catalogue.REQUESTS_PER_S,
         )
     if drill.work is DrillWork.SHARDED:
-        every = {"copy_every": catalogue.COPY_EVERY, "commit_every": catalogue.COMMIT_EVERY}
-        return LocalSharded(folder, drill.fault, nodes=catalogue.NODES, **every)
+        return LocalSharded(
+            folder,
+            drill.fault,
+            nodes=catalogue.NODES,
+            copy_every=catalogue.COPY_EVERY,
+            commit_every=catalogue.COMMIT_EVERY,
+        )
     return LocalTraining(folder, drill.work, drill.fault, save_every=catalogue.SAVE_EVERY)
 
 
-def chosen(names: list[str], target: str) -> list[Drill]:
-    """The named ones, all of one place; or every drill of the place but its controls."""
+def choose_drills(names: list[str], target: str) -> list[Drill]:
+    """Returns the named drills of one place, or every drill of the place except its controls.
+
+    Raises InputError for an unknown target or name, and for a drill of another place.
+    """
     places = {place.value: place for place in Place}
     if target not in places:
         raise InputError(
@@ -142,14 +148,14 @@ def chosen(names: list[str], target: str) -> list[Drill]:
             fix="--target local",
         )
     if not names:
-        return catalogue.of(places[target])
+        return catalogue.list_by_place(places[target])
     drills = [catalogue.find(name) for name in names]
-    elsewhere = [drill for drill in drills if drill.place.value != target]
-    if elsewhere:
-        raise InputError(
-            "this drill has another target",
-            got=f"{elsewhere[0].name} with --target {target}",
-            allowed=f"--target {elsewhere[0].place.value}",
-            fix="drills of one target per run",
-        )
+    for drill in drills:
+        if drill.place.value != target:
+            raise InputError(
+                "this drill has another target",
+                got=f"{drill.name} with --target {target}",
+                allowed=f"--target {drill.place.value}",
+                fix="drills of one target per run",
+            )
     return drills

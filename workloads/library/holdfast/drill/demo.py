@@ -1,8 +1,8 @@
-"""`holdfast demo`: the whole promise on one machine, judged.
+"""Runs `holdfast demo`: training, batch and serving under evictions on one machine, with a verdict.
 
 A trainer and a batch of workers run undisturbed, then under the same seeded evictions; the
 trainer's naive twin gets the same. Servers then answer while those on Spot get their notice. The
-verdict is computed from what the runs left behind, never from what they say.
+verdict is computed from stored results, never from what the runs report about themselves.
 """
 
 import json
@@ -21,11 +21,11 @@ from rich.console import Console
 
 from holdfast.drill.console import stage
 from holdfast.drill.errors import DrillError
-from holdfast.drill.events import completed
+from holdfast.drill.events import run_command
 from holdfast.drill.plan import DrillWork
-from holdfast.drill.pods import owned
-from holdfast.drill.store import alone
-from holdfast.drill.targets.local import HOLDFAST, Eviction, evictions
+from holdfast.drill.pods import own_processes
+from holdfast.drill.store import lock_folder
+from holdfast.drill.targets.local import HOLDFAST, Eviction, make_schedule
 from holdfast.drill.targets.local_batch import LocalBatch, database, enqueue, export
 from holdfast.drill.targets.local_serving import LocalServing
 from holdfast.drill.targets.local_training import LocalTraining
@@ -33,9 +33,10 @@ from holdfast.report.objectives import ObjectiveVerdict, objectives
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 
+MIN_DOCUMENT_BYTES = 200
 MAX_DOCUMENT_BYTES = 20_000
-BASE = 2  # servers on demand, and on Spot
-OVERFLOW = 2
+BASE = 2  # servers on demand
+OVERFLOW = 2  # servers on Spot
 REQUESTS_PER_S = 50.0
 
 
@@ -49,7 +50,7 @@ class Size:
     batch_evictions: int = 10
     documents: int = 480
     serving_rounds: int = 2
-    """In each all servers on Spot go at once."""
+    """Every round evicts all servers on Spot at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +63,8 @@ class Demo:
 
 
 def run_demo(out: Path, *, seed: int, size: Size | None = None) -> int:
-    """The demo from begin to end; its exit code."""
-    _require_own(out)
+    """Runs the whole demo and returns its exit code."""
+    _require_own_folder(out)
     console = Console(stderr=True)
     demo = Demo(
         out=out,
@@ -72,9 +73,9 @@ def run_demo(out: Path, *, seed: int, size: Size | None = None) -> int:
         console=console,
         owner=f"demo:{out}",
     )
-    began = time.monotonic()
+    start = time.monotonic()
     try:
-        with alone(out, "demo"), owned(demo.owner):
+        with lock_folder(out, "demo"), own_processes(demo.owner):
             _clear(out)
             show_platform(demo)
             acts = {
@@ -82,17 +83,17 @@ def run_demo(out: Path, *, seed: int, size: Size | None = None) -> int:
                 "batch": score_twice(demo),
                 "serving": serve_under_evictions(demo),
             }
-            seconds = round(time.monotonic() - began, 1)
             summary = {
                 "schema": "holdfast.demo/1",
                 "seed": seed,
-                "seconds": seconds,
+                "seconds": round(time.monotonic() - start, 1),
                 **acts,
             }
-            (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-            report(demo)
+            text = json.dumps(summary, indent=2)
+            (out / "summary.json").write_text(f"{text}\n")
+            write_report(demo)
     except DrillError as error:
-        # The text ends with a log's last lines, whose brackets are no markup.
+        # The text ends with the last lines of a log, whose brackets are not markup.
         console.print(
             f"demo failed:  {error}",
             style="red",
@@ -100,100 +101,100 @@ def run_demo(out: Path, *, seed: int, size: Size | None = None) -> int:
             highlight=False,
         )
         return EXIT_FINDINGS
-    return verdict(demo, summary)
+    return judge(demo, summary)
 
 
-def _require_own(out: Path) -> None:
-    """Removes what an earlier demo left, and nothing else."""
-    if out.is_dir() and any(out.iterdir()) and not (out / ".lock").exists():
-        allowed = "none yet, an empty one or that of a demo before"
+def _require_own_folder(out: Path) -> None:
+    """Raises InputError if the folder holds files of something other than a demo."""
+    if not out.is_dir() or (out / ".lock").exists():
+        return
+    if any(out.iterdir()):
         raise InputError(
             "the folder contains something else",
             got=out,
-            allowed=allowed,
+            allowed="a new folder, an empty one, or the folder of an earlier demo",
             fix="--out out/demo",
         )
 
 
 def _clear(out: Path) -> None:
     for entry in out.iterdir():
-        if entry.name != ".lock":
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != ".lock":
+            entry.unlink()
     for name in ("events", "logs"):
         (out / name).mkdir()
 
 
 def show_platform(demo: Demo) -> None:
-    """(a) What would be deployed, where the platform is at hand, and what belongs where."""
+    """Prints the resources of the example environment, if `infra` is installed, and where work
+    should run.
+    """
     infra = (sys.executable, "-m", "infra")
     if find_spec("infra"):
         with stage(demo.console, "platform", "synthesise the example environment"):
-            completed(
-                [
-                    *infra,
-                    "plan",
-                    "example",
-                    "--synth",
-                ]
-            )
-        print(completed([*infra, "outputs", "example"]), flush=True)
-    print(completed([*HOLDFAST, "place"]), flush=True)
+            run_command([*infra, "plan", "example", "--synth"])
+        outputs = run_command([*infra, "outputs", "example"])
+        print(outputs, flush=True)
+    placements = run_command([*HOLDFAST, "place"])
+    print(placements, flush=True)
 
 
 def train_thrice(demo: Demo) -> dict[str, Any]:
-    """(b) Undisturbed, evicted, and the naive twin under the same evictions."""
+    """Trains undisturbed, evicted, and as the naive twin under the same evictions."""
     size = demo.size
-    schedule = evictions(
+    schedule = make_schedule(
         seed=demo.seed,
         count=size.training_evictions,
         total=size.steps,
         first=size.save_every,
     )
-    baseline = _trained(demo, "train-baseline", "undisturbed", ())
-    evicted = _trained(demo, "train-evicted", f"{len(schedule)} evictions", schedule)
-    naive = _trained(demo, "train-naive", "naive twin, same evictions", schedule, DrillWork.NAIVE)
+    baseline = _train(demo, "train-baseline", "undisturbed", ())
+    evicted = _train(demo, "train-evicted", f"{len(schedule)} evictions", schedule)
+    twin = _train(demo, "train-naive", "naive twin, same evictions", schedule, DrillWork.NAIVE)
     return {
         "steps": size.steps,
         "ranks": size.ranks,
         "save_every": size.save_every,
         "evictions": len(evicted.events.of("evict")),
         "digest": baseline.digest,
-        **_outcome(evicted, baseline),
-        "naive": {**_outcome(naive, baseline), "false_completion_steps": naive.false_ends},
+        **_summarize_training(evicted, baseline),
+        "naive": {
+            **_summarize_training(twin, baseline),
+            "false_completion_steps": twin.false_ends,
+        },
     }
 
 
-def _trained(
+def _train(
     demo: Demo,
     job: str,
-    what: str,
+    title: str,
     schedule: Sequence[Eviction],
     work: DrillWork = DrillWork.TRAINER,
 ) -> LocalTraining:
-    size, flags = (
-        demo.size,
-        {
-            "--checkpoints": demo.out / "checkpoints",
-            "--ranks": demo.size.ranks,
-            "--device": "auto",
-        },
-    )
+    flags = {
+        "--checkpoints": demo.out / "checkpoints",
+        "--ranks": demo.size.ranks,
+        "--device": "auto",
+    }
     run = LocalTraining(
         demo.out,
         work,
-        save_every=size.save_every,
+        save_every=demo.size.save_every,
         owner=demo.owner,
         job=job,
-        steps=size.steps,
+        steps=demo.size.steps,
         seed=demo.seed,
-        more=flags,
+        extra_flags=flags,
     )
-    with stage(demo.console, "train", what) as log:
+    with stage(demo.console, "train", title) as log:
         run.play(schedule, log)
     return run
 
 
-def _outcome(run: LocalTraining, baseline: LocalTraining) -> dict[str, Any]:
+def _summarize_training(run: LocalTraining, baseline: LocalTraining) -> dict[str, Any]:
     return {
         "bit_exact": bool(baseline.digest) and baseline.digest == run.digest,
         "lost_steps": run.summary.lost,
@@ -203,61 +204,68 @@ def _outcome(run: LocalTraining, baseline: LocalTraining) -> dict[str, Any]:
 
 
 def score_twice(demo: Demo) -> dict[str, Any]:
-    """(c) The same documents undisturbed and under evictions, compared row by row."""
+    """Scores the same documents undisturbed and under evictions, and compares them row by row."""
     source = demo.out / "documents"
     size = demo.size
-    count = documents(source, size.documents)
-    schedule = evictions(
+    count = copy_documents(source, size.documents)
+    schedule = make_schedule(
         seed=demo.seed + 1,
         count=size.batch_evictions,
         total=count,
         first=count // 12,
         victims=size.workers,
     )
-    model = ("--checkpoints", str(demo.out / "checkpoints"), "--run", "train-evicted")
-    worker = (*model, "--set", "micro_batch=8", "--set", "lease_s=5")
-    rows: list[list[Any]] = []
-    runs: list[LocalBatch] = []
     with database(demo.out, demo.owner) as uri:
-        for job, planned in (("batch-baseline", []), ("batch-evicted", schedule)):
-            run = LocalBatch(
-                demo.out,
-                workers=size.workers,
-                items=count,
-                owner=demo.owner,
-                job=job,
-                uri=uri,
-                worker=worker,
-            )
-            with stage(
-                demo.console, "batch", f"{size.workers} workers, {len(planned)} evictions"
-            ) as log:
-                enqueue(job, uri, source)
-                run.play(planned, log)
-                rows.append(export(job, uri, demo.out / f"{job}.jsonl"))
-            runs.append(run)
-    (expected, got), evicted = rows, runs[1]
+        _, baseline_rows = _score(demo, "batch-baseline", uri, source, count, ())
+        evicted, rows = _score(demo, "batch-evicted", uri, source, count, schedule)
+    items = {row["item"] for row in rows}
     return {
         "documents": count,
         "workers": size.workers,
         "kills": evicted.kills,
-        "lost": count - len({row["item"] for row in got}),
-        "duplicated": len(got) - len({row["item"] for row in got}),
+        "lost": count - len(items),
+        "duplicated": len(rows) - len(items),
         "rewritten": evicted.stored() - count,
-        "same_scores": len(expected) == count and expected == got,
+        "same_scores": len(baseline_rows) == count and baseline_rows == rows,
     }
 
 
-def documents(target: Path, limit: int) -> int:
-    """Up to `limit` of Python's own sources, copied flat; how many."""
+def _score(
+    demo: Demo,
+    job: str,
+    uri: str,
+    source: Path,
+    count: int,
+    schedule: Sequence[Eviction],
+) -> tuple[LocalBatch, list[Any]]:
+    """Scores the documents of `source` as one job; returns its run and the stored rows."""
+    model = ("--checkpoints", str(demo.out / "checkpoints"), "--run", "train-evicted")
+    run = LocalBatch(
+        demo.out,
+        workers=demo.size.workers,
+        items=count,
+        owner=demo.owner,
+        job=job,
+        uri=uri,
+        worker=(*model, "--set", "micro_batch=8", "--set", "lease_s=5"),
+    )
+    title = f"{demo.size.workers} workers, {len(schedule)} evictions"
+    with stage(demo.console, "batch", title) as log:
+        enqueue(job, uri, source)
+        run.play(schedule, log)
+        rows = export(job, uri, demo.out / f"{job}.jsonl")
+    return run, rows
+
+
+def copy_documents(target: Path, limit: int) -> int:
+    """Copies up to `limit` files of the standard library into one folder; returns their number."""
     target.mkdir()
     source = Path(sysconfig.get_path("stdlib"))
-    files = (
-        f for f in sorted(source.rglob("*.py")) if f.is_file() and "site-packages" not in f.parts
-    )
-    fitting = (f for f in files if 200 < f.stat().st_size < MAX_DOCUMENT_BYTES)
     count = 0
-    for count, file in enumerate(fitting, start=1):
+    for file in sorted(source.rglob("*.py")):
+        if not _is_document(file):
+            continue
+        count += 1
         name = "_".join(file.relative_to(source).parts)
         shutil.copyfile(file, target / f"{count:05d}_{name[-80:]}")
         if count == limit:
@@ -265,68 +273,76 @@ def documents(target: Path, limit: int) -> int:
     return count
 
 
+def _is_document(file: Path) -> bool:
+    if not file.is_file() or "site-packages" in file.parts:
+        return False
+    return MIN_DOCUMENT_BYTES < file.stat().st_size < MAX_DOCUMENT_BYTES
+
+
 def serve_under_evictions(demo: Demo) -> dict[str, Any]:
-    """(d) Requests at a fixed rate while the servers on Spot get their notice."""
+    """Sends requests at a fixed rate while the servers on Spot get their notice."""
     total = demo.size.serving_rounds * OVERFLOW
-    what = f"{BASE} servers on demand, {OVERFLOW} on Spot, {total} evictions"
+    title = f"{BASE} servers on demand, {OVERFLOW} on Spot, {total} evictions"
     serving = LocalServing(
         demo.out / "serving",
         replicas=BASE + OVERFLOW,
         per_s=REQUESTS_PER_S,
         owner=demo.owner,
     )
-    with stage(demo.console, "serve", what) as log:
-        served = serving.play(demo.size.serving_rounds, BASE, log)
+    with stage(demo.console, "serve", title) as log:
+        counts = serving.play(demo.size.serving_rounds, BASE, log)
         log(
-            f"{served['requests']:,} requests: {served['failed']} failed, {served['shed']} refused"
-            f" for load, {served['retries']} tried again by the proxy, 99 of 100 within"
-            f" {served['p99_ms']} ms"
+            f"{counts['requests']:,} requests: {counts['failed']} failed, {counts['shed']} refused"
+            f" for load, {counts['retries']} retried by the proxy, 99 of 100 within"
+            f" {counts['p99_ms']} ms"
         )
-    return served
+    return counts
 
 
-def report(demo: Demo) -> None:
-    with stage(demo.console, "report", "write report.html"):
-        files = {
-            "--events": "events",
-            "--summary": "summary.json",
-            "--out": "report.html",
-        }
-        options = []
-        for option, name in files.items():
-            for word in (option, str(demo.out / name)):
-                options.append(word)
-        # Its exit 1 says that an objective is broken, which the verdict reports.
-        completed([*HOLDFAST, "report", *options], done=(EXIT_DONE, EXIT_FINDINGS))
-
-
-def verdict(demo: Demo, summary: dict[str, Any]) -> int:
-    """The last line, by the objectives of the report; one that is not met is named."""
-    page = f"{os.path.relpath(demo.out)}/report.html"
-    missed = [
-        each.goal for each in objectives((), summary) if each.verdict is not ObjectiveVerdict.HELD
+def write_report(demo: Demo) -> None:
+    out = demo.out
+    command = [
+        *HOLDFAST,
+        "report",
+        "--events",
+        str(out / "events"),
+        "--summary",
+        str(out / "summary.json"),
+        "--out",
+        str(out / "report.html"),
     ]
-    if missed:
-        print(f"demo broken: {'; '.join(missed)}; see {page}")
+    with stage(demo.console, "report", "write report.html"):
+        # It exits with 1 if an objective is broken, which `judge` reports.
+        run_command(command, done=(EXIT_DONE, EXIT_FINDINGS))
+
+
+def judge(demo: Demo, summary: dict[str, Any]) -> int:
+    """Prints the verdict by the objectives of the report, and returns the exit code."""
+    page = f"{os.path.relpath(demo.out)}/report.html"
+    broken = [o.goal for o in objectives((), summary) if o.verdict is not ObjectiveVerdict.HELD]
+    if broken:
+        print(f"demo broken: {'; '.join(broken)}; see {page}")
         return EXIT_FINDINGS
-    training, batch, serving = (summary[act] for act in ("training", "batch", "serving"))
+    training = summary["training"]
+    batch = summary["batch"]
+    serving = summary["serving"]
+    twin = describe_twin(training["naive"], training["steps"])
     print(
         f"demo ok: training bit-exact after {training['evictions']} evictions,"
-        f" {training['lost_steps']} steps done again (naive twin:"
-        f" {twin_outcome(training['naive'], training['steps'])}); {batch['documents']} documents"
-        f" scored once each through {batch['kills']} evictions; {serving['requests']:,} requests,"
-        f" {serving['failed']} failed and {serving['shed']} refused through {serving['evictions']}"
-        f" evictions; {summary['seconds']:.0f} s; {page}"
+        f" {training['lost_steps']} steps done again (naive twin: {twin});"
+        f" {batch['documents']} documents scored once each through {batch['kills']} evictions;"
+        f" {serving['requests']:,} requests, {serving['failed']} failed and {serving['shed']}"
+        f" refused through {serving['evictions']} evictions; {summary['seconds']:.0f} s; {page}"
     )
     return EXIT_DONE
 
 
-def twin_outcome(naive: dict[str, Any], steps: int) -> str:
-    """What became of the twin, in a few words."""
-    early = naive["false_completion_steps"]
-    clauses = [f"called complete at step {early[0]} of {steps}"] if early else []
-    clauses += [
-        f"{naive['lost_steps']} steps done again",
-        "same result" if naive["bit_exact"] else "another result",
-    ]
+def describe_twin(twin: dict[str, Any], steps: int) -> str:
+    """Describes the outcome of the naive twin in a few words."""
+    clauses: list[str] = []
+    false_completions = twin["false_completion_steps"]
+    if false_completions:
+        clauses.append(f"called complete at step {false_completions[0]} of {steps}")
+    clauses.append(f"{twin['lost_steps']} steps done again")
+    clauses.append("same result" if twin["bit_exact"] else "another result")
     return ", ".join(clauses)

@@ -1,21 +1,18 @@
-"""The exceptions of this room, in addition to InputError, Stopped and Unjudged of the contract.
-
-DrillError (HoldfastError, RuntimeError)   the work under test did something that no eviction
-explains
-"""
+"""Errors of drills, in addition to InputError, Stopped and Unjudged of `support.errors`."""
 
 from holdfast.support.errors import HoldfastError
 
-MAX_LOG_CHARACTERS = 400  # in a line of output; the journal has all
+MAX_LOG_CHARACTERS = 400  # in a line of output; the journal has the whole text
 
 
 class DrillError(HoldfastError, RuntimeError):
     """The work under test did something that no eviction explains."""
 
 
-def in_one_line(why: str) -> str:
-    """The text of an error that ends with the last lines of a log, without their beginning if they
-    are long.
-    """
-    first, *rest = [line.strip() for line in why.splitlines() if line.strip()] or ["no reason"]
-    return f"{first} {' | '.join(rest)[-MAX_LOG_CHARACTERS:]}".rstrip()
+def in_one_line(reason: str) -> str:
+    """Joins an error and the log lines after it; a long log keeps only its end."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    if not lines:
+        return "no reason"
+    log = " | ".join(lines[1:])
+    return f"{lines[0]} {log[-MAX_LOG_CHARACTERS:]}".rstrip()

@@ -1,4 +1,4 @@
-"""Follows the event file of a job while its processes write it, and waits for what it says."""
+"""Follows the event file of a job while its processes write it, and waits for conditions on it."""
 
 import subprocess
 import time
@@ -17,34 +17,35 @@ Event = dict[str, Any]
 
 
 class Follower:
-    """A file that does not exist yet is empty."""
+    """Reads an event file as it grows; a file that does not exist yet is empty."""
 
     def __init__(self, path: Path) -> None:
         self._tail = Tail(path)
         self._lines: list[bytes] = []
-        self.seen: list[Event] = []
+        self.history: list[Event] = []
 
     def read(self) -> list[Event]:
-        """The new events; all of them so far are in `seen`."""
+        """Returns the new events and adds them to `history`."""
         lines = self._tail.read()
         self._lines += lines
-        new = [event.fields for event in parse(lines).events]
-        self.seen += new
-        return new
+        events = [event.fields for event in parse(lines).events]
+        self.history += events
+        return events
 
     def summary(self) -> JobSummary | None:
-        """What the ledger makes of the lines so far; None while there is none that it can use."""
+        """Returns the ledger's summary of the lines so far; None if no line is an event."""
         events = parse(self._lines).events
         return job_summary(events) if events else None
 
     def last(self, event_type: str, field: str) -> Any:
-        """The field of the newest event of that word; None if there is none."""
-        return next(
-            (e[field] for e in reversed(self.seen) if e["event"] == event_type and field in e), None
-        )
+        """Returns the field of the newest event of that type that has it; None if none has."""
+        for event in reversed(self.of(event_type)):
+            if field in event:
+                return event[field]
+        return None
 
     def of(self, event_type: str) -> list[Event]:
-        return [event for event in self.seen if event["event"] == event_type]
+        return [event for event in self.history if event["event"] == event_type]
 
 
 def until(
@@ -54,33 +55,37 @@ def until(
     watch: Callable[[], None],
     tail: Callable[[], str],
 ) -> None:
-    """Read events until `done`. `watch` runs each round and raises where waiting is useless; `tail`
-    gives the last lines of a run that fell silent.
+    """Reads events until `done`.
+
+    `watch` runs each round and raises if waiting is useless. Raises DrillError with the lines of
+    `tail` if the run writes no event for SILENCE_S.
     """
-    heard = time.monotonic()
+    last_event_t = time.monotonic()
     while True:
-        heard = time.monotonic() if events.read() else heard
+        if events.read():
+            last_event_t = time.monotonic()
         if done():
             return
         watch()
-        if time.monotonic() - heard > SILENCE_S:
+        if time.monotonic() - last_event_t > SILENCE_S:
             raise DrillError(f"no event for {SILENCE_S:.0f} s:\n{tail()}")
         time.sleep(POLL_S)
 
 
-def completed(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,)) -> str:
-    """Standard output of a short command; DrillError with its last lines unless its exit is one of
-    `done`.
+def run_command(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,)) -> str:
+    """Runs a short command and returns its standard output.
+
+    Raises DrillError with its last lines unless its exit code is one of `done`.
     """
-    ended = subprocess.run(
+    process = subprocess.run(
         list(command),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    if ended.returncode not in done:
-        raise DrillError(
-            f"{' '.join(command[2:6])}: exit {ended.returncode}\n{ended.stderr.strip()[-2000:]}"
-        )
-    return ended.stdout
+    if process.returncode not in done:
+        words = " ".join(command[2:6])
+        log = process.stderr.strip()[-2000:]
+        raise DrillError(f"{words}: exit {process.returncode}\n{log}")
+    return process.stdout

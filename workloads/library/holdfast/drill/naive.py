@@ -1,10 +1,10 @@
-"""What tutorials do, for comparison only: `python -m holdfast.drill.naive`, with the flags of
+"""Trains as tutorials do, for comparison only: `python -m holdfast.drill.naive`, with the flags of
 `train run`.
 
-The same model, data, batch, ranks and interval as the trainer. Different is only what the report
-compares: torch.save to one file while the training waits, overwriting the last good copy; a handler
-that exits with 0 at once; and a resume that restores weights and step, and forgets where in the
-data and the random stream the run was.
+Model, data, batch, ranks and interval are those of the trainer. The twin differs only in what the
+report compares: torch.save to one file while the training waits, overwriting the last good copy; a
+handler that exits with 0 at once; and a resume that restores weights and step, but not the position
+in the data and the random stream.
 """
 
 import signal
@@ -72,7 +72,7 @@ def train(
     meter = Meter(events, every=config.report_every)
     meter.begin(first, lead=rank == 0)
     for step in range(first, config.steps):
-        # the data starts over
+        # The data starts over: the twin does not save its position.
         inputs, following = share(samples, (step - first) * config.batch, config, rank)
         loss = next_byte_loss(replicas(inputs), following)
         optimizer.zero_grad()
@@ -98,10 +98,10 @@ def save(
     step: int,
     events: EventLog,
 ) -> None:
-    began = time.monotonic()
-    path = _file(config)
+    start = time.monotonic()
+    path = _checkpoint_path(config)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A kill in here leaves a torn file in the place of the last good one: that is the comparison.
+    # A kill during the save leaves a torn file in place of the last good one, on purpose.
     torch.save(
         {
             "model": model.state_dict(),
@@ -110,20 +110,10 @@ def save(
         },
         path,
     )
-    took = time.monotonic() - began
+    seconds = round(time.monotonic() - start, 6)
     size = path.stat().st_size
-    events.emit(
-        "save",
-        step=step,
-        blocking_seconds=round(took, 6),
-        bytes=size,
-    )
-    events.emit(
-        "commit",
-        step=step,
-        seconds=round(took, 6),
-        bytes=size,
-    )
+    events.emit("save", step=step, blocking_seconds=seconds, bytes=size)
+    events.emit("commit", step=step, seconds=seconds, bytes=size)
 
 
 def resume(
@@ -132,42 +122,44 @@ def resume(
     optimizer: torch.optim.Optimizer,
     events: EventLog | None,
 ) -> int:
-    """The step in the file; 0 when there is none or when a kill in the middle of a save has spoilt
-    it.
-    """
-    began = time.monotonic()
+    """Loads the checkpoint and returns its step; 0 if it is absent or torn by a kill."""
+    start = time.monotonic()
     step = 0
     skipped = list[list[object]]()
     try:
-        saved: dict[str, Any] = torch.load(_file(config), weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        step = int(saved["step"])
+        state: dict[str, Any] = torch.load(_checkpoint_path(config), weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step = int(state["step"])
     except FileNotFoundError:
         pass
-    except Exception as error:  # noqa: BLE001  # whatever a torn file raises
+    except Exception as error:  # noqa: BLE001  # a torn file can raise anything
         skipped.append([0, f"{type(error).__name__}: {error}"[:200]])
     if events:
         events.emit(
             "restore",
             step=step,
-            seconds=round(time.monotonic() - began, 6),
+            seconds=round(time.monotonic() - start, 6),
             skipped=skipped,
         )
     return step
 
 
 def launch(config: TrainConfig, phases: Phases) -> int:
-    """One process for each rank; SIGTERM is passed on, and the pod exits with 0."""
-    signal.set_wakeup_fd(-1)  # the command takes notices; this twin does not
+    """Runs one process per rank; on SIGTERM it ends them and exits with 0.
+
+    Returns the largest absolute exit code of the ranks.
+    """
+    signal.set_wakeup_fd(-1)  # `train run` handles notices; this twin does not
     use_loopback()
     corpus = Corpus.read(config.data)
     with tempfile.TemporaryDirectory() as folder:
         context = mp.get_context("fork")
-        ranks: list[BaseProcess] = [
-            context.Process(target=train, args=(rank, config, corpus, f"{folder}/rendezvous"))
-            for rank in range(config.ranks)
-        ]
+        rendezvous = f"{folder}/rendezvous"
+        ranks: list[BaseProcess] = []
+        for rank in range(config.ranks):
+            process = context.Process(target=train, args=(rank, config, corpus, rendezvous))
+            ranks.append(process)
         for process in ranks:
             process.start()
 
@@ -182,8 +174,9 @@ def launch(config: TrainConfig, phases: Phases) -> int:
         return max(abs(process.exitcode or 0) for process in ranks)
 
 
-def _file(config: TrainConfig) -> Path:
-    return Path(config.checkpoints.removeprefix("file://")) / config.run / "checkpoint.pt"
+def _checkpoint_path(config: TrainConfig) -> Path:
+    folder = config.checkpoints.removeprefix("file://")
+    return Path(folder) / config.run / "checkpoint.pt"
 
 
 def _exit_zero(signum: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What a drill is: data. Nothing here runs."""
+"""Defines a drill as data: its work, fault, blast radius, gate and objectives."""
 
 import operator
 import re
@@ -11,7 +11,7 @@ RECOVERED = "recovered_s"  # seconds from the fault; measured by every target
 
 
 class Place(StrEnum):
-    """Where a drill runs."""
+    """Places where a drill can run."""
 
     LOCAL = "local"  # processes of this machine
     CLUSTER = "cluster"  # any Kubernetes cluster, through its API only
@@ -19,7 +19,7 @@ class Place(StrEnum):
 
 
 class DrillWork(StrEnum):
-    """What runs while it happens."""
+    """Work that runs while the fault happens."""
 
     TRAINER = "trainer"
     NAIVE = "naive"  # the twin that does what tutorials do
@@ -45,10 +45,10 @@ _HOLDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """A measured number against a stated one."""
+    """A limit for a metric, as `recovered_s <= 60 s`."""
 
     metric: str
-    """A name that the target measures."""
+    """Name that the target measures."""
     operator: str
     value: float
     unit: str = ""
@@ -57,18 +57,17 @@ class Bound:
         return measured is not None and bool(_HOLDS[self.operator](measured, self.value))
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.operator} {self.value:g}{' ' if self.unit else ''}{self.unit}"
+        return f"{self.metric} {self.operator} {self.value:g} {self.unit}".rstrip()
 
 
-def number(measured: float | None) -> str:
-    """As people read it."""
+def format_number(measured: float | None) -> str:
     return "nothing" if measured is None else f"{measured:.4g}"
 
 
-def bound(text: str) -> Bound:
-    """`METRIC <= NUMBER`, also >= and =, and a unit after it where it has one."""
-    found = re.fullmatch(r"(\S+) (<=|>=|=) ([\d.]+)(?: (\S+))?", text)
-    if not found:
+def parse_bound(text: str) -> Bound:
+    """Parses `METRIC <= NUMBER UNIT`; `>=` and `=` are operators too, and the unit is optional."""
+    match = re.fullmatch(r"(\S+) (<=|>=|=) ([\d.]+)(?: (\S+))?", text)
+    if not match:
         raise InputError(
             "the bound cannot be read",
             got=text,
@@ -76,10 +75,10 @@ def bound(text: str) -> Bound:
             fix="write spaces between",
         )
     return Bound(
-        metric=found[1],
-        operator=found[2],
-        value=float(found[3]),
-        unit=found[4] or "",
+        metric=match[1],
+        operator=match[2],
+        value=float(match[3]),
+        unit=match[4] or "",
     )
 
 
@@ -89,22 +88,24 @@ class Objective:
     bound: Bound
 
 
-def promised(*texts: str) -> tuple[Objective, ...]:
-    """Each text is `PROMISE: BOUND`."""
-    parts = (text.partition(": ") for text in texts)
-    return tuple(Objective(promise=promise, bound=bound(wanted)) for promise, _, wanted in parts)
+def parse_objective(text: str) -> Objective:
+    """Parses `PROMISE: BOUND`."""
+    promise, _, bound = text.partition(": ")
+    return Objective(promise=promise, bound=parse_bound(bound))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blast:
-    """How much may be hit. The lesser of both numbers counts, and always at least one."""
+    """The blast radius: at most `most` targets and `percent` of them, and at least one."""
 
     of: str
     most: int = 1
     percent: int = 100
 
-    def size(self, present: int) -> int:
-        return min(self.most, max(1, present * self.percent // 100), present)
+    def limit(self, present: int) -> int:
+        """Returns how many of `present` targets may be hit."""
+        share = max(1, present * self.percent // 100)
+        return min(self.most, share, present)
 
     def __str__(self) -> str:
         share = f", at most {self.percent} %" if self.percent < 100 else ""
@@ -118,55 +119,45 @@ class Drill:
     place: Place
     work: DrillWork
     steady: Bound
-    """The gate: nothing is injected before it holds. Checked again afterwards."""
+    """The gate: nothing is injected before it holds. It is checked again after the recovery."""
     steady_s: float
-    """How long it is waited for."""
+    """Longest wait for the steady state, in seconds."""
     blast: Blast
     fault: Fault
     stop_when: Bound
-    """Looked at all the time after the fault; once it holds, waiting ends and the rollback begins.
-    """
+    """The stop condition, checked while waiting: once it holds, the rollback begins."""
     recovery_s: float
-    """How long recovery is waited for."""
+    """Longest wait for the recovery, in seconds."""
     objectives: tuple[Objective, ...]
     rollback: str
     usd: float = 0.0
-    """What the drill itself may cost; 0 where it runs on what is there anyway."""
+    """Upper limit of the drill's own cost; 0 if it runs on existing machines only."""
     control: bool = False
-    """Runs only when named: it shows that the judge can say `broken`."""
+    """True for a drill that runs only when named: it shows that the judge can say `broken`."""
 
     def __post_init__(self) -> None:
         promises = [objective.promise for objective in self.objectives]
         if not promises or len(set(promises)) < len(promises):
-            raise _wrong(
-                self.name,
-                promises,
-                "at least one objective, each promise once",
-                "reword the objectives",
-            )
-        if not (self.blast.most >= 1 and 1 <= self.blast.percent <= 100):
-            raise _wrong(
-                self.name, self.blast, "most >= 1, percent 1..100", "bound the blast radius"
-            )
-        late = []
-        for o in self.objectives:
-            if o.bound.metric == RECOVERED and o.bound.value > self.recovery_s:
-                late.append(o.bound)
-        if late:
-            raise _wrong(
-                self.name, late[0], f"at most recovery_s, {self.recovery_s:g} s", "wait longer"
-            )
+            allowed = "at least one objective, each promise once"
+            raise self._make_error(promises, allowed, "reword the objectives")
+        if self.blast.most < 1 or not 1 <= self.blast.percent <= 100:
+            allowed = "most >= 1, percent 1..100"
+            raise self._make_error(self.blast, allowed, "bound the blast radius")
+        for objective in self.objectives:
+            bound = objective.bound
+            if bound.metric == RECOVERED and bound.value > self.recovery_s:
+                allowed = f"at most recovery_s, {self.recovery_s:g} s"
+                raise self._make_error(bound, allowed, "wait longer")
 
     @property
     def minutes(self) -> float:
-        """How long it may wait in all."""
+        """The longest time that the drill may wait in all."""
         return (2 * self.steady_s + self.recovery_s) / 60
 
-
-def _wrong(name: str, got: object, allowed: str, fix: str) -> InputError:
-    return InputError(
-        f"drill {name} is not complete",
-        got=got,
-        allowed=allowed,
-        fix=fix,
-    )
+    def _make_error(self, got: object, allowed: str, fix: str) -> InputError:
+        return InputError(
+            f"drill {self.name} is not complete",
+            got=got,
+            allowed=allowed,
+            fix=fix,
+        )

@@ -1,9 +1,8 @@
-"""A pod on this machine: a command with all its descendants, evicted the way a node takes a pod
-down.
+"""A pod on this machine: a command with all its descendants, ended as a kubelet ends a pod.
 
 The kubelet sends SIGTERM to the container's first process only, waits for the window, then kills
-whatever is left in the container's cgroup, also processes that moved to a session of their own.
-Without a cgroup, an environment variable that every descendant inherits marks the members.
+the rest of the container's cgroup, including processes that moved to a session of their own.
+Instead of a cgroup, an environment variable that every descendant inherits marks the members.
 """
 
 import contextlib
@@ -30,8 +29,9 @@ _EXEC_S = 1.0
 
 
 class Pod:
-    """`owner` groups the pods of one drill, so that a later run can clear what a killed run left
-    behind.
+    """Starts a command as a pod.
+
+    `owner` groups the pods of one drill, so that a later run can end those of a killed run.
     """
 
     def __init__(
@@ -44,23 +44,19 @@ class Pod:
     ) -> None:
         self._mark = uuid.uuid4().hex
         log.parent.mkdir(parents=True, exist_ok=True)
-        # As in a container, what a killed process leaves under /tmp goes with the pod.
+        # As in a container, temporary files of a killed process are removed with the pod.
         tmp = tempfile.mkdtemp(prefix=_TMP)
-        self._forget = weakref.finalize(self, shutil.rmtree, tmp, ignore_errors=True)
+        self._remove_tmp = weakref.finalize(self, shutil.rmtree, tmp, ignore_errors=True)
+        variables = {**os.environ, **(env or {})}
+        variables |= {"TMPDIR": tmp, MARK: self._mark, OWNER: owner}
         with log.open("ab") as sink:
             self._process = subprocess.Popen(
                 list(command),
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={
-                    **os.environ,
-                    **(env or {}),
-                    "TMPDIR": tmp,
-                    MARK: self._mark,
-                    OWNER: owner,
-                },
-                start_new_session=True,  # Ctrl-C reaches the drill alone, which then ends its pods
+                env=variables,
+                start_new_session=True,  # Ctrl-C reaches only the drill, which then ends its pods
             )
         self.log = log
 
@@ -70,20 +66,23 @@ class Pod:
 
     @property
     def exit_code(self) -> int | None:
-        """As Kubernetes writes it: 128 + n for a death by signal n; None while it runs."""
+        """The exit code as in Kubernetes, 128 + n after signal n; None while the pod runs."""
         code = self._process.poll()
-        return code if code is None or code >= 0 else 128 - code
+        if code is None or code >= 0:
+            return code
+        return 128 - code
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code; subprocess.TimeoutExpired when it still runs."""
+        """Returns the exit code. Raises subprocess.TimeoutExpired if the pod still runs."""
         self._process.wait(timeout_s)
         code = self.exit_code
         assert code is not None
         return code
 
     def preempt(self, window_s: float) -> int:
-        """SIGTERM, the window, then SIGKILL to all that is left. The exit code; 137 if the window
-        ran out.
+        """Sends SIGTERM, waits for the window, then kills the rest.
+
+        Returns the exit code; 137 if the window ran out.
         """
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
@@ -95,24 +94,25 @@ class Pod:
         return code
 
     def kill(self) -> int:
-        """Power loss: SIGKILL to every member at once, without notice."""
+        """Simulates a power loss: SIGKILL to every member at once, without notice."""
         _kill_all(lambda env: env.get(MARK) == self._mark)
         self._process.wait()
-        self._forget()
+        self._remove_tmp()
         return self.exit_code or 0
 
     def tail(self, lines: int = 12) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        text = self.log.read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
 
 
 def clear(owner: str) -> int:
-    """Kill what a killed run of this owner left behind; how many processes that were."""
+    """Kills the processes of an owner whose run was killed; returns their number."""
     return _kill_all(lambda env: env.get(OWNER) == owner)
 
 
 @contextlib.contextmanager
-def owned(owner: str) -> Generator[None]:
-    """Nothing of `owner` runs before or after the block."""
+def own_processes(owner: str) -> Generator[None]:
+    """Clears the processes of `owner` before and after the block."""
     clear(owner)
     try:
         yield
@@ -121,48 +121,51 @@ def owned(owner: str) -> Generator[None]:
 
 
 def _kill_all(belongs: Callable[[dict[str, str]], bool]) -> int:
-    """Until none is left: a member may fork while the list is read."""
+    """Kills members until none remains, because one may fork while the list is read."""
     killed: set[psutil.Process] = set()
-    while members := _members(belongs):
-        rooms = {_env(process).get("TMPDIR", "") for process in members}
+    while members := _find_members(belongs):
+        folders = {_read_environment(process).get("TMPDIR", "") for process in members}
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
                 killed.add(process)
         time.sleep(_POLL_S)  # no waitpid here: it would take the exit code from Popen
-        for room in rooms:
-            if Path(room).name.startswith(_TMP):
-                shutil.rmtree(room, ignore_errors=True)
+        for folder in folders:
+            if Path(folder).name.startswith(_TMP):
+                shutil.rmtree(folder, ignore_errors=True)
     return len(killed)
 
 
-def _members(belongs: Callable[[dict[str, str]], bool]) -> list[psutil.Process]:
-    return [
-        p for p in psutil.process_iter() if p.pid != os.getpid() and _alive(p) and belongs(_env(p))
-    ]
+def _find_members(belongs: Callable[[dict[str, str]], bool]) -> list[psutil.Process]:
+    members: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid() or not _is_alive(process):
+            continue
+        if belongs(_read_environment(process)):
+            members.append(process)
+    return members
 
 
-def _alive(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def _env(process: psutil.Process) -> dict[str, str]:
-    ends = time.monotonic() + _EXEC_S
+def _read_environment(process: psutil.Process) -> dict[str, str]:
+    deadline = time.monotonic() + _EXEC_S
     try:
-        # For a moment a process that becomes another program shows neither its environment nor its
-        # command line.
-        while (
-            not (env := process.environ()) and _becomes_another(process) and time.monotonic() < ends
-        ):
+        # During exec a process shows neither its environment nor its command line for a moment.
+        while True:
+            env = process.environ()
+            if env or not _is_in_exec(process) or time.monotonic() >= deadline:
+                return env
             time.sleep(_POLL_S / 10)
     except (psutil.Error, OSError):
         return {}
-    return env
 
 
-def _becomes_another(process: psutil.Process) -> bool:
-    of_kernel = process.ppid() in (0, 2)
-    return not process.cmdline() and _alive(process) and not of_kernel
+def _is_in_exec(process: psutil.Process) -> bool:
+    is_kernel_thread = process.ppid() in (0, 2)
+    return not process.cmdline() and _is_alive(process) and not is_kernel_thread

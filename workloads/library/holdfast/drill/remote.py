@@ -1,8 +1,7 @@
-"""Drills on a cluster that is not the drill's own: what must be named, what is allowed, and who
-must agree.
+"""Checks before drills on a shared cluster: complete names, permission and consent.
 
-Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none. A
-cluster with a platform document is hit only where that allows drills, and VMs of GKE only in such a
+The current context is never used: a drill that hits the wrong cluster is worse than none. A cluster
+with a platform document is hit only if the document allows drills, and VMs of GKE only in such a
 cluster.
 """
 
@@ -23,100 +22,113 @@ from holdfast.support.errors import InputError, Stopped, Unjudged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Where:
+class Scope:
+    """The targets of a drill on a cluster, as given on the command line."""
+
     kubeconfig: Path | None = None
     context: str = ""
     namespace: str = ""
     selector: str = ""
     yes: bool = False
     project: str = ""
-    """Of the VMs, on GKE: that of the context's environment, never given by hand."""
+    """The project of the VMs on GKE, read from the platform document of the context."""
 
 
-def checked(place: Place, where: Where) -> Where:
-    """Everything named, the context known and allowed, a person there to ask; the project filled
-    in.
+def check(place: Place, scope: Scope) -> Scope:
+    """Returns `scope` with the project of the platform.
+
+    Raises InputError if a name is missing, the context is unknown or allows no drills, or there is
+    no terminal to ask on.
     """
-    needed = {
-        "--context": where.context,
-        "--namespace": where.namespace,
-        "--selector": where.selector,
+    options = {
+        "--context": scope.context,
+        "--namespace": scope.namespace,
+        "--selector": scope.selector,
     }
-    lacking = [flag for flag, value in needed.items() if not value]
-    if lacking:
+    missing = [flag for flag, value in options.items() if not value]
+    if missing:
         raise InputError(
             f"a drill on {place.value} needs the names of its targets",
-            got=f"no {', '.join(lacking)}",
-            allowed=", ".join(needed),
+            got=f"no {', '.join(missing)}",
+            allowed=", ".join(options),
             fix="name the context, and the pods by namespace and labels",
         )
-    known = contexts(where.kubeconfig)
-    if where.context not in known:
+    contexts = list_contexts(scope.kubeconfig)
+    if scope.context not in contexts:
         raise InputError(
             "the kubeconfig has no such context",
-            got=where.context,
-            allowed=", ".join(known) or "none",
+            got=scope.context,
+            allowed=", ".join(contexts) or "none",
             fix="kubectl config get-contexts",
         )
-    where = _allowed(place, where)
-    if not where.yes and not sys.stdin.isatty():
+    scope = _check_platform(place, scope)
+    if not scope.yes and not sys.stdin.isatty():
         raise InputError(
             "no terminal to ask on",
             got="no terminal",
             allowed="an answer, or --yes",
             fix="add --yes",
         )
-    return where
+    return scope
 
 
-def _allowed(place: Place, where: Where) -> Where:
-    """Also of `cluster`: what the Eviction API takes in production is taken in production."""
-    owner = published(Api(where.kubeconfig, where.context))
+def _check_platform(place: Place, scope: Scope) -> Scope:
+    """Adds the project of the platform. Raises InputError if the platform allows no drills.
+
+    The check also applies to `cluster`: the Eviction API ends pods of production too.
+    """
+    owner = published(Api(scope.kubeconfig, scope.context))
     if owner and not owner.drills:
         raise InputError(
             "this platform allows no drills",
-            got=f"{where.context}, which is {owner}",
+            got=f"{scope.context}, which is {owner}",
             allowed="a platform whose document says drills: true",
             fix=(
                 "use another cluster; the platform team can set allow_drills=True in the"
                 " environment"
             ),
         )
-    if owner is None and (place is Place.GKE or where.context.startswith("gke_")):
-        raise no_document(where.context)
-    return replace(where, project=owner.project if owner else "")
+    if owner is None and (place is Place.GKE or scope.context.startswith("gke_")):
+        raise no_document(scope.context)
+    return replace(scope, project=owner.project if owner else "")
 
 
-def contexts(kubeconfig: Path | None) -> list[str]:
+def list_contexts(kubeconfig: Path | None) -> list[str]:
     from kubernetes import config
 
+    path = str(kubeconfig) if kubeconfig else None
     try:
-        known: Any = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
+        contexts: Any = config.list_kube_config_contexts(path)
     except config.ConfigException as error:
-        raise Unjudged(f"no cluster to ask: {error}") from error
-    return sorted(each["name"] for each in known[0])  # [1] is the current one: never used
+        raise Unjudged(f"no cluster found: {error}") from error
+    # The second item is the current context, which is never used.
+    return sorted(context["name"] for context in contexts[0])
 
 
-def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
+def make_builder(place: Place, scope: Scope) -> Callable[[Drill, Path], Target]:
+    """Returns a function that makes the target of a drill on this cluster."""
     from holdfast.drill.targets.cluster import Cluster, Named
     from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 
-    api = Api(where.kubeconfig, where.context)
-    named = Named(namespace=where.namespace, selector=where.selector)
+    api = Api(scope.kubeconfig, scope.context)
+    named = Named(namespace=scope.namespace, selector=scope.selector)
     if place is Place.GKE:
-        gcloud.found()  # before anything is hit: in the middle, the drill would count as injected
+        gcloud.found()  # checked early: after the fault, a failure would count as injected
 
     def build(drill: Drill, _folder: Path) -> Target:
-        evictor = VmEvictor(api, where.project) if place is Place.GKE else TaintEvictor(api)
+        evictor = VmEvictor(api, scope.project) if place is Place.GKE else TaintEvictor(api)
         return Cluster(api, named, drill.fault, evictor)
 
     return build
 
 
-def consent(
-    where: Where, ask: Callable[[str], str] = input
+def make_consent(
+    scope: Scope, ask: Callable[[str], str] = input
 ) -> Callable[[Drill, Sequence[str]], None]:
-    """Shows what will be done and asks for the context's name, unless --yes was given."""
+    """Returns a function that prints the plan and asks for the context's name, except with --yes.
+
+    The function raises Stopped on another answer.
+    """
 
     def consent(drill: Drill, victims: Sequence[str]) -> None:
         budget = f"at most {drill.minutes:g} minutes and ${drill.usd:g}"
@@ -125,10 +137,10 @@ def consent(
             file=sys.stderr,
         )
         print(f"stops when {drill.stop_when}; afterwards: {drill.rollback}", file=sys.stderr)
-        print(f"it will affect, in context {where.context}:", file=sys.stderr)
+        print(f"it will affect, in context {scope.context}:", file=sys.stderr)
         for victim in victims:
             print(f"  {victim}", file=sys.stderr)
-        if where.yes:
+        if scope.yes:
             return
         print(
             "Type the name of the context to continue: ",
@@ -136,11 +148,11 @@ def consent(
             file=sys.stderr,
             flush=True,
         )
-        if ask("").strip() != where.context:
+        if ask("").strip() != scope.context:
             raise Stopped(
                 "nothing was hit",
                 got="another answer",
-                allowed=where.context,
+                allowed=scope.context,
                 fix="type the name of the context",
             )
 

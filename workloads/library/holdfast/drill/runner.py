@@ -16,9 +16,9 @@ from typing import Any
 
 from holdfast.clients.api import ApiError
 from holdfast.drill.errors import DrillError, in_one_line
-from holdfast.drill.plan import RECOVERED, Drill, number
+from holdfast.drill.plan import RECOVERED, Bound, Drill, format_number
 from holdfast.drill.target import Target
-from holdfast.drill.verdict import Result, Verdict, drill_verdict
+from holdfast.drill.verdict import Result, Verdict, judge_drill
 from holdfast.support.errors import Stopped, Unjudged
 from holdfast.support.values import rfc3339
 
@@ -37,27 +37,27 @@ class Interrupted(BaseException):
 
 @dataclass(kw_only=True)
 class Record:
-    """What happened in one drill: filled while it runs; as JSON the journal that a run leaves."""
+    """Holds the events and results of one drill; `journal` returns them as JSON."""
 
     drill: Drill
-    started: float = field(default_factory=time.time)
-    ended: float = 0.0
+    start_t: float = field(default_factory=time.time)
+    end_t: float = 0.0
     timeline: list[tuple[float, str, str]] = field(default_factory=list)
-    """(when, step, what happened)"""
+    """(Unix time, step, text)"""
     rollbacks: list[dict[str, Any]] = field(default_factory=list)
     injected: bool = False
     stopped: bool = False
     deviated: bool = False
-    """Steady before, and not again afterwards."""
+    """True if the steady state was met before the fault and not met again after it."""
     signal: int = 0
-    """That interrupted it; 0 for none."""
+    """Number of the signal that interrupted the drill; 0 for none."""
     fail_step: str = ""
     why: str = ""
     results: list[Result] = field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:
-        return drill_verdict(
+        return judge_drill(
             self.results,
             injected=self.injected,
             stopped=self.stopped,
@@ -66,20 +66,23 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        return max(0.0, self.ended - self.started)
+        return max(0.0, self.end_t - self.start_t)
 
-    def fail(self, step: str, why: str) -> None:
-        """The first failure is the one that counts; what follows from it is noise."""
+    def fail(self, step: str, reason: str) -> None:
+        """Records the first failure; later ones follow from it and are dropped."""
         if not self.fail_step:
             self.fail_step = step
-            self.why = why
+            self.why = reason
 
     def journal(self) -> dict[str, Any]:
+        timeline: list[dict[str, str]] = []
+        for moment, step, text in self.timeline:
+            timeline.append({"t": rfc3339(moment), "step": step, "what": text})
         return {
             "schema": SCHEMA,
             "drill": asdict(self.drill),
-            "start": rfc3339(self.started),
-            "end": rfc3339(self.ended),
+            "start": rfc3339(self.start_t),
+            "end": rfc3339(self.end_t),
             "duration": round(self.seconds, 3),
             "verdict": self.verdict.value,
             "signal": self.signal,
@@ -88,35 +91,28 @@ class Record:
             "why": self.why,
             "rollbacks": self.rollbacks,
             "objectives": [result.as_json() for result in self.results],
-            "timeline": [
-                {
-                    "t": rfc3339(t),
-                    "step": step,
-                    "what": what,
-                }
-                for t, step, what in self.timeline
-            ],
+            "timeline": timeline,
         }
 
 
-def _consents(_drill: Drill, _victims: Sequence[str]) -> None:
-    """Agrees to everything: the processes are the drill's own."""
+def _consent_to_all(_drill: Drill, _victims: Sequence[str]) -> None:
+    """Agrees to every fault, because local processes belong to the drill."""
 
 
 @dataclass
 class DrillRun:
-    """One drill, from its first step to its last number."""
+    """Runs one drill on a target, from the gate to the rollback."""
 
     drill: Drill
     target: Target
     log: Callable[[float, str, str], None]
-    """(when, step, what happened), at once."""
-    consent: Callable[[Drill, Sequence[str]], None] = _consents
-    """Called with the names of the targets before the first fault; raises Stopped."""
+    """Receives each entry of the timeline at once: Unix time, step, text."""
+    consent: Callable[[Drill, Sequence[str]], None] = _consent_to_all
+    """Receives the names of the targets before the fault; raises Stopped on a refusal."""
 
     def run(self) -> Record:
         self.record = record = Record(drill=self.drill)
-        with _handled(_interrupt):
+        with _handle_notices(_interrupt):
             try:
                 self._run_steps()
             except Interrupted as notice:
@@ -124,9 +120,9 @@ class DrillRun:
                 record.signal = notice.signum
                 record.fail("interrupted", f"by {notice}")
             finally:
-                with _handled(signal.SIG_IGN):
+                with _handle_notices(signal.SIG_IGN):
                     self._roll_back()
-        record.ended = time.time()
+        record.end_t = time.time()
         return record
 
     def _run_steps(self) -> None:
@@ -136,94 +132,103 @@ class DrillRun:
             step = "steady state"
             self._gate()
             step = "targets"
-            victims = self._victims()
+            victims = self._choose_victims()
             step = "fault"
             self.record.injected = True  # from here on something may have happened
             self._note(step, self.target.inject(victims))
             step = "recovery"
-            waited_s = self._recover()
-            self._steady_again()
+            waited_s = self._wait_for_recovery()
+            self._check_steady_again()
             step = "measure"
             self._judge(waited_s)
         except Stopped as refusal:
             self.record.stopped = True
-            self._failed(step, f"{refusal.what}: {refusal.got}")
+            self._fail(step, f"{refusal.what}: {refusal.got}")
         except (DrillError, Unjudged, ApiError) as error:
-            self._failed(step, str(error))
+            self._fail(step, str(error))
             self._judge(None)
 
     def _gate(self) -> None:
-        began = time.monotonic()
+        start = time.monotonic()
         steady = self.drill.steady
-        met = self._steady()
-        took_s = time.monotonic() - began
+        met = self._wait_until_steady()
+        took_s = time.monotonic() - start
         if not met:
-            seen = self.target.measure(steady.metric)
-            raise DrillError(f"not steady: {steady} wanted, {number(seen)} after {took_s:.0f} s")
+            value = format_number(self.target.measure(steady.metric))
+            raise DrillError(f"not steady: expected {steady}, got {value} after {took_s:.0f} s")
         self._note("steady state", f"{steady} after {took_s:.1f} s")
 
-    def _victims(self) -> list[str]:
-        found = self.target.candidates()
-        victims = found[: self.drill.blast.size(len(found))]
+    def _choose_victims(self) -> list[str]:
+        candidates = self.target.candidates()
+        count = self.drill.blast.limit(len(candidates))
+        victims = candidates[:count]
         if not victims:
-            raise DrillError(f"nothing to hit: no {self.drill.blast.of} there")
-        self._note("targets", f"{', '.join(victims)} (of {len(found)})")
+            raise DrillError(f"no targets found: no {self.drill.blast.of} is running")
+        self._note("targets", f"{', '.join(victims)} (of {len(candidates)})")
         self.consent(self.drill, victims)
         return victims
 
-    def _recover(self) -> float:
-        """How long was waited; the reason to wait no longer is on record."""
-        began = time.monotonic()
+    def _wait_for_recovery(self) -> float:
+        """Waits until the target recovers, must stop or runs out of time, and records which.
+
+        Returns the seconds waited.
+        """
+        start = time.monotonic()
         while not self.target.recovered():
-            waited_s = time.monotonic() - began
+            waited_s = time.monotonic() - start
             if self._must_stop():
                 self.record.stopped = True
-                self._failed("recovery", f"stopped: {self.drill.stop_when}")
+                self._fail("recovery", f"stopped: {self.drill.stop_when}")
                 return waited_s
             if waited_s > self.drill.recovery_s:
-                self._failed("recovery", f"not within {self.drill.recovery_s:g} s")
+                self._fail("recovery", f"not within {self.drill.recovery_s:g} s")
                 return waited_s
             time.sleep(_POLL_S)
-        self._note("recovery", f"back after {number(self.target.measure(RECOVERED))} s")
-        return time.monotonic() - began
+        recovery_s = format_number(self.target.measure(RECOVERED))
+        self._note("recovery", f"back after {recovery_s} s")
+        return time.monotonic() - start
 
     def _must_stop(self) -> bool:
-        return self.drill.stop_when.holds(self.target.measure(self.drill.stop_when.metric))
+        return self._is_met(self.drill.stop_when)
 
-    def _steady_again(self) -> None:
-        if not (self.record.stopped or self.record.fail_step) and not self._steady():
+    def _is_met(self, bound: Bound) -> bool:
+        return bound.holds(self.target.measure(bound.metric))
+
+    def _check_steady_again(self) -> None:
+        if self.record.stopped or self.record.fail_step:
+            return
+        if not self._wait_until_steady():
             self.record.deviated = True
-            self._failed("steady state after", f"{self.drill.steady} not met again")
+            self._fail("steady state after", f"{self.drill.steady} not met again")
 
-    def _steady(self) -> bool:
-        """Whether the steady state is met within its time."""
-        ends = time.monotonic() + self.drill.steady_s
-        while not (met := self.drill.steady.holds(self.target.measure(self.drill.steady.metric))):
-            if time.monotonic() > ends or self._must_stop():
-                break
+    def _wait_until_steady(self) -> bool:
+        """Returns whether the steady state was met within its time, before the stop condition."""
+        deadline = time.monotonic() + self.drill.steady_s
+        while not self._is_met(self.drill.steady):
+            if time.monotonic() > deadline or self._must_stop():
+                return False
             time.sleep(_POLL_S)
-        return met
+        return True
 
     def _judge(self, waited_s: float | None) -> None:
-        """A timeout counts as the time waited."""
+        """Measures every objective; a recovery that timed out counts as the time waited."""
         if not self.record.injected:
             return
-        measured = {
-            o.bound.metric: self.target.measure(o.bound.metric) for o in self.drill.objectives
-        }
-        if (
-            measured.get(RECOVERED, 0) is None
-            and waited_s is not None
-            and waited_s >= self.drill.recovery_s
-        ):
-            measured[RECOVERED] = waited_s
+        timed_out = waited_s is not None and waited_s >= self.drill.recovery_s
+        measurements: dict[str, float | None] = {}
+        for objective in self.drill.objectives:
+            metric = objective.bound.metric
+            measurements[metric] = self.target.measure(metric)
+        if timed_out and measurements.get(RECOVERED, 0) is None:
+            measurements[RECOVERED] = waited_s
         self.record.results = [
-            Result(objective=o, measured=measured[o.bound.metric]) for o in self.drill.objectives
+            Result(objective=o, measured=measurements[o.bound.metric])
+            for o in self.drill.objectives
         ]
 
-    def _failed(self, step: str, why: str) -> None:
-        self.record.fail(step, why)
-        self._note(step, in_one_line(why))
+    def _fail(self, step: str, reason: str) -> None:
+        self.record.fail(step, reason)
+        self._note(step, in_one_line(reason))
 
     def _note(self, step: str, text: str) -> None:
         now = time.time()
@@ -232,42 +237,45 @@ class DrillRun:
 
     def _roll_back(self) -> None:
         for name, undo in self.target.rollback():
-            failed = ""
+            failure = ""
             try:
                 undo()
-            except Exception as error:  # noqa: BLE001  # the other steps must still run, and the journal has it
-                failed = f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001  # the other steps must still run
+                failure = f"{type(error).__name__}: {error}"
                 self.record.fail("rollback", f"{name}: {error}")
             self.record.rollbacks.append(
                 {
                     "name": name,
-                    "succeeded": not failed,
-                    "output": failed,
+                    "succeeded": not failure,
+                    "output": failure,
                 }
             )
+        total = len(self.record.rollbacks)
+        if not total:
+            self._note("rollback", "nothing to restore")
+            return
         done = sum(step["succeeded"] for step in self.record.rollbacks)
-        of = len(self.record.rollbacks)
-        self._note("rollback", f"{done} of {of} steps done" if of else "nothing to put back")
+        self._note("rollback", f"{done} of {total} steps done")
 
 
 @contextmanager
-def _handled(
+def _handle_notices(
     handler: "Callable[[int, FrameType | None], None] | signal.Handlers",
 ) -> Generator[None]:
-    """The notices go to `handler`. Python knows signals in its main thread only."""
+    """Sends SIGINT and SIGTERM to `handler`; outside the main thread, Python cannot."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {signum: signal.signal(signum, handler) for signum in _NOTICES}
+    previous = {signum: signal.signal(signum, handler) for signum in _NOTICES}
     try:
         yield
     finally:
-        for signum, old in before.items():
-            signal.signal(signum, old)
+        for signum, previous_handler in previous.items():
+            signal.signal(signum, previous_handler)
 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> None:
-    """Ctrl-C and SIGTERM become one exception, which passes every `except Exception`."""
-    for each in _NOTICES:  # one is enough: a second must not cut the rollback short
-        signal.signal(each, signal.SIG_IGN)
+    """Turns a notice into an exception that no `except Exception` catches."""
+    for notice in _NOTICES:  # a second notice must not cut the rollback short
+        signal.signal(notice, signal.SIG_IGN)
     raise Interrupted(signum)

@@ -1,6 +1,4 @@
-"""Every run of every drill in a folder of its own: `<out>/<drill>/<when>/journal.json` and what
-belongs to it.
-"""
+"""Folders of drill runs: each run writes `<out>/<drill>/<time>/journal.json` and its own files."""
 
 import datetime
 import fcntl
@@ -16,32 +14,34 @@ JOURNAL = "journal.json"
 
 
 @contextmanager
-def alone(folder: Path, who: str) -> Generator[None]:
-    """One `who` per folder; the lock goes with the process, however it ends."""
+def lock_folder(folder: Path, program: str) -> Generator[None]:
+    """Lets one `program` write to the folder; the lock ends with the process.
+
+    Raises InputError if another process holds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            got = str(folder)
-            allowed = f"one {who} per folder"
             raise InputError(
-                f"another {who} writes to this folder",
-                got=got,
-                allowed=allowed,
+                f"another {program} writes to this folder",
+                got=str(folder),
+                allowed=f"one {program} per folder",
                 fix="wait, or pass --out",
             ) from None
         yield
 
 
-def fresh(out: Path, drill: str) -> Path:
-    """A new folder for a run that begins now; names sort by time."""
-    folder = out / drill / datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+def create_run_folder(out: Path, drill: str) -> Path:
+    """Creates the folder of a run that begins now; names sort by time."""
+    now = datetime.datetime.now(datetime.UTC)
+    folder = out / drill / now.strftime("%Y%m%dT%H%M%S.%fZ")
     folder.mkdir(parents=True)
     return folder
 
 
-def write(folder: Path, journal: dict[str, Any]) -> Path:
+def write_journal(folder: Path, journal: dict[str, Any]) -> Path:
     path = folder / JOURNAL
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(journal, indent=1, default=str) + "\n")

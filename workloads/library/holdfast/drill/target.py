@@ -1,4 +1,4 @@
-"""What the runner asks of a place where drills run."""
+"""The interface between the runner and the place where a drill runs."""
 
 # Why it is so: infra/decisions/0090.
 
@@ -6,30 +6,33 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 Undo = tuple[str, Callable[[], object]]
-"""A step of the rollback: its name, and what it does."""
+"""A step of the rollback: its name and its action."""
 
 
 class Target(Protocol):
-    """`measure` may be called at any time, and returns None for not yet and for never."""
+    """Work that a drill prepares, hits, measures and restores."""
 
     def prepare(self) -> None:
-        """Start the work, or look whether it is there. Changes nothing that the drill did not make."""
+        """Starts the work, or checks that it runs. Changes only objects of the drill itself."""
         ...
 
     def candidates(self) -> list[str]:
-        """Names of what the fault may hit, in the order in which it would."""
+        """Returns the names of possible targets; the fault hits the first ones."""
         ...
 
-    def measure(self, metric: str) -> float | None: ...
+    def measure(self, metric: str) -> float | None:
+        """Returns the metric, or None while it has no value. May be called at any time."""
+        ...
 
     def inject(self, victims: Sequence[str]) -> str:
-        """The fault; what was done, in a few words."""
+        """Causes the fault and describes it in a few words."""
         ...
 
     def recovered(self) -> bool: ...
 
     def rollback(self) -> Iterable[Undo]:
-        """Steps that put everything back, each tried whatever becomes of the others, also when
-        nothing began.
+        """Returns the steps that restore everything, also if nothing was started.
+
+        Each step runs even if another one fails.
         """
         ...

@@ -1,4 +1,4 @@
-"""From numbers to words. Pure: what was measured goes in, verdicts and the exit code come out."""
+"""Turns measurements into verdicts and exit codes, without side effects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JU
 class Verdict(StrEnum):
     HELD = "held"
     BROKEN = "broken"
-    NOT_MEASURED = "not measured"  # of an objective only
-    INCONCLUSIVE = "inconclusive"  # of a whole drill only: nothing was shown
-    STOPPED = "stopped"  # of a whole drill only: by its stop condition or Ctrl-C
+    NOT_MEASURED = "not measured"  # objectives only
+    INCONCLUSIVE = "inconclusive"  # whole drills only: nothing was proven
+    STOPPED = "stopped"  # whole drills only: by the stop condition or Ctrl-C
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,33 +32,37 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         objective = self.objective
-        wanted = {
+        return {
             "promise": objective.promise,
             "metric": objective.bound.metric,
             "wanted": str(objective.bound),
+            "measured": self.measured,
+            "verdict": self.verdict.value,
         }
-        found = {"measured": self.measured, "verdict": self.verdict.value}
-        return wanted | found
 
 
-def drill_verdict(
-    judged: Sequence[Result],
+def judge_drill(
+    results: Sequence[Result],
     *,
     injected: bool,
     stopped: bool,
     deviated: bool = False,
 ) -> Verdict:
-    """Broken outweighs stopped: what was seen before the stop stays seen. Deviated: never steady
-    again.
+    """Returns the verdict of a whole drill.
+
+    Broken outweighs stopped, because a failure before the stop remains one. `deviated` says that
+    the steady state did not return.
     """
+    verdicts = {result.verdict for result in results}
     if not injected:
         return Verdict.STOPPED if stopped else Verdict.INCONCLUSIVE
-    if deviated or any(result.verdict is Verdict.BROKEN for result in judged):
+    if deviated or Verdict.BROKEN in verdicts:
         return Verdict.BROKEN
     if stopped:
         return Verdict.STOPPED
-    unseen = any(result.verdict is Verdict.NOT_MEASURED for result in judged)
-    return Verdict.INCONCLUSIVE if unseen or not judged else Verdict.HELD
+    if not verdicts or Verdict.NOT_MEASURED in verdicts:
+        return Verdict.INCONCLUSIVE
+    return Verdict.HELD
 
 
 _EXITS = {
@@ -70,7 +74,11 @@ _EXITS = {
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Of several drills: the worst, broken before stopped before inconclusive. None at all is not
-    judged.
+    """Returns the code of the worst verdict: broken, stopped, inconclusive, held.
+
+    Returns EXIT_NOT_JUDGED without any verdict.
     """
-    return next((code for verdict, code in _EXITS.items() if verdict in verdicts), EXIT_NOT_JUDGED)
+    for verdict, code in _EXITS.items():
+        if verdict in verdicts:
+            return code
+    return EXIT_NOT_JUDGED

@@ -1,5 +1,5 @@
-"""One HTML file, or one JSON object, that answers whether the capacity paid off.
+"""Writes one HTML file, or one JSON object, that answers whether the capacity paid off.
 
-Order: the answer, objectives, money, training, batch, capacity, what to do next, method.
-Guarantee: no external address, no script needed to read, what could not be read is listed.
+The order is: answer, objectives, money, training, batch, capacity, next steps, method. The page
+uses no external address and no script, and lists event lines that could not be read.
 """

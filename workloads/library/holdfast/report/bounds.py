@@ -1,59 +1,65 @@
-"""How much of a long history a page carries, and which part of it. Pure.
+"""Limits of a page, and the choice of the rows that a long history keeps.
 
-Nothing is left out silently: `sentence` states what was kept, and the rest of a cut table is one
-row of sums.
+Every cut is visible: `sentence` names the rows that were kept, and a cut table ends with a row of
+sums over the rest.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-# A page of a month must open in a browser and be read by a person: without these limits it has
-# millions of marks.
+# Without these limits the page of a month has millions of marks, and no browser opens it.
 MOST_JOBS = 6
 MOST_LANES = 24
 MOST_ROWS = 60
 MOST_EVICTIONS = 100
 MOST_STEPS = 12
-# Of a table that is never folded away.
+# Limit of a table that is always open.
 MOST_OPEN_ROWS = 20
-# Of one plot. A plot is 740 pixels wide.
+# Limits of one plot, which is 740 pixels wide.
 MOST_BARS = 1200
 MOST_POINTS = 2400
 MOST_MARKS = 240
-# Of one job; beyond it a line for each is thinner than what it is drawn with.
+# Limit of one job: more lines would be thinner than their strokes.
 MOST_LIVES = 40
 
 T = TypeVar("T")
 
 
 class Cut(NamedTuple, Generic[T]):
+    """Rows that a page keeps, and the rest."""
+
     rows: list[T]
     rest: list[T]
 
-    def sentence(self, what: str, why: str) -> str:
-        """Empty if nothing was cut."""
-        whole = len(self.rows) + len(self.rest)
-        if self.rest:
-            return f"{len(self.rows):,} of {whole:,} {what}, {why}; --json prints all."
-        return ""
+    def sentence(self, noun: str, criterion: str) -> str:
+        """Describes the rows that were kept; empty if nothing was cut."""
+        if not self.rest:
+            return ""
+        total = len(self.rows) + len(self.rest)
+        return f"{len(self.rows):,} of {total:,} {noun}, {criterion}; --json prints all."
 
 
-def cut(rows: Sequence[T], most: int, weight: Callable[[T], float]) -> Cut[T]:
-    """The heaviest in the order in which they came, and the rest."""
-    # Sorted by number, not by row: rows may be equal, and equal ones are two.
-    heavy = set(sorted(range(len(rows)), key=lambda n: -weight(rows[n]))[:most])
-    return Cut(
-        [row for n, row in enumerate(rows) if n in heavy],
-        [row for n, row in enumerate(rows) if n not in heavy],
-    )
+def cut(rows: Sequence[T], limit: int, weight: Callable[[T], float]) -> Cut[T]:
+    """Keeps the heaviest rows, in their original order."""
+    # Indices instead of rows are sorted, because two rows may be equal.
+    indices = sorted(range(len(rows)), key=lambda index: -weight(rows[index]))
+    heavy = set(indices[:limit])
+    result = Cut[T]([], [])
+    for index, row in enumerate(rows):
+        if index in heavy:
+            result.rows.append(row)
+        else:
+            result.rest.append(row)
+    return result
 
 
-def thin(rows: Sequence[T], most: int) -> list[T]:
-    """At most this number of them, evenly, the first included."""
-    if len(rows) <= most:
+def thin(rows: Sequence[T], limit: int) -> list[T]:
+    """Returns at most `limit` rows at even distances, the first one included."""
+    if len(rows) <= limit:
         return list(rows)
-    return [rows[n * len(rows) // most] for n in range(most)]
+    return [rows[number * len(rows) // limit] for number in range(limit)]
 
 
-def count_of(shown: int, whole: int, what: str) -> str:
-    return f"{shown:,} of {whole:,} {what}" if shown < whole else what
+def format_count(shown: int, total: int, noun: str) -> str:
+    """Returns `SHOWN of TOTAL NOUN`, or only the noun if all are shown."""
+    return f"{shown:,} of {total:,} {noun}" if shown < total else noun

@@ -1,4 +1,4 @@
-"""What capacity did, from the node watcher's lines: waits and churn. Pure."""
+"""Waits for capacity and churn of nodes, from the event lines of the node watcher."""
 
 import math
 from collections import Counter, defaultdict
@@ -10,8 +10,8 @@ from holdfast.cost.churn import estimate
 from holdfast.cost.churn.estimate import Exposure, Group
 from holdfast.ledger.events import Event
 
-# What tells kinds of waits apart: of pods for a node, of jobs in Kueue's queues. Name -> its value
-# where a line has none.
+# The fields that separate kinds of waits, of pods for a node and of jobs in Kueue's queues, with
+# the value for a line without the field.
 POD_KIND = {"accelerator": "none", "capacity": ""}
 QUEUE_KIND = {
     "queue": "none",
@@ -22,22 +22,23 @@ QUEUE_KIND = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wait:
-    """How long waits of one kind lasted."""
+    """Durations of the waits of one kind."""
 
     kind: Mapping[str, str]
     n: int
-    """Waits that ended."""
+    """Number of waits that ended."""
     p50_s: float
     p95_s: float
     longest_s: float
 
     def as_json(self) -> dict[str, Any]:
-        seconds = {
+        return {
+            **self.kind,
             "p50_seconds": self.p50_s,
             "p95_seconds": self.p95_s,
             "longest_seconds": self.longest_s,
+            "n": self.n,
         }
-        return dict(self.kind) | seconds | {"n": self.n}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +46,9 @@ class Capacities:
     waits: tuple[Wait, ...] = ()
     queue_waits: tuple[Wait, ...] = ()
     churn: tuple[tuple[Group, Exposure], ...] = ()
-    # Of most, not of all: a price needs one machine type, and a cluster may run several.
+    # A price needs one machine type, and a cluster may run several.
     spot: tuple[str, str] = ("", "")
-    """Machine type and zone of most Spot nodes; empty where no line names one."""
+    """The most frequent machine type and zone of Spot nodes; empty if no line names one."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -59,63 +60,64 @@ class Capacities:
 
 def _churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
     low, high = exposure.interval()
-    rate = {
-        "events": exposure.events,
-        "node_hours": exposure.hours,
-        "per_hour": exposure.per_hour,
-    }
-    named = {
+    return {
         "pool": group.pool,
         "machine_type": group.machine_type,
         "zone": group.zone,
+        "events": exposure.events,
+        "node_hours": exposure.hours,
+        "per_hour": exposure.per_hour,
+        "low": low,
+        "high": high if math.isfinite(high) else None,
     }
-    return (
-        named
-        | rate
-        | {
-            "low": low,
-            "high": high if math.isfinite(high) else None,
-        }
-    )
 
 
 def capacities(events: Sequence[Event]) -> Capacities:
-    nodes = [e for e in events if e.type in ("node_up", "node_down")]
-    # A node that is still up counts as at risk until the newest event, not until now: files may be
-    # weeks old.
+    nodes = [event for event in events if event.type in ("node_up", "node_down")]
+    # Event files may be weeks old: a node that is up is at risk until the newest event, not now.
     lifetimes = estimate.lifetimes(nodes, events[-1].t_us if events else 0)
-    spot = Counter(
-        (str(e.fields.get("machine_type", "")), str(e.fields.get("zone", "")))
-        for e in nodes
-        if e.fields.get("capacity") == "spot"
-    )
     return Capacities(
-        waits=tuple(_waits(events, "scheduled", POD_KIND)),
-        queue_waits=tuple(_waits(events, "admitted", QUEUE_KIND)),
+        waits=tuple(_summarize_waits(events, "scheduled", POD_KIND)),
+        queue_waits=tuple(_summarize_waits(events, "admitted", QUEUE_KIND)),
         churn=tuple(estimate.by_group(lifetimes).items()) if lifetimes else (),
-        spot=spot.most_common(1)[0][0] if spot else ("", ""),
+        spot=_find_spot_machine(nodes),
     )
 
 
-def _waits(events: Iterable[Event], event_type: str, absent: Mapping[str, str]) -> Iterable[Wait]:
-    by_kind: dict[tuple[str, ...], list[float]] = defaultdict(list)
+def _find_spot_machine(nodes: Iterable[Event]) -> tuple[str, str]:
+    machines = Counter[tuple[str, str]]()
+    for event in nodes:
+        fields = event.fields
+        if fields.get("capacity") == "spot":
+            machine = (str(fields.get("machine_type", "")), str(fields.get("zone", "")))
+            machines[machine] += 1
+    if not machines:
+        return "", ""
+    [(machine, _)] = machines.most_common(1)
+    return machine
+
+
+def _summarize_waits(
+    events: Iterable[Event], event_type: str, defaults: Mapping[str, str]
+) -> Iterable[Wait]:
+    """Yields the durations of each kind; a wait that has not ended has no event."""
+    durations_by_kind: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for event in events:
         if event.type == event_type:
-            kind = tuple(str(event.fields.get(name, default)) for name, default in absent.items())
-            by_kind[kind].append(float(event.fields.get("seconds") or 0))
-    for kind, waited in sorted(by_kind.items()):
-        waited.sort()
-        named = dict(zip(absent, kind, strict=True))
-        # Only waits that ended: what waits still has written no line.
+            kind = tuple(str(event.fields.get(name, value)) for name, value in defaults.items())
+            durations_by_kind[kind].append(float(event.fields.get("seconds") or 0))
+    for kind, durations in sorted(durations_by_kind.items()):
+        durations.sort()
         yield Wait(
-            kind=named,
-            n=len(waited),
-            p50_s=at(waited, 50),
-            p95_s=at(waited, 95),
-            longest_s=waited[-1],
+            kind=dict(zip(defaults, kind, strict=True)),
+            n=len(durations),
+            p50_s=at(durations, 50),
+            p95_s=at(durations, 95),
+            longest_s=durations[-1],
         )
 
 
 def at(ordered: Sequence[float], percent: int) -> float:
-    """Nearest rank: an observation that was really made."""
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+    """Returns a percentile by nearest rank, so always one of the values."""
+    rank = math.ceil(len(ordered) * percent / 100)
+    return ordered[max(0, rank - 1)]

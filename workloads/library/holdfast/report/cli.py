@@ -1,4 +1,4 @@
-"""Body of `holdfast report`: reads, judges, writes. Imported only when the command runs."""
+"""Implements `holdfast report`: reads events, judges them, and writes the page."""
 
 import json
 import os
@@ -31,14 +31,15 @@ def write_report(
     region: str = "",
     receipts: Path | None = None,
 ) -> int:
-    """Returns the exit code: 1 if an objective is broken."""
+    """Writes the page, prints the answer, and returns 1 if an objective is broken, else 0."""
     from holdfast.report.page import render
 
-    # Judged before anything is drawn: bad input must leave the page of yesterday as it is.
+    # All input is read before the page is written: bad input must not replace an older page.
     with working(f"report on {events}"):
-        read = read_report(events, summary, machine, region)
-        report = replace(read, teams=teams.read(receipts) if receipts else ())
-        write_whole(out, render(report))
+        report = read_report(events, summary, machine, region)
+        if receipts:
+            report = replace(report, teams=teams.read(receipts))
+        write_atomically(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)
     return exit_code(report)
@@ -50,50 +51,52 @@ def read_report(
     machine: str = "",
     region: str = "",
 ) -> Report:
+    """Builds a report from event files.
+
+    Raises Unjudged without a usable event line, and InputError for a bad summary or machine.
+    """
     reading = read_folder(events)
-    # An empty page would look like a quiet week; a wrong folder must not.
+    # An empty page for a wrong folder would look like a quiet week.
     if not reading.events:
-        raise Unjudged(
-            f"no usable event line under {events}:"
-            f" {dict(reading.problems) or 'the files are empty'}"
-        )
-    found = job_ledgers(reading.events)
-    seen = capacities(reading.events)
-    return build(
-        found, reading.problems, read_summary(summary), seen, _money(found, seen, machine, region)
-    )
+        problems = dict(reading.problems) or "the files are empty"
+        raise Unjudged(f"no usable event line under {events}: {problems}")
+    ledgers = job_ledgers(reading.events)
+    capacity = capacities(reading.events)
+    costs = _compute_money(ledgers, capacity, machine, region)
+    return build(ledgers, reading.problems, read_summary(summary), capacity, costs)
 
 
-def _money(
-    found: Sequence[JobLedger],
-    seen: Capacities,
+def _compute_money(
+    ledgers: Sequence[JobLedger],
+    capacity: Capacities,
     machine: str,
     region: str,
 ) -> Money | None:
-    """Priced on the machine of the options, else on the one seen most; None where neither is known."""
-    # A price follows from both; half of it filled in from the events could price a machine where it
-    # is not sold.
+    """Prices the ledgers on the machine of the options, else on the most frequent one.
+
+    Returns None if neither is known, or the machine of the events has no price.
+    """
+    # One of the two from the events could price a machine where it is not sold.
     if bool(machine) != bool(region):
-        allowed = "--machine and --region together"
         raise InputError(
             "a price needs machine and region",
             got=machine or region,
-            allowed=allowed,
+            allowed="--machine and --region together",
             fix="add the other one",
         )
-    at, zone = seen.spot
-    # A zone is its region and one more letter: us-central1-a.
-    machine = machine or at
+    spot_machine, zone = capacity.spot
+    machine = machine or spot_machine
+    # A zone is its region and a letter: us-central1-a.
     region = region or zone.rpartition("-")[0]
-    priced = machine in MACHINE_TYPES and bool(MACHINE_TYPES[machine].accelerator)
-    # A machine that the events name may have no price: then no money. One of the options fails in
-    # prices_of.
-    if not machine or not region or (not priced and machine == at):
+    if not machine or not region:
         return None
-    # A baseline is never evicted and the naive twin is no product: either would bend what Spot
-    # costs.
-    ours = [x for x in found if role_order(x.run) == 1]
-    return money(ours, prices_of(machine, region))
+    has_price = machine in MACHINE_TYPES and bool(MACHINE_TYPES[machine].accelerator)
+    # A machine of the options without a price is an error, which prices_of raises.
+    if machine == spot_machine and not has_price:
+        return None
+    # Baselines are never evicted, and naive twins are no product: both would distort the cost.
+    runs = [ledger for ledger in ledgers if role_order(ledger.run) == 1]
+    return money(runs, prices_of(machine, region))
 
 
 def exit_code(report: Report) -> int:
@@ -101,31 +104,31 @@ def exit_code(report: Report) -> int:
     return EXIT_FINDINGS if broken else EXIT_DONE
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A reader never sees half a file."""
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file in one step, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, as a rename is atomic within one file system only; by process, as two
-    # reports may run.
+    # In the same folder, because a rename is atomic within one file system only; with the process
+    # id, because two reports may run.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
 
 def read_summary(path: Path | None) -> dict[str, Any]:
+    """Reads the summary of a demo or a drill. Raises InputError if its counts are not usable."""
     if path is None:
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        summary = json.loads(path.read_bytes())
     except OSError as error:
         raise _bad_summary(path, error.strerror or "cannot be read") from error
     except ValueError as error:
         raise _bad_summary(path, f"no JSON ({error})") from error
-    # JSON may be valid and no object; every reader below takes a mapping for granted.
-    if not isinstance(found, dict):
+    if not isinstance(summary, dict):
         raise _bad_summary(path, "no object")
     for part, counts in COUNTS.items():
-        _check_part(path, part, found.get(part, {}), counts)
-    return found
+        _check_part(path, part, summary.get(part, {}), counts)
+    return summary
 
 
 COUNTS = {
@@ -147,11 +150,10 @@ COUNTS = {
 def _check_part(path: Path, name: str, part: Any, counts: Sequence[str]) -> None:
     if not isinstance(part, dict):
         raise _bad_summary(path, f"{name} is no object")
-    # A count as text would be compared and formatted long after, with a traceback in the middle of
-    # a page.
-    wrong = [key for key in counts if key in part and not isinstance(part[key], int)]
-    if wrong:
-        raise _bad_summary(path, f"{name}.{wrong[0]} is no whole number: {part[wrong[0]]!r}")
+    # A count as text would fail much later, in the middle of a page.
+    for key in counts:
+        if key in part and not isinstance(part[key], int):
+            raise _bad_summary(path, f"{name}.{key} is no whole number: {part[key]!r}")
     if "naive" in part:
         _check_part(path, f"{name}.naive", part["naive"], counts)
 

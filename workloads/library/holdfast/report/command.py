@@ -1,6 +1,4 @@
-"""The command `holdfast report`. Its body imports: `--help` must not wait for what only a run
-needs.
-"""
+"""Command line of `holdfast report`; the function imports late, so that --help is quick."""
 
 from pathlib import Path
 from typing import Annotated
@@ -29,14 +27,13 @@ def report(
     """Write a report: where the time went, what evictions cost, and which objectives were met."""
     from holdfast.report.cli import write_report
 
-    raise typer.Exit(
-        write_report(
-            events,
-            summary,
-            out,
-            machine=machine,
-            region=region,
-            receipts=receipts,
-            as_json=as_json,
-        )
+    code = write_report(
+        events,
+        summary,
+        out,
+        machine=machine,
+        region=region,
+        receipts=receipts,
+        as_json=as_json,
     )
+    raise typer.Exit(code)

@@ -1,10 +1,7 @@
-"""The content of a report, as plain data: what page.py draws and `--json` prints.
-
-Pure: ledgers, problems and the demo's summary in; a Report out.
-"""
+"""The content of a report as plain data, which page.py draws and `--json` prints."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,21 +11,21 @@ from holdfast.report.capacity import Capacities
 from holdfast.report.objectives import Objective, objectives
 from holdfast.report.sentences import answer, next_steps, pays
 from holdfast.report.teams import TeamCost
-from holdfast.report.text import exactly
-from holdfast.report.totals import totals_of
+from holdfast.report.text import precise_duration
+from holdfast.report.totals import add_up, list_recovery_times
 from holdfast.support.values import finite
 from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
 
-# Others read this JSON: a field that goes or changes its unit needs a new number.
+# Programs read this JSON: a removed field or another unit needs a new number.
 SCHEMA = "holdfast.report/4"
-# Jobs of one experiment share a stem; the suffix names what a job is compared as.
+# Jobs of one experiment share a stem; the suffix names the role of a job in the comparison.
 BASELINE = "-baseline"
 NAIVE = "-naive"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """One number worth a large font."""
+    """One number in a large font."""
 
     label: str
     value: str
@@ -53,15 +50,16 @@ class Report:
         return [ledger for ledger in self.ledgers if ledger.kind == kind]
 
     def as_json(self) -> dict[str, Any]:
+        totals: dict[str, Any] = {}
+        for kind in KINDS:
+            ledgers = self.of_kind(kind)
+            if ledgers:
+                totals[kind] = add_up(kind, ledgers).as_json()
         return {
             "schema": SCHEMA,
             "answer": self.answer,
-            "objectives": [asdict(o) for o in self.objectives],
-            "totals": {
-                kind: totals_of(kind, found).as_json()
-                for kind in KINDS
-                if (found := self.of_kind(kind))
-            },
+            "objectives": [asdict(objective) for objective in self.objectives],
+            "totals": totals,
             "jobs": [job_row(ledger) for ledger in self.ledgers],
             "capacity": self.capacity.as_json(),
             "money": money_row(self.money) if self.money else None,
@@ -79,20 +77,19 @@ def build(
     capacity: Capacities = Capacities(),
     money: Money | None = None,
 ) -> Report:
-    ordered = tuple(
-        sorted(
-            ledgers,
-            key=lambda ledger: (ledger.kind != KIND_TRAINING, role_order(ledger.run), ledger.run),
-        )
-    )
-    goals = objectives(ordered, summary)
+    """Builds a report; ledgers are sorted by kind, role and name.
+
+    `problems` counts unusable event lines by reason, and `summary` is that of a demo or a drill.
+    """
+    ordered_ledgers = tuple(sorted(ledgers, key=_sort_key))
+    goals = objectives(ordered_ledgers, summary)
     return Report(
-        # With a price the question is money; without one a sentence about money would be made up.
-        answer=pays(money) if money else answer(ordered, summary),
-        figures=figures(ordered, summary),
+        # The answer is about money only if a price is known.
+        answer=pays(money) if money else answer(ordered_ledgers, summary),
+        figures=figures(ordered_ledgers, summary),
         objectives=goals,
-        ledgers=ordered,
-        next_steps=next_steps(ordered, goals, problems),
+        ledgers=ordered_ledgers,
+        next_steps=next_steps(ordered_ledgers, goals, problems),
         problems=problems,
         summary=summary,
         capacity=capacity,
@@ -100,17 +97,24 @@ def build(
     )
 
 
+def _sort_key(ledger: JobLedger) -> tuple[bool, int, str]:
+    return ledger.kind != KIND_TRAINING, role_order(ledger.run), ledger.run
+
+
 def money_row(money: Money) -> dict[str, Any]:
-    """JSON knows no infinity: null is `at any churn`, or `no upper bound`."""
-    row = asdict(money) | {
+    """Returns the money as JSON; null stands for infinity: `at any churn`, or `no upper bound`."""
+    return asdict(money) | {
         "pays": money.pays,
         "interval": finite(money.interval),
+        "flip_per_node_h": finite(money.flip_per_node_h),
     }
-    return row | {"flip_per_node_h": finite(money.flip_per_node_h)}
 
 
 def role_order(job: str) -> int:
-    return 0 if job.endswith(BASELINE) else 2 if job.endswith(NAIVE) else 1
+    """Returns 0 for a baseline, 2 for a naive twin and 1 for the runs that must survive."""
+    if job.endswith(BASELINE):
+        return 0
+    return 2 if job.endswith(NAIVE) else 1
 
 
 def job_row(ledger: JobLedger) -> dict[str, Any]:
@@ -122,84 +126,102 @@ def job_row(ledger: JobLedger) -> dict[str, Any]:
         "goodput": round(ledger.goodput, 4),
         "evictions": len(ledger.recoveries),
         "lost": ledger.lost,
-        "restarts": [each._asdict() for each in ledger.restarts],
+        "restarts": [restart._asdict() for restart in ledger.restarts],
         "states_seconds": {state.value: us / 1e6 for state, us in ledger.totals_us.items()},
         "recoveries": [asdict(r) | {"seconds": r.seconds} for r in ledger.recoveries],
     }
 
 
 def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[Figure, ...]:
-    """What survived, in a few numbers; only those that follow from the events or the summary."""
-    ours = [ledger for ledger in ledgers if role_order(ledger.run) == 1]
-    shown: list[Figure] = []
-    training = [ledger for ledger in ours if ledger.kind == KIND_TRAINING]
-    batch = [ledger for ledger in ours if ledger.kind == KIND_BATCH]
-    recoveries = [r for ledger in ours for r in ledger.recoveries]
-    if ours:
-        kills = sum(r.signal.upper() in ("SIGKILL", "KILL") for r in recoveries)
-        shown.append(
-            Figure(
-                label="evictions",
-                value=str(len(recoveries)),
-                note=f"{kills} of them without warning",
-            )
+    """Returns the figures that follow from the events or the summary."""
+    runs = [ledger for ledger in ledgers if role_order(ledger.run) == 1]
+    training = [ledger for ledger in runs if ledger.kind == KIND_TRAINING]
+    return (
+        *_eviction_figures(runs),
+        *_goodput_figures(training),
+        *_recovery_figures(runs),
+        *_restart_figures(training),
+        *_document_figures(runs, summary.get("batch", {})),
+        *_request_figures(summary.get("serving", {})),
+    )
+
+
+def _eviction_figures(runs: Sequence[JobLedger]) -> Iterator[Figure]:
+    if not runs:
+        return
+    evictions = 0
+    kills = 0
+    for ledger in runs:
+        for recovery in ledger.recoveries:
+            evictions += 1
+            if recovery.signal.upper() in ("SIGKILL", "KILL"):
+                kills += 1
+    yield Figure(
+        label="evictions",
+        value=str(evictions),
+        note=f"{kills} of them without warning",
+    )
+
+
+def _goodput_figures(training: Sequence[JobLedger]) -> Iterator[Figure]:
+    if not training:
+        return
+    # Weighted by time: in a mean of shares, a job of a minute would count as much as a week.
+    total = add_up(KIND_TRAINING, training)
+    yield Figure(
+        label="useful training time",
+        value=f"{total.goodput:.0%}" if total.wall_us else "none",
+        note=f"{total.lost} steps done again",
+    )
+
+
+def _recovery_figures(runs: Sequence[JobLedger]) -> Iterator[Figure]:
+    # Evictions without a recovery have no duration; the objectives show them.
+    durations = list_recovery_times(runs)
+    if durations:
+        yield Figure(
+            label="back at work, median",
+            value=precise_duration(statistics.median(durations)),
+            note=f"longest {precise_duration(max(durations))}, n = {len(durations)}",
         )
-    if training:
-        # Weighed by time: a mean of shares would let a job of a minute outweigh a week.
-        total = totals_of(KIND_TRAINING, training)
-        value = f"{total.goodput:.0%}" if total.wall_us else "none"
-        shown.append(
-            Figure(
-                label="useful training time",
-                value=value,
-                note=f"{total.lost} steps done again",
-            )
+
+
+def _restart_figures(training: Sequence[JobLedger]) -> Iterator[Figure]:
+    restarts = 0
+    durations: list[float] = []
+    for ledger in training:
+        for restart in ledger.restarts:
+            restarts += 1
+            if restart.from_memory:
+                durations.append(restart.seconds)
+    if durations:
+        yield Figure(
+            label="restarts from memory",
+            value=str(len(durations)),
+            note=f"of {restarts}, the slowest in {precise_duration(max(durations))}",
         )
-    # Those that never came back have no time; they show under objectives, not in the median.
-    back = [r.seconds for r in recoveries if r.seconds is not None]
-    if back:
-        note = f"longest {exactly(max(back))}, n = {len(back)}"
-        shown.append(
-            Figure(
-                label="back at work, median",
-                value=exactly(statistics.median(back)),
-                note=note,
-            )
-        )
-    restarts = [each for ledger in training for each in ledger.restarts]
-    from_memory = [each.seconds for each in restarts if each.from_memory]
-    if from_memory:
-        note = f"of {len(restarts)}, the slowest in {exactly(max(from_memory))}"
-        shown.append(
-            Figure(
-                label="restarts from memory",
-                value=str(len(from_memory)),
-                note=note,
-            )
-        )
-    documents = summary.get("batch", {}).get("documents")
-    if batch and documents:
-        # "?" and not 0: what was not counted is not known to be none.
-        lost = summary["batch"].get("lost", "?")
-        twice = summary["batch"].get("duplicated", "?")
-        shown.append(
-            Figure(
-                label="documents stored once",
-                value=f"{documents:,}",
-                note=f"{lost} lost, {twice} duplicated",
-            )
-        )
-    serving = summary.get("serving", {})
-    if serving.get("requests"):
-        note = (
-            f"{serving.get('failed', '?')} failed, through {serving.get('evictions', '?')}"
-            " evictions"
-        )
-        shown.append(
-            Figure(
-                label="online requests",
-                value=f"{serving['requests']:,}",
-                note=note,
-            )
-        )
-    return tuple(shown)
+
+
+def _document_figures(runs: Sequence[JobLedger], batch: Mapping[str, Any]) -> Iterator[Figure]:
+    documents = batch.get("documents")
+    if not documents or all(ledger.kind != KIND_BATCH for ledger in runs):
+        return
+    # A missing count is "?": it is not known to be 0.
+    yield Figure(
+        label="documents stored once",
+        value=f"{documents:,}",
+        note=f"{batch.get('lost', '?')} lost, {batch.get('duplicated', '?')} duplicated",
+    )
+
+
+def _request_figures(serving: Mapping[str, Any]) -> Iterator[Figure]:
+    requests = serving.get("requests")
+    if not requests:
+        return
+    failures = serving.get("failed", "?")
+    evictions = serving.get("evictions", "?")
+    yield Figure(
+        label="online requests",
+        value=f"{requests:,}",
+        note=f"{failures} failed, through {evictions} evictions",
+    )

@@ -1,7 +1,4 @@
-"""Goals with what was measured and a verdict. Pure.
-
-A goal is judged only on what the events or the summary hold; what they lack is inconclusive.
-"""
+"""Judges goals by the events and the summary; a goal without a measurement is inconclusive."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.ledger.job_ledger import JobLedger
-from holdfast.report.text import exactly
+from holdfast.report.text import precise_duration
+from holdfast.report.totals import list_recovery_times
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
@@ -25,13 +23,14 @@ class Objective:
     measured: str
     verdict: ObjectiveVerdict
     n: int
-    """How many observations the verdict rests on."""
+    """Number of observations behind the verdict."""
 
 
-def judged(goal: str, held: bool | None, measured: str, n: int) -> Objective:
-    # No observation holds every goal: "no loss in 0 evictions" must not turn green.
-    verdict = ObjectiveVerdict.HELD if held else ObjectiveVerdict.BROKEN
-    if held is None or n == 0:
+def judge(goal: str, is_met: bool | None, measured: str, n: int) -> Objective:
+    """Returns the verdict on a goal; `is_met` is None if it was not measured."""
+    verdict = ObjectiveVerdict.HELD if is_met else ObjectiveVerdict.BROKEN
+    # Without an observation every goal is met, but "no loss in 0 evictions" must not turn green.
+    if is_met is None or n == 0:
         verdict = ObjectiveVerdict.INCONCLUSIVE
     return Objective(
         goal=goal,
@@ -52,93 +51,90 @@ def objectives(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tupl
     serving = summary.get("serving")
     if serving:
         rows += _serving(serving)
-    if _ours(ledgers, KIND_TRAINING):
-        rows.append(_every_eviction_recovered(ledgers))
+    runs = _list_training_runs(ledgers)
+    if runs:
+        rows.append(_judge_recoveries(runs))
     return tuple(rows)
 
 
-def _ours(ledgers: Iterable[JobLedger], kind: str) -> list[JobLedger]:
-    """Neither a baseline nor the naive twin: the runs that must survive."""
-    return [x for x in ledgers if x.kind == kind and not x.run.endswith(("-baseline", "-naive"))]
+def _list_training_runs(ledgers: Iterable[JobLedger]) -> list[JobLedger]:
+    """Returns the training runs that must survive: no baseline and no naive twin."""
+    runs: list[JobLedger] = []
+    for ledger in ledgers:
+        is_comparison = ledger.run.endswith(("-baseline", "-naive"))
+        if ledger.kind == KIND_TRAINING and not is_comparison:
+            runs.append(ledger)
+    return runs
 
 
 def _training(summary: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Iterable[Objective]:
     evictions = int(summary.get("evictions", 0))
-    # Absent is not False: without a comparison there is no conclusion.
-    exact = summary.get("bit_exact")
-    if exact is None:
-        found = "not compared"
+    # A missing comparison is not a difference: there is no conclusion without it.
+    is_exact = summary.get("bit_exact")
+    if is_exact is None:
+        comparison = "not compared"
     else:
-        found = "identical to the last bit" if exact else "different"
-    yield judged("final parameters equal those of an undisturbed run", exact, found, evictions)
-    # 0 is a result here, so the check is for None.
-    false = summary.get("false_completions")
-    if false is not None:
-        yield judged(
-            "never called complete before the last step", false == 0, f"{false} times", evictions
-        )
-    losses = []
-    for x in _ours(ledgers, KIND_TRAINING):
-        for r in x.recoveries:
-            losses.append(r.lost_steps)
-    every = summary.get("save_every")
-    if every and losses:
-        # A kill can hit while the newest interval is still being uploaded, so two is the bound, not
-        # one.
-        goal = f"an eviction costs less than two checkpoint intervals of {every} steps"
-        yield judged(goal, max(losses) < 2 * every, f"at most {max(losses)} steps", len(losses))
+        comparison = "identical to the last bit" if is_exact else "different"
+    goal = "final parameters equal those of an undisturbed run"
+    yield judge(goal, is_exact, comparison, evictions)
+    count = summary.get("false_completions")
+    if count is not None:
+        goal = "never called complete before the last step"
+        yield judge(goal, count == 0, f"{count} times", evictions)
+    losses: list[int] = []
+    for ledger in _list_training_runs(ledgers):
+        for recovery in ledger.recoveries:
+            losses.append(recovery.lost_steps)
+    interval = summary.get("save_every")
+    if interval and losses:
+        # Two intervals: a kill can hit while the newest one is still being uploaded.
+        goal = f"an eviction costs less than two checkpoint intervals of {interval} steps"
+        largest = max(losses)
+        yield judge(goal, largest < 2 * interval, f"at most {largest} steps", len(losses))
 
 
 def _batch(summary: Mapping[str, Any]) -> Iterable[Objective]:
     documents = int(summary.get("documents", 0))
     kills = int(summary.get("kills", 0))
     for goal, key in (("no document lost", "lost"), ("no document stored twice", "duplicated")):
-        number = summary.get(key)
-        measured = "not counted" if number is None else f"{number} of {documents:,}"
-        yield judged(
-            f"{goal} under {kills} kills",
-            None if number is None else number == 0,
-            measured,
-            documents,
-        )
-    same = summary.get("same_scores")
-    if same is not None:
-        yield judged(
-            "scores equal those of an undisturbed run",
-            same,
-            "equal" if same else "different",
-            documents,
-        )
+        count = summary.get(key)
+        yield _judge_count(f"{goal} under {kills} kills", count, documents, documents)
+    is_equal = summary.get("same_scores")
+    if is_equal is not None:
+        goal = "scores equal those of an undisturbed run"
+        yield judge(goal, is_equal, "equal" if is_equal else "different", documents)
+
+
+def _judge_count(goal: str, count: int | None, total: int, n: int) -> Objective:
+    """Judges a goal that nothing of a kind happened; a missing count is inconclusive."""
+    if count is None:
+        return judge(goal, None, "not counted", n)
+    return judge(goal, count == 0, f"{count} of {total:,}", n)
 
 
 def _serving(summary: Mapping[str, Any]) -> Iterable[Objective]:
     requests = int(summary.get("requests", 0))
     evictions = int(summary.get("evictions", 0))
-    failed = summary.get("failed")
-    differ = summary.get("counts_differ")
-    measured = "not counted" if failed is None else f"{failed} of {requests:,}"
+    failures = summary.get("failed")
     goal = f"no request failed under {evictions} evictions"
-    yield judged(
-        goal, None if failed is None else failed == 0, measured, requests if evictions else 0
-    )
-    if differ is not None:
-        found = "equal" if differ == 0 else f"{differ:,} apart"
-        yield judged(
-            "clients, proxy and servers count the same answers", differ == 0, found, requests
-        )
+    yield _judge_count(goal, failures, requests, requests if evictions else 0)
+    difference = summary.get("counts_differ")
+    if difference is not None:
+        goal = "clients, proxy and servers count the same answers"
+        comparison = "equal" if difference == 0 else f"{difference:,} apart"
+        yield judge(goal, difference == 0, comparison, requests)
 
 
-def _every_eviction_recovered(ledgers: Sequence[JobLedger]) -> Objective:
-    """Training only: a batch's replacement may find the queue empty, so no worker has to come back."""
-    recoveries = [r for x in _ours(ledgers, KIND_TRAINING) for r in x.recoveries]
-    # The end of the events may cut a recovery off; it counts as broken, since a hang looks the
-    # same.
-    back = [r.seconds for r in recoveries if r.seconds is not None]
-    slowest = f", slowest after {exactly(max(back))}" if back else ""
-    measured = f"{len(back)} of {len(recoveries)}{slowest}"
-    return judged(
-        "training: work goes on after each eviction",
-        len(back) == len(recoveries),
-        measured,
-        len(recoveries),
-    )
+def _judge_recoveries(training: Sequence[JobLedger]) -> Objective:
+    """Judges that training continued after each eviction.
+
+    Batch workers are not judged: a replacement may find the queue empty.
+    """
+    evictions = sum(len(ledger.recoveries) for ledger in training)
+    durations = list_recovery_times(training)
+    measured = f"{len(durations)} of {evictions}"
+    if durations:
+        measured += f", slowest after {precise_duration(max(durations))}"
+    # A recovery that the end of the events cuts off counts as broken: a hang looks the same.
+    is_met = len(durations) == evictions
+    return judge("training: work goes on after each eviction", is_met, measured, evictions)

@@ -1,4 +1,7 @@
-"""Draws a Report as one HTML file: no address outside it, no script, light, dark and on paper."""
+"""Renders a Report as one HTML file without scripts and external addresses.
+
+The page has a light and a dark mode, and can be printed.
+"""
 
 import re
 from collections.abc import Sequence
@@ -44,7 +47,7 @@ def render(report: Report) -> str:
         loader=jinja2.FileSystemLoader(HERE),
         # Names of jobs come from event lines, which any pod may print (infra/decisions/0075).
         autoescape=True,
-        # A misspelled name would print nothing, and an empty cell reads as a zero.
+        # Without it a misspelled name would print nothing, and an empty cell reads as a zero.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -52,7 +55,7 @@ def render(report: Report) -> str:
     environment.filters["percent"] = percent
     return environment.get_template("page.html.j2").render(
         report=report,
-        # Marked safe, as it is part of this package. Text of events never may be.
+        # Safe because it is part of this package; text of events must never be marked so.
         style=Markup((HERE / "style.css").read_text()),
         naive=naive_sentence(report.summary),
         span=window(report.ledgers),
@@ -62,88 +65,80 @@ def render(report: Report) -> str:
         turn=turn(report.money) if report.money else "",
         sections=sections(report),
         figure=figure,
-        capacity=_capacity(report.capacity),
+        capacity=_make_capacity_tables(report.capacity),
         steps=report.next_steps[:MOST_STEPS],
         meaning=MEANING,
     )
 
 
 def sections(report: Report) -> list[dict[str, Any]]:
-    """Heading, plots and tables of each part that shows jobs."""
-    found: list[dict[str, Any]] = []
-    for kind, title, unit, does in KINDS:
+    """Returns the heading, plots and tables of each kind of job in the report."""
+    parts: list[dict[str, Any]] = []
+    for kind, title, unit, timeline_title in KINDS:
         ledgers = report.of_kind(kind)
-        if ledgers:
-            worst = _worst(ledgers)
-            if worst.rows:
-                pictures = [
-                    charts.progress(
-                        worst.rows,
-                        slug=f"{kind}-progress",
-                        unit=unit,
-                        title=f"{title}: {unit}",
-                    ),
-                    timeline(worst.rows, slug=f"{kind}-timeline", title=f"{title}: {does}"),
-                ]
-            else:
-                pictures = []
-            shown = tables.jobs(ledgers, title.lower()), tables.evictions(ledgers)
-            sentence = worst.sentence("jobs drawn", "those that lost the most time")
-            found.append(_section(title, pictures, *shown, sentence=sentence))
-    return found
+        if not ledgers:
+            continue
+        worst = _choose_worst(ledgers)
+        plots: list[Plot] = []
+        if worst.rows:
+            progress = charts.progress(
+                worst.rows,
+                slug=f"{kind}-progress",
+                unit=unit,
+                title=f"{title}: {unit}",
+            )
+            states = timeline(
+                worst.rows,
+                slug=f"{kind}-timeline",
+                title=f"{title}: {timeline_title}",
+            )
+            plots = [progress, states]
+        part = {
+            "title": title,
+            "plots": plots,
+            "tables": (tables.jobs(ledgers, title.lower()), tables.evictions(ledgers)),
+            "sentence": worst.sentence("jobs drawn", "those that lost the most time"),
+        }
+        parts.append(part)
+    return parts
 
 
-def _section(
-    title: str, pictures: Sequence[Plot], *shown: tables.Table, sentence: str = ""
-) -> dict[str, Any]:
-    return {
-        "title": title,
-        "plots": pictures,
-        "tables": shown,
-        "sentence": sentence,
-    }
-
-
-def _worst(ledgers: Sequence[JobLedger]) -> Cut[JobLedger]:
-    # A job whose pods were scheduled and wrote nothing yet has rows and no lanes.
-    return cut(
-        [ledger for ledger in ledgers if ledger.lanes], MOST_JOBS, lambda found: found.unused_us
-    )
+def _choose_worst(ledgers: Sequence[JobLedger]) -> Cut[JobLedger]:
+    """Keeps the jobs that lost the most time, for the plots."""
+    # A job that was scheduled and has written nothing yet has rows and no lanes.
+    drawable = [ledger for ledger in ledgers if ledger.lanes]
+    return cut(drawable, MOST_JOBS, lambda ledger: ledger.unused_us)
 
 
 def figure(plot: Plot) -> Markup:
-    """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths
-    included.
-    """
-    # Every SVG numbers its clip paths from 0; the second one of a page would be clipped by the
-    # first one's.
+    """Returns the plot as SVG with a title and a description, and with ids unique in the page."""
+    # Every SVG numbers its clip paths from 0; the first would also clip the second one of a page.
     svg = re.sub(r'(id="|url\(#)(clip|gradient_)', rf"\1{plot.slug}-\2", plot.svg())
-    # The picture is one image with a name; nameless parts of it would be read out as well.
+    # The picture is one image with a name; a screen reader would also read its nameless parts.
     svg = re.sub(r' (role="graphics-[a-z-]+"|aria-roledescription="[^"]*")', "", svg)
     label = f'role="img" aria-labelledby="{plot.slug}-title {plot.slug}-desc"'
     title = f'<title id="{plot.slug}-title">{escape(plot.title)}</title>'
     desc = f'<desc id="{plot.slug}-desc">{escape(plot.description)}</desc>'
-    # A function: a backslash in the name of a job would be a group in a template.
-    return Markup(
-        re.sub(
-            r"<svg ([^>]*)>", lambda found: f"<svg {label} {found[1]}>{title}{desc}", svg, count=1
-        )
-    )
+
+    # A function, because a backslash in the name of a job would be a group in a template.
+    def add_names(match: re.Match[str]) -> str:
+        return f"<svg {label} {match[1]}>{title}{desc}"
+
+    return Markup(re.sub(r"<svg ([^>]*)>", add_names, svg, count=1))
 
 
-def _capacity(capacity: Capacities) -> list[tables.Table]:
-    shown = (
-        tables.churn(capacity),
-        tables.waits(capacity.waits, "Waiting for a node"),
-        tables.waits(capacity.queue_waits, "Waiting in a queue"),
-    )
-    return [table for table in shown if table.rows]
+def _make_capacity_tables(capacity: Capacities) -> list[tables.Table]:
+    churn = tables.churn(capacity)
+    pod_waits = tables.waits(capacity.waits, "Waiting for a node")
+    queue_waits = tables.waits(capacity.queue_waits, "Waiting in a queue")
+    return [table for table in (churn, pod_waits, queue_waits) if table.rows]
 
 
 def window(ledgers: Sequence[JobLedger]) -> str:
+    """Returns the begin of the events and their duration."""
     if not ledgers:
         return "no events"
-    begin = min(x.begin_us for x in ledgers) / 1e6
-    end = max(x.end_us for x in ledgers) / 1e6
-    when = datetime.fromtimestamp(begin, UTC)
-    return f"{when:%Y-%m-%d %H:%M} UTC, {duration(end - begin)}"
+    begin_t = min(ledger.begin_us for ledger in ledgers) / 1e6
+    end_t = max(ledger.end_us for ledger in ledgers) / 1e6
+    begin = datetime.fromtimestamp(begin_t, UTC)
+    return f"{begin:%Y-%m-%d %H:%M} UTC, {duration(end_t - begin_t)}"

@@ -1,4 +1,4 @@
-"""The sentences of a report. Pure."""
+"""Writes the sentences of a report: the answer, the twin's outcome and the next steps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,18 +9,18 @@ from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.timeline import State
 from holdfast.report.objectives import Objective, ObjectiveVerdict
 from holdfast.report.text import duration, plural
-from holdfast.report.totals import totals_of
+from holdfast.report.totals import add_up
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
 def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:
-    """One sentence that answers the question for which the report was opened."""
+    """Answers in one sentence what the capacity achieved."""
     if not ledgers:
         return "There are no events in this window, so nothing can be concluded."
     training = summary.get("training")
     if training and "bit_exact" in training:
-        return _demo(ledgers, training, summary.get("batch", {}))
-    total = totals_of("", ledgers)
+        return _describe_demo(ledgers, training, summary.get("batch", {}))
+    total = add_up("", ledgers)
     jobs = plural(total.jobs, "job")
     evictions = plural(total.evictions, "eviction")
     return (
@@ -30,9 +30,9 @@ def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:
 
 
 def pays(money: Money) -> str:
-    """Does Spot still pay: with the interval, the count it rests on, and where it would stop."""
+    """Answers whether Spot pays, with the interval, its basis and the churn at which it stops."""
     low, high = money.interval
-    # With no eviction seen there is no upper bound, and a huge number would pass for one.
+    # Without any eviction there is no upper bound, and a huge number would look like one.
     spread = f"{low:.2f} to {high:.2f}" if math.isfinite(high) else f"at least {low:.2f}"
     if money.flex_usd_per_useful_h:
         flex = f" and ${money.flex_usd_per_useful_h:.2f} on flex-start"
@@ -48,99 +48,100 @@ def pays(money: Money) -> str:
 
 
 def turn(money: Money) -> str:
+    """Describes the churn at which Spot stops paying."""
     rival = money.prices.rival[0].value
-    now = f"now {_figures(money.per_node_h)}"
     if math.isinf(money.flip_per_node_h):
         return f"it stays cheaper than {rival} at any churn"
-    return (
-        f"it stops paying against {rival} above {_figures(money.flip_per_node_h)} evictions a"
-        f" node-hour, {now}"
-    )
+    limit = _format_rate(money.flip_per_node_h)
+    rate = _format_rate(money.per_node_h)
+    return f"it stops paying against {rival} above {limit} evictions a node-hour, now {rate}"
 
 
-def _figures(rate: float) -> str:
-    """Two of them, or all before the point."""
+def _format_rate(rate: float) -> str:
+    """Formats a rate with two digits, or as a whole number from 10 on."""
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
-def _demo(
+def _describe_demo(
     ledgers: Sequence[JobLedger], training: Mapping[str, Any], batch: Mapping[str, Any]
 ) -> str:
     evictions = plural(int(training.get("evictions", 0)), "eviction")
-    steps = plural(int(training.get("lost_steps", 0)), "step")
-    extra = _extra_seconds(ledgers)
-    cost = f"{steps} and {duration(extra)}" if extra is not None else steps
+    cost = plural(int(training.get("lost_steps", 0)), "step")
+    delay_s = _measure_delay(ledgers)
+    if delay_s is not None:
+        cost = f"{cost} and {duration(delay_s)}"
     if training["bit_exact"]:
-        end = "the trained model is identical to the last bit"
+        outcome = "the trained model is identical to the last bit"
     else:
-        end = "the trained model is NOT the same"
-    text = f"{evictions} cost {cost} of training, and {end}"
+        outcome = "the trained model is NOT the same"
+    text = f"{evictions} cost {cost} of training, and {outcome}"
     if batch:
-        text += "; " + _batch(batch)
-    return text + "."
+        text = f"{text}; {_describe_batch(batch)}"
+    return f"{text}."
 
 
-def _batch(summary: Mapping[str, Any]) -> str:
-    lost, twice, documents = (
-        int(summary.get(key, 0)) for key in ("lost", "duplicated", "documents")
-    )
-    killed = f"the batch, killed {plural(int(summary.get('kills', 0)), 'time')}, "
-    # The claim rests on counts only; _check_part has refused summaries whose counts are no numbers.
-    if lost == twice == 0:
-        return f"{killed}stored each of its {documents:,} documents exactly once"
-    return f"{killed}lost {lost:,} of {documents:,} documents and stored {twice:,} twice"
+def _describe_batch(summary: Mapping[str, Any]) -> str:
+    # _check_part has refused summaries whose counts are no numbers.
+    documents = int(summary.get("documents", 0))
+    missing = int(summary.get("lost", 0))
+    duplicates = int(summary.get("duplicated", 0))
+    kills = plural(int(summary.get("kills", 0)), "time")
+    if missing == duplicates == 0:
+        outcome = f"stored each of its {documents:,} documents exactly once"
+    else:
+        outcome = f"lost {missing:,} of {documents:,} documents and stored {duplicates:,} twice"
+    return f"the batch, killed {kills}, {outcome}"
 
 
-def _extra_seconds(ledgers: Sequence[JobLedger]) -> float | None:
-    """How much later the evicted run was done than the undisturbed one of the same stem."""
-    seconds = {x.run: x.seconds for x in ledgers if x.kind == KIND_TRAINING}
-    for job, taken in seconds.items():
+def _measure_delay(ledgers: Sequence[JobLedger]) -> float | None:
+    """Returns the seconds by which an evicted run was longer than its own baseline.
+
+    Returns None if no evicted run has one: other jobs are not comparable.
+    """
+    seconds = {ledger.run: ledger.seconds for ledger in ledgers if ledger.kind == KIND_TRAINING}
+    for job, job_s in seconds.items():
         baseline = job.removesuffix("-evicted") + "-baseline"
-        # Without its own baseline the difference would be between two different jobs.
         if job.endswith("-evicted") and baseline in seconds:
-            return taken - seconds[baseline]
+            return job_s - seconds[baseline]
     return None
 
 
 def naive_sentence(summary: Mapping[str, Any]) -> str:
-    """What the same evictions did to the trainer of the tutorials."""
-    naive = summary.get("training", {}).get("naive")
-    if not naive:
+    """Describes the effect of the same evictions on the naive twin; empty without one."""
+    twin = summary.get("training", {}).get("naive")
+    if not twin:
         return ""
-    text = (
-        "Under the same evictions the naive twin did"
-        f" {plural(int(naive.get('lost_steps', 0)), 'step')} again"
-    )
-    false = int(naive.get("false_completions", 0))
-    if false:
+    steps = plural(int(twin.get("lost_steps", 0)), "step")
+    text = f"Under the same evictions the naive twin did {steps} again"
+    false_completions = int(twin.get("false_completions", 0))
+    if false_completions:
+        times = plural(false_completions, "time")
         text += (
-            f" and left {plural(false, 'time')} with exit code 0 before the last step: a Kubernetes"
-            " Job calls that complete"
+            f" and left {times} with exit code 0 before the last step: a Kubernetes Job calls that"
+            " complete"
         )
-    return text + "."
+    return f"{text}."
 
 
 def next_steps(
     ledgers: Sequence[JobLedger], goals: Sequence[Objective], problems: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """What to change, most important first; empty when there is nothing to do."""
-    steps = []
+    """Returns recommended changes, the most important first; empty if there are none."""
+    steps: list[str] = []
     for goal in goals:
         if goal.verdict is ObjectiveVerdict.BROKEN:
             steps.append(f"Broken: {goal.goal} ({goal.measured}). Start there.")
     for ledger in sorted(ledgers, key=lambda ledger: -ledger.unused_us):
         if not ledger.run.endswith(("-baseline", "-naive")):
-            steps += _advice(ledger)
+            steps += _advise(ledger)
     if problems:
-        steps.append(
-            f"{plural(sum(problems.values()), 'event line')} had problems, which are listed at the"
-            " end."
-        )
+        lines = plural(sum(problems.values()), "event line")
+        steps.append(f"{lines} had problems, which are listed at the end.")
     return tuple(steps)
 
 
-def _advice(ledger: JobLedger) -> list[str]:
-    """The largest loss of a job, if it is above a twentieth of its time, with what shrinks it."""
+def _advise(ledger: JobLedger) -> list[str]:
+    """Returns a remedy for the largest loss of a job, if it is above 5 % of its time."""
     remedies = {
         State.RESTARTING: (
             "starting again: keep images on the node, compile less at start, or choose calmer"
@@ -161,9 +162,9 @@ def _advice(ledger: JobLedger) -> list[str]:
         ),
     }
     totals = ledger.totals_us
-    # Productive and idle time have no remedy and must not win.
-    state = max(remedies, key=lambda s: totals[s])
+    # Only states with a remedy: productive and idle time have none.
+    state = max(remedies, key=lambda state: totals[state])
     share = totals[state] / ledger.wall_us if ledger.wall_us else 0.0
-    if share > 0.05:
-        return [f"{ledger.run}: {share:.0%} of its time went to {remedies[state]}."]
-    return []
+    if share <= 0.05:
+        return []
+    return [f"{ledger.run}: {share:.0%} of its time went to {remedies[state]}."]

@@ -17,7 +17,7 @@ SUMMED = ("machine_hours", "useful_hours", "paid_usd", "wasted_usd", "on_demand_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TeamCost:
-    """Of the jobs of a team that have a receipt."""
+    """Sums over the jobs of a team that have a receipt."""
 
     team: str
     jobs: int
@@ -25,66 +25,73 @@ class TeamCost:
     useful_hours: float
     paid_usd: float
     wasted_usd: float
-    """Of it, by evictions."""
+    """The part of the paid amount that evictions wasted."""
     on_demand_usd: float
-    """The same work on demand."""
+    """The price of the same work on demand."""
 
 
 def read(path: Path) -> tuple[TeamCost, ...]:
-    """By what was paid, the most first. Other lines are left out, and a receipt that comes twice
-    counts once. Raises InputError for a file without a receipt.
+    """Returns the cost of each team, the highest first.
+
+    Other lines are skipped, and a repeated receipt counts once. Raises InputError for a file
+    without a receipt.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise _refused(path, str(error)) from error
-    found = {
-        line: receipt for line in lines if SCHEMA in line and (receipt := _receipt(path, line))
-    }
-    if not found:
-        raise _refused(path, f"{len(lines)} lines, and none is a receipt")
-    return summed(found.values())
+        raise _make_error(path, str(error)) from error
+    receipts: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        receipt = _parse_receipt(path, line)
+        if receipt:
+            receipts[line] = receipt
+    if not receipts:
+        raise _make_error(path, f"{len(lines)} lines, and none is a receipt")
+    return add_up_by_team(receipts.values())
 
 
-def _receipt(path: Path, line: str) -> dict[str, Any] | None:
+def _parse_receipt(path: Path, line: str) -> dict[str, Any] | None:
+    if SCHEMA not in line:
+        return None
     try:
-        found: Any = json.loads(line)
+        receipt: Any = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    if not isinstance(receipt, dict) or receipt.get("schema") != SCHEMA:
         return None
-    wrong = [key for key in SUMMED if not isinstance(found.get(key), int | float)]
-    if wrong:
-        raise _refused(path, f"{wrong[0]}: {found.get(wrong[0])!r:.80}")
-    return found
+    for key in SUMMED:
+        value = receipt.get(key)
+        if not isinstance(value, int | float):
+            raise _make_error(path, f"{key}: {value!r:.80}")
+    return receipt
 
 
-def summed(receipts: Iterable[dict[str, Any]]) -> tuple[TeamCost, ...]:
-    by_team: dict[str, list[dict[str, Any]]] = defaultdict(list)
+def add_up_by_team(receipts: Iterable[dict[str, Any]]) -> tuple[TeamCost, ...]:
+    receipts_by_team: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for receipt in receipts:
-        by_team[str(receipt.get("team", DEFAULT_TEAM))].append(receipt)
-    made = (
-        TeamCost(
-            team=team, jobs=len(own), **{key: sum(each[key] for each in own) for key in SUMMED}
-        )
-        for team, own in by_team.items()
-    )
-    return tuple(sorted(made, key=lambda cost: (-cost.paid_usd, cost.team)))
+        team = str(receipt.get("team", DEFAULT_TEAM))
+        receipts_by_team[team].append(receipt)
+    costs: list[TeamCost] = []
+    for team, team_receipts in receipts_by_team.items():
+        sums: dict[str, Any] = {}
+        for key in SUMMED:
+            sums[key] = sum(receipt[key] for receipt in team_receipts)
+        costs.append(TeamCost(team=team, jobs=len(team_receipts), **sums))
+    return tuple(sorted(costs, key=lambda cost: (-cost.paid_usd, cost.team)))
 
 
 def table(costs: Iterable[TeamCost]) -> Table:
-    rows = []
-    for each in costs:
-        rows.append(
-            (
-                each.team,
-                str(each.jobs),
-                f"{each.machine_hours:.1f}",
-                f"{each.paid_usd:.2f}",
-                f"{each.wasted_usd:.2f}",
-                f"{each.on_demand_usd:.2f}",
-            )
+    rows: list[tuple[str, ...]] = []
+    for cost in costs:
+        row = (
+            cost.team,
+            str(cost.jobs),
+            f"{cost.machine_hours:.1f}",
+            f"{cost.paid_usd:.2f}",
+            f"{cost.wasted_usd:.2f}",
+            f"{cost.on_demand_usd:.2f}",
         )
+        rows.append(row)
     head = (
         "Team",
         "#jobs",
@@ -96,7 +103,7 @@ def table(costs: Iterable[TeamCost]) -> Table:
     return Table(head, rows, "receipts by team")
 
 
-def _refused(path: Path, got: str) -> InputError:
+def _make_error(path: Path, got: str) -> InputError:
     return InputError(
         "--receipts is not usable",
         got=f"{path}: {got}",

@@ -1,17 +1,17 @@
-"""Numbers and lengths of time as text. Pure."""
+"""Formats numbers and durations as text."""
 
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def exactly(seconds: float) -> str:
-    """With tenths while they matter."""
+def precise_duration(seconds: float) -> str:
+    """Formats a duration, below a minute with tenths of a second."""
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
 def duration(seconds: float) -> str:
-    # Later than a minute on purpose: "1 min" for 89 s would hide half of it.
+    # Minutes begin at two: "1 min" for 89 s would hide a third of it.
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:

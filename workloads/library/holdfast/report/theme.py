@@ -1,6 +1,4 @@
-"""Colours, theme and scales that the plots share. Every colour here is repeated by style.css for
-dark mode.
-"""
+"""Colours, theme and scales of all plots; style.css repeats every colour for dark mode."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +11,7 @@ from holdfast.ledger.timeline import STATES, State
 
 WIDTH = 740
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
-# In the order in which they are drawn and listed: kept work first. Colours also differ in
-# lightness.
+# The order of drawing and listing: kept work first. Colours also differ in lightness.
 COLOR = {
     State.PRODUCTIVE: "#0f766e",
     State.STRAGGLING: "#5eada4",
@@ -27,8 +24,7 @@ COLOR = {
     State.DEGRADED: "#f3d58f",
 }
 ORDER = list(COLOR)
-# A new state that is missing here would be left out of every plot, and the bars would end too
-# early.
+# A state that is missing here would be absent from every plot, and the bars would end too early.
 assert set(ORDER) == set(STATES)
 BASELINE = "#6b7280"
 NAIVE = "#c2410c"
@@ -43,21 +39,23 @@ class Plot:
     slug: str
     title: str
     description: str
-    """What a screen reader speaks in place of the picture."""
+    """The text that a screen reader speaks instead of the picture."""
     spec: dict[str, Any]
     note: str = ""
 
     def svg(self) -> str:
-        # Loaded late: it carries a JavaScript engine, which only drawing needs.
+        # Imported late: it contains a JavaScript engine, which only drawing needs.
         import vl_convert
 
-        # Pinned apart from the package, which holds several Vega-Lite versions: another one moves
-        # every mark.
+        # The package holds several Vega-Lite versions, and another one moves every mark.
         return vl_convert.vegalite_to_svg(self.spec, vl_version="5.21")
 
 
 def spec(chart: Any) -> dict[str, Any]:
-    """The viewer's font is unknown here, so nothing relies on the measured width of a text."""
+    """Returns the chart's specification with the theme.
+
+    The viewer's font is unknown, so nothing relies on the measured width of a text.
+    """
     axis = {
         "labelColor": AXIS_COLOR,
         "titleColor": AXIS_COLOR,
@@ -100,35 +98,36 @@ def spec(chart: Any) -> dict[str, Any]:
 
 
 def rows_axis(names: Sequence[str]) -> alt.Axis:
-    """An axis of names that leaves the widest font room."""
+    """Returns an axis of names with room for a wide font."""
+    # Estimated by characters: the viewer cuts off a label that is wider than its margin.
+    characters = max(map(len, names), default=0)
     return alt.Axis(
-        # Estimated by characters: a label wider than its margin is cut off by the viewer without a
-        # sign.
         domain=False,
         ticks=False,
         labelPadding=8,
-        minExtent=round(7.4 * max(map(len, names), default=0)) + 12,
+        minExtent=round(7.4 * characters) + 12,
     )
 
 
 def job_color(ledgers: Sequence[JobLedger]) -> alt.Color:
-    """A comparison has the colour of its kind, every other job one of its own."""
-    names = sorted((x.run for x in ledgers), key=lambda job: job.endswith(("-baseline", "-naive")))
-    colors = [
-        BASELINE
-        if job.endswith("-baseline")
-        else NAIVE
-        if job.endswith("-naive")
-        else OURS[n % len(OURS)]
-        for n, job in enumerate(names)
-    ]
-    shown = alt.Legend(
+    """Returns the colours of jobs: fixed ones for baselines and naive twins, listed last."""
+    jobs = [ledger.run for ledger in ledgers]
+    names = sorted(jobs, key=lambda job: job.endswith(("-baseline", "-naive")))
+    colors: list[str] = []
+    for number, job in enumerate(names):
+        if job.endswith("-baseline"):
+            colors.append(BASELINE)
+        elif job.endswith("-naive"):
+            colors.append(NAIVE)
+        else:
+            colors.append(OURS[number % len(OURS)])
+    legend = alt.Legend(
         columns=3,
         labelLimit=200,
         symbolType="stroke",
         symbolStrokeWidth=3,
     )
-    return alt.Color("job:N", scale=alt.Scale(domain=names, range=colors), legend=shown)
+    return alt.Color("job:N", scale=alt.Scale(domain=names, range=colors), legend=legend)
 
 
 def signal(name: str) -> str:
@@ -141,15 +140,24 @@ SIGNALS = alt.Scale(
 
 
 def time_unit(ledgers: Iterable[JobLedger]) -> tuple[str, int]:
-    """What to count the time of a run in, and its seconds."""
-    longest_s = max((x.seconds for x in ledgers), default=0.0)
+    """Returns the unit of the time axis and its length in seconds."""
+    longest_s = max((ledger.seconds for ledger in ledgers), default=0.0)
     if longest_s > 7200:
-        return ("hours", 3600)
-    return ("minutes", 60) if longest_s > 600 else ("seconds", 1)
+        return "hours", 3600
+    if longest_s > 600:
+        return "minutes", 60
+    return "seconds", 1
 
 
 def state_color(present: set[str]) -> alt.Color:
-    shown = [s for s in ORDER if s.value in present]
-    scale = alt.Scale(domain=[s.value for s in shown], range=[COLOR[s] for s in shown])
-    # Two rows at most: one row of all states is wider than the plot.
-    return alt.Color("state:N", scale=scale, legend=alt.Legend(columns=4 if len(shown) > 5 else 0))
+    """Returns the colours of the states that a plot contains."""
+    names: list[str] = []
+    colors: list[str] = []
+    for state, color in COLOR.items():
+        if state.value in present:
+            names.append(state.value)
+            colors.append(color)
+    scale = alt.Scale(domain=names, range=colors)
+    # One row of all states would be wider than the plot.
+    legend = alt.Legend(columns=4 if len(names) > 5 else 0)
+    return alt.Color("state:N", scale=scale, legend=legend)

@@ -1,7 +1,7 @@
-"""The plot of what each lane did, second by second."""
+"""The plot of the state of each lane over time."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -9,73 +9,129 @@ import altair as alt
 from holdfast.ledger.account import USEFUL, JobLedger
 from holdfast.ledger.timeline import Span, State
 from holdfast.report import theme
-from holdfast.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, count_of, cut, thin
-from holdfast.report.charts import every_eviction, since_begin, time_of_run
+from holdfast.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, Cut, cut, format_count, thin
+from holdfast.report.charts import list_evictions, make_time_axis, since_begin
 from holdfast.report.theme import Plot
 from holdfast.vocabulary.telemetry import KIND_BATCH
 
+Row = dict[str, Any]
+
 
 class Lane(NamedTuple):
+    """One row of the plot: a job, or one of its workers."""
+
     ledger: JobLedger
     name: str
     spans: list[Span]
 
     @property
     def unused_us(self) -> int:
-        return sum(span.length_us for span in self.spans if span.state not in USEFUL)
+        total_us = 0
+        for span in self.spans:
+            if span.state not in USEFUL:
+                total_us += span.length_us
+        return total_us
 
 
 def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
-    """What each lane did, second by second; evictions above a bar, commits below it."""
-    name, unit_s = theme.time_unit(ledgers)
-    found = cut(
-        [lane for x in ledgers for lane in _lanes(x)], MOST_LANES, lambda lane: lane.unused_us
-    )
-    rows = [row for lane in found.rows for row in _bars(lane, unit_s, MOST_BARS // len(found.rows))]
-    lanes = [lane.name for lane in found.rows]
-    evictions = thin(
-        [e for e in every_eviction(ledgers) if _lane(e[0], e[1].lane) in lanes], MOST_MARKS
-    )
-    evicted = [
-        {
-            "lane": _lane(x, r.lane),
-            "t": since_begin(x, r.t_us, unit_s),
-            "signal": theme.signal(r.signal),
-        }
-        for x, r in evictions
-    ]
-    commits = thin(
-        [(x, t) for x in ledgers for t in x.commits_us if _lane(x, 0) in lanes], MOST_MARKS
-    )
-    saved = [
-        {
-            "lane": _lane(x, 0),
-            "t": since_begin(x, t, unit_s),
-        }
-        for x, t in commits
-    ]
+    """Plots the states of each lane, with evictions above a bar and commits below it."""
+    unit, unit_s = theme.time_unit(ledgers)
+    lanes = _choose_lanes(ledgers)
+    names = [lane.name for lane in lanes.rows]
+    bars: list[Row] = []
+    for lane in lanes.rows:
+        bars += _make_bars(lane, unit_s, MOST_BARS // len(names))
+    evictions = _make_eviction_marks(ledgers, names, unit_s)
+    commits = _make_commit_marks(ledgers, names, unit_s)
+    accounts = "; ".join(_describe_account(ledger) for ledger in ledgers)
+    notes = [_describe_marks(ledgers, len(evictions), len(commits))]
+    if any(len(lane.spans) > MOST_BARS // len(names) for lane in lanes.rows):
+        notes.append("dense stretches show the sum of each state")
+    if lanes.rest:
+        count = format_count(len(names), len(names) + len(lanes.rest), "places")
+        notes.append(f"{count}, those that lost the most time")
+    chart = _draw(unit, names, bars, evictions, commits)
+    return Plot(slug, title, f"Timeline. {accounts}.", theme.spec(chart), "; ".join(notes))
+
+
+def _choose_lanes(ledgers: Iterable[JobLedger]) -> Cut[Lane]:
+    """Keeps the lanes that lost the most time."""
+    lanes: list[Lane] = []
+    for ledger in ledgers:
+        lanes += _make_lanes(ledger)
+    return cut(lanes, MOST_LANES, lambda lane: lane.unused_us)
+
+
+def _make_lanes(ledger: JobLedger) -> Iterator[Lane]:
+    spans_by_lane: dict[int, list[Span]] = defaultdict(list)
+    for span in ledger.spans:
+        spans_by_lane[span.lane].append(span)
+    for number in range(ledger.lanes):
+        yield Lane(ledger, _lane_name(ledger, number), spans_by_lane[number])
+
+
+def _lane_name(ledger: JobLedger, lane: int) -> str:
+    return ledger.run if ledger.lanes == 1 else f"{ledger.run} worker {lane + 1}"
+
+
+def _make_eviction_marks(
+    ledgers: Iterable[JobLedger], names: Sequence[str], unit_s: float
+) -> list[Row]:
+    marks: list[Row] = []
+    for ledger, eviction in list_evictions(ledgers):
+        name = _lane_name(ledger, eviction.lane)
+        if name in names:
+            mark = {
+                "lane": name,
+                "t": since_begin(ledger, eviction.t_us, unit_s),
+                "signal": theme.signal(eviction.signal),
+            }
+            marks.append(mark)
+    return thin(marks, MOST_MARKS)
+
+
+def _make_commit_marks(
+    ledgers: Iterable[JobLedger], names: Sequence[str], unit_s: float
+) -> list[Row]:
+    marks: list[Row] = []
+    for ledger in ledgers:
+        name = _lane_name(ledger, 0)
+        if name not in names:
+            continue
+        for commit_us in ledger.commits_us:
+            marks.append({"lane": name, "t": since_begin(ledger, commit_us, unit_s)})
+    return thin(marks, MOST_MARKS)
+
+
+def _draw(
+    unit: str,
+    names: Sequence[str],
+    bars: Sequence[Row],
+    evictions: Sequence[Row],
+    commits: Sequence[Row],
+) -> Any:
     y = alt.Y(
         "lane:N",
-        sort=lanes,
+        sort=list(names),
         title=None,
         scale=alt.Scale(paddingInner=0.4),
-        axis=theme.rows_axis(lanes),
+        axis=theme.rows_axis(names),
     )
-    step = 44 if len(lanes) < 6 else 32
+    step = 44 if len(names) < 6 else 32
     half = round(step * 0.3)
-    colored = theme.state_color({row["state"] for row in rows})
-    bars = (
-        alt.Chart(alt.Data(values=rows))
+    states = {bar["state"] for bar in bars}
+    bar_layer = (
+        alt.Chart(alt.Data(values=list(bars)))
         .mark_bar()
         .encode(
-            x=time_of_run(name, "from"),
+            x=make_time_axis(unit, "from"),
             x2="to:Q",
             y=y,
-            color=colored,
+            color=theme.state_color(states),
         )
     )
-    marks = (
-        alt.Chart(alt.Data(values=evicted))
+    eviction_layer = (
+        alt.Chart(alt.Data(values=list(evictions)))
         .mark_point(
             filled=True,
             size=64,
@@ -91,8 +147,8 @@ def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
             shape=alt.Shape("signal:N", scale=theme.SIGNALS),
         )
     )
-    ticks = (
-        alt.Chart(alt.Data(values=saved))
+    commit_layer = (
+        alt.Chart(alt.Data(values=list(commits)))
         .mark_tick(
             thickness=1.5,
             size=6,
@@ -102,96 +158,81 @@ def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
         )
         .encode(x="t:Q", y=y)
     )
-    chart = (
-        (bars + marks + ticks)
+    return (
+        (bar_layer + eviction_layer + commit_layer)
         .resolve_legend(shape="independent")
         .properties(width=theme.WIDTH, height=alt.Step(step))
     )
-    described = "Timeline. " + "; ".join(_account_in_words(x) for x in ledgers) + "."
-    notes = [_marks_in_words(ledgers, len(evicted), len(saved))]
-    if any(len(lane.spans) > MOST_BARS // len(lanes) for lane in found.rows):
-        notes.append("dense stretches show the sum of each state")
-    if found.rest:
-        notes.append(
-            f"{count_of(len(lanes), len(lanes) + len(found.rest), 'places')}, those that lost the"
-            " most time"
-        )
-    return Plot(slug, title, described, theme.spec(chart), "; ".join(notes))
 
 
-def _lanes(ledger: JobLedger) -> Iterable[Lane]:
-    spans: dict[int, list[Span]] = defaultdict(list)
-    for span in ledger.spans:
-        spans[span.lane].append(span)
-    return (Lane(ledger, _lane(ledger, n), spans[n]) for n in range(ledger.lanes))
+Stretch = tuple[int, int, State]
+"""Begin and end in microseconds, and the state between them."""
 
 
-def _lane(ledger: JobLedger, lane: int) -> str:
-    return ledger.run if ledger.lanes == 1 else f"{ledger.run} worker {lane + 1}"
-
-
-def _bars(lane: Lane, unit_s: float, most: int) -> Iterable[dict[str, Any]]:
-    """A bar for each span; of too many, bars by stretch that are as long as the time of each state
-    in it.
-    """
-    few = len(lane.spans) <= most
-    for begin, end, state in _exactly(lane) if few else _by_stretch(lane, most):
-        low, high = (since_begin(lane.ledger, t, unit_s) for t in (begin, end))
+def _make_bars(lane: Lane, unit_s: float, limit: int) -> Iterator[Row]:
+    """Yields a bar for each span, or bars by stretch if there are more than `limit` spans."""
+    stretches = _merge_slivers(lane) if len(lane.spans) <= limit else _sum_stretches(lane, limit)
+    for begin_us, end_us, state in stretches:
         yield {
             "lane": lane.name,
-            "from": low,
-            "to": high,
+            "from": since_begin(lane.ledger, begin_us, unit_s),
+            "to": since_begin(lane.ledger, end_us, unit_s),
             "state": state.value,
         }
 
 
-def _exactly(lane: Lane) -> Iterable[tuple[int, int, State]]:
-    """Without the slivers that rounding leaves, which would make the bars depend on the last bit of
-    a clock.
-    """
-    # A hundredth of a pixel.
+def _merge_slivers(lane: Lane) -> list[Stretch]:
+    """Joins spans shorter than a hundredth of a pixel, so that bars do not depend on rounding."""
     sliver_us = (lane.ledger.end_us - lane.ledger.begin_us) // (100 * theme.WIDTH)
-    drawn: list[tuple[int, int, State]] = []
-    for begin, end, state, _ in lane.spans:
-        if drawn and (end - begin < sliver_us or drawn[-1][2] is state):
-            drawn[-1] = (drawn[-1][0], end, drawn[-1][2])
-        else:
-            drawn.append((begin, end, state))
-    return drawn
+    stretches: list[Stretch] = []
+    for begin_us, end_us, state, _ in lane.spans:
+        if stretches:
+            previous_begin_us, _, previous_state = stretches[-1]
+            if end_us - begin_us < sliver_us or previous_state is state:
+                stretches[-1] = (previous_begin_us, end_us, previous_state)
+                continue
+        stretches.append((begin_us, end_us, state))
+    return stretches
 
 
-def _by_stretch(lane: Lane, most: int) -> Iterable[tuple[int, int, State]]:
-    begin = lane.spans[0].begin_us
-    count = max(1, most // len({span.state for span in lane.spans}))
-    # Rounded up: rounded down, the last microseconds would need a stretch more than there is room
-    # for.
-    length = -(-(lane.spans[-1].end_us - begin) // count)
+def _sum_stretches(lane: Lane, limit: int) -> Iterator[Stretch]:
+    """Divides the lane into equal stretches and yields the time of each state in them."""
+    begin_us = lane.spans[0].begin_us
+    states = {span.state for span in lane.spans}
+    count = max(1, limit // len(states))
+    # Rounded up: rounded down, the last microseconds would need one more stretch.
+    length_us = -(-(lane.spans[-1].end_us - begin_us) // count)
     sums: dict[int, Counter[State]] = defaultdict(Counter)
-    for low, high, state, _ in lane.spans:
-        while low < high:
-            # Integers throughout: floats lose microseconds, and the states would no longer add up.
-            number = (low - begin) // length
-            until = min(high, begin + (number + 1) * length)
-            sums[number][state] += until - low
-            low = until
-    for number, states in sorted(sums.items()):
-        at = begin + number * length
-        for state in (s for s in theme.ORDER if states[s]):
-            yield at, at + states[state], state
-            at += states[state]
+    for low_us, high_us, state, _ in lane.spans:
+        while low_us < high_us:
+            # Integers only: floats lose microseconds, and the states would no longer add up.
+            number = (low_us - begin_us) // length_us
+            border_us = min(high_us, begin_us + (number + 1) * length_us)
+            sums[number][state] += border_us - low_us
+            low_us = border_us
+    for number, durations_us in sorted(sums.items()):
+        low_us = begin_us + number * length_us
+        for state in theme.ORDER:
+            if durations_us[state]:
+                high_us = low_us + durations_us[state]
+                yield low_us, high_us, state
+                low_us = high_us
 
 
-def _marks_in_words(ledgers: Sequence[JobLedger], evictions: int, commits: int) -> str:
-    every = sum(len(x.recoveries) for x in ledgers), sum(len(x.commits_us) for x in ledgers)
-    note = f"{count_of(evictions, every[0], 'evictions').capitalize()} above a bar"
-    if every[1]:
-        return f"{note}, {count_of(commits, every[1], 'committed checkpoints')} below it"
-    return note
+def _describe_marks(ledgers: Sequence[JobLedger], evictions: int, commits: int) -> str:
+    all_evictions = 0
+    all_commits = 0
+    for ledger in ledgers:
+        all_evictions += len(ledger.recoveries)
+        all_commits += len(ledger.commits_us)
+    note = f"{format_count(evictions, all_evictions, 'evictions').capitalize()} above a bar"
+    if not all_commits:
+        return note
+    return f"{note}, {format_count(commits, all_commits, 'committed checkpoints')} below it"
 
 
-def _account_in_words(ledger: JobLedger) -> str:
-    if ledger.kind == KIND_BATCH:
-        what = f"{len(ledger.recoveries)} evictions"
-    else:
-        what = f"{len(ledger.recoveries)} evictions and {ledger.lost} steps done again"
-    return f"{ledger.run}: {ledger.seconds:.0f} s, {ledger.goodput:.0%} useful, {what}"
+def _describe_account(ledger: JobLedger) -> str:
+    losses = f"{len(ledger.recoveries)} evictions"
+    if ledger.kind != KIND_BATCH:
+        losses += f" and {ledger.lost} steps done again"
+    return f"{ledger.run}: {ledger.seconds:.0f} s, {ledger.goodput:.0%} useful, {losses}"

@@ -1,4 +1,4 @@
-"""What the time of jobs went to, added up. Pure."""
+"""Sums of the time, evictions and lost work of jobs."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from holdfast.ledger.timeline import STATES, State
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of one job or of several."""
+    """Sums over one job or several."""
 
     name: str
     jobs: int
@@ -19,12 +19,13 @@ class Totals:
     states_us: dict[State, int]
     evictions: int
     lost: int
-    """Steps or items done again: of one kind of job."""
+    """Steps, or items of a batch, that were done again."""
 
     @property
     def goodput(self) -> float:
-        # A job of one line has no length.
-        return self.states_us[State.PRODUCTIVE] / self.wall_us if self.wall_us else 0.0
+        if not self.wall_us:  # a job of one event line
+            return 0.0
+        return self.states_us[State.PRODUCTIVE] / self.wall_us
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -36,16 +37,34 @@ class Totals:
         }
 
 
-def totals_of(name: str, ledgers: Iterable[JobLedger]) -> Totals:
-    found = list(ledgers)
-    states = Counter[State]()
-    for one in found:
-        states.update(one.totals_us)
+def list_recovery_times(ledgers: Iterable[JobLedger]) -> list[float]:
+    """Returns the seconds of every recovery that ended within the events."""
+    durations: list[float] = []
+    for ledger in ledgers:
+        for recovery in ledger.recoveries:
+            if recovery.seconds is not None:
+                durations.append(recovery.seconds)
+    return durations
+
+
+def add_up(name: str, ledgers: Iterable[JobLedger]) -> Totals:
+    """Adds up the ledgers under one name."""
+    jobs = 0
+    wall_us = 0
+    evictions = 0
+    lost_work = 0
+    states_us = Counter[State]()
+    for ledger in ledgers:
+        jobs += 1
+        wall_us += ledger.wall_us
+        evictions += len(ledger.recoveries)
+        lost_work += ledger.lost
+        states_us.update(ledger.totals_us)
     return Totals(
         name=name,
-        jobs=len(found),
-        wall_us=sum(one.wall_us for one in found),
-        states_us={state: states[state] for state in STATES},
-        evictions=sum(len(one.recoveries) for one in found),
-        lost=sum(one.lost for one in found),
+        jobs=jobs,
+        wall_us=wall_us,
+        states_us={state: states_us[state] for state in STATES},
+        evictions=evictions,
+        lost=lost_work,
     )

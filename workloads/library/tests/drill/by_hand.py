@@ -1,9 +1,9 @@
-"""A target whose behaviour a test decides."""
+"""A target whose behaviour is set by the test."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.drill.plan import Blast, Drill, DrillWork, Fault, Place, bound, promised
+from holdfast.drill.plan import Blast, Drill, DrillWork, Fault, Place, parse_bound, parse_objective
 from holdfast.drill.target import Undo
 
 DRILL = Drill(
@@ -11,13 +11,16 @@ DRILL = Drill(
     question="Does the runner keep its guarantees?",
     place=Place.LOCAL,
     work=DrillWork.TRAINER,
-    steady=bound("pulse >= 1"),
+    steady=parse_bound("pulse >= 1"),
     steady_s=0.2,
     blast=Blast(of="hand", most=2),
     fault=Fault.POWER_LOSS,
-    stop_when=bound("harm >= 1"),
+    stop_when=parse_bound("harm >= 1"),
     recovery_s=0.3,
-    objectives=promised("recovered in time: recovered_s <= 0.2 s", "nothing lost: lost = 0"),
+    objectives=(
+        parse_objective("recovered in time: recovered_s <= 0.2 s"),
+        parse_objective("nothing lost: lost = 0"),
+    ),
     rollback="let go",
 )
 
@@ -57,5 +60,5 @@ class ByHand:
         yield "second", lambda: self.done.append("undone")
 
 
-def no_log(_t: float, _step: str, _what: str) -> None:
+def no_log(_moment: float, _step: str, _text: str) -> None:
     """Logs nothing."""

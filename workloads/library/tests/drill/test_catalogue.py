@@ -1,4 +1,4 @@
-"""Drills are data, and data is checked."""
+"""Tests of the drills as data: their checks, their choice and their output."""
 
 import json
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from holdfast.commands import app
 from holdfast.drill import console
-from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, of
-from holdfast.drill.commands import chosen, local
-from holdfast.drill.plan import RECOVERED, Blast, Drill, Place, promised
+from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, list_by_place
+from holdfast.drill.commands import build_local, choose_drills
+from holdfast.drill.plan import RECOVERED, Blast, Drill, Place, parse_objective
 from holdfast.drill.runner import DrillRun
 from holdfast.drill.targets import cluster
 from holdfast.drill.targets.local import Local
@@ -25,30 +25,30 @@ DRILLS = drills()
 NOTICE = DRILLS["trainer-notice"]
 
 
-def measured(drill: Drill, folder: Path) -> set[str]:
+def list_metrics(drill: Drill, folder: Path) -> set[str]:
     if drill.place is not Place.LOCAL:
         return set(cluster.METRICS)
-    target = local(drill, folder)
+    target = build_local(drill, folder)
     assert isinstance(target, Local)
     return set(target.metrics())
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda d: d.name)
-def test_a_drill_judges_the_recovery_and_asks_only_for_what_its_target_measures(
+def test_a_drill_judges_its_recovery_and_uses_measured_metrics(
     drill: Drill, tmp_path: Path
 ) -> None:
-    bounds = (drill.steady, drill.stop_when, *(objective.bound for objective in drill.objectives))
-    assert {bound.metric for bound in bounds} <= measured(drill, tmp_path)
-    assert RECOVERED in {
-        objective.bound.metric for objective in drill.objectives
-    } and drill.question.endswith("?")
+    objective_metrics = {objective.bound.metric for objective in drill.objectives}
+    metrics = {drill.steady.metric, drill.stop_when.metric} | objective_metrics
+    assert metrics <= list_metrics(drill, tmp_path)
+    assert RECOVERED in objective_metrics
+    assert drill.question.endswith("?")
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"objectives": ()},
-        {"objectives": promised(f"x: {RECOVERED} <= 121")},
+        {"objectives": (parse_objective(f"x: {RECOVERED} <= 121"),)},
         {"blast": Blast(of="pods", most=0)},
         {"blast": Blast(of="pods", percent=101)},
     ],
@@ -69,10 +69,10 @@ def test_an_incomplete_drill_is_refused(wrong: dict[str, object]) -> None:
         (2, 90, 100, 2),
     ],
 )
-def test_the_blast_radius_is_the_lesser_of_number_and_share(
+def test_the_smaller_limit_sets_the_blast_radius(
     most: int, percent: int, present: int, hit: int
 ) -> None:
-    assert Blast(of="pods", most=most, percent=percent).size(present) == hit
+    assert Blast(of="pods", most=most, percent=percent).limit(present) == hit
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_the_blast_radius_is_the_lesser_of_number_and_share(
         (["trainer-notice"], "gke", "this drill has another target"),
     ],
 )
-def test_what_cannot_be_chosen_is_refused(names: list[str], target: str, shown: str) -> None:
+def test_unknown_drills_and_targets_are_refused(names: list[str], target: str, shown: str) -> None:
     with pytest.raises(InputError) as error:
-        chosen(names, target)
+        choose_drills(names, target)
     assert shown in error.value.lines()
-    assert {drill.control for drill in of(Place.LOCAL)} == {False}
-    assert [drill.name for drill in chosen(["naive-notice"], "local")] == ["naive-notice"]
+    assert {drill.control for drill in list_by_place(Place.LOCAL)} == {False}
+    assert [drill.name for drill in choose_drills(["naive-notice"], "local")] == ["naive-notice"]
 
 
 # Drills of other distributions: found by their entry point, and named where they cannot be used.
@@ -114,23 +114,25 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     )
 
 
-def listed(*words: str) -> str:
-    return CliRunner().invoke(app, ["drill", "--list", *words], catch_exceptions=False).stdout
+def print_list(*options: str) -> str:
+    result = CliRunner().invoke(app, ["drill", "--list", *options], catch_exceptions=False)
+    return result.stdout
 
 
-def test_a_drill_of_another_distribution_is_listed_after_the_built_in_ones(
+def test_extension_drills_are_listed_after_built_in_ones(
     install: Callable[[str], None],
 ) -> None:
     assert list(drills().values()) == list(BUILT_IN)
     install("acme_drills:made")
-    body = json.loads(listed("--json"))
-    shown = {drill["name"]: drill for drill in body["drills"]}
+    body = json.loads(print_list("--json"))
+    questions = {drill["name"]: drill["question"] for drill in body["drills"]}
     assert body["schema"] == "holdfast.drill-list/1"
-    assert list(shown) == [drill.name for drill in BUILT_IN] + ["of-acme"]
-    assert shown["of-acme"]["question"] == "Does it hold at Acme?"
-    assert [line.split()[0] for line in listed().splitlines()[1:]] == list(shown)
-    [(found, name, _)] = extensions(GROUP)
-    assert (found, name) == ("acme-drills", "ours")
+    assert list(questions) == [drill.name for drill in BUILT_IN] + ["of-acme"]
+    assert questions["of-acme"] == "Does it hold at Acme?"
+    lines = print_list().splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(questions)
+    [(distribution_name, entry, _)] = extensions(GROUP)
+    assert (distribution_name, entry) == ("acme-drills", "ours")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_drill_of_another_distribution_is_listed_after_the_built_in_ones(
         ("acme_drills:nothing", "TypeError"),
     ],
 )
-def test_one_that_cannot_be_used_is_named(
+def test_an_unusable_extension_is_named(
     install: Callable[[str], None], value: str, got: str
 ) -> None:
     install(value)
@@ -160,8 +162,9 @@ def test_the_table_ends_with_the_whole_outcome_or_the_step_that_failed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for target in (ByHand(), ByHand({"pulse": 0.0})):
-        console.verdict(DrillRun(DRILL, target, no_log).run().journal())
-    head, first, *_, held, not_steady = capsys.readouterr().out.splitlines()
-    assert head.split()[-1] == "MEASURED" and first.split()[-1] == "0.1"
-    assert held.startswith("by-hand: held; 2 of 2 objectives held; back after 0.1 s")
-    assert "inconclusive; at step `steady state`: not steady: pulse >= 1 wanted" in not_steady
+        console.print_verdict(DrillRun(DRILL, target, no_log).run().journal())
+    header, first, *_, success, not_steady = capsys.readouterr().out.splitlines()
+    assert header.split()[-1] == "MEASURED"
+    assert first.split()[-1] == "0.1"
+    assert success.startswith("by-hand: held; 2 of 2 objectives held; back after 0.1 s")
+    assert "inconclusive; at step `steady state`: not steady: expected pulse >= 1" in not_steady

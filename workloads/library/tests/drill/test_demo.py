@@ -1,6 +1,4 @@
-"""The demo itself, smaller: it must end well, judge by what was stored, and start again after being
-killed anywhere.
-"""
+"""Tests a small demo: it succeeds, judges by stored results, and runs again after a kill."""
 
 import json
 import random
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.drill.pods import clear
-from workloads.library.tests.drill.test_local_drill import left
+from workloads.library.tests.drill.test_local_drill import find_processes
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -47,15 +45,12 @@ def start(out: Path, before: str = "") -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(1500)  # on an idle machine a tenth of it
-def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(
-    tmp_path: Path,
-) -> None:
+def test_a_demo_killed_at_a_random_moment_runs_again_and_succeeds(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    first = start(out, NO_PLATFORM)  # which is over when the random moment comes
+    first = start(out, NO_PLATFORM)  # its stage would be over before the random moment
     try:
-        begun = lambda: list(out.glob("events/train-*.jsonl"))  # noqa: E731
         until(
-            begun,
+            lambda: list(out.glob("events/train-*.jsonl")),
             lambda: str(first.communicate()),
             alive=lambda: first.poll() is None,
             within_s=400,
@@ -69,22 +64,14 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(
     assert second.returncode == 0, stdout[-2000:] + stderr[-4000:]
     assert stdout.splitlines()[-1].startswith("demo ok: ")
     summary = json.loads((out / "summary.json").read_text())
-    trained, scored, served = (summary[part] for part in ("training", "batch", "serving"))
-    assert (trained["bit_exact"], trained["evictions"]) == (True, 1)
-    assert [scored[key] for key in ("lost", "duplicated", "kills", "same_scores")] == [
-        0,
-        0,
-        1,
-        True,
-    ]
-    assert [served[key] for key in ("evictions", "failed", "retries", "counts_differ", "shed")] == [
-        2,
-        0,
-        0,
-        0,
-        0,
-    ]
-    assert served["requests"] > 50 and served["p99_ms"] > 0
+    assert summary["training"]["bit_exact"]
+    assert summary["training"]["evictions"] == 1
+    batch = {"lost": 0, "duplicated": 0, "kills": 1, "same_scores": True}
+    assert summary["batch"] == summary["batch"] | batch
+    serving = {"evictions": 2, "failed": 0, "retries": 0, "counts_differ": 0, "shed": 0}
+    assert summary["serving"] == summary["serving"] | serving
+    assert summary["serving"]["requests"] > 50
+    assert summary["serving"]["p99_ms"] > 0
     assert (out / "report.html").stat().st_size > 1000
-    assert not left(out)
+    assert not find_processes(out)
     assert clear(f"demo:{out}") == 0

@@ -1,11 +1,11 @@
-"""What the drill reads off event lines, and what it concludes."""
+"""Tests the reading of event lines and the schedules of evictions."""
 
 from pathlib import Path
 
 import pytest
 
 from holdfast.drill.events import Follower
-from holdfast.drill.targets.local import evictions
+from holdfast.drill.targets.local import make_schedule
 from holdfast.ledger.job_summary import read_job_summaries
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, line
@@ -24,21 +24,24 @@ def test_whole_lines_are_read_and_a_line_cut_by_a_kill_spoils_no_other(tmp_path:
     assert follower.last("window", "last_step") == 3
 
 
-def test_losses_and_recoveries_are_those_of_the_ledger(tmp_path: Path) -> None:
+def test_losses_and_recoveries_match_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     follower = Follower(path)
     assert follower.summary() is None
     sample.write(path, sample.killed_and_restored("job"))
     follower.read()
-    found = follower.summary()
-    assert found is not None
-    assert (found.lost, found.recovered_after_s) == (55, pytest.approx((92.4,)))
-    assert found == read_job_summaries(tmp_path)["job"]
+    summary = follower.summary()
+    assert summary is not None
+    assert (summary.lost, summary.recovered_after_s) == (55, pytest.approx((92.4,)))
+    assert summary == read_job_summaries(tmp_path)["job"]
 
 
 def test_schedules_are_seeded_ordered_and_alternate() -> None:
-    one, two = (evictions(seed=3, count=6, total=240, first=20) for _ in range(2))
-    assert one == two != evictions(seed=4, count=6, total=240, first=20)
-    assert [e.at for e in one] == sorted(e.at for e in one)
-    assert {e.signal for e in one} == {"SIGTERM", "SIGKILL"}
-    assert all(20 <= e.at <= 216 for e in one)
+    schedule = make_schedule(seed=3, count=6, total=240, first=20)
+    assert schedule == make_schedule(seed=3, count=6, total=240, first=20)
+    assert schedule != make_schedule(seed=4, count=6, total=240, first=20)
+    progress = [eviction.progress for eviction in schedule]
+    assert progress == sorted(progress)
+    assert min(progress) >= 20
+    assert max(progress) <= 216
+    assert {eviction.signal for eviction in schedule} == {"SIGTERM", "SIGKILL"}

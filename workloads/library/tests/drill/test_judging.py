@@ -1,4 +1,4 @@
-"""From numbers to verdicts, and from verdicts to exit codes."""
+"""Tests verdicts of measurements, exit codes of verdicts, and the last line of the demo."""
 
 import sys
 from pathlib import Path
@@ -6,39 +6,38 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.drill.demo import Demo, Size, twin_outcome, verdict
+from holdfast.drill.demo import Demo, Size, describe_twin, judge
 from holdfast.drill.errors import DrillError
-from holdfast.drill.events import completed
-from holdfast.drill.plan import Bound, Objective, bound, promised
-from holdfast.drill.verdict import Result, Verdict, drill_verdict, exit_code
+from holdfast.drill.events import run_command
+from holdfast.drill.plan import Bound, Objective, parse_bound, parse_objective
+from holdfast.drill.verdict import Result, Verdict, exit_code, judge_drill
 from holdfast.support.errors import InputError
 from workloads.library.tests import sample
 
 
 @pytest.mark.parametrize(
-    ("wanted", "measured", "verdict"),
+    ("bound", "measured", "verdict"),
     [
-        (bound("x <= 20"), 20, Verdict.HELD),
-        (bound("x <= 20"), 20.01, Verdict.BROKEN),
-        (bound("x >= 1"), 1, Verdict.HELD),
-        (bound("x >= 1"), 0, Verdict.BROKEN),
-        (bound("x = 143"), 143, Verdict.HELD),
-        (bound("x = 143"), 137, Verdict.BROKEN),
-        (bound("x = 0"), None, Verdict.NOT_MEASURED),
+        (parse_bound("x <= 20"), 20, Verdict.HELD),
+        (parse_bound("x <= 20"), 20.01, Verdict.BROKEN),
+        (parse_bound("x >= 1"), 1, Verdict.HELD),
+        (parse_bound("x >= 1"), 0, Verdict.BROKEN),
+        (parse_bound("x = 143"), 143, Verdict.HELD),
+        (parse_bound("x = 143"), 137, Verdict.BROKEN),
+        (parse_bound("x = 0"), None, Verdict.NOT_MEASURED),
     ],
 )
 def test_an_objective_is_judged_by_its_bound(
-    wanted: Bound, measured: float | None, verdict: Verdict
+    bound: Bound, measured: float | None, verdict: Verdict
 ) -> None:
-    assert (
-        Result(objective=Objective(promise="p", bound=wanted), measured=measured).verdict is verdict
-    )
+    objective = Objective(promise="p", bound=bound)
+    assert Result(objective=objective, measured=measured).verdict is verdict
 
 
-HELD, BROKEN, UNSEEN = (
-    Result(objective=Objective(promise="p", bound=bound("x <= 1")), measured=measured)
-    for measured in (1, 2, None)
-)
+OBJECTIVE = Objective(promise="p", bound=parse_bound("x <= 1"))
+HELD = Result(objective=OBJECTIVE, measured=1)
+BROKEN = Result(objective=OBJECTIVE, measured=2)
+UNSEEN = Result(objective=OBJECTIVE, measured=None)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ HELD, BROKEN, UNSEEN = (
         ([], True, False, False, Verdict.INCONCLUSIVE),
     ],
 )
-def test_the_verdict_of_a_drill_follows_from_its_objectives(
+def test_a_drill_is_judged_by_its_objectives(
     judged: list[Result],
     injected: bool,
     stopped: bool,
@@ -62,7 +61,7 @@ def test_the_verdict_of_a_drill_follows_from_its_objectives(
     verdict: Verdict,
 ) -> None:
     assert (
-        drill_verdict(
+        judge_drill(
             judged,
             injected=injected,
             stopped=stopped,
@@ -87,19 +86,20 @@ def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: str, code: int
     assert exit_code([by_letter[letter] for letter in verdicts]) == code
 
 
-def test_a_promise_is_read_with_its_bound_and_its_unit_and_what_is_none_refused() -> None:
-    (found,) = promised("back in time: recovered_s <= 1.5 s")
-    wanted = Bound(
+def test_objectives_are_parsed_and_invalid_bounds_refused() -> None:
+    objective = parse_objective("back in time: recovered_s <= 1.5 s")
+    bound = Bound(
         metric="recovered_s",
         operator="<=",
         value=1.5,
         unit="s",
     )
-    assert found == Objective(promise="back in time", bound=wanted)
-    assert str(found.bound) == "recovered_s <= 1.5 s" and bound(str(found.bound)) == wanted
+    assert objective == Objective(promise="back in time", bound=bound)
+    assert str(bound) == "recovered_s <= 1.5 s"
+    assert parse_bound(str(bound)) == bound
     for text in ("", "x", "x < 3", "x<=3", "x <= three", "x <= 3 s more"):
         with pytest.raises(InputError, match="cannot be read"):
-            bound(text)
+            parse_bound(text)
 
 
 # The last line of the demo names each objective that was not met.
@@ -114,33 +114,34 @@ DEMO = Demo(
 
 
 @pytest.mark.parametrize(
-    ("lost", "code", "shown"),
+    ("missing", "code", "text"),
     [
         (0, 0, "demo ok: training bit-exact after 6 evictions"),
         (1, 1, "demo broken: no document lost"),
     ],
 )
-def test_the_last_line_names_what_is_missed(
-    lost: int,
+def test_the_last_line_names_broken_objectives(
+    missing: int,
     code: int,
-    shown: str,
+    text: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    batch = sample.SUMMARY["batch"] | {"lost": lost}
-    assert verdict(DEMO, sample.SUMMARY | {"seconds": 1.0, "batch": batch}) == code
-    assert capsys.readouterr().out.startswith(shown)
-    fared = {
+    batch = sample.SUMMARY["batch"] | {"lost": missing}
+    assert judge(DEMO, sample.SUMMARY | {"seconds": 1.0, "batch": batch}) == code
+    assert capsys.readouterr().out.startswith(text)
+
+
+def test_a_twin_with_the_same_result_is_reported_so() -> None:
+    twin = {
         "lost_steps": 9,
         "bit_exact": True,
         "false_completion_steps": [],
     }
-    assert twin_outcome(fared, 240) == "9 steps done again, same result", (
-        "a twin that fared well is not slandered"
-    )
+    assert describe_twin(twin, 240) == "9 steps done again, same result"
 
 
 def test_a_command_may_exit_with_findings_where_that_is_expected() -> None:
     command = [sys.executable, "-c", "import sys; print('output'); sys.exit(1)"]
-    assert completed(command, done=(0, 1)) == "output\n"
+    assert run_command(command, done=(0, 1)) == "output\n"
     with pytest.raises(DrillError, match="exit 1"):
-        completed(command)
+        run_command(command)

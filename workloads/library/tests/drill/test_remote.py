@@ -1,6 +1,4 @@
-"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a gcloud
-that only notes.
-"""
+"""Tests drills on a shared cluster: names, permission, consent, and the VM that is hit."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from holdfast.drill import remote
 from holdfast.drill.catalogue import find
 from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
-from holdfast.drill.remote import Where, checked, consent
+from holdfast.drill.remote import Scope, check, make_consent
 from holdfast.drill.targets.cluster import Cluster, Named
 from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 from holdfast.support.errors import InputError, Stopped, Unjudged
@@ -42,7 +40,7 @@ KNOWN = (CONTEXT, ZONAL, IN_PROD, "gke_theirs_x_prod", "kind-a")
 
 
 @pytest.fixture
-def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
+def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scope:
     documents = {
         CONTEXT: OURS,
         ZONAL: OURS,
@@ -70,7 +68,7 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
     }
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(body))
-    return Where(
+    return Scope(
         kubeconfig=path,
         context=CONTEXT,
         namespace="n",
@@ -88,11 +86,11 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
     ],
     ids=["regional", "zonal", "of no environment, through its API only"],
 )
-def test_what_is_named_is_taken_with_its_project(
-    where: Where, place: Place, context: str, project: str
+def test_a_complete_scope_gets_its_project(
+    scope: Scope, place: Place, context: str, project: str
 ) -> None:
-    where = replace(where, context=context)
-    assert checked(place, where) == replace(where, project=project)
+    scope = replace(scope, context=context)
+    assert check(place, scope) == replace(scope, project=project)
 
 
 @pytest.mark.parametrize(
@@ -107,27 +105,25 @@ def test_what_is_named_is_taken_with_its_project(
         ({"yes": False}, "add --yes"),
     ],
 )
-def test_what_is_not_named_or_does_not_match_is_refused(
-    where: Where, change: dict[str, Any], text: str
+def test_incomplete_and_unknown_scopes_are_refused(
+    scope: Scope, change: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(InputError) as error:
-        checked(Place.GKE, replace(where, **change))
+        check(Place.GKE, replace(scope, **change))
     assert text in error.value.lines()
 
 
 @pytest.mark.parametrize("place", [Place.GKE, Place.CLUSTER])
-def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, place: Place) -> None:
+def test_an_environment_that_allows_no_drills_is_not_hit_by_any(scope: Scope, place: Place) -> None:
     with pytest.raises(InputError) as error:
-        checked(place, replace(where, context=IN_PROD))
+        check(place, replace(scope, context=IN_PROD))
     assert error.value.got == f"{IN_PROD}, which is {PROD}"
     assert "allow_drills=True" in error.value.fix
 
 
-def test_only_the_name_of_the_context_is_a_yes(
-    where: Where, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asking = replace(where, yes=False)
-    consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
+def test_only_the_context_name_confirms(scope: Scope, capsys: pytest.CaptureFixture[str]) -> None:
+    asking = replace(scope, yes=False)
+    make_consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
     output = capsys.readouterr().err
     shown = (
         "node/a",
@@ -138,7 +134,7 @@ def test_only_the_name_of_the_context_is_a_yes(
     )
     assert all(text in output for text in shown), output
     with pytest.raises(Stopped):
-        consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
+        make_consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 
 
 def node(project: str, name: str = "gke-1") -> dict[str, Any]:
@@ -149,20 +145,20 @@ def node(project: str, name: str = "gke-1") -> dict[str, Any]:
 
 
 class Nodes:
-    """An API that knows nodes of two projects, and three pods, each alone on a Spot node."""
+    """An API with nodes of two projects, and three pods, each alone on a Spot node."""
 
     def get(self, path: str) -> dict[str, Any]:
         name = path.rsplit("/", 1)[1]
         return node("theirs" if name == "alien" else "ours", name)
 
     def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
-        for name, made in MADE.items():
+        for name, creation_time in CREATION_TIMES.items():
             labels = {"cloud.google.com/gke-spot": "true"}
             meta = {
                 "name": name,
                 "namespace": "n",
                 "uid": name,
-                "creationTimestamp": made,
+                "creationTimestamp": creation_time,
                 "labels": labels,
             }
             yield {
@@ -172,7 +168,7 @@ class Nodes:
             }
 
 
-def test_gcloud_hits_the_vm_of_the_node_alone(
+def test_gcloud_preempts_only_the_vm_under_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api: Any = Nodes()
@@ -203,9 +199,9 @@ def test_gcloud_hits_the_vm_of_the_node_alone(
         evictor.evict(["gone"])
 
 
-# Which pods and nodes of a cluster a drill takes first.
+# The order of the pods and nodes that a drill hits.
 
-MADE = {
+CREATION_TIMES = {
     "a": "2026-01-01T00:09:00Z",
     "b": "2026-01-01T00:00:00Z",
     "c": "2026-01-01T00:05:00Z",
@@ -213,9 +209,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
-def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fault: Fault) -> None:
+def test_the_oldest_pods_are_hit_first(fault: Fault) -> None:
     api: Any = Nodes()
-    found = Cluster(
-        api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api)
-    ).candidates()
-    assert [name.split("/")[1] for name in found] == ["b", "c", "a"]
+    cluster = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api))
+    assert [name.split("/")[1] for name in cluster.candidates()] == ["b", "c", "a"]

@@ -1,5 +1,5 @@
-"""Servers behind a real Envoy, with the configuration that is rendered: evictions and roll-outs
-lose no request.
+"""Tests that evictions and roll-outs lose no request, behind a real Envoy with its rendered
+configuration.
 """
 
 import asyncio
@@ -28,7 +28,10 @@ BODY = texts("a request")
 
 
 def under(fleet: Fleet, story: Callable[[], object] = lambda: None) -> Load:
-    """The load, from a second before the story to after its end. Every request is answered well."""
+    """Runs the story under load, which begins a second earlier, and requires 200 for each request.
+
+    Returns the load.
+    """
     load = Load(HOST, fleet.port, INFER, texts("a request"))
     with load.asking(RATE):
         fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
@@ -68,12 +71,8 @@ def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(fleet: Fie
 
 
 @pytest.mark.process
-def test_a_killed_server_a_model_that_hangs_and_one_that_is_killed_lose_no_request(
-    fleet: FieldFleet,
-) -> None:
-    """With our breaker. The servers of the models live and answer; only the predicting processes do
-    not.
-    """
+def test_a_killed_server_and_broken_models_lose_no_request(fleet: FieldFleet) -> None:
+    """Kills a server, and then breaks only the predicting processes of two servers."""
     with fleet.running(3):
         victim, hung, killed = fleet.ready()
 
@@ -91,10 +90,8 @@ def test_a_killed_server_a_model_that_hangs_and_one_that_is_killed_lose_no_reque
 
 
 @pytest.mark.process
-def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lost_proxy_no_server(
-    fleet: FieldFleet,
-) -> None:
-    """Endpoints that follow five seconds late, as long as a server goes on accepting."""
+def test_late_endpoints_and_a_silent_server_lose_no_request(fleet: FieldFleet) -> None:
+    """Endpoints follow five seconds late, as long as a server goes on accepting."""
     fleet.endpoint_delay_s = 5.0
     with fleet.running(3):
         evicted, silent, _ = fleet.ready()
@@ -112,52 +109,50 @@ def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lo
         pids = {replica.pod.pid for replica in fleet.replicas}
         answered = fleet.answered()
         fleet.lose_proxy()
-        again = under(fleet)
-        assert fleet.answered() == answered + again.asked
+        second_load = under(fleet)
+        assert fleet.answered() == answered + second_load.asked
         assert {replica.pod.pid for replica in fleet.replicas} == pids, (
             "the servers noticed nothing"
         )
 
 
 @pytest.mark.process
-def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(
-    fleet: FieldFleet,
-) -> None:
-    """Before servers that read nothing: all that clients send is in the proxy."""
-    limit = named("example", "Deployment", "proxy")["spec"]["template"]["spec"]["containers"][0][
-        "resources"
-    ]["limits"]
-    assert limit["memory"] == f"{PROXY_MEMORY_MIB}Mi"
+def test_unfinished_bodies_fit_into_the_proxy_memory(fleet: FieldFleet) -> None:
+    """The servers read nothing, so the proxy holds all that clients send."""
+    pod = named("example", "Deployment", "proxy")["spec"]["template"]["spec"]
+    limits = pod["containers"][0]["resources"]["limits"]
+    assert limits["memory"] == f"{PROXY_MEMORY_MIB}Mi"
     with fleet.running(2), contextlib.ExitStack() as ends:
         proxy = psutil.Process(fleet.proxy.pid)
-        most = 0
+        peak_bytes = 0
         for replica in fleet.ready():
             fleet.freeze(replica, 8.0)
         fleet.until(
             lambda: not any(replica.probe() for replica in fleet.replicas), "both to be silent"
         )
-        whole = memoryview(head(8 * 1024 * 1024) + b"x" * (3 * 1024 * 1024))
-        left = dict[socket.socket, memoryview]()
+        request = memoryview(head(8 * 1024 * 1024) + b"x" * (3 * 1024 * 1024))
+        unsent = dict[socket.socket, memoryview]()
         for _ in range(900):
             end = ends.enter_context(socket.create_connection((HOST, fleet.port)))
             end.setblocking(False)
-            left[end] = whole
+            unsent[end] = request
         while not all(replica.probe() for replica in fleet.replicas):
-            for end in list(left):
+            for end, data in list(unsent.items()):
                 try:
-                    left[end] = left[end][end.send(left[end]) :]
+                    count = end.send(data)
+                    unsent[end] = data[count:]
                 except BlockingIOError:
-                    most = max(most, proxy.memory_info().rss)
+                    peak_bytes = max(peak_bytes, proxy.memory_info().rss)
                 except OSError:
-                    del left[end]
-        assert most < PROXY_MEMORY_MIB * 1024 * 1024
+                    del unsent[end]
+        assert peak_bytes < PROXY_MEMORY_MIB * 1024 * 1024
         ends.close()
         fleet.until(lambda: fleet.stat("membership_healthy") == 2, "the proxy to see both again")
         under(fleet)
 
 
 async def at_one_time(port: int, count: int) -> "Counter[int]":
-    """The codes of `count` requests that are sent together."""
+    """Sends `count` requests together and counts their codes."""
     ends = [await asyncio.open_connection(HOST, port) for _ in range(count)]
     for _, writer in ends:
         writer.write(head(len(BODY)) + BODY)
@@ -168,41 +163,33 @@ async def at_one_time(port: int, count: int) -> "Counter[int]":
 
 
 @contextlib.contextmanager
-def vanished_machine() -> Generator[Endpoint]:
-    """No connection to it is made or refused: its kernel has taken all that it takes, and nobody
-    accepts one.
-    """
-    with contextlib.ExitStack() as open_until_then:
-        listener = open_until_then.enter_context(socket.create_server((HOST, 0), backlog=0))
+def silent_machine() -> Generator[Endpoint]:
+    """An endpoint that neither accepts nor refuses connections: its backlog is full."""
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.create_server((HOST, 0), backlog=0))
         machine = Endpoint(address=HOST, port=listener.getsockname()[1])
         for _ in range(8):
-            end = open_until_then.enter_context(socket.socket())
+            end = sockets.enter_context(socket.socket())
             end.setblocking(False)
             end.connect_ex((HOST, machine.port))
         yield machine
 
 
 @pytest.mark.process
-def test_a_machine_that_vanishes_without_a_reset_loses_none_of_240_requests_at_one_time(
-    fleet: FieldFleet,
-) -> None:
-    """It looks least loaded, so nearly half wait for a connection to it, and then go to another
-    server.
-    """
-    with vanished_machine() as machine, fleet.running(2):
+def test_a_vanished_machine_loses_no_request(fleet: FieldFleet) -> None:
+    """The machine looks least loaded: nearly half of the requests wait for it before a retry."""
+    with silent_machine() as machine, fleet.running(2):
         living = [replica.endpoint for replica in fleet.ready()]
         for replica in fleet.replicas:
             replica.noticed = True  # a late probe changes no endpoint
         # No health check has missed it yet: a server that lives answers them.
         write(fleet.endpoints_file, discovery(CLUSTER, sorted([machine, *living]), living[0].port))
 
-        def asked_it() -> bool:
-            return (
-                asyncio.run(at_one_time(fleet.port, 1)) == {200: 1}
-                and fleet.stat("upstream_rq_retry") > 0
-            )
+        def has_retried() -> bool:
+            codes = asyncio.run(at_one_time(fleet.port, 1))
+            return codes == {200: 1} and fleet.stat("upstream_rq_retry") > 0
 
-        fleet.until(asked_it, "a request that is retried because the machine is gone")
+        fleet.until(has_retried, "a retry because the machine does not answer")
         before = fleet.stat("upstream_rq_retry")
         assert asyncio.run(at_one_time(fleet.port, 240)) == {200: 240}
         assert fleet.stat("upstream_rq_retry") - before > 50, (
@@ -210,12 +197,9 @@ def test_a_machine_that_vanishes_without_a_reset_loses_none_of_240_requests_at_o
         )
 
 
-def test_the_proxy_of_the_tests_is_the_one_that_is_rendered() -> None:
-    """But for addresses, the file of endpoints, and the time of its window."""
+def test_tests_use_the_rendered_proxy() -> None:
+    """They differ in addresses, the file of endpoints, and the longest request only."""
     rendered = json.loads(named("example", "ConfigMap", "proxy")["data"]["envoy.json"])
-    assert rendered == bootstrap(
-        Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0)
-    )
-    assert rendered != bootstrap(
-        replace(Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0), tries=1)
-    )
+    proxy = Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0)
+    assert rendered == bootstrap(proxy)
+    assert rendered != bootstrap(replace(proxy, tries=1))

@@ -1,6 +1,4 @@
-"""A headless Chromium on one page, through the DevTools protocol: what it complained about, what it
-shows.
-"""
+"""Drives a headless Chromium through the DevTools protocol and records its complaints."""
 
 import json
 import shutil
@@ -33,11 +31,11 @@ PATIENCE_S = 60
 
 
 def binary() -> str | None:
-    return (
-        shutil.which("chromium")
-        or shutil.which("chromium-browser")
-        or shutil.which("google-chrome")
-    )
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        path = shutil.which(name)
+        if path:
+            return path
+    return None
 
 
 @dataclass
@@ -50,15 +48,12 @@ class Page:
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
-        self.socket.send(
-            json.dumps(
-                {
-                    "id": self._number,
-                    "method": method,
-                    "params": params,
-                }
-            )
-        )
+        request = {
+            "id": self._number,
+            "method": method,
+            "params": params,
+        }
+        self.socket.send(json.dumps(request))
         while True:
             message = self._receive()
             if message.get("id") == self._number:
@@ -66,32 +61,31 @@ class Page:
                 return message["result"]
 
     def open(self, page: Path | str) -> None:
-        """A file or an address."""
+        """Opens a file or an address, and returns once it has loaded."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self._loaded = False
-        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self.call("Page.navigate", url=url)
         while not self._loaded:
             self._receive()
 
     def evaluate(self, expression: str) -> Any:
-        done = self.call(
+        response = self.call(
             "Runtime.evaluate",
             expression=expression,
             returnByValue=True,
             awaitPromise=True,
         )
-        assert "exceptionDetails" not in done, done
-        return done["result"].get("value")
+        assert "exceptionDetails" not in response, response
+        return response["result"].get("value")
 
     def look(self, *, dark: bool = False, media: str = "screen", width: int = 1100) -> None:
-        scheme = [
-            {
-                "name": "prefers-color-scheme",
-                "value": "dark" if dark else "light",
-            }
-        ]
-        self.call("Emulation.setEmulatedMedia", media=media, features=scheme)
+        scheme = {
+            "name": "prefers-color-scheme",
+            "value": "dark" if dark else "light",
+        }
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -119,13 +113,13 @@ class Page:
 
 @contextmanager
 def chromium(profile: Path) -> Generator[Page]:
-    """`profile`: a new folder for what the browser keeps."""
+    """Runs a browser; `profile` is a new folder for its data."""
     executable = binary()
     assert executable
     command = [executable, *FLAGS, f"--user-data-dir={profile}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        port = _port(process, profile / "DevToolsActivePort")
+        port = _read_port(process, profile / "DevToolsActivePort")
         socket = websocket.create_connection(
             _page_address(port), timeout=PATIENCE_S, suppress_origin=True
         )
@@ -138,22 +132,19 @@ def chromium(profile: Path) -> Generator[Page]:
         process.wait()
 
 
-def _port(process: subprocess.Popen[bytes], announced: Path) -> int:
-    """The browser writes the port that it was given as soon as it listens."""
-    lines = lambda: announced.exists() and announced.read_text().splitlines()  # noqa: E731
-    alive = lambda: process.poll() is None  # noqa: E731
-    return int(
-        until(
-            lines,
-            "where the browser listens",
-            alive=alive,
-            within_s=PATIENCE_S,
-        )[0]
+def _read_port(process: subprocess.Popen[bytes], port_file: Path) -> int:
+    """Returns the port of the browser, which writes it to a file as soon as it listens."""
+    lines = until(
+        lambda: port_file.exists() and port_file.read_text().splitlines(),
+        "where the browser listens",
+        alive=lambda: process.poll() is None,
+        within_s=PATIENCE_S,
     )
+    return int(lines[0])
 
 
 def _page_address(port: int) -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/json/new", method="PUT")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=PATIENCE_S) as answer:
-        return json.load(answer)["webSocketDebuggerUrl"]
+    with opener.open(request, timeout=PATIENCE_S) as response:
+        return json.load(response)["webSocketDebuggerUrl"]

@@ -1,6 +1,4 @@
-"""Lines that are wrong are counted and said in the report; the numbers are those of the lines that
-are right.
-"""
+"""Tests that the report counts and lists bad lines, and that its numbers follow from good ones."""
 
 import json
 from collections.abc import Callable
@@ -22,12 +20,14 @@ Spoil = Callable[[list[bytes]], list[bytes]]
 GOOD: list[Line] = sample.training("job", kills=KILLS)
 
 
-def with_line(*more: bytes) -> Spoil:
-    return lambda lines: [*lines[:40], *more, *lines[40:]]
+def with_line(*bad_lines: bytes) -> Spoil:
+    return lambda lines: [*lines[:40], *bad_lines, *lines[40:]]
 
 
-def changed(**fields: object) -> bytes:
-    return json.dumps(line(EPOCH + 9, "commit", step=1, seconds=1, bytes=1) | fields).encode()
+def make_line(**fields: object) -> bytes:
+    """Returns the line of a commit with some fields replaced."""
+    commit = line(EPOCH + 9, "commit", step=1, seconds=1, bytes=1)
+    return json.dumps(commit | fields).encode()
 
 
 SPOILED: dict[str, tuple[Spoil, str]] = {
@@ -35,19 +35,22 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
         with_line(b'{"v": 1, "t": 17900', b'"step": 3}'),
         "2 lines cut short or not JSON",
     ),
-    "of another version": (with_line(changed(v=2)), "1 lines of a version other than 1"),
+    "of another version": (with_line(make_line(v=2)), "1 lines of a version other than 1"),
     "written twice": (lambda lines: [*lines, *lines[:7]], "7 duplicated lines"),
     "in milliseconds": (
-        with_line(changed(t=EPOCH * 1000)),
+        with_line(make_line(t=EPOCH * 1000)),
         "1 lines whose time is no Unix time in seconds",
     ),
-    "since boot": (with_line(changed(t=1234.5)), "1 lines whose time is no Unix time in seconds"),
+    "since boot": (
+        with_line(make_line(t=1234.5)),
+        "1 lines whose time is no Unix time in seconds",
+    ),
     "no number": (
-        with_line(changed(seconds="soon"), changed(step=-1)),
+        with_line(make_line(seconds="soon"), make_line(step=-1)),
         "2 lines with a field that is no amount",
     ),
     "an unknown type": (
-        with_line(changed(event="teleported")),
+        with_line(make_line(event="teleported")),
         "1 lines of an event type that this version does not know",
     ),
     "no object": (with_line(b"[]", b"7"), "2 lines that are no object"),
@@ -58,7 +61,7 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
 }
 
 
-def report_of(folder: Path, lines: list[bytes]) -> Report:
+def make_report(folder: Path, lines: list[bytes]) -> Report:
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     return read_report(
@@ -75,12 +78,12 @@ def numbers(report: Report) -> object:
 
 
 @pytest.mark.parametrize(("spoil", "reason"), SPOILED.values(), ids=list(SPOILED))
-def test_lines_that_are_wrong_are_listed_and_change_no_number(
+def test_bad_lines_are_listed_and_change_no_number(
     tmp_path: Path, spoil: Spoil, reason: str
 ) -> None:
-    clean = report_of(tmp_path / "clean", encoded(GOOD))
-    spoiled = report_of(tmp_path / "spoiled", spoil(encoded(GOOD)))
-    assert [f"{count} {why}" for why, count in spoiled.problems.items()] == [reason]
+    clean = make_report(tmp_path / "clean", encoded(GOOD))
+    spoiled = make_report(tmp_path / "spoiled", spoil(encoded(GOOD)))
+    assert [f"{count} {problem}" for problem, count in spoiled.problems.items()] == [reason]
     assert numbers(spoiled) == numbers(clean)
     assert "had problems" in spoiled.next_steps[-1]
 
@@ -89,21 +92,22 @@ def test_every_reason_is_on_the_page_and_nothing_usable_is_no_quiet_window(tmp_p
     lines = encoded(GOOD)
     for spoil, _ in SPOILED.values():
         lines = spoil(lines)
-    report = report_of(tmp_path / "all", lines)
+    report = make_report(tmp_path / "all", lines)
     page = render(report)
-    assert len(report.problems) == len({reason.partition(" ")[2] for _, reason in SPOILED.values()})
-    assert all(f"{reason}: {count}" in page for reason, count in report.problems.items())
+    reasons = {reason.partition(" ")[2] for _, reason in SPOILED.values()}
+    assert len(report.problems) == len(reasons)
+    for reason, count in report.problems.items():
+        assert f"{reason}: {count}" in page
     assert "Every event line could be read" not in page
     with pytest.raises(Unjudged, match="version other than 1"):
-        report_of(tmp_path / "other", [changed(v=2)])
+        make_report(tmp_path / "other", [make_line(v=2)])
     with pytest.raises(Unjudged, match="the files are empty"):
-        report_of(tmp_path / "empty", [])
+        make_report(tmp_path / "empty", [])
     with pytest.raises(InputError, match="no event files"):
         read_report(tmp_path / "nothing", None)
 
 
-# A job or a pool may be called anything that a line can hold: the report is written, and shows or
-# refuses it.
+# The name of a job or a pool may be any text: the report shows it or refuses its line.
 
 SHOWN = [
     r"a\1b",
@@ -120,7 +124,8 @@ SHOWN = [
 REFUSED = ["a\0b", "\x1b[31mred", "line\nbreak", "\ud800", "x" * 254, "\u202egnp"]
 
 
-def written(folder: Path, names: list[str]) -> tuple[str, dict[str, Any]]:
+def write_report(folder: Path, names: list[str]) -> tuple[str, dict[str, Any]]:
+    """Writes a report on jobs and pools of these names; returns its page and its JSON."""
     rows = sample.training("other")
     for name in names:
         node = {
@@ -130,12 +135,9 @@ def written(folder: Path, names: list[str]) -> tuple[str, dict[str, Any]]:
             "machine_type": "g2-standard-8",
             "capacity": "spot",
         }
-        job = [
-            row | {"process": f"{row['process']}-{ascii(name)[:99]}"}
-            for row in sample.training(name, kills=KILLS)
-        ]
+        for row in sample.training(name, kills=KILLS):
+            rows.append(row | {"process": f"{row['process']}-{ascii(name)[:99]}"})
         rows += [
-            *job,
             line(EPOCH, "node_up", "", "node", "watcher", seconds=0, **node),
             line(
                 EPOCH + 50,
@@ -158,28 +160,19 @@ def written(folder: Path, names: list[str]) -> tuple[str, dict[str, Any]]:
         ]
     sample.write(folder / "a.jsonl", sorted(rows, key=lambda row: row["t"]))
     out = folder / "report.html"
-    result = CliRunner().invoke(
-        app,
-        [
-            "report",
-            "--events",
-            str(folder),
-            "--out",
-            str(out),
-            "--json",
-        ],
-    )
+    command = ["report", "--events", str(folder), "--out", str(out), "--json"]
+    result = CliRunner().invoke(app, command)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return out.read_text(), json.loads(result.stdout)
 
 
-def test_odd_names_are_shown_as_they_are_and_those_that_no_page_can_hold_refused(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "refused").mkdir()
-    page, data = written(tmp_path, SHOWN)
+def test_odd_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    page, data = write_report(tmp_path, SHOWN)
     assert {row["job"] for row in data["jobs"]} == {"other", *SHOWN}
     assert "<script>alert" not in page
-    page, data = written(tmp_path / "refused", REFUSED)
+
+
+def test_names_that_no_page_can_hold_are_refused(tmp_path: Path) -> None:
+    page, data = write_report(tmp_path, REFUSED)
     assert [row["job"] for row in data["jobs"]] == ["other"]
     assert "had problems" in page

@@ -1,5 +1,5 @@
-"""The report in a real browser: no complaint, no request, nothing cut off, readable in the dark and
-on paper.
+"""Tests the report in a real browser: no complaint, no request, nothing cut off, readable in dark
+mode and on paper.
 """
 
 from collections.abc import Callable, Generator
@@ -11,7 +11,7 @@ from holdfast.report.cli import write_report
 from workloads.library.tests import sample
 from workloads.library.tests.report.chromium import Page, binary, chromium
 
-# What `make cdktf-cli` installs from requirements/node/package-lock.json.
+# `make cdktf-cli` installs it from requirements/node/package-lock.json.
 AXE = Path(__file__).parents[4] / ".node/node_modules/axe-core/axe.min.js"
 
 pytestmark = pytest.mark.browser
@@ -22,15 +22,13 @@ def browser(
     require: Callable[[object, str], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Page]:
     require(binary(), "chromium is not installed (make system-packages)")
-    with chromium(tmp_path_factory.mktemp("browser") / "profile") as opened:
-        yield opened
+    with chromium(tmp_path_factory.mktemp("browser") / "profile") as page:
+        yield page
 
 
 @pytest.fixture(scope="module")
 def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Reports: of the demo; with money, churn and waits; with more jobs, lives and evictions than
-    are drawn.
-    """
+    """Three reports: of the demo; with money, churn and waits; and one beyond the page's limits."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("demo", "priced", "long")}
     demo, priced, long = folders.values()
     summaries = {demo: sample.demo(demo)}
@@ -55,7 +53,7 @@ def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {name: folder / "report.html" for name, folder in folders.items()}
 
 
-def test_the_page_of_the_demo_asks_for_nothing_and_opens_by_keyboard(
+def test_the_demo_page_loads_nothing_and_opens_by_keyboard(
     browser: Page, pages: dict[str, Path]
 ) -> None:
     browser.look()
@@ -63,10 +61,10 @@ def test_the_page_of_the_demo_asks_for_nothing_and_opens_by_keyboard(
     assert browser.complaints == []
     assert [url for url in browser.requests if not url.startswith(("file://", "data:"))] == []
     assert browser.evaluate("document.querySelectorAll('svg[role=img] title').length") == 4
-    boxes = browser.evaluate(
+    widths = browser.evaluate(
         "[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)"
     )
-    assert all(width > 500 for width in boxes)
+    assert min(widths) > 500
     assert browser.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
     key = {
         "key": "Enter",
@@ -78,27 +76,27 @@ def test_the_page_of_the_demo_asks_for_nothing_and_opens_by_keyboard(
         browser.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")
         for kind in ("keyDown", "keyUp"):
             browser.call("Input.dispatchKeyEvent", type=kind, **key)
-    assert (
-        browser.evaluate("[...document.querySelectorAll('details')].filter(d => d.open).length")
-        == 4
+    open_tables = browser.evaluate(
+        "[...document.querySelectorAll('details')].filter(d => d.open).length"
     )
+    assert open_tables == 4
     browser.look(media="print", width=700)
     edges = "[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right)"
     assert browser.evaluate(f"Math.max(...{edges})") <= 700
 
 
 @pytest.mark.parametrize(
-    ("shown", "text"),
+    ("name", "text"),
     [("demo", "Objectives"), ("priced", "Capacity"), ("long", "6 of 9 jobs drawn")],
 )
-def test_every_page_can_be_read_at_any_width_in_the_dark_and_by_a_screen_reader(
+def test_every_page_is_readable_at_any_width_and_in_dark_mode(
     require: Callable[[object, str], None],
     browser: Page,
     pages: dict[str, Path],
-    shown: str,
+    name: str,
     text: str,
 ) -> None:
-    browser.open(pages[shown])
+    browser.open(pages[name])
     assert text in browser.evaluate("document.body.textContent")
     for width in (1280, 1100, 480, 400):
         browser.look(width=width)
@@ -115,29 +113,35 @@ def test_every_page_can_be_read_at_any_width_in_the_dark_and_by_a_screen_reader(
     browser.evaluate(AXE.read_text() + ";0")
     for dark in (False, True):
         browser.look(dark=dark)
-        found = browser.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        assert len(found["passes"]) > 20
-        assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
+        results = browser.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        assert len(results["passes"]) > 20
+        assert results["violations"] == []
 
 
-# Ratio of WCAG 2: every text of the page and of the plots against the page, or against the bar it
-# stands on.
+# The contrast ratio of WCAG 2 of every text of the page and the plots, against the page or the bar
+# behind it.
 CONTRAST = """
 (() => {
   const rgb = c => c.match(/[\\d.]+/g).map(Number);
-  const light = c => { const [r, g, b] = rgb(c).map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
-                       return .2126 * r + .7152 * g + .0722 * b; };
-  const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + .05) / (y + .05); };
-  const paper = getComputedStyle(document.body).backgroundColor, found = [];
+  const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = c => {
+    const [r, g, b] = rgb(c).map(v => linear(v / 255));
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const ratio = (a, b) => {
+    const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+    return (x + .05) / (y + .05);
+  };
+  const paper = getComputedStyle(document.body).backgroundColor, rows = [];
   const bar = () => getComputedStyle(document.querySelector('svg [fill="#0f766e"]')).fill;
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const text = walk.currentNode.textContent.trim(), owner = walk.currentNode.parentElement;
     if (!text || owner.closest('script,title,desc')) continue;
     const style = getComputedStyle(owner), ink = owner.closest('svg') ? style.fill : style.color;
-    found.push([text, ratio(ink, text.endsWith('% useful') ? bar() : paper)]);
+    rows.push([text, ratio(ink, text.endsWith('% useful') ? bar() : paper)]);
   }
-  return found;
+  return rows;
 })()
 """
 OUTSIDE = """
@@ -148,9 +152,12 @@ OUTSIDE = """
 """
 OVERLAPPING = """
 [...document.querySelectorAll('svg')].flatMap(svg => {
-  const boxes = [...svg.querySelectorAll('text')].filter(t => t.textContent && getComputedStyle(t).opacity !== '0')
+  const visible = t => t.textContent && getComputedStyle(t).opacity !== '0';
+  const boxes = [...svg.querySelectorAll('text')].filter(visible)
     .map(t => [t.textContent, t.getBoundingClientRect()]);
-  return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([b, q]) =>
-    p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 1 && q.top < p.bottom - 1).map(([b]) => a + ' / ' + b));
+  const overlap = (p, q) => p.left < q.right - 1 && q.left < p.right - 1
+    && p.top < q.bottom - 1 && q.top < p.bottom - 1;
+  return boxes.flatMap(([a, p], i) => boxes.slice(i + 1)
+    .filter(([b, q]) => overlap(p, q)).map(([b]) => a + ' / ' + b));
 })
 """

@@ -1,4 +1,4 @@
-"""No chart changes unseen: the Vega-Lite specification of every chart of a small fixed history.
+"""Compares the Vega-Lite specification of every chart of a small history with its golden.
 
 `python -m workloads.library.tests.report.test_chart_goldens` (`make snapshots`) records them again.
 """
@@ -16,9 +16,7 @@ FOLDER = Path(__file__).parent / "charts"
 
 
 def specs(folder: Path) -> dict[str, str]:
-    """Slug -> text of the golden. The schema's address is left out: it tells Altair's version and
-    nothing else.
-    """
+    """Returns the text of each golden by the slug of its chart."""
     jobs = {
         "train-baseline": sample.training("train-baseline", total=30),
         "train-evicted": sample.training(
@@ -29,17 +27,22 @@ def specs(folder: Path) -> dict[str, str]:
     for job, lines in jobs.items():
         sample.write(folder / f"{job}.jsonl", lines)
     report = read_report(folder, None)
-    return {plot.slug: _text(plot.spec) for part in sections(report) for plot in part["plots"]}
+    texts: dict[str, str] = {}
+    for part in sections(report):
+        for plot in part["plots"]:
+            texts[plot.slug] = _format(plot.spec)
+    return texts
 
 
-def _text(spec: dict[str, Any]) -> str:
-    kept = json.dumps({key: value for key, value in spec.items() if key != "$schema"})
-    # Pythons differ in the last bits of a sum.
-    rounded = json.loads(kept, parse_float=lambda digits: round(float(digits), 6))
+def _format(spec: dict[str, Any]) -> str:
+    # The address of the schema says only the version of Altair.
+    text = json.dumps({key: value for key, value in spec.items() if key != "$schema"})
+    # Versions of Python differ in the last bits of a sum.
+    rounded = json.loads(text, parse_float=lambda digits: round(float(digits), 6))
     return json.dumps(rounded, indent=1, sort_keys=True) + "\n"
 
 
-def test_every_chart_is_what_was_recorded(tmp_path: Path) -> None:
+def test_charts_match_their_goldens(tmp_path: Path) -> None:
     recorded = {path.stem: path.read_text() for path in FOLDER.glob("*.json")}
     assert specs(tmp_path) == recorded
 

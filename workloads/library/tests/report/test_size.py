@@ -1,6 +1,4 @@
-"""A long history: the page stays small, says what it left out, and its sums are those of
-everything.
-"""
+"""Tests a long history: the page stays small and says so, and its sums are complete."""
 
 import json
 import re
@@ -34,7 +32,7 @@ def kills(count: int) -> tuple[tuple[float, str], ...]:
 
 
 def nodes() -> list[Line]:
-    """A season of twelve pools that lose a node every few hours."""
+    """Returns the lines of twelve pools that lose a node every few hours."""
     lines: list[Line] = []
     for n in range(600):
         t = EPOCH - (n * 0.03) * DAY_S
@@ -99,7 +97,7 @@ def whole(report: Report) -> dict[str, Any]:
     return json.loads(json.dumps(report.as_json()))
 
 
-def test_the_totals_are_those_of_every_job(whole: dict[str, Any]) -> None:
+def test_totals_include_every_job(whole: dict[str, Any]) -> None:
     for kind, total in whole["totals"].items():
         jobs = [row for row in whole["jobs"] if row["kind"] == kind]
         assert total["jobs"] == len(jobs)
@@ -130,7 +128,7 @@ def test_the_page_stays_small_and_names_and_counts_what_is_left_out(
     assert words.count("steps done again") == 6
 
 
-def test_a_table_of_many_jobs_ends_with_the_others_and_all(report: Report) -> None:
+def test_a_long_table_ends_with_the_rest_and_the_total(report: Report) -> None:
     training = report.of_kind("training")
     many = [*training, *training]
     rows = tables.job_rows(many)
@@ -153,7 +151,7 @@ def bars(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return spec["layer"][0]["data"]["values"]
 
 
-def test_bars_by_stretch_keep_the_time_of_each_state(report: Report) -> None:
+def test_bars_by_stretch_keep_state_durations(report: Report) -> None:
     [worst] = [x for x in report.ledgers if x.job == WORST]
     spec = timeline([worst], slug="t", title="t").spec
     assert len(worst.spans) > MOST_BARS >= len(bars(spec))
@@ -178,13 +176,15 @@ def test_plots_keep_to_their_marks_points_and_places(report: Report) -> None:
 
 
 @given(st.lists(st.integers(-50, 50)), st.integers(1, 20))
-def test_a_cut_keeps_the_heaviest_in_their_order(rows: list[int], most: int) -> None:
-    numbered = list(enumerate(rows))
-    kept = cut(numbered, most, lambda row: row[1])
-    assert sorted(kept.rows + kept.rest) == numbered
-    assert kept.rows == sorted(kept.rows)
-    assert len(kept.rows) == min(most, len(rows))
-    assert not kept.rest or min(row[1] for row in kept.rows) >= max(row[1] for row in kept.rest)
+def test_a_cut_keeps_the_heaviest_in_their_order(weights: list[int], limit: int) -> None:
+    numbered = list(enumerate(weights))
+    result = cut(numbered, limit, lambda row: row[1])
+    assert sorted(result.rows + result.rest) == numbered
+    assert result.rows == sorted(result.rows)
+    assert len(result.rows) == min(limit, len(weights))
+    if result.rest:
+        lightest = min(weight for _, weight in result.rows)
+        assert lightest >= max(weight for _, weight in result.rest)
 
 
 @settings(max_examples=60)
@@ -192,14 +192,16 @@ def test_a_cut_keeps_the_heaviest_in_their_order(rows: list[int], most: int) -> 
     st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6)), min_size=1, max_size=900),
     st.integers(200, 400),
 )
-def test_an_outline_keeps_both_ends_of_every_life(
-    steps: list[tuple[int, float]], most: int
-) -> None:
-    points = []
-    for n, (_, done) in enumerate(steps):
-        points.append((sum(us for us, _ in steps[: n + 1]), done, n // 300))
-    kept = outline(points, most)
-    assert len(kept) <= most
+def test_an_outline_keeps_both_ends_per_life(steps: list[tuple[int, float]], limit: int) -> None:
+    points: list[tuple[int, float, int]] = []
+    t_us = 0
+    for number, (step_us, done) in enumerate(steps):
+        t_us += step_us
+        points.append((t_us, done, number // 300))
+    outline_points = outline(points, limit)
+    assert len(outline_points) <= limit
     for life in {life for _, _, life in points}:
-        whole, shown = ([p for p in each if p[2] == life] for each in (points, kept))
-        assert (shown[0], shown[-1]) == (whole[0], whole[-1])
+        life_points = [point for point in points if point[2] == life]
+        life_outline = [point for point in outline_points if point[2] == life]
+        assert life_outline[0] == life_points[0]
+        assert life_outline[-1] == life_points[-1]

@@ -1,4 +1,4 @@
-"""Receipts summed by team: each once, and what is no receipt left out."""
+"""Tests the sums of receipts by team: each receipt counts once, and other lines are skipped."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,16 @@ from holdfast.support.errors import InputError
 
 
 def receipt(job: str, **fields: Any) -> str:
-    known = {
+    defaults = {
         "schema": "holdfast.receipt/1",
         "job": job,
         "machine_hours": 2.0,
         "useful_hours": 1.0,
         "paid_usd": 3.0,
+        "wasted_usd": 1.0,
+        "on_demand_usd": 6.0,
     }
-    return json.dumps(known | {"wasted_usd": 1.0, "on_demand_usd": 6.0} | fields)
+    return json.dumps(defaults | fields)
 
 
 def test_each_receipt_counts_once_for_its_team(tmp_path: Path) -> None:
@@ -28,20 +30,15 @@ def test_each_receipt_counts_once_for_its_team(tmp_path: Path) -> None:
         receipt("a", team="vision"),
         receipt("a", team="vision"),
         receipt("b", team="vision", paid_usd=4.0),
+        receipt("old"),
+        "INFO a: holdfast.receipt/1 was left",
+        '{"event": "moved"}',
     ]
-    file.write_text(
-        "\n".join(
-            [
-                *lines,
-                receipt("old"),
-                "INFO a: holdfast.receipt/1 was left",
-                '{"event": "moved"}',
-            ]
-        )
-    )
-    found = {cost.team: (cost.jobs, cost.paid_usd, cost.wasted_usd) for cost in teams.read(file)}
-    assert found == {"vision": (2, 7.0, 2.0), "default": (1, 3.0, 1.0)}
-    assert [row[0] for row in teams.table(teams.read(file)).rows] == ["vision", "default"]
+    file.write_text("\n".join(lines))
+    costs = teams.read(file)
+    sums = {cost.team: (cost.jobs, cost.paid_usd, cost.wasted_usd) for cost in costs}
+    assert sums == {"vision": (2, 7.0, 2.0), "default": (1, 3.0, 1.0)}
+    assert [row[0] for row in teams.table(costs).rows] == ["vision", "default"]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +53,7 @@ def test_a_file_without_receipts_is_no_free_month(tmp_path: Path, text: str, wor
     assert word in caught.value.lines()
 
 
-def test_namespaces_of_jobs_are_given_with_their_team() -> None:
+def test_namespaces_are_mapped_to_teams() -> None:
     assert loop.team_of(()) == {"training": "default", "batch": "default"}
     assert loop.team_of(["vision=a", "vision=b"]) == {"a": "vision", "b": "vision"}
     with pytest.raises(InputError, match="--team"):

@@ -1,1 +1,1 @@
-"""Servers behind a proxy on this machine, their evictions, and clients that count."""
+"""Local servers behind a real proxy, their evictions, and clients that count every answer."""

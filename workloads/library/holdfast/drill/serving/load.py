@@ -1,5 +1,6 @@
-"""Clients that ask at a fixed rate, whatever the answers do, and count every one. POST, which no
-client library repeats by itself.
+"""Clients that send requests at a fixed rate and count every answer.
+
+They send POST, which no client library retries by itself.
 """
 
 import contextlib
@@ -22,22 +23,22 @@ _TEXT = {
 }
 INFER_BODY = json.dumps({"inputs": [_TEXT]}).encode()
 _TIMEOUT_S = 30.0
-_MOST_OPEN = 1_000
-"""Requests at a time: more than come while one waits for its whole time."""
+_MAX_OPEN = 1_000
+"""Requests at a time: more than are sent while one waits for its whole timeout."""
 
 
 @dataclass
 class Load:
-    """Open loop: a slow server does not slow the clients down."""
+    """An open loop of clients: a slow server does not slow them down."""
 
     host: str
     port: int
     path: str
     body: bytes
     codes: "Counter[str]" = field(default_factory=Counter)
-    """HTTP code, or the class of the error."""
+    """Requests by HTTP code, or by the class of the error."""
     seconds: list[float] = field(default_factory=list[float])
-    """Of answers with 200."""
+    """Latencies of the answers with 200."""
     _idle: "SimpleQueue[http.client.HTTPConnection]" = field(default_factory=SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -51,44 +52,45 @@ class Load:
 
     @contextlib.contextmanager
     def asking(self, rate: float) -> Generator[None]:
-        """`rate` a second from threads of its own; left after the last answer."""
-        ended = threading.Event()
+        """Sends `rate` requests a second during the block; returns after the last answer."""
+        stop = threading.Event()
         thread = threading.Thread(
-            target=self._ask,
-            args=(rate, ended),
+            target=self._send_requests,
+            args=(rate, stop),
             daemon=True,
         )
         thread.start()
         try:
             yield
         finally:
-            ended.set()
+            stop.set()
             thread.join()
 
-    def _ask(self, rate: float, ended: threading.Event) -> None:
-        began = time.monotonic()
+    def _send_requests(self, rate: float, stop: threading.Event) -> None:
+        start = time.monotonic()
         count = 0
-        with ThreadPoolExecutor(_MOST_OPEN, thread_name_prefix="client") as clients:
-            while not ended.wait(1 / rate):
-                while count < int((time.monotonic() - began) * rate):
-                    clients.submit(self._one)
+        with ThreadPoolExecutor(_MAX_OPEN, thread_name_prefix="client") as clients:
+            while not stop.wait(1 / rate):
+                due = int((time.monotonic() - start) * rate)
+                while count < due:
+                    clients.submit(self._send_request)
                     count += 1
         with contextlib.suppress(Empty):
             while True:
                 self._idle.get_nowait().close()
 
-    def _one(self) -> None:
-        began = time.monotonic()
+    def _send_request(self) -> None:
+        start = time.monotonic()
         try:
             connection = self._idle.get_nowait()
         except Empty:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
         try:
             connection.request("POST", self.path, self.body)
-            answer = connection.getresponse()
-            answer.read()
-            code = str(answer.status)
-            # where the answer said that it is the last, it connects again by itself
+            response = connection.getresponse()
+            response.read()
+            code = str(response.status)
+            # After `Connection: close` it connects again by itself.
             self._idle.put(connection)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
@@ -96,4 +98,4 @@ class Load:
         with self._lock:
             self.codes[code] += 1
             if code == "200":
-                self.seconds.append(time.monotonic() - began)
+                self.seconds.append(time.monotonic() - start)

@@ -1,1 +1,1 @@
-"""Where drills run: one module a place, all behind `target.Target`."""
+"""Implementations of `target.Target`: one module per kind of place."""

@@ -1,7 +1,7 @@
-"""Pods of a cluster, named by namespace and selector, and the nodes under them.
+"""Pods of a cluster, named by namespace and selector, and their nodes.
 
-The drill makes nothing here and deletes nothing but the pods that it evicts. Nodes are hit only if
-they are Spot or flex-start, which may go anyway, and if no other work runs on them.
+The drill creates nothing here and deletes only the pods that it evicts. Nodes are hit only if they
+are Spot or flex-start, which can be lost at any time, and run no other work.
 """
 
 import time
@@ -29,7 +29,7 @@ _NEVER = (Role.SYSTEM.value, Role.SERVING.value)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Named:
-    """The work of the drill."""
+    """The namespace and selector of the drill's pods."""
 
     namespace: str
     selector: str
@@ -47,18 +47,18 @@ class Cluster:
         self._named = named
         self._fault = fault
         self._evictor = evictor
-        self._seen: dict[str, Object] = {}
-        """The last look at every pod, by uid: an evicted pod is gone soon after."""
+        self._snapshots: dict[str, Object] = {}
+        """The last state of every pod by uid, because an evicted pod is deleted soon after."""
         self._active: dict[str, Object] = {}
         self._before: dict[str, Object] = {}
         self._victims: set[str] = set()
-        self._charged_before: Counter[str] = Counter()
+        self._earlier_charges: Counter[str] = Counter()
         self._fault_t: float | None = None
-        self._back_t: float | None = None
+        self._recovery_t: float | None = None
         self.doubles = 0
 
     def prepare(self) -> None:
-        self._look()
+        self._refresh()
         if not self._active:
             raise InputError(
                 "no such pods in the cluster",
@@ -68,30 +68,28 @@ class Cluster:
             )
 
     def candidates(self) -> list[str]:
-        self._look()
-        # The oldest first: what an earlier drill took down waits longer each time, by the Job's
-        # back-off.
+        self._refresh()
+        # The oldest first: replacements from an earlier drill restart later, by the Job's back-off.
         running = sorted(self._running(), key=_age)
         if self._fault is Fault.EVICT:
             return [f"pod/{pod['metadata']['name']}" for pod in running]
         hosts = list(dict.fromkeys(pod["spec"]["nodeName"] for pod in running))
-        reasons = self._refusals(hosts)
-        if hosts and all(reasons.values()):
+        refusals = self._find_refusals(hosts)
+        if hosts and all(refusals.values()):
+            examples = [f"{name}: {reason}" for name, reason in refusals.items()]
             raise Stopped(
                 "no node may be hit",
-                got="; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:3]),
+                got="; ".join(examples[:3]),
                 allowed="Spot and flex-start nodes that run no other work",
                 fix="name other pods",
             )
-        return [f"node/{name}" for name in hosts if not reasons[name]]
+        return [f"node/{name}" for name in hosts if not refusals[name]]
 
     def inject(self, victims: Sequence[str]) -> str:
         names = [victim.split("/", 1)[1] for victim in victims]
         self._before = dict(self._active)
-        self._charged_before = self._charges()
-        place = "name" if self._fault is Fault.EVICT else "nodeName"
-        part = "metadata" if self._fault is Fault.EVICT else "spec"
-        self._victims = {uid for uid, pod in self._before.items() if pod[part].get(place) in names}
+        self._earlier_charges = self._read_charges()
+        self._victims = {uid for uid, pod in self._before.items() if self._target(pod) in names}
         self._fault_t = time.time()
         if self._fault is Fault.EVICT:
             for name in names:
@@ -99,119 +97,142 @@ class Cluster:
             return f"evicted {', '.join(names)}"
         return self._evictor.evict(names)
 
+    def _target(self, pod: Object) -> str | None:
+        """Returns the name of the object that the fault hits: the pod or its node."""
+        if self._fault is Fault.EVICT:
+            return pod["metadata"].get("name")
+        return pod["spec"].get("nodeName")
+
     def recovered(self) -> bool:
-        """As many pods run as before, none of them on what was hit."""
-        self._look()
-        running = self._running()
-        back = len(running) >= len(self._before) and not self._victims & {
-            pod["metadata"]["uid"] for pod in running
-        }
-        if back and self._back_t is None:
-            self._back_t = time.time()
-        return back
+        """Returns whether as many pods run as before the fault, without the victims."""
+        self._refresh()
+        uids = {pod["metadata"]["uid"] for pod in self._running()}
+        if len(uids) < len(self._before) or self._victims & uids:
+            return False
+        if self._recovery_t is None:
+            self._recovery_t = time.time()
+        return True
 
     def measure(self, metric: str) -> float | None:
         if metric != RECOVERED:
-            self._look()
+            self._refresh()
         return METRICS[metric](self)
 
     def rollback(self) -> Iterable[Undo]:
         return self._evictor.rollback()
 
-    # -- what is measured --
+    # -- measurements --
 
-    def missing(self) -> float | None:
-        """Pods that the Jobs want and that do not run; None where no Job owns the pods."""
-        jobs = {
-            pod["metadata"].get("labels", {}).get(LABEL_JOB) for pod in self._active.values()
-        } - {None}
+    def count_missing(self) -> float | None:
+        """Counts pods that the Jobs want and that do not run; None if no Job owns the pods."""
+        jobs = {_labels(pod).get(LABEL_JOB, "") for pod in self._active.values()} - {""}
         if not jobs:
             return None
-        wanted = sum(
-            JobSnapshot(body=body, pods=[]).wanted
-            for name in jobs
-            if (body := self._job(str(name)))
-        )
-        return max(0, wanted - len(self._running()))
+        count = 0
+        for name in jobs:
+            job = self._find_job(name)
+            if job:
+                count += JobSnapshot(body=job, pods=[]).wanted
+        return max(0, count - len(self._running()))
 
-    def recovered_s(self) -> float | None:
-        if self._back_t is None or self._fault_t is None:
+    def measure_recovery(self) -> float | None:
+        if self._recovery_t is None or self._fault_t is None:
             return None
-        return self._back_t - self._fault_t
+        return self._recovery_t - self._fault_t
 
-    def charged(self) -> float:
-        """Failures that count against a limit: of the Jobs, or restarts of the JobSets."""
-        return float((self._charges() - self._charged_before).total())
+    def count_charges(self) -> float:
+        """Counts failures of Jobs and restarts of JobSets that count against a limit."""
+        charges = self._read_charges() - self._earlier_charges
+        return float(charges.total())
 
-    def outside(self) -> float:
-        """Pods that were not meant and went. A JobSet restarts its whole gang by design: not
-        counted.
+    def count_bystanders(self) -> float:
+        """Counts pods that ended although they were no victims, without those of a JobSet, which
+        restarts its whole gang by design.
         """
-        gone = [
-            uid
-            for uid in set(self._before) - self._victims - set(self._active)
-            if not _in_gang(self._before[uid])
-        ]
-        return float(sum(_phase(self._seen[uid]) != "Succeeded" for uid in gone))
+        count = 0
+        for uid in set(self._before) - self._victims - set(self._active):
+            in_gang = LABEL_JOBSET in _labels(self._before[uid])
+            if not in_gang and _phase(self._snapshots[uid]) != "Succeeded":
+                count += 1
+        return float(count)
 
     def victims(self) -> list[Object]:
-        """As they were last seen."""
-        return [self._seen[uid] for uid in self._victims]
+        """Returns the last known state of the victims."""
+        return [self._snapshots[uid] for uid in self._victims]
 
     # -- the cluster --
 
     def _running(self) -> list[Object]:
         return [pod for pod in self._active.values() if _phase(pod) == "Running"]
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
+        """Reads the pods of the drill and updates the largest number of doubles."""
         path = f"/api/v1/namespaces/{self._named.namespace}/pods"
-        pods = {
-            pod["metadata"]["uid"]: pod
-            for pod in self._api.items(path, labelSelector=self._named.selector)
-        }
-        self._seen |= pods
-        self._active = {uid: pod for uid, pod in pods.items() if _is_active(pod)}
-        shares = Counter(_share(pod) for pod in self._active.values() if _share(pod))
-        self.doubles = max(self.doubles, max(shares.values(), default=1) - 1)
+        active: dict[str, Object] = {}
+        pods_by_share: Counter[tuple[str, str]] = Counter()
+        for pod in self._api.items(path, labelSelector=self._named.selector):
+            uid = pod["metadata"]["uid"]
+            self._snapshots[uid] = pod
+            if not _is_active(pod):
+                continue
+            active[uid] = pod
+            share = _find_share(pod)
+            if share:
+                pods_by_share[share] += 1
+        self._active = active
+        for count in pods_by_share.values():
+            self.doubles = max(self.doubles, count - 1)
 
-    def _refusals(self, hosts: Sequence[str]) -> dict[str, str]:
-        """Node -> why it must not be hit; empty if it may."""
+    def _find_refusals(self, hosts: Sequence[str]) -> dict[str, str]:
+        """Returns for each node why it must not be hit; empty if it may be."""
         nodes = {node["metadata"]["name"]: node for node in self._api.items(NODES)}
-        others: dict[str, str] = {}
+        other_work = self._find_other_work()
+        refusals: dict[str, str] = {}
+        for name in hosts:
+            node = nodes[name]
+            reason = _refuse(node) or other_work.get(name, "")
+            refusals[name] = reason or self._evictor.check(node)
+        return refusals
+
+    def _find_other_work(self) -> dict[str, str]:
+        """Returns for each node a sentence about a pod on it that the drill does not target."""
+        sentences: dict[str, str] = {}
         for pod in self._api.items("/api/v1/pods"):
-            if (
-                _is_active(pod)
-                and not _follows_the_node(pod)
-                and pod["metadata"]["uid"] not in self._seen
-            ):
-                meta = pod["metadata"]
-                others[pod["spec"].get("nodeName", "")] = (
-                    f"{meta['namespace']}/{meta['name']} runs there too"
-                )
-        return {
-            name: _refusal(nodes[name]) or others.get(name, "") or self._evictor.check(nodes[name])
-            for name in hosts
-        }
+            if not _is_active(pod) or _follows_node(pod):
+                continue
+            meta = pod["metadata"]
+            if meta["uid"] not in self._snapshots:
+                host = pod["spec"].get("nodeName", "")
+                sentences[host] = f"{meta['namespace']}/{meta['name']} runs there too"
+        return sentences
 
-    def _charges(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+    def _read_charges(self) -> Counter[str]:
+        charges: Counter[str] = Counter()
         for pod in {**self._before, **self._active}.values():
-            labels = pod["metadata"].get("labels", {})
-            gang = labels.get(LABEL_JOBSET)
-            if gang:
-                body = (
-                    self._api.find(f"{JOBSETS}/namespaces/{self._named.namespace}/jobsets/{gang}")
-                    or {}
-                )
-                found[f"jobset/{gang}"] = int(
-                    body.get("status", {}).get("restartsCountTowardsMax", 0)
-                )
-            elif job := labels.get(LABEL_JOB):
-                found[f"job/{job}"] = int((self._job(job) or {}).get("status", {}).get("failed", 0))
-        return found
+            labels = _labels(pod)
+            jobset = labels.get(LABEL_JOBSET)
+            job = labels.get(LABEL_JOB)
+            if jobset:
+                status = _status(self._find_jobset(jobset))
+                charges[f"jobset/{jobset}"] = int(status.get("restartsCountTowardsMax", 0))
+            elif job:
+                status = _status(self._find_job(job))
+                charges[f"job/{job}"] = int(status.get("failed", 0))
+        return charges
 
-    def _job(self, name: str) -> Object | None:
+    def _find_job(self, name: str) -> Object | None:
         return self._api.find(f"{JOBS}/namespaces/{self._named.namespace}/jobs/{name}")
+
+    def _find_jobset(self, name: str) -> Object | None:
+        return self._api.find(f"{JOBSETS}/namespaces/{self._named.namespace}/jobsets/{name}")
+
+
+def _status(body: Object | None) -> Object:
+    return body.get("status", {}) if body else {}
+
+
+def _labels(body: Object) -> dict[str, str]:
+    return body["metadata"].get("labels", {})
 
 
 def _age(pod: Object) -> tuple[str, str]:
@@ -226,45 +247,49 @@ def _is_active(pod: Object) -> bool:
     return _phase(pod) not in _ENDED and "deletionTimestamp" not in pod["metadata"]
 
 
-def _share(pod: Object) -> tuple[str, str] | None:
-    """(job, index); None for a pod that has no index."""
-    meta = pod["metadata"]
-    index = meta.get("annotations", {}).get(ANNOTATION_INDEX)
-    return None if index is None else (meta.get("labels", {}).get(LABEL_JOB, ""), index)
+def _find_share(pod: Object) -> tuple[str, str] | None:
+    """Returns the Job and the completion index; None for a pod without an index."""
+    index = pod["metadata"].get("annotations", {}).get(ANNOTATION_INDEX)
+    if index is None:
+        return None
+    return _labels(pod).get(LABEL_JOB, ""), index
 
 
-def _in_gang(pod: Object) -> bool:
-    return LABEL_JOBSET in pod["metadata"].get("labels", {})
-
-
-def _follows_the_node(pod: Object) -> bool:
+def _follows_node(pod: Object) -> bool:
+    """Returns whether the pod belongs to the node itself, as those of a DaemonSet."""
+    if pod["metadata"]["namespace"] in SYSTEM_NAMESPACES:
+        return True
     owners = pod["metadata"].get("ownerReferences", ())
-    return pod["metadata"]["namespace"] in SYSTEM_NAMESPACES or any(
-        o["kind"] in ("DaemonSet", "Node") for o in owners
-    )
+    return any(owner["kind"] in ("DaemonSet", "Node") for owner in owners)
 
 
-def _refusal(node: Object) -> str:
-    labels = node["metadata"].get("labels", {})
+def _refuse(node: Object) -> str:
+    """Returns why a node of this kind must not be hit; empty if it may be."""
+    labels = _labels(node)
     if labels.get(LABEL_ROLE) in _NEVER:
         return f"a {labels[LABEL_ROLE]} node is never hit"
     if "true" not in (labels.get(LABEL_SPOT), labels.get(LABEL_FLEX_START)):
-        return "it is neither Spot nor flex-start, and would not go by itself"
+        return "it is neither Spot nor flex-start, so nothing would preempt it"
     return ""
 
 
+def _count_false_completions(cluster: Cluster) -> float:
+    return float(sum(_phase(pod) == "Succeeded" for pod in cluster.victims()))
+
+
+def _count_crashes(cluster: Cluster) -> float:
+    """Counts victims that failed without a disruption, so by their own fault."""
+    failed = [pod for pod in cluster.victims() if _phase(pod) == "Failed"]
+    return float(sum(not disruption(pod) for pod in failed))
+
+
 METRICS: dict[str, Callable[[Cluster], float | None]] = {
-    "pods_missing": Cluster.missing,
-    RECOVERED: Cluster.recovered_s,
-    "failures_charged": Cluster.charged,
-    # The most pods that worked on one index at the same time, less one, over all looks.
-    "pods_doubled": lambda target: float(target.doubles),
-    "pods_outside_blast": Cluster.outside,
-    "false_completions": lambda target: float(
-        sum(_phase(pod) == "Succeeded" for pod in target.victims())
-    ),
-    # Victims whose end looks like their own fault.
-    "pods_crashed": lambda target: float(
-        sum(_phase(pod) == "Failed" and not disruption(pod) for pod in target.victims())
-    ),
+    "pods_missing": Cluster.count_missing,
+    RECOVERED: Cluster.measure_recovery,
+    "failures_charged": Cluster.count_charges,
+    # The largest number of pods that shared one index, less one, since the drill began.
+    "pods_doubled": lambda cluster: float(cluster.doubles),
+    "pods_outside_blast": Cluster.count_bystanders,
+    "false_completions": _count_false_completions,
+    "pods_crashed": _count_crashes,
 }

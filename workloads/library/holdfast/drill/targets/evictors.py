@@ -1,9 +1,8 @@
-"""How a node is evicted: by the Kubernetes API alone, or by Compute Engine, which takes the VM
-under it away.
+"""Evicts nodes by a taint of the Kubernetes API or by the preemption of their VM.
 
 `gcloud`, called with argument lists, requests a simulated maintenance event of Compute Engine,
-which preempts a Spot VM. Only VMs of the named project are touched, found by the node's own
-providerID.
+which preempts a Spot VM. Only VMs of the named project are touched, found by the providerID of the
+node.
 """
 
 import re
@@ -29,59 +28,57 @@ _VERB = "simulate-maintenance-event"
 
 class NodeEvictor(Protocol):
     def check(self, node: Object) -> str:
-        """Why this node must not be taken; empty if it may."""
+        """Returns why this node must not be evicted; empty if it may be."""
         ...
 
     def evict(self, nodes: Sequence[str]) -> str:
-        """What was done, in a few words. Returns when the nodes have heard, not when they are gone."""
+        """Notifies the nodes, without waiting for their end. Returns a short description."""
         ...
 
     def rollback(self) -> Iterable[Undo]: ...
 
 
 class TaintEvictor:
-    """NoExecute: the taint manager ends the pods with a DisruptionTarget, and nothing new lands
-    there.
+    """Taints nodes with NoExecute: the taint manager ends their pods with a DisruptionTarget, and
+    no new pods are scheduled there.
     """
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._taken: list[str] = []
+        self._nodes: list[str] = []
 
     def check(self, node: Object) -> str:
-        return "it is closed already" if node["spec"].get("unschedulable") else ""
+        return "it is already cordoned" if node["spec"].get("unschedulable") else ""
 
     def evict(self, nodes: Sequence[str]) -> str:
         for name in nodes:
-            self._taken.append(name)
-            self._set(name, [{"key": TAINT, "effect": "NoExecute"}])
+            self._nodes.append(name)
+            self._replace_taints(name, [{"key": TAINT, "effect": "NoExecute"}])
         return f"{TAINT}:NoExecute on {', '.join(nodes)}"
 
     def rollback(self) -> Iterable[Undo]:
-        for name in self._taken:
-            yield f"open {name} again", lambda name=name: self._set(name, [])
+        for name in self._nodes:
+            yield f"open {name} again", lambda name=name: self._replace_taints(name, [])
 
-    def _set(self, name: str, ours: list[Object]) -> None:
-        """Everybody else's taints stay: with the version, a write that came between is refused and
-        read again.
+    def _replace_taints(self, name: str, drill_taints: list[Object]) -> None:
+        """Replaces the drill's taints of a node and keeps the others.
+
+        A concurrent write changes the resourceVersion; the node is then read again.
         """
-        for left in reversed(range(_TRIES)):
+        for remaining in reversed(range(_TRIES)):
             node = self._api.find(f"{NODES}/{name}")
             if node is None:
                 return
             taints = [taint for taint in node["spec"].get("taints", ()) if taint["key"] != TAINT]
-            version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+            patch = {
+                "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
+                "spec": {"taints": taints + drill_taints},
+            }
             try:
-                self._api.merge(
-                    f"{NODES}/{name}",
-                    {
-                        "metadata": version,
-                        "spec": {"taints": taints + ours},
-                    },
-                )
+                self._api.merge(f"{NODES}/{name}", patch)
                 return
             except ApiError as error:
-                if error.status != CONFLICT or not left:
+                if error.status != CONFLICT or not remaining:
                     raise
 
 
@@ -99,7 +96,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class VmEvictor:
-    """By the user's own gcloud with the user's own login."""
+    """Preempts the VMs of nodes by the user's own gcloud and login."""
 
     api: Api
     project: str
@@ -107,26 +104,31 @@ class VmEvictor:
     def check(self, node: Object) -> str:
         instance = Instance.of(node)
         if instance is None:
-            return (
-                f"its providerID {node['spec'].get('providerID', '')!r} names no VM of Compute"
-                " Engine"
-            )
+            provider_id = node["spec"].get("providerID", "")
+            return f"its providerID {provider_id!r} names no VM of Compute Engine"
         if instance.project == self.project:
             return ""
         return f"it belongs to project {instance.project}"
 
     def evict(self, nodes: Sequence[str]) -> str:
-        """Looked up again, so that what is hit is what the cluster says now. GcloudFailed: Compute
+        """Reads the nodes again and preempts their current VMs.
+
+        Raises DrillError if one is no longer a VM of the project, and GcloudFailed if Compute
         Engine refuses.
         """
-        found = [Instance.of(self.api.get(f"{NODES}/{name}")) for name in nodes]
-        instances = [each for each in found if each and each.project == self.project]
-        if len(instances) < len(nodes):
-            raise DrillError(f"not all of {', '.join(nodes)} are VMs of {self.project} any more")
-        for each in instances:
-            place = (f"--project={each.project}", f"--zone={each.zone}")
-            gcloud.run(("compute", "instances", _VERB, each.name, *place), timeout_s=_GCLOUD_S)
-        return f"{_VERB} {', '.join(f'{each.zone}/{each.name}' for each in instances)}"
+        instances: list[Instance] = []
+        for name in nodes:
+            instance = Instance.of(self.api.get(f"{NODES}/{name}"))
+            if instance is None or instance.project != self.project:
+                raise DrillError(
+                    f"not all of {', '.join(nodes)} are VMs of {self.project} any more"
+                )
+            instances.append(instance)
+        for vm in instances:
+            flags = (f"--project={vm.project}", f"--zone={vm.zone}")
+            gcloud.run(("compute", "instances", _VERB, vm.name, *flags), timeout_s=_GCLOUD_S)
+        names = [f"{vm.zone}/{vm.name}" for vm in instances]
+        return f"{_VERB} {', '.join(names)}"
 
     def rollback(self) -> Iterable[Undo]:
         return ()

@@ -1,4 +1,4 @@
-"""What drills on this machine share: a folder, marked processes, an event file, and their end."""
+"""The base of drills on this machine: a folder, marked processes, an event file, and clean-up."""
 
 import random
 import shutil
@@ -25,17 +25,17 @@ Measure = Callable[[], float | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Eviction:
-    """Of a schedule: data, seeded, the same for every run that is compared."""
+    """One entry of a seeded schedule, which is the same for all compared runs."""
 
-    at: int
-    """Progress (steps or items) at which it falls due."""
+    progress: int
+    """Steps or items after which it is due."""
     signal: str
     delay_s: float
-    """Moves the kill off the moment at which progress was reported."""
+    """Seconds between the report of the progress and the signal."""
     victim: int = 0
 
 
-def evictions(
+def make_schedule(
     *,
     seed: int,
     count: int,
@@ -43,22 +43,26 @@ def evictions(
     first: int,
     victims: int = 1,
 ) -> list[Eviction]:
-    """`count` evictions over progress first..0.9 total, sorted; notices and power losses alternate."""
+    """Returns `count` evictions between progress `first` and 0.9 `total`, in order.
+
+    Notices and power losses alternate.
+    """
     rng = random.Random(seed)
     stride = (total * 0.9 - first) / count
-    return [
-        Eviction(
-            at=int(first + stride * n + rng.uniform(0, stride * 0.6)),
-            signal=(SIGTERM, SIGKILL)[n % 2],
+    schedule: list[Eviction] = []
+    for number in range(count):
+        eviction = Eviction(
+            progress=int(first + stride * number + rng.uniform(0, stride * 0.6)),
+            signal=SIGKILL if number % 2 else SIGTERM,
             delay_s=rng.uniform(0, 0.25),
             victim=rng.randrange(victims),
         )
-        for n in range(count)
-    ]
+        schedule.append(eviction)
+    return schedule
 
 
 class Local(ABC):
-    """`folder` keeps events and logs; `scratch` is deleted with the drill."""
+    """Work on this machine: `folder` keeps events and logs; `scratch` is deleted with the drill."""
 
     def __init__(
         self,
@@ -73,7 +77,7 @@ class Local(ABC):
         self.fault = fault
         self.job = job
         self.scratch = folder / "scratch"
-        # a run of the same drill that was killed is cleared by the next
+        # The same for all runs of a drill, so that the next run clears one that was killed.
         self.owner = owner or f"drill:{folder.parent}"
         self.path = folder / "events" / f"{job}.jsonl"
         self.events = Follower(self.path)
@@ -87,11 +91,11 @@ class Local(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Begin the work."""
+        """Starts the work."""
 
     @abstractmethod
     def metrics(self) -> Mapping[str, Measure]:
-        """Name of each number that it measures."""
+        """Returns the measurement of each metric by name."""
 
     def measure(self, metric: str) -> float | None:
         self.events.read()
@@ -102,7 +106,10 @@ class Local(ABC):
         return SIGTERM if self.fault is Fault.NOTICE else SIGKILL
 
     def evict(self, pod: Pod, signal: str) -> int:
-        """The exit code. Put on record, then done: the line must be there before its effect."""
+        """Ends the pod and returns its exit code.
+
+        The event is written first: readers must not see the effect before it.
+        """
         self.record_eviction(pod, signal)
         return pod.kill() if signal == SIGKILL else pod.preempt(DEFAULT_WINDOW.pod_s)
 
@@ -119,8 +126,10 @@ class Local(ABC):
         self._started.append(pod)
         return pod
 
-    def evicted_at(self) -> float | None:
-        return next((event["t"] for event in self.events.of("evict")), None)
+    def eviction_time(self) -> float | None:
+        """Returns the Unix time of the first eviction; None before it."""
+        evictions = self.events.of("evict")
+        return evictions[0]["t"] if evictions else None
 
     def rollback(self) -> Iterable[Undo]:
         yield "kill every process of the drill", self._end_all
@@ -136,7 +145,8 @@ class Local(ABC):
             pod.wait(_REAP_S)
 
 
-def timed(work: Callable[[], int]) -> tuple[int, float]:
-    """What it returned, and how many seconds it took."""
-    began = time.monotonic()
-    return work(), time.monotonic() - began
+def measure_time(call: Callable[[], int]) -> tuple[int, float]:
+    """Returns the result of the call and its duration in seconds."""
+    start = time.monotonic()
+    result = call()
+    return result, time.monotonic() - start

@@ -1,6 +1,4 @@
-"""Servers behind a proxy as processes of this machine: some lose their machine under load, and
-every request is counted.
-"""
+"""Servers behind a proxy as processes of this machine, evicted under load that is counted."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +36,7 @@ class LocalServing(Local):
         )
         self.replicas = replicas
         self.per_s = per_s
-        self._open = ExitStack()
+        self._resources = ExitStack()
         self._fleet = Fleet(
             folder=self.scratch,
             owner=self.owner,
@@ -47,10 +45,11 @@ class LocalServing(Local):
         self._load = Load(HOST, 0, INFER_PATH, INFER_BODY)
         self._clients = ExitStack()
         self._victims: list[Replica] = []
-        self._hit_at = self._back_at = 0.0
+        self._fault_t = 0.0
+        self._recovery_t = 0.0
 
     def start(self) -> None:
-        self._open.enter_context(self._fleet.running(self.replicas))
+        self._resources.enter_context(self._fleet.running(self.replicas))
         self._load.port = self._fleet.port
         self._clients.enter_context(self._load.asking(self.per_s))
 
@@ -59,85 +58,98 @@ class LocalServing(Local):
 
     def inject(self, victims: Sequence[str]) -> str:
         self._victims = [replica for replica in self._fleet.ready() if _name(replica) in victims]
-        self._hit_at = time.monotonic()
-        end = self._fleet.evict if self.fault is Fault.NOTICE else self._fleet.kill
+        self._fault_t = time.monotonic()
         for replica in self._victims:
             self.record_eviction(replica.pod, self.signal)
-            end(replica)
+            if self.fault is Fault.NOTICE:
+                self._fleet.evict(replica)
+            else:
+                self._fleet.kill(replica)
         return f"{self.signal} to {', '.join(victims)}, under {self.per_s:g} requests a second"
 
     def recovered(self) -> bool:
-        """The replacements answer. The clients then end, so that every number is final."""
+        """Returns whether the replacements answer; stops the clients then, so that every metric is
+        final.
+        """
+        if self._recovery_t:
+            return True
         fleet = self._fleet
-        replaced = not any(victim in fleet.replicas for victim in self._victims)
-        if (
-            not self._back_at
-            and replaced
-            and len(fleet.ready()) == len(fleet.replicas) == self.replicas
-        ):
-            self._back_at = time.monotonic()
-            self._clients.close()
-        return bool(self._back_at)
+        if any(victim in fleet.replicas for victim in self._victims):
+            return False
+        if not len(fleet.ready()) == len(fleet.replicas) == self.replicas:
+            return False
+        self._recovery_t = time.monotonic()
+        self._clients.close()
+        return True
 
     def rollback(self) -> Iterable[Undo]:
         yield "end its clients", self._clients.close
-        yield "end its servers and their proxy", self._open.close
+        yield "end its servers and their proxy", self._resources.close
         yield from super().rollback()
 
     def play(self, rounds: int, base: int, log: Callable[[str], None]) -> dict[str, Any]:
-        """In each round all servers but `base` get their notice at once; what was counted."""
+        """Evicts all servers but `base` in each round; returns the counts."""
         self.start()
-        with self._open, self._clients:
+        with self._resources, self._clients:
             fleet = self._fleet
-            load = self._load
-            stay = fleet.ready()[:base]
-            fleet.until(lambda: load.codes["200"] > self.per_s, "a second of answers")
+            base_servers = fleet.ready()[:base]
+            fleet.until(lambda: self._load.codes["200"] > self.per_s, "a second of answers")
             for _ in range(rounds):
-                self._victims = [replica for replica in fleet.ready() if replica not in stay]
-                gone = len(fleet.exits) + len(self._victims)
-                log(
-                    f"notice to all {len(self._victims)} servers on Spot, under {self.per_s:g}"
-                    " requests a second"
-                )
-                for victim in self._victims:
-                    fleet.evict(victim)
-                fleet.until(
-                    lambda gone=gone: len(fleet.exits) == gone, "the servers on Spot to leave"
-                )
-                fleet.settle()
+                self._evict_all_but(base_servers, log)
             self._clients.close()
             self.close()
-            return self._counted()
+            return self._summarize()
 
-    def _counted(self) -> dict[str, Any]:
+    def _evict_all_but(self, base_servers: Sequence[Replica], log: Callable[[str], None]) -> None:
+        fleet = self._fleet
+        self._victims = [replica for replica in fleet.ready() if replica not in base_servers]
+        count = len(self._victims)
+        exits = len(fleet.exits) + count
+        log(f"notice to all {count} servers on Spot, under {self.per_s:g} requests a second")
+        for victim in self._victims:
+            fleet.evict(victim)
+        fleet.until(lambda: len(fleet.exits) == exits, "the servers on Spot to leave")
+        fleet.settle()
+
+    def _summarize(self) -> dict[str, Any]:
         load = self._load
+        latencies = sorted(load.seconds)
+        p99_s = latencies[int(0.99 * len(latencies))]
         return {
             "servers": self.replicas,
             "evictions": len(self._fleet.exits),
             "requests": load.asked,
             "failed": load.failed - load.codes[_REFUSED],  # neither answered nor refused for load
             "shed": load.codes[_REFUSED],
-            "retries": self._fleet.stat("upstream_rq_retry"),  # what clients never saw
-            "counts_differ": self._differing(),
-            "p99_ms": ceil(1000 * sorted(load.seconds)[int(0.99 * len(load.seconds))]),
+            "retries": self._count_retries(),
+            "counts_differ": self._compare_counts(),
+            "p99_ms": ceil(1000 * p99_s),
         }
 
-    # -- what is measured --
+    # -- measurements --
 
     def metrics(self) -> Mapping[str, Measure]:
-        back = bool(self._back_at)
-        return {
+        metrics: dict[str, Measure] = {
             "answered": lambda: self._load.codes["200"],
             "requests_failed": lambda: self._load.failed,
-            "proxy_retries": lambda: self._fleet.stat("upstream_rq_retry") if back else None,
-            "counts_differ": lambda: self._differing() if back else None,
             "exit_code": lambda: self._victims[0].pod.exit_code if self._victims else None,
-            "crashes": self._crashes,
-            RECOVERED: lambda: self._back_at - self._hit_at if back else None,
+            "crashes": self._count_crashes,
         }
+        after_recovery: dict[str, Measure] = {
+            "proxy_retries": self._count_retries,
+            "counts_differ": self._compare_counts,
+            RECOVERED: lambda: self._recovery_t - self._fault_t,
+        }
+        if not self._recovery_t:
+            return metrics | dict.fromkeys(after_recovery, lambda: None)
+        return metrics | after_recovery
 
-    def _differing(self) -> int:
-        """Between what clients, proxy and servers count as answered."""
+    def _count_retries(self) -> int:
+        """Counts requests that the proxy sent again, unnoticed by clients."""
+        return self._fleet.stat("upstream_rq_retry")
+
+    def _compare_counts(self) -> int:
+        """Returns the largest difference between the counts of clients, proxy and servers."""
         counts = (
             self._load.codes["200"],
             self._fleet.stat("upstream_rq_2xx"),
@@ -145,12 +157,10 @@ class LocalServing(Local):
         )
         return max(counts) - min(counts)
 
-    def _crashes(self) -> float:
-        usual = (None, EXIT_KILLED, EXIT_PREEMPTED)
-        return sum(
-            replica.pod.exit_code not in usual
-            for replica in [*self._victims, *self._fleet.replicas]
-        )
+    def _count_crashes(self) -> float:
+        expected = (None, EXIT_KILLED, EXIT_PREEMPTED)
+        replicas = [*self._victims, *self._fleet.replicas]
+        return sum(replica.pod.exit_code not in expected for replica in replicas)
 
 
 def _name(replica: Replica) -> str:

@@ -1,4 +1,4 @@
-"""Nodes of a sharded gang as processes of this machine: one vanishes, is replaced, and all go on
+"""Nodes of a sharded gang as processes of this machine: one is lost and replaced, and all continue
 from memory.
 """
 
@@ -31,23 +31,26 @@ class LocalSharded(Local):
         copy_every: int,
         commit_every: int,
     ) -> None:
-        """`copy_every`, `commit_every`: steps."""
+        """`copy_every` and `commit_every` are numbers of steps."""
         super().__init__(folder, KIND_TRAINING, fault=fault)
         self.nodes = nodes
-        self._every = (str(commit_every), str(copy_every))
-        # Of each node its own and the one above.
+        self._intervals = (str(commit_every), str(copy_every))
+        # Every node uses two consecutive ports.
         self._port = free_port(2 * nodes)
         self._pods: dict[str, Pod] = {}
-        self._hit: set[str] = set()
-        self._hit_s = self._back_s = 0.0
-        self._restores_before = 0
-        self._steps_before = -1
-        """Lines of steps when the state was loaded again; -1: not yet."""
+        self._victims: set[str] = set()
+        self._fault_t = 0.0
+        self._recovery_t = 0.0
+        self._earlier_restores = 0
+        """Number of restores before the fault."""
+        self._steps_at_restore = -1
+        """Number of printed steps when the state was loaded again; -1 before."""
 
     def start(self) -> None:
-        self._pods = {f"node-{place}": self._node(place) for place in range(self.nodes)}
+        for place in range(self.nodes):
+            self._pods[f"node-{place}"] = self._start_node(place)
 
-    def _node(self, place: int) -> Pod:
+    def _start_node(self, place: int) -> Pod:
         url = str(self.scratch / "checkpoints")
         flags = {
             "--processes": 1,
@@ -56,96 +59,96 @@ class LocalSharded(Local):
             "--checkpoints": url,
             "--run": self.job,
         }
-        options = []
-        for flag in flags.items():
-            for word in flag:
-                options.append(str(word))
-        program = [
-            *_PROGRAM,
-            url,
-            str(_ENDLESS),
-            *self._every,
-        ]
+        command = [*HOLDFAST, "train", "ranks", "--sharded"]
+        for flag, value in flags.items():
+            command += [flag, str(value)]
+        command += ["--", *_PROGRAM, url, str(_ENDLESS), *self._intervals]
         env = {
             ENV_JOB: self.job,
             ENV_RUN: self.job,
             ENV_EVENTS: str(self.path),
             ENV_GANG_PORT: str(self._port),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
         }
-        env |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        return self.launch(
-            [
-                *HOLDFAST,
-                "train",
-                "ranks",
-                "--sharded",
-                *options,
-                "--",
-                *program,
-            ],
-            env,
-            f"node-{place}",
-        )
+        return self.launch(command, env, f"node-{place}")
 
     def candidates(self) -> list[str]:
         return [*self._pods]
 
     def inject(self, victims: Sequence[str]) -> str:
-        self._hit = {*victims}
-        self._hit_s = time.monotonic()
+        self._victims = {*victims}
+        self._fault_t = time.monotonic()
         self.events.read()
-        self._restores_before = len(self.events.of("restore"))
+        self._earlier_restores = len(self.events.of("restore"))
         for name in victims:
             self.evict(self._pods[name], self.signal)
-            self._pods[name] = self._node(int(name.removeprefix("node-")))
-        return f"{self.signal} to {', '.join(victims)} at step {max(self._steps(), default=0)}"
+            place = int(name.removeprefix("node-"))
+            self._pods[name] = self._start_node(place)
+        return f"{self.signal} to {', '.join(victims)} at step {self._last_step()}"
 
     def recovered(self) -> bool:
         self.events.read()
-        if not self._back_s and self._restored():
-            steps = len(self._steps())
-            if self._steps_before < 0:
-                self._steps_before = steps
-            elif steps > self._steps_before:
-                self._back_s = time.monotonic()
-        return bool(self._back_s)
+        if not self._recovery_t and self._restore_sources():
+            count = len(self._read_steps())
+            if self._steps_at_restore < 0:
+                self._steps_at_restore = count
+            elif count > self._steps_at_restore:
+                self._recovery_t = time.monotonic()
+        return bool(self._recovery_t)
 
-    def _steps(self) -> list[int]:
-        """As rank 0 printed them."""
+    def _read_steps(self) -> list[int]:
+        """Returns the steps that rank 0 printed, in order."""
         log = self.folder / "logs" / "node-0.log"
-        if log.exists():
-            return [int(step) for step in _STEP.findall(log.read_text(errors="replace"))]
-        return []
+        if not log.exists():
+            return []
+        text = log.read_text(errors="replace")
+        return [int(step) for step in _STEP.findall(text)]
 
-    def _restored(self) -> list[str]:
-        """From where states were loaded since the fault."""
-        return [
-            str(event.get("source")) for event in self.events.of("restore")[self._restores_before :]
-        ]
+    def _last_step(self) -> int:
+        return max(self._read_steps(), default=0)
+
+    def _restore_sources(self) -> list[str]:
+        """Returns the source of each state that was loaded since the fault."""
+        restores = self.events.of("restore")[self._earlier_restores :]
+        return [str(event.get("source")) for event in restores]
 
     def metrics(self) -> Mapping[str, Measure]:
         return {
-            "uncommitted_steps": self._uncommitted_steps,
-            RECOVERED: lambda: self._back_s - self._hit_s if self._back_s else None,
-            "lost_steps": self._lost_steps,
-            "bucket_restores": lambda: (
-                sum(source != "memory" for source in self._restored()) if self._back_s else None
-            ),
-            "others_ended": lambda: sum(
-                pod.exit_code is not None
-                for name, pod in self._pods.items()
-                if name not in self._hit
-            ),
+            "uncommitted_steps": self._count_uncommitted_steps,
+            RECOVERED: self._measure_recovery,
+            "lost_steps": self._count_lost_steps,
+            "bucket_restores": self._count_bucket_restores,
+            "others_ended": self._count_other_exits,
         }
 
-    def _uncommitted_steps(self) -> float | None:
-        committed = self.events.last("commit", "step")
-        if committed is None:
-            return None
-        return float(max(self._steps(), default=0) - committed)
+    def _measure_recovery(self) -> float | None:
+        return self._recovery_t - self._fault_t if self._recovery_t else None
 
-    def _lost_steps(self) -> float | None:
-        steps = self._steps()
-        if self._back_s:
-            return float(sum(max(0, one - after + 1) for one, after in pairwise(steps)))
-        return None
+    def _count_bucket_restores(self) -> float | None:
+        if not self._recovery_t:
+            return None
+        return sum(source != "memory" for source in self._restore_sources())
+
+    def _count_other_exits(self) -> float:
+        """Counts nodes that ended although the fault did not hit them."""
+        count = 0
+        for name, pod in self._pods.items():
+            if name not in self._victims and pod.exit_code is not None:
+                count += 1
+        return count
+
+    def _count_uncommitted_steps(self) -> float | None:
+        commit = self.events.last("commit", "step")
+        if commit is None:
+            return None
+        return float(self._last_step() - commit)
+
+    def _count_lost_steps(self) -> float | None:
+        """Counts the steps that rank 0 printed again after the recovery."""
+        if not self._recovery_t:
+            return None
+        count = 0
+        for step, following in pairwise(self._read_steps()):
+            count += max(0, step - following + 1)
+        return float(count)

@@ -1,6 +1,4 @@
-"""The trainer as a process of this machine: evicted on purpose, started again as a Job controller
-would.
-"""
+"""The trainer as a process of this machine, evicted on purpose and restarted as by a Job."""
 
 import sys
 import time
@@ -8,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.drill.errors import DrillError
-from holdfast.drill.events import until
+from holdfast.drill.events import Event, until
 from holdfast.drill.plan import DrillWork, Fault
 from holdfast.drill.pods import Pod
-from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, timed
+from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, measure_time
 from holdfast.ledger.job_summary import JobSummary
 from holdfast.vocabulary.environment import ENV_ATTEMPT
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
@@ -33,9 +31,9 @@ class LocalTraining(Local):
         job: str = "drill",
         steps: int = _ENDLESS,
         seed: int = 0,
-        more: Mapping[str, object] | None = None,
+        extra_flags: Mapping[str, object] | None = None,
     ) -> None:
-        """`more`: further flags of the trainer."""
+        """`extra_flags` are flags of the trainer that replace or extend those of a drill."""
         super().__init__(
             folder,
             KIND_TRAINING,
@@ -54,17 +52,16 @@ class LocalTraining(Local):
             "--window": DEFAULT_WINDOW.pod_s,
             "--device": "cpu",
             "--events": self.path,
-            **(more or {}),
+            **(extra_flags or {}),
         }
         self._attempt = -1
         self._pod: Pod | None = None
-        self._seen_before = 0
+        self._earlier_events = 0
+        """Number of events before the newest attempt."""
         self._exit_code: int | None = None
-        self._left_s: float | None = None
+        self._exit_s: float | None = None
         self.false_ends: list[int] = []
-        """Steps at which it left with 0 before the last one: a Job would have called the work done
-        there.
-        """
+        """Steps before the last one at which it exited with 0, which a Job takes as complete."""
 
     @property
     def pod(self) -> Pod:
@@ -72,25 +69,21 @@ class LocalTraining(Local):
         return self._pod
 
     def start(self) -> None:
-        """The next attempt."""
+        """Starts the next attempt."""
         self._attempt += 1
-        self._seen_before = len(self.events.seen)
-        arguments = []
-        for flag in self._flags.items():
-            for argument in flag:
-                arguments.append(str(argument))
-        arguments += [
-            "--set",
-            "report_every=1",
-            "--set",
-            f"seed={self._seed}",
-        ]
-        naive = (sys.executable, "-m", "holdfast.drill.naive")
-        command = [
-            *(naive if self.work is DrillWork.NAIVE else (*HOLDFAST, "train", "run")),
-            *arguments,
-        ]
+        self._earlier_events = len(self.events.history)
+        command = [*HOLDFAST, "train", "run"]
+        if self.work is DrillWork.NAIVE:
+            command = [sys.executable, "-m", "holdfast.drill.naive"]
+        for flag, value in self._flags.items():
+            command += [flag, str(value)]
+        command += ["--set", "report_every=1", "--set", f"seed={self._seed}"]
         self._pod = self.launch(command, {ENV_ATTEMPT: str(self._attempt)})
+
+    @property
+    def _new_events(self) -> list[Event]:
+        """The events of the newest attempt."""
+        return self.events.history[self._earlier_events :]
 
     # -- one fault --
 
@@ -98,11 +91,13 @@ class LocalTraining(Local):
         return [f"pod-{self.pod.pid}"]
 
     def inject(self, victims: Sequence[str]) -> str:
-        self._exit_code, self._left_s = timed(lambda: self.evict(self.pod, self.signal))
+        code, took_s = measure_time(lambda: self.evict(self.pod, self.signal))
+        self._exit_code = code
+        self._exit_s = took_s
         self.events.read()
-        if self._exit_code != EXIT_COMPLETE:  # a Job would call the work done and start nothing
+        if code != EXIT_COMPLETE:  # a Job takes 0 as complete and starts nothing
             self.start()
-        return f"{self.signal} to {victims[0]}: exit {self._exit_code} after {self._left_s:.1f} s"
+        return f"{self.signal} to {victims[0]}: exit {code} after {took_s:.1f} s"
 
     def recovered(self) -> bool:
         return self.measure("recovered_s") is not None
@@ -110,26 +105,19 @@ class LocalTraining(Local):
     # -- a schedule of evictions, to the end of the work --
 
     def play(self, schedule: Sequence[Eviction], log: Callable[[str], None]) -> None:
-        """DrillError where it ends otherwise than its evictions explain."""
+        """Runs a schedule of evictions to the last step.
+
+        Raises DrillError if an exit has another cause than an eviction.
+        """
         self.start()
         for eviction in schedule:
-            # A window and not a restore: the attempt has worked.
+            # `window` rather than `restore`: the attempt must have worked.
             self._wait(
-                lambda at=eviction.at: self._reached("window") >= at, f"before step {eviction.at}"
+                lambda step=eviction.progress: self._last_step("window") >= step,
+                f"before step {eviction.progress}",
             )
             time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
-            code, took_s = timed(lambda signal=eviction.signal: self.evict(self.pod, signal))
-            self.events.read()
-            reached = self._reached("restore", "stop", "window")
-            if code == EXIT_COMPLETE:
-                self.false_ends.append(reached)
-            elif code not in (EXIT_PREEMPTED, EXIT_KILLED):
-                raise DrillError(
-                    f"{self.job}: exit {code} on {eviction.signal}:\n{self.pod.tail()}"
-                )
-            log(
-                f"{self.job}: {eviction.signal} at step {reached}, exit {code} after {took_s:.1f} s"
-            )
+            log(f"{self.job}: {self._evict_attempt(eviction.signal)}")
             self.start()
         self._wait(lambda: self.pod.exit_code is not None)
         self.events.read()
@@ -139,11 +127,24 @@ class LocalTraining(Local):
             )
         self.close()
 
-    def _wait(self, done: Callable[[], bool], ended: str = "") -> None:
+    def _evict_attempt(self, signal: str) -> str:
+        """Evicts the running attempt; returns a description."""
+        code, took_s = measure_time(lambda: self.evict(self.pod, signal))
+        self.events.read()
+        step = self._last_step("restore", "stop", "window")
+        if code == EXIT_COMPLETE:
+            self.false_ends.append(step)
+        elif code not in (EXIT_PREEMPTED, EXIT_KILLED):
+            raise DrillError(f"{self.job}: exit {code} on {signal}:\n{self.pod.tail()}")
+        return f"{signal} at step {step}, exit {code} after {took_s:.1f} s"
+
+    def _wait(self, done: Callable[[], bool], moment: str = "") -> None:
+        """Waits for a condition; with `moment`, an earlier exit raises DrillError."""
+
         def watch() -> None:
-            if ended and self.pod.exit_code is not None:
+            if moment and self.pod.exit_code is not None:
                 raise DrillError(
-                    f"{self.job} ended with {self.pod.exit_code} {ended}:\n{self.pod.tail()}"
+                    f"{self.job} ended with {self.pod.exit_code} {moment}:\n{self.pod.tail()}"
                 )
 
         until(
@@ -153,70 +154,82 @@ class LocalTraining(Local):
             tail=self.pod.tail,
         )
 
-    def _reached(self, *words: str) -> int:
-        """The last step of the newest attempt, by its events of these words."""
-        new = (event for event in self.events.seen[self._seen_before :] if event["event"] in words)
-        return max((event.get("last_step", event.get("step", 0)) for event in new), default=0)
+    def _last_step(self, *event_types: str) -> int:
+        """Returns the last step of the newest attempt, by its events of these types."""
+        last_step = 0
+        for event in self._new_events:
+            if event["event"] in event_types:
+                step = event.get("last_step", event.get("step", 0))
+                last_step = max(last_step, step)
+        return last_step
 
     @property
     def digest(self) -> str | None:
-        """Of the final parameters and optimizer state, as rank 0 wrote it on completion."""
+        """The digest of the final parameters and optimizer state, which rank 0 writes."""
         return self.events.last("exit", "digest")
 
     @property
     def summary(self) -> JobSummary:
-        found = self.events.summary()
-        if found is None:
+        summary = self.events.summary()
+        if summary is None:
             raise DrillError(f"{self.job} wrote no event line")
-        return found
+        return summary
 
-    # -- what is measured --
+    # -- measurements --
 
     def metrics(self) -> Mapping[str, Measure]:
         return {
-            "commits": lambda: sum(
-                event["event"] == "commit" for event in self.events.seen[self._seen_before :]
-            ),
-            # Nothing more will come: it was considered finished, or ended by its own fault.
+            "commits": self._count_commits,
+            # No attempt follows: a Job took it as complete, or it crashed.
             "gave_up": lambda: float(self.pod.exit_code is not None),
-            "crashes": lambda: float(
-                self.pod.exit_code not in (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED)
-            ),
-            "recovered_s": self._recovered_s,
-            "lost_steps": self._lost_steps,
-            "committed_steps_redone": self._redone,
-            "checkpoints_skipped": self._skipped,
-            "false_completions": lambda: float(
-                EXIT_COMPLETE in (self._exit_code, self.pod.exit_code)
-            ),
+            "crashes": self._count_crashes,
+            "recovered_s": self._measure_recovery,
+            "lost_steps": self._count_lost_steps,
+            "committed_steps_redone": self._count_redone_steps,
+            "checkpoints_skipped": self._count_skipped_checkpoints,
+            "false_completions": self._count_false_completions,
             "exit_code": lambda: self._exit_code,
-            "left_s": lambda: self._left_s,
+            "left_s": lambda: self._exit_s,
         }
 
-    def _recovered_s(self) -> float | None:
-        found = self.events.summary()
-        return next(iter(found.recovered_after_s), None) if found else None
+    def _count_commits(self) -> float:
+        return sum(event["event"] == "commit" for event in self._new_events)
 
-    def _lost_steps(self) -> float | None:
-        """None until an evicted trainer works again: before that the loss is unknown."""
-        found = self.events.summary()
-        return float(found.lost) if found and found.recovered_after_s else None
+    def _count_crashes(self) -> float:
+        expected = (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED)
+        return float(self.pod.exit_code not in expected)
 
-    def _redone(self) -> float | None:
-        """Steps between the newest commit and where it resumed."""
-        places = [
-            n
-            for n, e in enumerate(self.events.seen)
-            if e["event"] == "restore" and e.get("rank", 0) == 0
-        ]
-        if len(places) < 2:
+    def _count_false_completions(self) -> float:
+        return float(EXIT_COMPLETE in (self._exit_code, self.pod.exit_code))
+
+    def _measure_recovery(self) -> float | None:
+        summary = self.events.summary()
+        if summary is None or not summary.recovered_after_s:
             return None
-        before = self.events.seen[: places[1]]
-        newest = max((e["step"] for e in before if e["event"] == "commit"), default=0)
-        return float(max(0, newest - self.events.seen[places[1]]["step"]))
+        return summary.recovered_after_s[0]
 
-    def _skipped(self) -> float | None:
-        restores = self.events.of("restore")
-        if restores:
-            return float(sum(len(e.get("skipped") or ()) for e in restores))
+    def _count_lost_steps(self) -> float | None:
+        """Returns None until an evicted trainer works again: before that the loss is unknown."""
+        summary = self.events.summary()
+        if summary is None or not summary.recovered_after_s:
+            return None
+        return float(summary.lost)
+
+    def _count_redone_steps(self) -> float | None:
+        """Returns the steps between the last commit of the first attempt and the second start."""
+        last_commit = 0
+        starts = 0
+        for event in self.events.history:
+            if event["event"] == "commit":
+                last_commit = max(last_commit, event["step"])
+            if event["event"] == "restore" and event.get("rank", 0) == 0:
+                starts += 1
+                if starts == 2:
+                    return float(max(0, last_commit - event["step"]))
         return None
+
+    def _count_skipped_checkpoints(self) -> float | None:
+        restores = self.events.of("restore")
+        if not restores:
+            return None
+        return float(sum(len(event.get("skipped") or ()) for event in restores))
