@@ -139,3 +139,17 @@ def test_null_and_the_longest_cloud_line_are_read() -> None:
         len(parse([text, *sample.encoded([line(EPOCH, "claimed", **BATCH, items=None)])]).events)
         == 2
     )
+
+
+def test_capacities_of_moves_are_known_ones_or_other() -> None:
+    """A pod may write a move of its own job, to anything."""
+    moves = [
+        line(EPOCH + n, "moved", "j", source="spot", capacity=f"c{n}", reason="r")
+        for n in range(50)
+    ]
+    known = line(EPOCH, "moved", "j", source="spot", capacity="on-demand", reason="r")
+    samples = run_pass(sample.encoded([*moves, known]))
+    counts = {
+        dict(s.labels)["capacity"]: s.value for s in samples if s.metric == "placement_moves_total"
+    }
+    assert counts == {"other": 50, "on-demand": 1}
