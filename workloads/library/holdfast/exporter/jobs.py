@@ -34,6 +34,7 @@ ALIVE_S = 3_600
 MOST_RUNS = 2_000
 MOST_ERROR_CLASSES = 20
 MOST_REFUSALS = 1_000
+TOO_MANY = "lines beyond the share of one pod or job, which were not read"
 CAPACITIES = frozenset(Capacity)
 FAULT_LABELS = ("pool", "fault", "answer")
 # Exits that are no crash: completed, stopped with notice, killed without notice.
@@ -251,6 +252,8 @@ class Jobs:
     def read(self, now_s: float | None = None) -> None:
         """Reads new lines. `now_s` is the reader's clock; lines from its future are refused."""
         for batch in self.source.news():
+            if batch.dropped:
+                self._refuse(batch.namespace, batch.job, TOO_MANY, batch.dropped)
             reading = parse(batch.lines, job=batch.job, now_s=now_s)
             for reason, count in reading.problems.items():
                 if reason not in KEPT_PROBLEMS:

@@ -153,3 +153,13 @@ def test_capacities_of_moves_are_known_ones_or_other() -> None:
         dict(s.labels)["capacity"]: s.value for s in samples if s.metric == "placement_moves_total"
     }
     assert counts == {"other": 50, "on-demand": 1}
+
+
+def test_lines_that_were_not_read_are_counted_for_their_writer() -> None:
+    jobs = Jobs(Written([Lines([], "j", "training", "j-0", dropped=700)]))
+    jobs.read(EPOCH)
+    counts = {}
+    for s in jobs.samples(EPOCH, {}):
+        labels = dict(s.labels)
+        counts[labels["namespace"], labels["job"], labels["reason"]] = s.value
+    assert counts == {("training", "j", jobs_module.TOO_MANY): 700}
