@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.controllers.sample import bound_label
 from holdfast.ledger.disruptions import disruption
 from holdfast.support.values import unix_s
 from holdfast.vocabulary import pools
@@ -24,6 +25,7 @@ from holdfast.vocabulary.kubernetes import (
     SYSTEM_NAMESPACES,
 )
 from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
+from holdfast.vocabulary.machines import ACCELERATORS
 from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
 
 # The first of these labels on a pod names its job; ours also name the job of a Deployment.
@@ -34,6 +36,7 @@ SHUTDOWN_REASONS = ("node is shutting down",)
 # The kubelet ends pods with this reason only when its node shuts down.
 BY_KUBELET = "TerminationByKubelet"
 SPOT = "spot"
+NONE = "none"
 # Conditions of a Job or JobSet that is done.
 OVER = frozenset({"Complete", "Completed", "Failed"})
 
@@ -165,12 +168,18 @@ def read_pod(body: Mapping[str, Any]) -> Pod:
         running_since_s=_find_start_s(status),
         waits_since_s=since_s(body, "PodScheduled", "False"),
         capacity=_read_pod_capacity(labels, selector),
-        accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
+        accelerator=read_accelerator(selector),
         system=meta["namespace"] in SYSTEM_NAMESPACES and not belongs_to_node,
         disrupted=bool(disruption(body)[0]),
         owner=find_controller(body),
         kind=_find_kind(spec.get("serviceAccountName") or ""),
     )
+
+
+def read_accelerator(selector: Mapping[str, str]) -> str:
+    """Returns the accelerator that a pod's selector asks for: a known one, `none`, or `other`."""
+    accelerator = selector.get(pools.LABEL_ACCELERATOR) or NONE
+    return bound_label(accelerator, {NONE, *ACCELERATORS})
 
 
 def _find_kind(account: str) -> str:

@@ -15,6 +15,8 @@ class Lines:
     namespace: str = ""
     pod: str = ""
     """The pod that wrote them; empty if none is known."""
+    dropped: int = 0
+    """About how many lines of this writer were not read, because it or all wrote too many."""
 
 
 class EventSource(Protocol):

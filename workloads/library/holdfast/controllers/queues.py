@@ -1,8 +1,8 @@
 """Follows jobs that wait without a pod: Kueue's Workloads and flex-start's ProvisioningRequests.
 
 While Kueue or Google's queue holds a job it has no pod, so no pod can be Pending. Pure: objects as
-dicts in, samples out. Guarantee: memory follows the objects that exist; there are four reasons, so
-series stay few.
+dicts in, samples out. Guarantee: memory follows the objects that exist. There are four reasons, and
+queues and accelerators are known ones or `other`, so series stay few.
 """
 
 from collections import Counter, defaultdict
@@ -10,12 +10,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.controllers.cluster_objects import find_condition, is_true, since_s
+from holdfast.controllers.cluster_objects import (
+    NONE,
+    find_condition,
+    is_true,
+    read_accelerator,
+    since_s,
+)
 from holdfast.controllers.event_lines import Line, make_admission_line
-from holdfast.controllers.sample import Sample, sample
+from holdfast.controllers.sample import Sample, bound_label, sample
 from holdfast.support.values import unix_s
+from holdfast.vocabulary.capacity import QUEUES
 from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
-from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_ACCELERATOR
+from holdfast.vocabulary.pools import GPU_RESOURCE
 
 QUOTA = "quota"
 INADMISSIBLE = "inadmissible"
@@ -23,7 +30,7 @@ CHECK = "admission-check"
 STOPPED = "stopped"
 # Conditions after which the nodes of a ProvisioningRequest will not come, or no longer exist.
 LOST_REQUEST = ("Failed", "BookingExpired", "CapacityRevoked")
-NONE = "none"
+KNOWN_QUEUES = frozenset({NONE, *QUEUES.values()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ def read_workload(workload: Mapping[str, Any]) -> Waiting:
     spec = workload.get("spec") or {}
     status = workload.get("status") or {}
     return Waiting(
-        queue=spec.get("queueName") or NONE,
+        queue=bound_label(spec.get("queueName") or NONE, KNOWN_QUEUES),
         flavor=_read_flavor(status),
         accelerator=_read_accelerator(spec),
         reason=_find_reason(workload),
@@ -178,7 +185,7 @@ def _read_accelerator(spec: Mapping[str, Any]) -> str:
         template = pod_set.get("template") or {}
         pod = template.get("spec") or {}
         selector = pod.get("nodeSelector") or {}
-        accelerator = selector.get(LABEL_ACCELERATOR)
-        if accelerator:
+        accelerator = read_accelerator(selector)
+        if accelerator != NONE:
             return accelerator
     return NONE

@@ -1,9 +1,12 @@
 """Defines one value of one metric at one moment."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from holdfast.vocabulary.job_identity import JobIdentity
 from holdfast.vocabulary.telemetry import METRICS
+
+OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +33,11 @@ def run_labels(run: JobIdentity) -> dict[str, str]:
 def sample(metric: str, value: float, **labels: str) -> Sample:
     assert metric in METRICS, metric
     return Sample(metric, float(value), tuple(sorted(labels.items())))
+
+
+def bound_label(value: str, known: Container[str]) -> str:
+    """Returns a label's value if it is known, else OTHER.
+
+    Anybody who may create a pod chooses its selector, and each value is a series kept for years.
+    """
+    return value if value in known else OTHER

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from holdfast.controllers.event_lines import FAULTY, MOVED, NAMESPACE_BY_KIND
 from holdfast.controllers.event_source import EventSource
-from holdfast.controllers.sample import Sample, run_labels, sample
+from holdfast.controllers.sample import OTHER, Sample, bound_label, run_labels, sample
 from holdfast.ledger.elastic_gang import below_size_since_us
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
 from holdfast.ledger.job_ledger import KINDS, job_ledger
 from holdfast.ledger.processes import FOREIGN_TYPES, computing_us
+from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.vocabulary.job_identity import JobIdentity
 from holdfast.vocabulary.roles import NAMESPACE_MONITORING
@@ -33,6 +34,8 @@ ALIVE_S = 3_600
 MOST_RUNS = 2_000
 MOST_ERROR_CLASSES = 20
 MOST_REFUSALS = 1_000
+TOO_MANY = "lines beyond the share of one pod or job, which were not read"
+CAPACITIES = frozenset(Capacity)
 FAULT_LABELS = ("pool", "fault", "answer")
 # Exits that are no crash: completed, stopped with notice, killed without notice.
 NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
@@ -88,7 +91,8 @@ class RunRecord:
         self._computed = None
         if event.type in FOREIGN_TYPES:
             if event.type == MOVED:
-                self.moves[str(fields.get("capacity"))] += counts
+                capacity = bound_label(str(fields.get("capacity")), CAPACITIES)
+                self.moves[capacity] += counts
             return
         self.newest_s = max(self.newest_s, t)
         match event.type:
@@ -137,7 +141,7 @@ class RunRecord:
         """Limits the number of classes, because each is a series that is kept for years."""
         if name in self.failures or len(self.failures) < MOST_ERROR_CLASSES:
             return name
-        return "other"
+        return OTHER
 
     def samples(
         self, run: JobIdentity, now_s: float, running_since_s: float | None
@@ -248,6 +252,8 @@ class Jobs:
     def read(self, now_s: float | None = None) -> None:
         """Reads new lines. `now_s` is the reader's clock; lines from its future are refused."""
         for batch in self.source.news():
+            if batch.dropped:
+                self._refuse(batch.namespace, batch.job, TOO_MANY, batch.dropped)
             reading = parse(batch.lines, job=batch.job, now_s=now_s)
             for reason, count in reading.problems.items():
                 if reason not in KEPT_PROBLEMS:
@@ -284,7 +290,7 @@ class Jobs:
     def _refuse(self, namespace: str, job: str, reason: str, count: int) -> None:
         key = (namespace, job, reason)
         if key not in self.refused and len(self.refused) >= MOST_REFUSALS:
-            key = ("", "", "other")
+            key = ("", "", OTHER)
         self.refused[key] += count
 
     def samples(self, now_s: float, running: Mapping[JobIdentity, float]) -> Iterable[Sample]:

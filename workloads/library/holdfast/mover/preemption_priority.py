@@ -34,13 +34,18 @@ SAFE = frozenset({"start", "restore", "commit"})
 Events = Callable[[str], Iterable[Event]]
 
 
-def at_stake_s(events: Iterable[Event], now_s: float) -> float:
+def at_stake_s(events: Iterable[Event], now_s: float, admitted_s: float) -> float:
     """Returns the seconds of work that a stop without a save would lose now.
 
-    They count since the last commit, restore or start; 0 without one.
+    They count since the last commit, restore or start, and at most since Kueue admitted the job at
+    `admitted_s`: a pod may print any time. A program without such lines counts by that age. 0 if
+    nothing is known.
     """
     safe_times = [event.t_us / 1e6 for event in events if event.type in SAFE]
-    return max(0.0, now_s - max(safe_times, default=now_s))
+    since_s = max([admitted_s, *safe_times])
+    if not since_s:
+        return 0.0
+    return max(0.0, now_s - since_s)
 
 
 def choose_boost(node_s: float, before: int = 0) -> int:
@@ -100,10 +105,11 @@ def _choose_boost(
     # A boost of a waiting job would preempt others.
     if not is_true(workload, "Admitted") or is_true(workload, "Finished"):
         return 0
-    if now_s - since_s(workload, "Admitted") < MIN_RUN_S:
+    admitted_s = since_s(workload, "Admitted")
+    if now_s - admitted_s < MIN_RUN_S:
         return MOST
     nodes = 0
     for pod_set in workload["spec"].get("podSets") or ():
         nodes += int(pod_set.get("count") or 1)
     job_events = events(find_controller(workload))
-    return choose_boost(nodes * at_stake_s(job_events, now_s), before)
+    return choose_boost(nodes * at_stake_s(job_events, now_s, admitted_s), before)

@@ -36,7 +36,8 @@ class Progress:
         batches = self._waiting
         self._waiting = []
         for lines in self.source.news():
-            batches.append((now_s, lines))
+            if lines.lines:
+                batches.append((now_s, lines))
         for since_s, lines in batches:
             uid = self.find_owner(lines.namespace, lines.pod)
             if uid:

@@ -76,7 +76,7 @@ def test_of_two_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spo
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)
     now_s = first_s + preemption_priority.MIN_RUN_S
-    assert preemption_priority.write(world.api, lambda _: (), now_s, [world.name]) == 1, (
-        "one has run its minimum"
+    assert preemption_priority.write(world.api, lambda _: (), now_s, [world.name]) == 2, (
+        "one has run its minimum and counts by its age, the other has the full boost"
     )
     assert_the_first_yields(world, spot)

@@ -17,7 +17,11 @@ FILTER = re.compile(
     r'\(resource\.labels\.namespace_name="monitoring" AND jsonPayload\.event=\("evict" OR "moved"'
     r' OR "node_faulty" OR "scheduled"\)\)\) AND '
     r"jsonPayload\.v=1 AND jsonPayload\.event:\* AND "
-    r'timestamp>="([^"]+)"(?: AND jsonPayload\.job="([^"]+)")?'
+    r'timestamp>="([^"]+)"((?: AND (?:NOT )?\([^()]+\))*)(?: AND jsonPayload\.job="([^"]+)")?'
+)
+WRITER = re.compile(
+    r' AND (NOT )?\(resource\.labels\.namespace_name="([^"]+)" AND'
+    r' (?:resource\.labels\.(pod_name)|labels\."([^"]+)")="([^"]+)"\)'
 )
 
 
@@ -41,12 +45,16 @@ class LogServer:
                 "training",
             )
 
-    def add_lines(self, lines: Iterable[bytes], labels: dict[str, str], namespace: str) -> None:
+    def add_lines(
+        self, lines: Iterable[bytes], labels: dict[str, str], namespace: str, pod: str = ""
+    ) -> None:
         """Adds lines of one pod."""
         for line in lines:
-            self._add(json.loads(line), labels, namespace)
+            self._add(json.loads(line), labels, namespace, pod)
 
-    def _add(self, row: dict[str, Any], labels: dict[str, str], namespace: str) -> None:
+    def _add(
+        self, row: dict[str, Any], labels: dict[str, str], namespace: str, pod: str = ""
+    ) -> None:
         """Adds an entry as GKE's log agent makes it: the container chooses the payload only."""
         when = (
             datetime.fromtimestamp(row["t"], UTC)
@@ -55,7 +63,7 @@ class LogServer:
         )
         place = {
             "type": "k8s_container",
-            "labels": {"namespace_name": namespace},
+            "labels": {"namespace_name": namespace} | ({"pod_name": pod} if pod else {}),
         }
         entry = {
             "insertId": f"id-{len(self.entries)}",
@@ -74,18 +82,22 @@ class LogServer:
             return 403, {}
         if (
             not matched
-            or request["orderBy"] != "timestamp asc"
+            or request["orderBy"] not in ("timestamp asc", "timestamp desc")
             or not 0 < request["pageSize"] <= 1000
         ):
             return 400, {}
         since = matched[1].replace("+00:00", "")
-        job = matched[2]
+        writers = WRITER.findall(matched[2])
+        job = matched[3]
         entries = []
         for entry in self.entries:
             is_of_job = job in (None, entry["jsonPayload"]["job"])
-            if entry["timestamp"] >= since and is_of_job and _is_visible(entry):
+            if entry["timestamp"] < since or not is_of_job or not _is_visible(entry):
+                continue
+            if all(_has_writer(entry, *writer) for writer in writers):
                 entries.append(entry)
-        entries.sort(key=lambda entry: entry["timestamp"])
+        is_descending = request["orderBy"] == "timestamp desc"
+        entries.sort(key=lambda entry: entry["timestamp"], reverse=is_descending)
         first = int(request.get("pageToken", 0))
         page: dict[str, Any] = {}
         if entries[first:]:
@@ -93,6 +105,21 @@ class LogServer:
         if len(entries) > first + self.page:
             page["nextPageToken"] = str(first + self.page)
         return 200, page
+
+
+def _has_writer(
+    entry: dict[str, Any],
+    negation: str,
+    namespace: str,
+    pod_field: str,
+    label: str,
+    name: str,
+) -> bool:
+    """Returns whether an entry meets a condition on its writer."""
+    resource = entry["resource"]["labels"]
+    writer = resource.get(pod_field) if pod_field else entry["labels"].get(label)
+    is_written_by = (resource["namespace_name"], writer) == (namespace, name)
+    return is_written_by != bool(negation)
 
 
 def _is_visible(entry: dict[str, Any]) -> bool:

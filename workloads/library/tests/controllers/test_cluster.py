@@ -393,3 +393,15 @@ def test_the_account_gives_a_team_job_its_kind() -> None:
             kind
         ]
     assert values(cluster, "silent_node_pods") == {("vision",): 0.0}
+
+
+def test_accelerators_of_pending_pods_are_known_ones_or_other() -> None:
+    """Anybody who may create a pod chooses its selector, and each value is a series."""
+    selectors = [SPOT | {"cloud.google.com/gke-accelerator": f"gpu-{n}"} for n in range(50)]
+    pods = [pod(f"p-{n}", selector=selector) for n, selector in enumerate(selectors)]
+    cluster = make_cluster(pods=[*pods, pod("known"), pod("cpu", selector=SPOT)])
+    assert values(cluster, "pending_seconds").keys() == {
+        ("nvidia-l4", "spot"),
+        ("none", "spot"),
+        ("other", "spot"),
+    }

@@ -170,3 +170,19 @@ def test_a_lost_request_counts_once_if_it_was_watched() -> None:
         kind=1,
     )
     assert set(values(unwatched, "provisioning_requests_lost_total").values()) == {0}
+
+
+def test_queues_and_accelerators_are_known_ones_or_other() -> None:
+    """Anybody who may create a job names its queue and its accelerator."""
+    changes: list[tuple[str, dict[str, Any]]] = []
+    for n in range(50):
+        body = workload(f"w-{n}", f"queue-{n}")
+        template = body["spec"]["podSets"][0]["template"]
+        template["spec"]["nodeSelector"][LABEL_ACCELERATOR] = f"gpu-{n}"
+        changes.append(("ADDED", body))
+    cluster = watch(*changes, ("ADDED", workload("known")))
+    assert values(cluster, "queue_wait_seconds").keys() == {
+        ("nvidia-l4", "none", "spot", "quota"),
+        ("other", "none", "other", "quota"),
+    }
+    assert values(cluster, "queue_pending_workloads") == {("spot",): 1, ("other",): 50}

@@ -139,3 +139,27 @@ def test_null_and_the_longest_cloud_line_are_read() -> None:
         len(parse([text, *sample.encoded([line(EPOCH, "claimed", **BATCH, items=None)])]).events)
         == 2
     )
+
+
+def test_capacities_of_moves_are_known_ones_or_other() -> None:
+    """A pod may write a move of its own job, to anything."""
+    moves = [
+        line(EPOCH + n, "moved", "j", source="spot", capacity=f"c{n}", reason="r")
+        for n in range(50)
+    ]
+    known = line(EPOCH, "moved", "j", source="spot", capacity="on-demand", reason="r")
+    samples = run_pass(sample.encoded([*moves, known]))
+    counts = {
+        dict(s.labels)["capacity"]: s.value for s in samples if s.metric == "placement_moves_total"
+    }
+    assert counts == {"other": 50, "on-demand": 1}
+
+
+def test_lines_that_were_not_read_are_counted_for_their_writer() -> None:
+    jobs = Jobs(Written([Lines([], "j", "training", "j-0", dropped=700)]))
+    jobs.read(EPOCH)
+    counts = {}
+    for s in jobs.samples(EPOCH, {}):
+        labels = dict(s.labels)
+        counts[labels["namespace"], labels["job"], labels["reason"]] = s.value
+    assert counts == {("training", "j", jobs_module.TOO_MANY): 700}

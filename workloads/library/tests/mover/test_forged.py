@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.controllers.event_source import Lines
 from holdfast.mover import progress as progress_module
 from holdfast.mover.cluster_view import View, ending
 from holdfast.mover.progress import Progress
 from workloads.library.tests.controllers.test_cluster import pod
 from workloads.library.tests.exporter.fake_source import Written
-from workloads.library.tests.sample import EPOCH, line
+from workloads.library.tests.sample import EPOCH, encoded, line
 
 JOBS, BATCH_JOBS, JOBSETS, _ = ending()
 
@@ -124,4 +125,17 @@ def test_events_are_bounded_for_each_job_and_dropped_with_it(
     }
     JOBS.apply(view)("DELETED", make_job("forger"))
     progress.forget_all_but(view.uids)
+    assert list(progress.events_by_job) == ["uid-victim"]
+
+
+def test_dropped_lines_wait_for_no_pod(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter counts them; here they would only take the place of others."""
+    monkeypatch.setattr(progress_module, "MOST_WAITING", 1)
+    progress = Progress(
+        Written([Lines([], dropped=700), Lines(encoded([window(10)]), "", "training", "pod-late")]),
+        view.find_owner,
+    )
+    progress.read(EPOCH + 100)
+    view.pod("ADDED", pod("late", on="n", owner_uid="uid-victim"))
+    progress.read(EPOCH + 115)
     assert list(progress.events_by_job) == ["uid-victim"]

@@ -52,11 +52,23 @@ def write_all(*workloads: Any, hours: float = 1.0, **refuse: int) -> dict[str, s
 
 
 def test_work_since_the_newest_save_restore_or_start_is_at_stake() -> None:
-    assert at_stake_s([event("start", 900), event("commit", 600), event("window", 10)], NOW) == 600
-    assert at_stake_s([event("commit", 600), event("restore", 20)], NOW) == 20
-    assert at_stake_s([event("window", 10)], NOW) == at_stake_s([], NOW) == 0, (
-        "its lines do not show what it has saved"
-    )
+    long_ago = NOW - 5_000
+    saved = [event("start", 900), event("commit", 600), event("window", 10)]
+    assert at_stake_s(saved, NOW, long_ago) == 600
+    assert at_stake_s([event("commit", 600), event("restore", 20)], NOW, long_ago) == 20
+
+
+def test_program_without_lines_counts_by_its_age() -> None:
+    """It must not yield before all others because it prints nothing."""
+    assert at_stake_s([], NOW, NOW - 700) == 700
+    assert at_stake_s([event("window", 10)], NOW, NOW - 700) == 700
+    assert at_stake_s([], NOW, 0.0) == 0
+
+
+def test_forged_start_of_yesterday_counts_from_the_admission() -> None:
+    body = workload("forger")
+    body["status"]["conditions"][0]["lastTransitionTime"] = rfc3339(NOW - MIN_RUN_S)
+    assert write_all(body, hours=24) == {"w-forger": "1"}
 
 
 def test_priority_levels_double_with_hysteresis() -> None:
