@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.clients.api import Api, ApiError, Object
+from holdfast.clients.api import Api, Object
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
 from holdfast.support.checks import Answer, lacking
@@ -35,21 +35,9 @@ def probes(api: Api, ask: Ask) -> Probes:
         ("database migrated", _migrated),
     )
     return (
-        *((name, _answering(partial(probe, api))) for name, probe in found),
+        *((name, partial(probe, api)) for name, probe in found),
         ("images", partial(_images, ask)),
     )
-
-
-def _answering(probe: Callable[[Platform], Answer]) -> Callable[[Platform], Answer]:
-    """A cluster that refuses to be read is not judged."""
-
-    def asked(platform: Platform) -> Answer:
-        try:
-            return probe(platform)
-        except ApiError as error:
-            raise Unjudged(f"the cluster does not answer: {error}") from error
-
-    return asked
 
 
 def _operators(api: Api, platform: Platform) -> Answer:

@@ -12,14 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from holdfast.clients import gcloud
-from holdfast.clients.api import Api
+from holdfast.clients.api import Api, list_contexts
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.target import Target
 from holdfast.platform.cluster import no_document, published
-from holdfast.support.errors import InputError, Stopped, Unjudged
+from holdfast.support.errors import InputError, Stopped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +49,7 @@ def checked(place: Place, where: Where) -> Where:
             allowed=", ".join(needed),
             fix="name the context, and the pods by namespace and labels",
         )
-    known = contexts(where.kubeconfig)
+    known = list_contexts(where.kubeconfig)
     if where.context not in known:
         raise InputError(
             "the kubeconfig has no such context",
@@ -85,16 +84,6 @@ def _allowed(place: Place, where: Where) -> Where:
     if owner is None and (place is Place.GKE or where.context.startswith("gke_")):
         raise no_document(where.context)
     return replace(where, project=owner.project if owner else "")
-
-
-def contexts(kubeconfig: Path | None) -> list[str]:
-    from kubernetes import config
-
-    try:
-        known: Any = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
-    except config.ConfigException as error:
-        raise Unjudged(f"no cluster to ask: {error}") from error
-    return sorted(each["name"] for each in known[0])  # [1] is the current one: never used
 
 
 def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:

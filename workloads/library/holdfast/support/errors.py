@@ -89,6 +89,21 @@ def _again(
 class Unjudged(HoldfastError, RuntimeError):
     """A tool, a service or access is missing, so no verdict is possible; the text names it."""
 
+    def __init__(self, what: str, *, got: str = "", fix: str = "") -> None:
+        self.what = what
+        self.got = got
+        self.fix = fix
+        super().__init__(f"{what}: {got}" if got else what)
+
+    def lines(self) -> str:
+        shown = "\n".join(printable(line, 2_000) for line in self.what.splitlines())
+        text = f"could not judge: {shown}"
+        if self.got:
+            text += f"\n  got:     {printable(self.got, 2_000)}"
+        if self.fix:
+            text += f"\n  fix:     {printable(self.fix, 2_000)}"
+        return text
+
 
 _OF_A_PATH = {
     errno.EACCES,
@@ -157,7 +172,7 @@ def run_cli(command: Callable[[], object]) -> None:
     except InputError as error:
         _end_as_bad_input(error)
     except Unjudged as error:
-        _end_as_unjudged(str(error))
+        _end_as_unjudged(error)
     except BrokenPipeError:
         # `| head` has seen enough. Whatever is still buffered must find a place, or Python
         # complains at its end.
@@ -165,7 +180,7 @@ def run_cli(command: Callable[[], object]) -> None:
         sys.exit(EXIT_DONE)
     except Exception as error:  # noqa: BLE001  # the top level: Python's own exit code 1 would mean findings
         if isinstance(error, OSError) and (program := missing_program(error)):
-            _end_as_unjudged(f"the program {program} is not installed, or not on PATH")
+            _end_as_unjudged(Unjudged(f"the program {program} is not installed, or not on PATH"))
         refused = unusable_path(error) if isinstance(error, OSError) else None
         if refused:
             _end_as_bad_input(refused)
@@ -182,9 +197,8 @@ def _end_as_bad_input(error: InputError) -> NoReturn:
     sys.exit(error.code)
 
 
-def _end_as_unjudged(text: str) -> NoReturn:
-    shown = "\n".join(printable(line, 2_000) for line in text.splitlines())
-    print(f"could not judge: {shown}", file=sys.stderr)
+def _end_as_unjudged(error: Unjudged) -> NoReturn:
+    print(error.lines(), file=sys.stderr)
     sys.exit(EXIT_NOT_JUDGED)
 
 
