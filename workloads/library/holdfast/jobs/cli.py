@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
 Kubeconfig = Annotated[
     Path | None, typer.Option(help="Default: the current context, as in kubectl.")
 ]
-Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
+Namespace = Annotated[str, typer.Option(help="Default: every namespace that you may read.")]
 Events = Annotated[
     Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")
 ]
@@ -214,7 +214,8 @@ def _follow(
     from holdfast.jobs.diagnose import job_snapshot
     from holdfast.jobs.submit import follower
 
-    job = job_snapshot.find(api, name, namespace)
+    namespaces = job_snapshot.find_namespaces(api, platform, namespace)
+    job = job_snapshot.find(api, name, *namespaces)
     if job.kind == "Deployment":
         raise InputError(
             "it never ends",
