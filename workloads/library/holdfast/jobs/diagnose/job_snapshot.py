@@ -174,13 +174,14 @@ def find_namespaces(api: Api, platform: Platform, namespace: str = "") -> list[s
 
 def _find_refusal(api: Api, namespace: str) -> ApiError | None:
     """Return why the user may not list jobs and their pods there, or None."""
-    try:
-        for group, plural in (("/api/v1", "pods"), (JOBS, "jobs")):
+    for group, plural in (("/api/v1", "pods"), (JOBS, "jobs")):
+        try:
             api.get(path_in(group, plural, namespace), limit=1)
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        return error
+        except ApiError as error:
+            if error.status == 403:
+                return error
+            if error.status != 404:
+                raise
     return None
 
 
