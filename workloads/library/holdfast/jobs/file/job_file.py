@@ -3,6 +3,7 @@
 The metadata of a field is its documentation, its line in the file, its JSON schema and its check.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -265,6 +266,15 @@ class OwnJob:
         if not self.command and not self.predictor:
             allowed = "a program and its options, word by word"
             yield "command is missing", "nothing", allowed, "add -- python train.py"
+        if self.command and not self.predictor and len(self.command[0].split()) > 1:
+            words = [*self.command[0].split(), *self.command[1:]]
+            allowed = "the program alone as the first word: no shell splits it"
+            yield (
+                "command",
+                repr(self.command[0][:200]),
+                allowed,
+                f"write {json.dumps(words)[:400]}",
+            )
         if self.predictor and deadline:
             yield "deadline_hours", deadline, "0 for a batch", "leave it out"
         if deadline and not 0 < hours < deadline <= max_hours:
