@@ -234,6 +234,8 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
             "HF157",
         ),
         ({"env": {"API_TOKEN": "hunter2hunter2hunter2"}}, "HF416", "HF416"),
+        ({"command": ("python", "t.py", "--hf-token", "a1b2c3d4" * 3)}, "HF416", "HF416"),
+        ({"command": ("python", "t.py", f"--key=hf_{'aB3' * 9}")}, "HF416", "HF416"),
         ({"command": ("sh", "-c", "trap 'exit 0' TERM; python train.py")}, "HF105", "HF105"),
     ],
 )

@@ -266,7 +266,7 @@ class OwnJob:
         if not self.command and not self.predictor:
             allowed = "a program and its options, word by word"
             yield "command is missing", "nothing", allowed, "add -- python train.py"
-        if self.command and not self.predictor and len(self.command[0].split()) > 1:
+        if self.command and not self.predictor and _is_command_line(self.command[0]):
             words = [*self.command[0].split(), *self.command[1:]]
             allowed = "the program alone as the first word: no shell splits it"
             yield (
@@ -358,6 +358,17 @@ class OwnJob:
     def home(self) -> str:
         """The namespace of the job's objects."""
         return self.namespace or KSA_NAMESPACES[self.role]
+
+
+def _is_command_line(program: str) -> bool:
+    """Return whether a program's name is a whole command line.
+
+    A path may hold spaces, as `./my tool`.
+    """
+    first, *others = program.split() or [""]
+    if not others:
+        return False
+    return "/" not in first or any(word.startswith("-") or "." in word for word in others)
 
 
 def _check(
