@@ -25,6 +25,7 @@ CPU_ONLY = "none"
 MAX_NODES = 1000
 FEWEST_SHARDED = 2
 MAX_HOURS = 168.0
+_LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 Contradiction = tuple[str, object, str, str]
 """Fields that do not go together: what, got, allowed, fix."""
 
@@ -343,6 +344,14 @@ class OwnJob:
     @property
     def accelerator(self) -> str:
         return "" if self.gpus == CPU_ONLY else parse_gpus(self.gpus)[1]
+
+    @property
+    def disk_gib(self) -> int:
+        """The disk that each pod requests."""
+        number = int(self.scratch[:-2])
+        unit = self.scratch[-2:]
+        scratch_gib = number if unit == "Gi" else -(-number // 1024)
+        return scratch_gib + _LOGS_GIB
 
     @property
     def gang(self) -> bool:
