@@ -198,10 +198,10 @@ def find(api: Api, name: str, *namespaces: str) -> JobSnapshot:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        namespaces = ", ".join(job.namespace for job in matches)
+        found = ", ".join(job.namespace for job in matches)
         raise InputError(
             "job name is not unique",
-            got=f"{name} in {namespaces}",
+            got=f"{name} in {found}",
             allowed="one job",
             fix="--namespace NAME",
         )
