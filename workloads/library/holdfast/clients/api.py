@@ -5,25 +5,70 @@ list, and know neither JobSet nor Kueue.
 """
 
 import json
-from collections.abc import Iterator
+import logging
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.support.errors import HoldfastError, Unjudged
+from holdfast.support.errors import Unjudged
 
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _PAGE = 500
+_CONNECT_S = 10.0
+_READ_S = 60.0
+_RETRIES = 3
+_LONGEST_RETRY_AFTER_S = 5.0
+_GET_CREDENTIALS = "run your platform's get-credentials command, or give --kubeconfig FILE"
 
 
-class ApiError(HoldfastError, RuntimeError):
-    """The API server refused; `status` is its HTTP status."""
+class ApiError(Unjudged):
+    """The API server refused; `status` is its HTTP status.
+
+    A command that has no answer of its own for it ends as for everything that cannot be judged.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
-        super().__init__(f"{status}: {message}")
+        self.message = message
+        what, fix = _describe_status(status)
+        super().__init__(what, got=f"{status}: {message}", fix=fix)
+
+    def __str__(self) -> str:
+        return self.got
+
+    def __reduce__(self) -> tuple[type["ApiError"], tuple[int, str]]:
+        return type(self), (self.status, self.message)
+
+
+def _describe_status(status: int) -> tuple[str, str]:
+    """Return what an HTTP status means, and how to fix it."""
+    if status == 401:
+        return (
+            "the cluster does not accept your credentials",
+            "log in again (`gcloud auth login`), then run your platform's get-credentials command",
+        )
+    if status == 403:
+        return (
+            "the cluster does not allow this to you",
+            "add --namespace NAME if the command has it, or ask the platform team for the right",
+        )
+    if status == 429:
+        return "the cluster has too many requests", "run the command again in a minute"
+    if status >= 500:
+        return (
+            "the API server of the cluster failed",
+            "run the command again; if it fails again, the platform team finds the cause with"
+            " `kubectl get --raw '/readyz?verbose'`",
+        )
+    return (
+        "the cluster refuses the request",
+        "check the server and the context of the kubeconfig with `kubectl config view --minify`",
+    )
 
 
 class Api:
@@ -35,21 +80,20 @@ class Api:
         from kubernetes import config
 
         file = str(kubeconfig) if kubeconfig else None
-        try:
-            self.client = config.new_client_from_config(file, context)
+        with _reading(kubeconfig):
+            with _requiring_credentials() as configuration:
+                self.client = config.new_client_from_config(
+                    file, context, client_configuration=configuration
+                )
             listing: Any = config.list_kube_config_contexts(file)
-        except config.ConfigException as error:
-            path = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
-            fix = "run your platform's get-credentials command, or give --kubeconfig FILE"
-            raise Unjudged(f"no cluster in {path}: {error} {fix}") from error
-        contexts, selected = listing
-        for candidate in contexts:
-            if candidate["name"] == context:
-                selected = candidate
-                break
-        self.context = str(selected["name"])
-        self.cluster = str(selected["context"]["cluster"])
-        """The cluster's name in the kubeconfig; gcloud writes gke_PROJECT_LOCATION_NAME."""
+            contexts, selected = listing
+            for candidate in contexts:
+                if candidate["name"] == context:
+                    selected = candidate
+                    break
+            self.context = str(selected["name"])
+            self.cluster = str(selected["context"]["cluster"])
+            """The cluster's name in the kubeconfig; gcloud writes gke_PROJECT_LOCATION_NAME."""
 
     @classmethod
     def over(cls, client: Any) -> "Api":
@@ -68,12 +112,17 @@ class Api:
         body: object = None,
         content_type: str = "application/json",
     ) -> Object:
-        """Sends one request.
-
-        Raises ApiError for a status of 400 and above, Unjudged without a response.
-        """
+        """Sends one request. Raises ApiError for a status of 400 and above."""
         text = self._send(method, path, query, body, content_type)
-        return json.loads(text) if text else {}
+        if not text:
+            return {}
+        try:
+            answer: Any = json.loads(text)
+        except ValueError:
+            raise self._foreign(_message(text)) from None
+        if not isinstance(answer, dict):
+            raise self._foreign(_message(text))
+        return answer
 
     def text(self, path: str, **query: object) -> str:
         """Returns a response that is not JSON, such as the log of a pod."""
@@ -103,15 +152,40 @@ class Api:
             auth_settings=["BearerToken"],
         )
         try:
-            response = self.client.call_api(*request, _request_timeout=60)
+            response = self.client.call_api(*request, _request_timeout=(_CONNECT_S, _READ_S))
             text = response.read()
         except ApiException as error:
-            raise ApiError(error.status or 0, _message(error.body)) from error
-        except HTTPError as error:
-            raise Unjudged(f"the cluster does not answer: {error}") from error
+            if not error.status:  # the client's own form of a TLS error
+                raise self._unreachable(f"TLS: {error.reason}") from error
+            raise ApiError(error.status, _message(error.body)) from error
+        # ValueError: a server or a token that no HTTP request can hold.
+        except (HTTPError, OSError, ValueError) as error:
+            raise self._unreachable(_describe_failure(error)) from error
+        if response.status == 404 and _is_html(text):
+            # Not `not found`: a page of a proxy says nothing about an object.
+            raise self._foreign(_message(text))
         if response.status >= 400:
             raise ApiError(response.status, _message(text))
         return text
+
+    def _unreachable(self, reason: str) -> Unjudged:
+        return Unjudged(
+            f"the cluster at {self._server} does not answer",
+            got=reason,
+            fix="check the network, the VPN and the proxy; if the cluster is new, run your"
+            " platform's get-credentials command",
+        )
+
+    def _foreign(self, text: str) -> Unjudged:
+        return Unjudged(
+            f"what answers at {self._server} is no Kubernetes API",
+            got=text,
+            fix="log in to the network or its proxy, and check `server` in the kubeconfig",
+        )
+
+    @property
+    def _server(self) -> str:
+        return str(self.client.configuration.host)
 
     def get(self, path: str, **query: object) -> Object:
         return self.call("GET", path, query)
@@ -135,8 +209,8 @@ class Api:
                 if error.status == 404:
                     return
                 raise
-            yield from page.get("items", ())
-            token = page["metadata"].get("continue") or None
+            yield from page.get("items") or ()
+            token = (page.get("metadata") or {}).get("continue") or None
             if token is None:
                 return
 
@@ -204,13 +278,99 @@ def connect(kubeconfig: str) -> Api:
 
     if kubeconfig:
         return Api(Path(kubeconfig))
+    configuration = _make_configuration()
     try:
-        config.load_incluster_config()
+        config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException as error:
         raise Unjudged(
-            f"no cluster to watch: {error}; give --kubeconfig, or run in a pod"
+            "no cluster to watch", got=str(error), fix="give --kubeconfig, or run in a pod"
         ) from error
-    return Api.over(client.ApiClient())
+    return Api.over(client.ApiClient(configuration))
+
+
+def list_contexts(kubeconfig: Path | None) -> list[str]:
+    """Return the names of all contexts of a kubeconfig. Raises Unjudged if it cannot be read."""
+    from kubernetes import config
+
+    with _reading(kubeconfig):
+        known: Any = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
+        return sorted(str(context["name"]) for context in known[0])
+
+
+@contextmanager
+def _reading(kubeconfig: Path | None) -> Generator[None]:
+    """Raise Unjudged if the kubeconfig cannot be used.
+
+    The client checks little of it: a file of another form ends in whichever error comes first.
+    """
+    from kubernetes import config
+    from yaml import YAMLError
+
+    where = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
+    try:
+        yield
+    except config.ConfigException as error:
+        raise Unjudged(f"no cluster in {where}", got=str(error), fix=_GET_CREDENTIALS) from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        # Not the error's text: it quotes the file, which holds credentials.
+        raise _unusable_kubeconfig(where, "not YAML") from error
+    except OSError as error:
+        raise _unusable_kubeconfig(where, error.strerror or type(error).__name__) from error
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise _unusable_kubeconfig(where, "not of a kubeconfig's form") from error
+
+
+def _unusable_kubeconfig(where: object, reason: str) -> Unjudged:
+    return Unjudged(f"no cluster in {where}", got=reason, fix=_GET_CREDENTIALS)
+
+
+@contextmanager
+def _requiring_credentials() -> Generator[Any]:
+    """Yield a configuration to fill. Raises Unjudged if a credential plugin failed.
+
+    The client only logs that, and would go on as an anonymous user.
+    """
+    configuration = _make_configuration()
+    failures: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR:
+            return True
+        failures.append(record.getMessage())
+        return False
+
+    root = logging.getLogger()
+    root.addFilter(keep)
+    try:
+        yield configuration
+    finally:
+        root.removeFilter(keep)
+    if failures and not configuration.api_key and not configuration.cert_file:
+        raise Unjudged(
+            "the credential plugin of the kubeconfig failed",
+            got=" ".join(failures[-1].split())[:300],
+            fix="install it (for GKE: `gcloud components install gke-gcloud-auth-plugin`), then"
+            " `gcloud auth login`",
+        )
+
+
+def _make_configuration() -> Any:
+    """Return a client configuration whose retries end soon, and with the server's own answer.
+
+    By default the transport obeys any Retry-After, three times, and then hides the status.
+    """
+    from kubernetes import client
+    from urllib3.response import BaseHTTPResponse
+    from urllib3.util.retry import Retry
+
+    class BoundedRetry(Retry):
+        def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+            seconds = super().get_retry_after(response)
+            return None if seconds is None else min(seconds, _LONGEST_RETRY_AFTER_S)
+
+    configuration = client.Configuration()
+    configuration.retries = BoundedRetry(_RETRIES, raise_on_status=False)
+    return configuration
 
 
 def fix_of_unchangeable(error: ApiError, body: Object) -> str:
@@ -231,8 +391,49 @@ def fix_of_unchangeable(error: ApiError, body: Object) -> str:
 
 
 def _message(text: object) -> str:
-    raw = text.decode(errors="replace") if isinstance(text, bytes) else str(text or "")
+    raw = _decode(text)
     try:
         return str(json.loads(raw)["message"])
     except (ValueError, KeyError, TypeError):
-        return raw[:300]
+        pass
+    if _is_html(text):
+        title = re.search(r"<title[^>]*>([^<]*)", raw, re.IGNORECASE)
+        name = " ".join(title[1].split()) if title else ""
+        return f"an HTML page, {name[:100]}" if name else "an HTML page"
+    return " ".join(raw.split())[:300] or "an empty answer"
+
+
+def _is_html(text: object) -> bool:
+    return _decode(text).lstrip().startswith("<")
+
+
+def _decode(text: object) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text or "")
+
+
+def _describe_failure(error: Exception) -> str:
+    """Return why no answer came, without the transport's object names and addresses."""
+    from urllib3 import exceptions
+
+    cause: object = error.reason if isinstance(error, exceptions.MaxRetryError) else error
+    if isinstance(cause, exceptions.ProxyError):
+        return "the proxy does not answer"
+    if isinstance(cause, exceptions.NameResolutionError):
+        return "the host name is unknown"
+    if isinstance(cause, exceptions.NewConnectionError):
+        origin = cause.__cause__
+        reason = origin.strerror if isinstance(origin, OSError) else None
+        return (reason or "no connection").lower()
+    if isinstance(cause, exceptions.ConnectTimeoutError):
+        return f"no connection within {_CONNECT_S:.0f} s"
+    if isinstance(cause, exceptions.ReadTimeoutError):
+        return f"connected, but no answer within {_READ_S:.0f} s"
+    if isinstance(cause, exceptions.LocationValueError):
+        return "the server's address is not a URL"
+    if isinstance(cause, exceptions.SSLError):
+        return f"TLS: {cause}"
+    if isinstance(cause, exceptions.ProtocolError):
+        return "the connection ended before the answer"
+    if isinstance(cause, OSError):
+        return cause.strerror or type(cause).__name__
+    return "the request or the answer is not valid HTTP"

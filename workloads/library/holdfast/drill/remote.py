@@ -11,14 +11,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from holdfast.clients import gcloud
-from holdfast.clients.api import Api
+from holdfast.clients.api import Api, list_contexts
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.target import Target
 from holdfast.platform.cluster import no_document, published
-from holdfast.support.errors import InputError, Stopped, Unjudged
+from holdfast.support.errors import InputError, Stopped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,18 +90,6 @@ def _check_platform(place: Place, scope: Scope) -> Scope:
     if owner is None and (place is Place.GKE or scope.context.startswith("gke_")):
         raise no_document(scope.context)
     return replace(scope, project=owner.project if owner else "")
-
-
-def list_contexts(kubeconfig: Path | None) -> list[str]:
-    from kubernetes import config
-
-    path = str(kubeconfig) if kubeconfig else None
-    try:
-        contexts: Any = config.list_kube_config_contexts(path)
-    except config.ConfigException as error:
-        raise Unjudged(f"no cluster found: {error}") from error
-    # The second item is the current context, which is never used.
-    return sorted(context["name"] for context in contexts[0])
 
 
 def make_builder(place: Place, scope: Scope) -> Callable[[Drill, Path], Target]:

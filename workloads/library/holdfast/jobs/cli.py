@@ -1,13 +1,11 @@
 """The commands of jobs. Imports are in the bodies, so that --help is quick."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
 Kubeconfig = Annotated[
     Path | None, typer.Option(help="Default: the current context, as in kubectl.")
 ]
-Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
+Namespace = Annotated[str, typer.Option(help="Default: every namespace that you may read.")]
 Events = Annotated[
     Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")
 ]
@@ -81,8 +79,7 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
     from holdfast.jobs import output
     from holdfast.jobs.submit import existing_jobs, submission
 
-    with _reaching_cluster():
-        sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
+    sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
     for document in plan.documents:
         if document not in sent:
             output.note(
@@ -97,9 +94,8 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
             " checkpoint is lost"
         )
     output.ask_to_start(yes)
-    with _reaching_cluster():
-        for path in replaced:
-            existing_jobs.end(api, path)
+    for path in replaced:
+        existing_jobs.end(api, path)
     for name in submission.apply(api, sent):
         output.note(f"applied {name}")
     job = plan.purchases[0].job
@@ -127,8 +123,7 @@ def _choose_platform(
         if local:
             return local, None
     api = Api(kubeconfig)
-    with _reaching_cluster():
-        return choose(api, document, file.parent), api
+    return choose(api, document, file.parent), api
 
 
 def _plan(
@@ -185,17 +180,16 @@ def explain(
             allowed="explain JOB --follow",
             fix="holdfast explain JOB --follow",
         )
-    with _reaching_cluster():
-        api = Api(kubeconfig)
-        document = choose(api, platform)
-        if follow:
-            raise typer.Exit(_follow(api, document, job, namespace, timeout_s, events))
-        if job:
-            explanation = explanations.explain(api, job, namespace, events, document)
-            rows = []
-        else:
-            explanation = None
-            rows = explanations.rows(api, document, prices.load(), events, namespace)
+    api = Api(kubeconfig)
+    document = choose(api, platform)
+    if follow:
+        raise typer.Exit(_follow(api, document, job, namespace, timeout_s, events))
+    if job:
+        explanation = explanations.explain(api, job, namespace, events, document)
+        rows = []
+    else:
+        explanation = None
+        rows = explanations.rows(api, document, prices.load(), events, namespace)
     if as_json:
         body = explanation.as_json() if explanation else explanations.rows_json(rows)
         output.print_body(body)
@@ -220,7 +214,8 @@ def _follow(
     from holdfast.jobs.diagnose import job_snapshot
     from holdfast.jobs.submit import follower
 
-    job = job_snapshot.find(api, name, namespace)
+    namespaces = job_snapshot.find_namespaces(api, platform, namespace)
+    job = job_snapshot.find(api, name, *namespaces)
     if job.kind == "Deployment":
         raise InputError(
             "it never ends",
@@ -230,17 +225,6 @@ def _follow(
         )
     following = follower.Following(timeout_s=timeout_s, events=events)
     return follower.follow(api, platform, job, following, output.note)
-
-
-@contextmanager
-def _reaching_cluster() -> Generator[None]:
-    """Raise Unjudged if the cluster does not answer."""
-    from holdfast.clients.api import ApiError
-
-    try:
-        yield
-    except ApiError as error:
-        raise Unjudged(f"the cluster does not answer: {error}") from error
 
 
 def place(

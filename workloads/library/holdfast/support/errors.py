@@ -91,6 +91,21 @@ def _rebuild(
 class Unjudged(HoldfastError, RuntimeError):
     """Reports that a tool, a service or access is missing, so that no verdict is possible."""
 
+    def __init__(self, what: str, *, got: str = "", fix: str = "") -> None:
+        self.what = what
+        self.got = got
+        self.fix = fix
+        super().__init__(f"{what}: {got}" if got else what)
+
+    def lines(self) -> str:
+        shown = "\n".join(printable(line, 2_000) for line in self.what.splitlines())
+        text = f"could not judge: {shown}"
+        if self.got:
+            text += f"\n  got:     {printable(self.got, 2_000)}"
+        if self.fix:
+            text += f"\n  fix:     {printable(self.fix, 2_000)}"
+        return text
+
 
 _PATH_ERRORS = {
     errno.EACCES,
@@ -165,7 +180,7 @@ def run_cli(command: Callable[[], object]) -> None:
     except InputError as error:
         _end_as_bad_input(error)
     except Unjudged as error:
-        _end_as_unjudged(str(error))
+        _end_as_unjudged(error)
     except BrokenPipeError:
         # `| head` closed the pipe. Python would complain at its end if it could not write what is
         # still buffered.
@@ -175,7 +190,8 @@ def run_cli(command: Callable[[], object]) -> None:
         if isinstance(error, OSError):
             program = missing_program(error)
             if program:
-                _end_as_unjudged(f"the program {program} is not installed, or not on PATH")
+                unjudged = Unjudged(f"the program {program} is not installed, or not on PATH")
+                _end_as_unjudged(unjudged)
             path_error = unusable_path(error)
             if path_error:
                 _end_as_bad_input(path_error)
@@ -192,9 +208,8 @@ def _end_as_bad_input(error: InputError) -> NoReturn:
     sys.exit(error.code)
 
 
-def _end_as_unjudged(text: str) -> NoReturn:
-    shown = "\n".join(printable(line, 2_000) for line in text.splitlines())
-    print(f"could not judge: {shown}", file=sys.stderr)
+def _end_as_unjudged(error: Unjudged) -> NoReturn:
+    print(error.lines(), file=sys.stderr)
     sys.exit(EXIT_NOT_JUDGED)
 
 

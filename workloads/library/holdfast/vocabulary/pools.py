@@ -145,6 +145,15 @@ class Pool:
         return self.capacity not in STAYING
 
     @property
+    def free_disk_gib(self) -> int:
+        """Disk that pods may use: GKE keeps a tenth of the boot disk against eviction, and a part
+        for the system.
+        """
+        # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes
+        system_gib = min(0.5 * self.disk_gib, 6 + 0.35 * self.disk_gib, 100)
+        return int(0.9 * self.disk_gib - system_gib)
+
+    @property
     def own_usd_per_hour(self) -> float | None:
         """Price of one reserved machine in the environment; None for other capacities."""
         price = dict(self.extra_labels).get(LABEL_OWN_PRICE)

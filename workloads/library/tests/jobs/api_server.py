@@ -3,7 +3,7 @@ commands that read.
 """
 
 import json
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -25,11 +25,13 @@ def serving(
     *,
     platform: Platform | None = EXAMPLE,
     answers: dict[str, Object] | None = None,
+    member_of: Collection[str] | None = None,
 ) -> Generator[Path]:
     """Yields a kubeconfig. `lists`: items by path, such as `/apis/batch/v1/jobs`; `answers`: single
     objects by path.
 
     `logs`: by pod, what it printed and when. `platform`: whose document the cluster holds.
+    `member_of`: the namespaces that the user may list, besides nodes and quotas; None: all.
     """
     objects = ({PATH: platforms.published(platform)} if platform else {}) | (answers or {})
 
@@ -39,6 +41,8 @@ def serving(
             return 200, _log((logs or {})[path.split("/")[-2]], dict(parse_qsl(query)))
         if path in objects:
             return 200, objects[path]
+        if member_of is not None and not _is_allowed(path, member_of):
+            return 403, {"kind": "Status", "message": f"{path} is forbidden at this scope"}
         items = _items(lists, path)
         if items is None:
             return (404, {"message": "not found"})
@@ -46,6 +50,14 @@ def serving(
 
     with answering(answer) as address:
         yield _kubeconfig(folder / "kubeconfig", address)
+
+
+def _is_allowed(path: str, namespaces: Collection[str]) -> bool:
+    """Return whether the rights of a team's member allow a list."""
+    _, separator, rest = path.partition("/namespaces/")
+    if separator:
+        return rest.partition("/")[0] in namespaces
+    return path.rpartition("/")[2] in ("nodes", "clusterqueues")
 
 
 def _kubeconfig(path: Path, address: str) -> Path:

@@ -113,6 +113,12 @@ NODES = {
     ("fields", "problem", "fix"),
     [
         ({"command": ()}, "command is missing", "-- python train.py"),
+        (
+            {"command": ("python train.py --epochs 3",)},
+            "command",
+            'write ["python", "train.py", "--epochs", "3"]',
+        ),
+        ({"command": ("/usr/bin/python t.py",)}, "command", 'write ["/usr/bin/python", "t.py"]'),
         ({"name": "a" * 35}, "too long", "shorten"),
         ({"name": "My_Run"}, "name", "another name"),
         ({"gpus": "8xa1000"}, "unknown GPU", "did you mean"),

@@ -67,7 +67,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {
         "on_notice": "wrap",
         "data": "gs://bucket/a/b",
-        "scratch": "50Gi",
+        "scratch": "40Gi",
         "restarts": 9,
     },
     {
@@ -213,6 +213,8 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
             "flex-start",
         ),
         ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
+        ({"gpus": "1xl4", "capacity": "spot", "scratch": "500Gi"}, "has 49 GiB", "flex-start"),
+        ({"gpus": "1xl4", "capacity": "spot", "scratch": "48Gi"}, "takes 50 GiB", "flex-start"),
         (
             {
                 "gpus": "1xa100",
@@ -234,6 +236,8 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
             "HF157",
         ),
         ({"env": {"API_TOKEN": "hunter2hunter2hunter2"}}, "HF416", "HF416"),
+        ({"command": ("python", "t.py", "--hf-token", "a1b2c3d4" * 3)}, "HF416", "HF416"),
+        ({"command": ("python", "t.py", f"--key=hf_{'aB3' * 9}")}, "HF416", "HF416"),
         ({"command": ("sh", "-c", "trap 'exit 0' TERM; python train.py")}, "HF105", "HF105"),
     ],
 )

@@ -158,3 +158,11 @@ def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
     assert "ON_DEMAND" in refused.value.fix
     with pytest.raises(InputError, match="deadline_hours"):
         own(gpus="1xl4", deadline_hours=40.5)
+
+
+def test_scratch_beyond_every_known_disk_is_warned_of() -> None:
+    env = load("example")
+    job = own()
+    assert placement.warn_of_disk(replace(job, scratch="47Gi"), env) == ""
+    warning = placement.warn_of_disk(replace(job, scratch="500Gi"), env)
+    assert "502 GiB" in warning and "49 GiB" in warning

@@ -69,10 +69,13 @@ def explain(
 ) -> Explanation:
     """Explain one job.
 
-    platform: it prices the job's machines; None: nothing is in dollars. Raises InputError if there
-    is no such job.
+    platform: it prices the job's machines, and names the namespaces of a user who may not read all;
+    None: nothing is in dollars. Raises InputError if there is no such job.
     """
-    job = job_snapshot.find(api, name, namespace)
+    namespaces = [namespace]
+    if platform:
+        namespaces = job_snapshot.find_namespaces(api, platform, namespace)
+    job = job_snapshot.find(api, name, *namespaces)
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
     cause = find_cause(job, cluster)
@@ -252,13 +255,15 @@ def rows(
     events: Path | None = None,
     namespace: str = "",
 ) -> list[Row]:
-    """Return a row for each job of a namespace, or of all."""
+    """Return a row for each job of a namespace, or of all that the user may read."""
     summaries = read_job_summaries(events) if events else {}
-    cluster = cluster_snapshot.take_snapshot(api, namespace)
-    return [
-        _make_row(job, cluster.within(job.namespace), platform, prices, summaries.get(job.name))
-        for job in job_snapshot.all_jobs(api, namespace)
-    ]
+    jobs: list[Row] = []
+    for readable in job_snapshot.find_namespaces(api, platform, namespace):
+        cluster = cluster_snapshot.take_snapshot(api, readable)
+        for job in job_snapshot.all_jobs(api, readable):
+            summary = summaries.get(job.name)
+            jobs.append(_make_row(job, cluster.within(job.namespace), platform, prices, summary))
+    return jobs
 
 
 def _make_row(

@@ -3,12 +3,13 @@
 A job is a JobSet, a Job that no JobSet owns, or a Deployment of workers. Nothing here judges.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from holdfast.clients.api import Api, Object
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.ledger import disruptions
+from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.support.values import moment
 from holdfast.vocabulary import kubernetes
@@ -154,20 +155,53 @@ def _is_job(body: Object, kind: str) -> bool:
     return True
 
 
-def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
+def find_namespaces(api: Api, platform: Platform, namespace: str = "") -> list[str]:
+    """Return the namespaces in which to look for jobs; an empty name means all at once.
+
+    A member of a team may not list the whole cluster, and gets those of the platform's namespaces
+    that the member may read. Raises ApiError if there is none.
+    """
+    if namespace:
+        return [namespace]
+    refusal = _find_refusal(api, "")
+    if refusal is None:
+        return [""]
+    readable = [name for name in platform.job_namespaces if _find_refusal(api, name) is None]
+    if not readable:
+        raise refusal
+    return readable
+
+
+def _find_refusal(api: Api, namespace: str) -> ApiError | None:
+    """Return why the user may not list jobs and their pods there, or None."""
+    for group, plural in (("/api/v1", "pods"), (JOBS, "jobs")):
+        try:
+            api.get(path_in(group, plural, namespace), limit=1)
+        except ApiError as error:
+            if error.status == 403:
+                return error
+            if error.status != 404:
+                raise
+    return None
+
+
+def find(api: Api, name: str, *namespaces: str) -> JobSnapshot:
     """Return the job called `name`, or the newest job of the run called so.
 
-    Raises InputError if there is none, or one in several namespaces.
+    Without namespaces it looks in all. Raises InputError if there is none, or one in several
+    namespaces.
     """
-    jobs = list(all_jobs(api, namespace))
+    jobs: list[JobSnapshot] = []
+    for namespace in namespaces or ("",):
+        jobs.extend(all_jobs(api, namespace))
     matches = [job for job in jobs if job.name == name] or _find_newest(jobs, name)
     if len(matches) == 1:
         return matches[0]
     if matches:
-        namespaces = ", ".join(job.namespace for job in matches)
+        found = ", ".join(job.namespace for job in matches)
         raise InputError(
             "job name is not unique",
-            got=f"{name} in {namespaces}",
+            got=f"{name} in {found}",
             allowed="one job",
             fix="--namespace NAME",
         )
@@ -176,9 +210,13 @@ def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
     raise InputError(
         "no such job",
         got=name,
-        allowed=", ".join(names[:10]) or f"none: no job in {namespace or 'this cluster'}",
+        allowed=", ".join(names[:10]) or f"none: no job in {_list(namespaces)}",
         fix=f"did you mean {similar[0]}?" if similar else "`holdfast explain`",
     )
+
+
+def _list(namespaces: Sequence[str]) -> str:
+    return ", ".join(filter(None, namespaces)) or "this cluster"
 
 
 def _find_newest(jobs: list[JobSnapshot], run: str) -> list[JobSnapshot]:

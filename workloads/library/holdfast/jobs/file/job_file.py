@@ -3,6 +3,7 @@
 The metadata of a field is its documentation, its line in the file, its JSON schema and its check.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -24,6 +25,7 @@ CPU_ONLY = "none"
 MAX_NODES = 1000
 FEWEST_SHARDED = 2
 MAX_HOURS = 168.0
+_LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 Contradiction = tuple[str, object, str, str]
 """Fields that do not go together: what, got, allowed, fix."""
 
@@ -265,6 +267,15 @@ class OwnJob:
         if not self.command and not self.predictor:
             allowed = "a program and its options, word by word"
             yield "command is missing", "nothing", allowed, "add -- python train.py"
+        if self.command and not self.predictor and _is_command_line(self.command[0]):
+            words = [*self.command[0].split(), *self.command[1:]]
+            allowed = "the program alone as the first word: no shell splits it"
+            yield (
+                "command",
+                repr(self.command[0][:200]),
+                allowed,
+                f"write {json.dumps(words)[:400]}",
+            )
         if self.predictor and deadline:
             yield "deadline_hours", deadline, "0 for a batch", "leave it out"
         if deadline and not 0 < hours < deadline <= max_hours:
@@ -335,6 +346,14 @@ class OwnJob:
         return "" if self.gpus == CPU_ONLY else parse_gpus(self.gpus)[1]
 
     @property
+    def disk_gib(self) -> int:
+        """The disk that each pod requests."""
+        number = int(self.scratch[:-2])
+        unit = self.scratch[-2:]
+        scratch_gib = number if unit == "Gi" else -(-number // 1024)
+        return scratch_gib + _LOGS_GIB
+
+    @property
     def gang(self) -> bool:
         """The job is a rigid gang: all of its pods run, or none."""
         return self.pods > 1 and not (self.predictor or self.in_place)
@@ -348,6 +367,17 @@ class OwnJob:
     def home(self) -> str:
         """The namespace of the job's objects."""
         return self.namespace or KSA_NAMESPACES[self.role]
+
+
+def _is_command_line(program: str) -> bool:
+    """Return whether a program's name is a whole command line.
+
+    A path may hold spaces, as `./my tool`.
+    """
+    first, *others = program.split() or [""]
+    if not others:
+        return False
+    return "/" not in first or any(word.startswith("-") or "." in word for word in others)
 
 
 def _check(

@@ -28,6 +28,7 @@ from holdfast.vocabulary.pools import STAYING, Pool, Role
 
 ROLES = (Role.BATCH, Role.TRAINING)
 MAX_GPUS_PER_NODE = 8
+_WITH_LOCAL_SSD = ("a2-ultragpu", "a3-", "a4-", "a4x-", "g4-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
             "no capacity for this job",
             got="; ".join(f"{offer.capacity.value}: {reason}" for offer, reason in refusals),
             allowed="another number of nodes, or GPUs",
-            fix="change --nodes",
+            fix="change what the reason names: --nodes, or --set scratch=SIZE",
         )
     if usable[0].capacity is Capacity.RESERVED:
         return Placed(
@@ -250,7 +251,39 @@ def _refuse(job: OwnJob, offer: Offer) -> str:
         return "its nodes come one by one, and a gang pays for those that wait: take queued"
     if capacity is Capacity.QUEUED and not job.gang:
         return "it is for nodes that must come together: take flex-start"
-    return _refuse_by_calendar(job, offer)
+    return _refuse_by_disk(job, offer) or _refuse_by_calendar(job, offer)
+
+
+def _refuse_by_disk(job: OwnJob, offer: Offer) -> str:
+    """Return why no pod of the job fits the disk of a node, or an empty text.
+
+    Nothing is refused if the disk is not known: that of a node that auto-provisioning makes, and
+    of a machine whose local SSDs hold what pods write.
+    """
+    if offer.pool is None or offer.machine.name.startswith(_WITH_LOCAL_SSD):
+        return ""
+    free_gib = offer.pool.free_disk_gib
+    if job.disk_gib <= free_gib:
+        return ""
+    return (
+        f"a pod takes {job.disk_gib} GiB of disk (scratch {job.scratch}), and a node of"
+        f" {offer.pool.name} has {free_gib} GiB for pods: lower scratch, or mount a claim"
+    )
+
+
+def warn_of_disk(job: OwnJob, platform: Platform) -> str:
+    """Return a warning if no known disk holds what a pod takes, or an empty text.
+
+    The disks of nodes that auto-provisioning makes are not in the platform's document.
+    """
+    largest_gib = max((pool.free_disk_gib for pool in platform.pools), default=0)
+    if job.disk_gib <= largest_gib:
+        return ""
+    return (
+        f"not checked: a pod takes {job.disk_gib} GiB of disk (scratch {job.scratch}), and no node"
+        f" pool of {platform.name} has more than {largest_gib} GiB for pods; on a node without"
+        " larger disks the job waits for ever"
+    )
 
 
 def _refuse_by_calendar(job: OwnJob, offer: Offer) -> str:

@@ -93,7 +93,6 @@ def _processes(job: OwnJob) -> int:
 
 SECRETS_PATH = "/etc/holdfast/secrets"
 KEY = "checkpoint-key"
-_LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 
 
 def add_volumes(job: OwnJob, work: PodSettings) -> PodSettings:
@@ -129,10 +128,7 @@ def secret_files(job: OwnJob) -> dict[str, str]:
 
 def disk(job: OwnJob) -> str:
     """Return the disk of the pod: /tmp, logs and the container's own layer."""
-    number = int(job.scratch[:-2])
-    unit = job.scratch[-2:]
-    gib = number if unit == "Gi" else -(-number // 1024)
-    return f"{gib + _LOGS_GIB}Gi"
+    return f"{job.disk_gib}Gi"
 
 
 def provider_class(job: OwnJob, context: RenderContext) -> Body | None:

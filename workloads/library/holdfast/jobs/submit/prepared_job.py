@@ -72,6 +72,9 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
     loss = LOSSES.get(OnNotice(job.on_notice))
     if loss:
         notes.append(f"on_notice {job.on_notice}: {loss}")
+    disk_warning = placement.warn_of_disk(job, platform)
+    if disk_warning:
+        notes.append(disk_warning)
     notes += external_checks.check(job, platform)
     return Prepared(
         job=pinned,

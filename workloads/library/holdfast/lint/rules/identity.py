@@ -25,9 +25,21 @@ _IDENTITY = "iam.gke.io/gcp-service-account: trainer@acme-ai-platform.iam.gservi
 _GOOGLE_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9-]{0,60}@[a-z0-9.:-]{1,60}\.gserviceaccount\.com")
 _PLACEHOLDER = re.compile(r"[$<>{}A-Z]")
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
+# By the prefixes that their issuers document, so that a scan finds them.
+_ISSUED = re.compile(
+    r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
+    r"|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abps]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{35})"
+)
+_SECRET_OPTION = re.compile(
+    r"(?:^|[\s-])[\w-]*?(token|secret|password|api[-_]?key|access[-_]?key|private[-_]?key)"
+    r"(?:=|\s+)(?P<value>\S+)",
+    re.IGNORECASE,
+)
+_SHORTEST_SECRET = 16  # --pad-token and --eos-token name words of a vocabulary
 # ALLOW_EMPTY_PASSWORD=1 has the name of a secret and is none.
 _SWITCH = {"0", "1", "true", "false", "yes", "no", "on", "off"}
 _REFERENCES = ("$(", "${", "<", "/")
+_SHELL_REFERENCES = ("$", "<", "/")
 _REMOTE_CODE = re.compile(r"trust[-_]remote[-_]code(?!=(0|false))", re.IGNORECASE)
 
 
@@ -56,7 +68,7 @@ def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
     "secret-in-manifest",
     Severity.ERROR,
     on=Pod,
-    what="An environment variable holds a secret as a literal value.",
+    what="An environment variable or an argument holds a secret as a literal value.",
     why="The secret is then in git, in etcd, and in the output of `kubectl describe`.",
     source="https://cloud.google.com/secret-manager/docs/secret-manager-managed-csi-component",
     fix="read it from a Secret by secretKeyRef, or from Secret Manager",
@@ -74,6 +86,25 @@ def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
             if _SECRET_NAME.search(name):
                 path = (*container.path, "env", index, "value")
                 yield Hit(path, f"{name} holds a literal value")
+        for key in ("command", "args"):
+            words = [as_text(word) for word in as_list(container.body.get(key))]
+            for index, word in enumerate(words):
+                option = words[index - 1] if index else ""
+                if _holds_secret(word, option):
+                    yield Hit((*container.path, key, index), "an argument holds a literal secret")
+
+
+def _holds_secret(word: str, option: str) -> bool:
+    """Returns whether a word of a command is a secret, or holds one. `option`: the word before."""
+    if _ISSUED.search(word):
+        return True
+    text = f"{option} {word}" if option.startswith("-") and "=" not in option else word
+    for match in _SECRET_OPTION.finditer(text):
+        value = match["value"].strip("'\"")
+        is_mixed = re.search(r"[A-Za-z]", value) and re.search(r"[0-9]", value)
+        if len(value) >= _SHORTEST_SECRET and is_mixed and not value.startswith(_SHELL_REFERENCES):
+            return True
+    return False
 
 
 @rule(
