@@ -14,6 +14,22 @@ MAX_NESTING = 500
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 Value = Mapping[str, object]
+DATATYPES = (
+    "BYTES",
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+)
+"""The datatypes of the Open Inference Protocol v2."""
 
 
 def encode_value(value: Value) -> str:

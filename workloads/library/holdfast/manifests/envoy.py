@@ -22,6 +22,18 @@ _REPEATABLE_BYTES = 1024 * 1024
 """Largest body of a request that is retried."""
 _REQUEST_BYTES = 2 * _BUFFER_BYTES + _REPEATABLE_BYTES
 """Memory of a request that waits for its server: buffers on both sides and a copy for a retry."""
+_STREAMS = 100
+"""Largest number of concurrent requests on a connection of HTTP/2."""
+_STREAM_WINDOW_BYTES = 64 * 1024
+_CONNECTION_WINDOW_BYTES = 1024 * 1024
+"""Bytes that a client of HTTP/2 may send before the proxy has passed them on; Envoy's default is
+larger.
+"""
+_CONNECTION_BYTES = 64 * 1024
+"""Memory of a connection with some headers. Idle, Envoy 1.40 takes 16 KB for one of HTTP/1.1, and
+35 KB for one of HTTP/2.
+"""
+_CONNECTIONS_SHARE = 0.2
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
@@ -50,7 +62,10 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
     folder = proxy.endpoints_file.rpartition("/")[0]
     return {
         "node": {"id": "proxy", "cluster": "serving"},
-        "admin": {"address": _address("127.0.0.1", proxy.admin_port)},
+        "admin": {
+            "address": _address("127.0.0.1", proxy.admin_port),
+            "ignore_global_conn_limit": True,
+        },
         "overload_manager": _overload(),
         "static_resources": {
             "listeners": [_listener(proxy), _metrics(proxy)],
@@ -72,8 +87,23 @@ def _overload() -> dict[str, Any]:
         actions.append({"name": f"envoy.overload_actions.{name}", "triggers": [trigger]})
     return {
         "refresh_interval": "0.25s",
-        "resource_monitors": [{"name": monitor, "typed_config": config}],
+        "resource_monitors": [{"name": monitor, "typed_config": config}, _connection_limit()],
         "actions": actions,
+    }
+
+
+def _connection_limit() -> dict[str, Any]:
+    """Limits the clients' connections, which the limits of requests do not count."""
+    connections = int(PROXY_MEMORY_MIB * 2**20 * _CONNECTIONS_SHARE) // _CONNECTION_BYTES
+    limit = {
+        "@type": (
+            f"{_TYPES}.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+        ),
+        "max_active_downstream_connections": connections,
+    }
+    return {
+        "name": "envoy.resource_monitors.global_downstream_max_connections",
+        "typed_config": limit,
     }
 
 
@@ -85,6 +115,11 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
     manager = {
         # Longer than any load balancer keeps a connection: this side must not close first.
         "common_http_protocol_options": {"idle_timeout": f"{serving.KEEP_ALIVE_S}s"},
+        "http2_protocol_options": {
+            "max_concurrent_streams": _STREAMS,
+            "initial_stream_window_size": _STREAM_WINDOW_BYTES,
+            "initial_connection_window_size": _CONNECTION_WINDOW_BYTES,
+        },
         "request_headers_timeout": "10s",
         "request_timeout": _seconds(proxy.longest_request_s),
         "stream_idle_timeout": _seconds(proxy.longest_request_s),
@@ -103,7 +138,9 @@ def _metrics(proxy: Proxy) -> dict[str, Any]:
         "match": {"path": serving.PROXY_METRICS_PATH},
         "route": {"cluster": ADMIN},
     }
-    return _http("metrics", _address(proxy.host, proxy.metrics_port), [route], {})
+    listener = _http("metrics", _address(proxy.host, proxy.metrics_port), [route], {})
+    # Probes and scrapes must reach a proxy that has all its connections.
+    return listener | {"ignore_global_conn_limit": True}
 
 
 def _http(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 from holdfast.inference.errors import ItemFault, LoaderFailed, PredictorBroken
-from holdfast.inference.values import Value
+from holdfast.inference.values import DATATYPES, Value
 from holdfast.support.errors import InputError
 
 _LENGTH = struct.Struct(">I")
@@ -150,6 +150,8 @@ class Link:
 
 
 MAX_CONFIGURATION_CHARS = 64 * 1024
+MAX_INPUT_VALUES = 1_000_000
+"""The maximum for one item that a predictor describes."""
 MAX_SECONDS = 1e9
 """The maximum of one reply: an integer in JSON may be too large for a float."""
 
@@ -224,6 +226,51 @@ def configuration_of(configuration: object) -> dict[str, object]:
             fix="remove values that do not affect results",
         )
     return cast("dict[str, object]", configuration)
+
+
+def inputs_of(inputs: object) -> list[dict[str, object]]:
+    """Returns a predictor's description of its inputs; it is empty if there is none.
+
+    Raises InputError for anything else than tensors as in the protocol's metadata.
+    """
+    if not isinstance(inputs, list | tuple):
+        raise _invalid_inputs(inputs)
+    checked: list[dict[str, object]] = []
+    for tensor in cast("Sequence[object]", inputs):
+        match tensor:
+            case {"name": str(name), "datatype": str(datatype), "shape": [-1, *sizes]}:
+                pass
+            case _:
+                raise _invalid_inputs(tensor)
+        if datatype not in DATATYPES or not _are_sizes(sizes):
+            raise _invalid_inputs(tensor)
+        checked.append({"name": name, "datatype": datatype, "shape": [-1, *sizes]})
+    if len({tensor["name"] for tensor in checked}) < len(checked):
+        raise _invalid_inputs(inputs)
+    return checked
+
+
+def _are_sizes(sizes: Sequence[object]) -> bool:
+    """Returns whether each is a size or -1, and one item has no more than MAX_INPUT_VALUES."""
+    count = 1
+    for size in sizes:
+        if type(size) is not int or size == 0 or size < -1:
+            return False
+        count *= abs(size)
+    return count <= MAX_INPUT_VALUES
+
+
+def _invalid_inputs(got: object) -> InputError:
+    return InputError(
+        "the predictor's description of its inputs is not valid",
+        got=repr(got)[:300],
+        allowed=(
+            "a list of objects with different names, such as"
+            ' {"name": "x", "datatype": "FP32", "shape": [-1, 4]}; the first size is -1;'
+            f" datatypes: {', '.join(DATATYPES)}"
+        ),
+        fix="change `inputs` of the predictor, or remove it",
+    )
 
 
 def _survives_json(configuration: object) -> bool:

@@ -20,6 +20,7 @@ from holdfast.inference.predictor import pipe_protocol
 from holdfast.inference.predictor.pipe_protocol import (
     Link,
     configuration_of,
+    inputs_of,
     raise_error,
     values_of,
 )
@@ -57,6 +58,8 @@ class ProcessPredictor:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self.configuration: Mapping[str, object] = {}
+        self.inputs: Sequence[Mapping[str, object]] = ()
+        """The tensors that the predictor takes; empty if it does not describe them."""
         self._in_flight: deque[list[bytes]] = deque()
         """Micro-batches that are sent and not answered; the child computes the first one."""
         self._finished: list[tuple[list[bytes], dict[str, Any]]] = []
@@ -84,6 +87,7 @@ class ProcessPredictor:
             ) from None
         raise_error(reply)
         self.configuration = configuration_of(reply.get("configuration"))
+        self.inputs = inputs_of(reply.get("inputs"))
         # After a restart it must load the same commit, not the newest.
         self._spec = replace(
             self._spec,

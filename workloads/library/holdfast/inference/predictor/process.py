@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor import pipe_protocol
-from holdfast.inference.predictor.pipe_protocol import configuration_of
+from holdfast.inference.predictor.pipe_protocol import configuration_of, inputs_of
 from holdfast.inference.predictor.spec import Predictor, PredictorSpec, build
 from holdfast.runtime import gpu
 from holdfast.runtime.gpu import GpuLost
@@ -57,7 +57,11 @@ def _load(spec: PredictorSpec) -> tuple[Predictor | None, dict[str, object]]:
         gpu.require()
         predictor = build(spec)
         predictor.load()
-        return predictor, {"configuration": configuration_of(predictor.configuration)}
+        reply: dict[str, object] = {
+            "configuration": configuration_of(predictor.configuration),
+            "inputs": inputs_of(getattr(predictor, "inputs", ())),
+        }
+        return predictor, reply
     except InputError as error:
         fields = {
             "what": error.what,

@@ -24,6 +24,12 @@ GROUP = "holdfast.predictors"
 
 
 class Predictor(Protocol):
+    """What a predictor has.
+
+    It may also have `inputs`, the tensors that it takes: a list of name, datatype and shape as in
+    the metadata of the Open Inference Protocol. The first size of each shape is -1.
+    """
+
     @property
     def configuration(self) -> Mapping[str, object]:
         """Everything that determines a result: the model's commit, settings.

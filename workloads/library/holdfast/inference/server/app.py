@@ -7,7 +7,7 @@ holds no state of its own.
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.inference.errors import Refused
+from holdfast.inference.errors import ItemFault, Refused, redact
 from holdfast.inference.server import tensors
 from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.drain import Drain, Phase
@@ -35,6 +35,7 @@ from holdfast.inference.server.request_body import (
     read_body,
 )
 from holdfast.inference.server.settings import ServerSettings
+from holdfast.runtime import logs
 from holdfast.vocabulary.serving import LIVE_PATH, READY_PATH
 
 _BINARY = "inference-header-content-length"
@@ -147,19 +148,14 @@ class App:
 
     async def metadata(self, request: HttpRequest) -> Response:
         model = self.find_model(request)
-        # Any other input is an item of JSON. The outputs are those of the warm-up.
-        texts = {
-            "name": "text",
-            "datatype": "BYTES",
-            "shape": [-1],
-        }
+        # The outputs are those of the warm-up.
         outputs = [] if model.sample is None else tensors.describe_outputs(model.sample)
         return make_json(
             {
                 "name": self._settings.model,
                 "versions": [model.commit],
                 "platform": "holdfast",
-                "inputs": [texts],
+                "inputs": model.describe_inputs(),
                 "outputs": outputs,
             }
         )
@@ -188,12 +184,18 @@ class App:
             )
             infer_request = await self._parse(body)
             del body
-            values = await self.predict(
-                request,
-                model,
-                infer_request.bodies,
-                deadline,
-            )
+            try:
+                values = await self.predict(
+                    request,
+                    model,
+                    infer_request.bodies,
+                    deadline,
+                )
+            except ItemFault as error:
+                await self._log_fault(error, infer_request.bodies)
+                message = "the model rejects this input"
+                name = redact(error.error_class)
+                raise Refused(422, f"{message}: {name}; its text is in the server's log") from None
             commit = model.commit
             content = tensors.encode_response(
                 values,
@@ -213,6 +215,17 @@ class App:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._parsing, parse)
         return parse()
+
+    async def _log_fault(self, error: ItemFault, bodies: Sequence[bytes]) -> None:
+        """Logs an exception of the model, without content of the request or secrets."""
+        # In a thread: each word of the text is searched for in the bodies.
+        loop = asyncio.get_running_loop()
+        text = await loop.run_in_executor(
+            self._parsing,
+            partial(redact, str(error), content=b"\n".join(bodies)),
+        )
+        name = redact(error.error_class)
+        logs.warning("predictor", f"the model rejects an input: {name}: {text}")
 
     async def scrape(self, _: HttpRequest) -> Response:
         self._metrics.ready.set(self.is_ready())
@@ -275,8 +288,8 @@ class App:
     ) -> Values:
         """Queues a request and awaits its values.
 
-        Raises Refused if the queue, the deadline or the model refuses it, or if the client
-        disconnects.
+        Raises Refused if the queue or the deadline refuses it, or if the client disconnects.
+        Raises ItemFault if the model raises an exception for it.
         """
         now = time.monotonic()
         request = Request(

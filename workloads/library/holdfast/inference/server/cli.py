@@ -15,6 +15,8 @@ from holdfast.vocabulary.serving import HOOK_PORT, PORT, SIDECAR_PORT
 SETTINGS = {
     "host": "address to listen on",
     "body_bytes": "most bytes of a request",
+    "connections": "most connections",
+    "idle_s": "seconds that a connection may wait for a request",
 }
 """The settings of `serve run --set`, which ServerSettings describes."""
 

@@ -1,7 +1,7 @@
-"""The HTTP protocol of a connection: uvicorn's, with read timeouts and a limit on headers.
+"""The HTTP protocol of a connection: uvicorn's, with timeouts, and limits on headers and number.
 
-uvicorn closes a connection with incomplete headers as an idle one, and waits for slow senders
-without end. Here a request counts from its first byte, so that no drain cuts it, and a response is
+uvicorn closes a connection with incomplete headers as an idle one, and waits without end for slow
+senders and for the first request. Here a request counts from its first byte, so that no drain cuts it, and a response is
 written as a whole.
 """
 
@@ -15,10 +15,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.inference.errors import Refused
 from holdfast.inference.server.drain import Drain
+from holdfast.inference.server.idle_connections import IdleConnections
+from holdfast.inference.server.settings import ServerSettings
 
 MAX_HEADER_BYTES = 64 * 1024
+"""The maximum of a request apart from its body: headers, trailers and extensions of chunks."""
+_CHUNK_BYTES = 16
+"""The bytes of a chunk beside its data that do not count: its size and two line ends."""
 _HEADER_S = 5.0
 """The maximum time for the headers of a request."""
+_SEND_S = 5.0
+"""The maximum time in which a client takes the rest of its response, once its connection closes."""
 STARTED_AT = "holdfast.started_at"
 """The key in the scope for the time of the first byte, on the loop's clock."""
 
@@ -55,17 +62,21 @@ class _BufferedTransport:
 
 class Connection(HttpToolsProtocol):
     drain: Drain
+    idle_connections: IdleConnections
+    idle_s: float
     header_s: float
 
     @classmethod
-    def bind(cls, drain: Drain, request_s: float) -> type["Connection"]:
+    def bind(cls, drain: Drain, settings: ServerSettings) -> type["Connection"]:
         """Makes the class of one server, as uvicorn makes the instances itself."""
         return type(
             "ServerConnection",
             (cls,),
             {
                 "drain": drain,
-                "header_s": min(request_s, _HEADER_S),
+                "idle_connections": IdleConnections(settings.connections),
+                "idle_s": settings.idle_s,
+                "header_s": min(settings.request_s, _HEADER_S),
             },
         )
 
@@ -74,34 +85,47 @@ class Connection(HttpToolsProtocol):
         self._open = 0
         """The number of requests that have started and are not answered."""
         self._started_at = 0.0
-        self._header_bytes = -1
-        """The size of the headers that are being read; -1 if none are."""
+        self._is_receiving = False
+        """Whether a request has started whose last byte has not arrived."""
+        self._header_bytes = 0
+        """What arrived of that request apart from its body."""
         self._header_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         buffered = _BufferedTransport(transport, self.loop)
         super().connection_made(cast("asyncio.Transport", buffered))
+        is_full = len(self.connections) > self.idle_connections.most
+        if is_full and not self.idle_connections.close_one():
+            self._send_refusal(b"503 Service Unavailable")
+            return
+        self._begin_idle(is_silent=True)
 
     def data_received(self, data: bytes) -> None:
-        was_reading = self._header_bytes >= 0
-        super().data_received(data)
-        if self._header_bytes < 0 or self.transport.is_closing():
-            return
-        if not was_reading:
-            self._header_bytes = 0
         self._header_bytes += len(data)
-        if self._header_bytes > MAX_HEADER_BYTES:
+        super().data_received(data)
+        if not self._is_receiving:
+            self._header_bytes = 0
+        self._header_bytes = max(0, self._header_bytes)
+        if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             self._refuse(b"431 Request Header Fields Too Large")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._end_idle()
         self._open += 1
         self.drain.begin_request()
         self._started_at = self.loop.time()
-        self._header_bytes = 0
+        self._is_receiving = True
         self._header_timer = self.loop.call_later(
             self.header_s, self._refuse, b"408 Request Timeout"
         )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Trailers come after the headers; nothing reads them, and uvicorn would keep each.
+        if self._header_timer is not None:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._finish_headers()
@@ -109,14 +133,45 @@ class Connection(HttpToolsProtocol):
         self.scope["state"][STARTED_AT] = self._started_at  # pyright: ignore[reportTypedDictNotRequiredAccess]
         super().on_headers_complete()
 
+    def on_chunk_header(self) -> None:
+        self._header_bytes -= _CHUNK_BYTES
+
+    def on_body(self, body: bytes) -> None:
+        self._header_bytes -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_receiving = False
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
         self._count_answered(1)
         super().on_response_complete()
+        if not self._open and not self.transport.is_closing():
+            self._begin_idle(is_silent=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._finish_headers()
+        self._end_idle()
+        self._end_stall()
         self._count_answered(self._open)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # Otherwise a client that does not read would keep the connection and its responses.
+        self._stall_timer = self.loop.call_later(self.idle_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def close_idle(self) -> None:
+        """Closes the connection, after what is left to send of its last response."""
+        self._end_idle()
+        self.transport.close()
+        # A client that does not read would keep it open.
+        self.loop.call_later(_SEND_S, self.transport.abort)
 
     def shutdown(self) -> None:
         """Closes an idle connection; a started request, even with half its headers, is answered."""
@@ -130,14 +185,38 @@ class Connection(HttpToolsProtocol):
             self._open -= 1
             self.drain.end_request()
 
+    def _begin_idle(self, *, is_silent: bool) -> None:
+        """Starts the time until the next request begins; bytes that begin none do not extend it."""
+        self._end_idle()
+        self._idle_timer = self.loop.call_later(self.idle_s, self.close_idle)
+        self.idle_connections.add(self, is_silent=is_silent)
+
+    def _end_idle(self) -> None:
+        self.idle_connections.discard(self)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
     def _finish_headers(self) -> None:
-        self._header_bytes = -1
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
     def _refuse(self, status: bytes) -> None:
+        is_head = self._header_timer is not None
         self._finish_headers()
+        # Its response may have been sent before the end of its body.
+        if is_head or not self.cycle.response_started:
+            self._send_refusal(status)
+        else:
+            self.transport.close()
+
+    def _send_refusal(self, status: bytes) -> None:
         headers = b"content-length: 0\r\nconnection: close"
         self.transport.write(b"HTTP/1.1 " + status + b"\r\n" + headers + b"\r\n\r\n")
         self.transport.close()

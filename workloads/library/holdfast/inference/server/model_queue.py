@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -19,6 +19,7 @@ from typing import NoReturn, TypeVar
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
 from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.server import tensors
 from holdfast.inference.server.batcher import Batcher, Ticket
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.settings import ServerSettings
@@ -37,7 +38,12 @@ It is overdue after half a try of the proxy, or a second, at the earliest: a slo
 and waiting requests can still go to another server in time.
 """
 _WARM_UP = b"warm-up"
-"""The body that is predicted before the server is ready."""
+"""The body that is predicted before the server is ready, if the model describes no inputs."""
+_TEXTS: Mapping[str, object] = {
+    "name": "text",
+    "datatype": "BYTES",
+    "shape": [-1],
+}
 R = TypeVar("R")
 
 
@@ -49,6 +55,7 @@ class Request(Ticket):
     answer: "asyncio.Future[Values]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+    """Its values, or else Refused, or ItemFault if the model raises an exception for it."""
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
@@ -108,10 +115,22 @@ class ModelQueue:
         await self._warm_up()
         self.loaded = True
 
+    def describe_inputs(self) -> list[Mapping[str, object]]:
+        """Returns the metadata of the inputs.
+
+        A model that does not describe them has one of texts if it accepted the text of the warm-up,
+        and none if it rejected it.
+        """
+        if self._predictor.inputs:
+            return list(self._predictor.inputs)
+        return [_TEXTS] if self.sample is not None else []
+
     async def _warm_up(self) -> None:
+        inputs = self._predictor.inputs
+        body = tensors.make_sample(inputs) if inputs else _WARM_UP
         try:
             for items in (1, self._settings.batch_items):
-                bodies = [_WARM_UP] * items
+                bodies = [body] * items
                 values = await self._in_thread(self._predictor.predict, bodies)
                 self.sample = values[0]
                 self.batcher.timing.observe(items, self._predictor.seconds)
@@ -200,8 +219,7 @@ class ModelQueue:
                 await self._predict_halves(batch, is_retry=is_single)
         except ItemFault as error:
             if is_single:
-                message = f"{error.error_class}: {str(error)[:300]}"
-                batch[0].fail(Refused(422, f"the model rejects this input: {message}"))
+                batch[0].fail(error)
             else:
                 await self._predict_halves(batch, is_retry=False)
         else:

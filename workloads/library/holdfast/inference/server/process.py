@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import math
+import resource
 import socket
 import sys
 import threading
@@ -11,7 +13,7 @@ from collections.abc import Generator
 
 import uvicorn
 
-from holdfast.inference.errors import LoaderFailed, PredictorBroken
+from holdfast.inference.errors import LoaderFailed, PredictorBroken, redact
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.app import App
 from holdfast.inference.server.drain import Drain, Phase
@@ -23,10 +25,12 @@ from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown, of_process
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.vocabulary.serving import KEEP_ALIVE_S, OVER_BUDGET
+from holdfast.vocabulary.serving import OVER_BUDGET
 
 _TICK_S = 0.05
 _BACKLOG = 2048
+_OTHER_FILES = 256
+"""The files that a server may have open beside its connections."""
 
 
 def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
@@ -37,10 +41,20 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     # An alert matches this line.
     shutdown.last_words = lambda: logs.warning("drain", OVER_BUDGET)
     shutdown.leave_after(settings.window_s)
+    _raise_file_limit(settings.connections + _OTHER_FILES)
     with _listen(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
         logs.info("serve", f"listening on port {port}", port=port)
         return asyncio.run(_Process(spec, settings, shutdown).run(listener))
+
+
+def _raise_file_limit(count: int) -> None:
+    """Allows `count` open files if the system does: container runtimes begin with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        count = min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 class _Server(uvicorn.Server):
@@ -117,7 +131,7 @@ class _Process:
         except LoaderFailed as error:
             self._stop(EXIT_BUG, f"load() has a bug: {error}")
         except PredictorBroken as error:
-            self._stop(EXIT_RETRY, f"the model is lost: {error}")
+            self._stop(EXIT_RETRY, f"the model is lost: {redact(str(error))}")
         except Exception as error:  # noqa: BLE001  the task's top level: a server without a model must end
             self._stop(EXIT_BUG, f"the model is lost: {type(error).__name__}: {error}")
 
@@ -153,13 +167,13 @@ def _configure(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Conf
     _forward_warnings()
     return uvicorn.Config(
         app.asgi(),
-        http=Connection.bind(drain, settings.request_s),
+        http=Connection.bind(drain, settings),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=math.ceil(settings.idle_s),
         loop="asyncio",
     )
 

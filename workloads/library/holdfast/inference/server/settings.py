@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
-from holdfast.vocabulary.serving import LEAST_ACCEPT_S, PORT, DrainBudget, drain_budget
+from holdfast.vocabulary.serving import (
+    KEEP_ALIVE_S,
+    LEAST_ACCEPT_S,
+    PORT,
+    DrainBudget,
+    drain_budget,
+)
 
 MIB = 1024 * 1024
 
@@ -24,6 +30,10 @@ class ServerSettings:
     body_bytes: int = 8 * MIB
     batch_items: int = 32
     queue_requests: int = 1024
+    connections: int = 4096
+    """The maximum number of connections; above it, idle ones are closed for new ones."""
+    idle_s: float = float(KEEP_ALIVE_S)
+    """The maximum time that a connection waits for a request; a proxy's must be shorter."""
 
     def __post_init__(self) -> None:
         shortest_s = WINDOW_MARGIN_S + LEAST_ACCEPT_S + 1.0
@@ -40,6 +50,8 @@ class ServerSettings:
         between("the largest body is out of range", self.body_bytes, 1, 1024 * MIB)
         between("the items of a batch are out of range", self.batch_items, 1, 4096)
         between("the queue is out of range", self.queue_requests, 1, 1_000_000)
+        between("the connections are out of range", self.connections, 1, 1_000_000)
+        between("the idle time is out of range", self.idle_s, 0.1, 86_400.0)
 
     @property
     def budget(self) -> DrainBudget:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, NoReturn, cast
 
 from holdfast.inference.errors import Refused
-from holdfast.inference.values import Value
+from holdfast.inference.values import DATATYPES, Value
 
 MAX_INPUTS = 64
 MAX_DIMENSIONS = 8
@@ -45,23 +45,26 @@ def _is_finite(value: object) -> bool:
         return False
 
 
-def _make_checks() -> dict[str, Check]:
-    """Makes the check of a single value for each datatype."""
-    checks: dict[str, Check] = {
-        "BYTES": lambda value: isinstance(value, str),
-        "BOOL": lambda value: isinstance(value, bool),
-    }
-    for bits in (8, 16, 32, 64):
-        checks[f"UINT{bits}"] = _make_integer_check(0, 2**bits - 1)
-    for bits in (8, 16, 32, 64):
-        limit = 2 ** (bits - 1)
-        checks[f"INT{bits}"] = _make_integer_check(-limit, limit - 1)
-    for bits in (16, 32, 64):
-        checks[f"FP{bits}"] = _is_finite
-    return checks
+def _make_check(datatype: str) -> Check:
+    """Makes the check of a single value."""
+    if datatype == "BYTES":
+        return lambda value: isinstance(value, str)
+    if datatype == "BOOL":
+        return lambda value: isinstance(value, bool)
+    if datatype.startswith("FP"):
+        return _is_finite
+    bits = int(datatype.partition("INT")[2])
+    if datatype.startswith("U"):
+        return _make_integer_check(0, 2**bits - 1)
+    limit = 2 ** (bits - 1)
+    return _make_integer_check(-limit, limit - 1)
 
 
-_CHECKS = _make_checks()
+_CHECKS = {datatype: _make_check(datatype) for datatype in DATATYPES}
+_ZEROS: Mapping[str, object] = {
+    "BYTES": "",
+    "BOOL": False,
+}
 _OUTPUT_DATATYPES = ("BOOL", "INT64", "FP64", "BYTES")
 
 
@@ -298,6 +301,18 @@ def _encode_column(column: Sequence[object]) -> tuple[str, list[object]]:
         if _are_all(datatype, column):
             return datatype, list(column)
     return "BYTES", [json.dumps(value) for value in column]
+
+
+def make_sample(inputs: Sequence[Mapping[str, Any]]) -> bytes:
+    """Returns the item of inputs that a predictor describes, with a zero for each value."""
+    tensors: list[_Input] = []
+    for description in inputs:
+        datatype = description["datatype"]
+        sizes = [1, *(max(1, size) for size in description["shape"][1:])]
+        values = [_ZEROS.get(datatype, 0)] * math.prod(sizes)
+        tensors.append(_Input(description["name"], datatype, sizes, values))
+    (body,) = _make_bodies(tensors, 1)
+    return body
 
 
 def describe_outputs(sample: Value) -> list[Mapping[str, object]]:

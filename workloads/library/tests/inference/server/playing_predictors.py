@@ -1,6 +1,7 @@
 """Predictors for tests: with set times, and with bodies that name a fault of the process."""
 
 import ctypes
+import json
 import os
 import signal
 import time
@@ -106,6 +107,29 @@ class Slow(Faulty):
         file.unlink()
 
 
+class Sum:
+    """Adds the numbers of an item and takes no text. Its options name an attribute to leave out."""
+
+    configuration: Mapping[str, object] = {"predictor": "sum"}
+
+    def __init__(self, spec: PredictorSpec) -> None:
+        if spec.model != "undescribed":
+            shape = [2] if spec.model == "misdescribed" else [-1, 2]
+            self.inputs = [
+                {"name": "x", "datatype": "FP32", "shape": shape},
+                {"name": "flag", "datatype": "BOOL", "shape": [-1]},
+            ]
+
+    def load(self) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        values: list[Value] = []
+        for body in bodies:
+            item = json.loads(body)
+            values.append({"sum": float(sum(item["x"])), "flag": item["flag"]})
+        return values
+
+
 def bug(_: PredictorSpec) -> Faulty:
     raise RuntimeError("a bug")
 
@@ -114,3 +138,4 @@ faulty = Faulty
 gpu_like = GpuLike
 stepped = Stepped
 slow = Slow
+adding = Sum

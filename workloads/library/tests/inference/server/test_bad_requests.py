@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.inference.server.http_protocol import MAX_HEADER_BYTES
 from workloads.library.tests.inference.server.serving import (
     INFER,
     Served,
@@ -29,6 +30,7 @@ CLASSIFICATION = {
 CHUNKED = (
     b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
+TOO_LONG = MAX_HEADER_BYTES + 20
 DISCONNECTED = 'holdfast_server_requests_total\\{code="499"\\}'
 Attempt = Callable[[Served], int]
 
@@ -115,6 +117,9 @@ CASES: dict[str, tuple[Attempt, int]] = {
     "20 MB": (post(b"x" * 20_000_000), 413),
     "no HTTP": (send(b"\x16\x03\x01\x02\r\n\r\n"), 400),
     "endless headers": (send(b"GET / HTTP/1.1\r\nx: ", b"a" * 90_000), 431),
+    "endless trailers": (send(CHUNKED, b"0\r\n", (b"a:b\r\n" * TOO_LONG)[:TOO_LONG]), 431),
+    "an endless trailer": (send(CHUNKED, b"0\r\na: ", b"b" * TOO_LONG), 431),
+    "an endless extension of a chunk": (send(CHUNKED, b"1;a=", b"b" * TOO_LONG), 431),
     "a header that never ends": (send(b"POST / HTTP/1.1\r\nHost: x"), 408),
     "a body that never ends": (send(head(100, b"x-request-timeout-ms: 300"), b"half"), 408),
     "a body cut off": (disconnect_in_body, 499),
@@ -142,5 +147,27 @@ def test_each_request_gets_its_code_and_the_server_stays_up(server: Served, name
     assert "ERROR" not in severities, server.log.read_text()
 
 
+def test_small_chunks_and_trailers_are_accepted(server: Served) -> None:
+    body = texts("x" * 20_000)
+    chunks = b"".join(b"1\r\n" + body[n : n + 1] + b"\r\n" for n in range(len(body)))
+    assert len(chunks) - len(body) > MAX_HEADER_BYTES
+    request = CHUNKED + chunks + b"0\r\nchecksum: 1\r\n\r\n"
+    connection = server.send(request, head(len(body), b"Connection: close") + body)
+    assert receive_all(connection).count(b"HTTP/1.1 200 ") == 2
+
+
 def test_unknown_routes_are_answered_in_json(server: Served) -> None:
     assert server.request("GET", "/v2/nothing").json == {"error": "Not Found"}
+
+
+def test_the_text_of_a_models_exception_is_only_in_the_log(server: Served) -> None:
+    answer = server.infer("raise confidential password=hunter2")
+    assert answer.status == 422
+    assert answer.json == {
+        "error": "the model rejects this input: ValueError; its text is in the server's log"
+    }
+    (line,) = [line for line in server.lines() if "rejects" in line["message"]]
+    assert line["severity"] == "WARNING"
+    assert "ValueError: asked to by" in line["message"]
+    assert "confidential" not in line["message"], "content of a request is in no log"
+    assert "hunter2" not in line["message"]

@@ -64,6 +64,22 @@ def test_unfinished_bodies_share_one_budget(server: Served, declared: bool) -> N
     until(lambda: server.request("POST", INFER, large).status == 200, "the budget to be free")
 
 
+def test_trailers_take_no_memory(server: Served) -> None:
+    process = psutil.Process(server.process.pid)
+    start_bytes = process.memory_info().rss
+    headers = f"POST {INFER} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    part = b"a:b\r\n" * 200_000
+    connection = server.send(headers.encode())
+    used_bytes = 0
+    with connection, contextlib.suppress(ConnectionError):
+        for _ in range(16):
+            connection.sendall(part)
+            used_bytes = max(used_bytes, process.memory_info().rss - start_bytes)
+        pytest.fail("the server must close a connection with 16 MB of trailers")
+    assert used_bytes < 32 * MIB
+    assert server.infer("after").status == 200
+
+
 def test_large_bodies_are_parsed_while_probes_are_answered(server: Served) -> None:
     count = 480_000
     tensor = {

@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT
 from tests.plan.isolated import environment
-from workloads.library.tests.inference.server.serving import INFER, Served, texts
+from workloads.library.tests.inference.server.serving import (
+    INFER,
+    PREDICTORS,
+    Served,
+    served,
+    texts,
+)
 
 pytestmark = pytest.mark.process
+ADDING = f"{PREDICTORS}:adding"
 
 
 def test_numbers_texts_and_several_inputs_are_answered(server: Served) -> None:
@@ -54,6 +62,7 @@ def test_numbers_texts_and_several_inputs_are_answered(server: Served) -> None:
 
 def test_metadata_and_versions_match_the_model(server: Served) -> None:
     metadata = server.request("GET", "/v2/models/model").json
+    assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
     datatypes = {output["name"]: output["datatype"] for output in metadata["outputs"]}
     assert datatypes == {"said": "BYTES", "length": "INT64"}
     (version,) = metadata["versions"]
@@ -64,6 +73,36 @@ def test_metadata_and_versions_match_the_model(server: Served) -> None:
     other = server.request("POST", "/v2/models/model/versions/other/infer", texts("a"))
     assert other.status == 404
     assert version in other.json["error"]
+
+
+def test_metadata_has_the_inputs_that_a_model_describes(tmp_path: Path) -> None:
+    with served(tmp_path, predictor=ADDING) as server:
+        metadata = server.request("GET", "/v2/models/model").json
+        assert metadata["inputs"] == [
+            {"name": "x", "datatype": "FP32", "shape": [-1, 2]},
+            {"name": "flag", "datatype": "BOOL", "shape": [-1]},
+        ]
+        datatypes = {output["name"]: output["datatype"] for output in metadata["outputs"]}
+        assert datatypes == {"sum": "FP64", "flag": "BOOL"}, "the warm-up has the model's inputs"
+        tensors: list[dict[str, object]] = []
+        for tensor in metadata["inputs"]:
+            data = [1.5, 2.0] if tensor["name"] == "x" else [True]
+            shape = [1, *tensor["shape"][1:]]
+            tensors.append(tensor | {"shape": shape, "data": data})
+        body = json.dumps({"inputs": tensors}).encode()
+        answer = server.request("POST", INFER, body)
+        assert answer.output("sum") == [3.5], "a request made from the metadata works"
+
+
+def test_metadata_claims_no_texts_for_a_model_that_rejects_them(tmp_path: Path) -> None:
+    with served(tmp_path, "--model", "undescribed", predictor=ADDING) as server:
+        assert server.request("GET", "/v2/models/model").json["inputs"] == []
+
+
+def test_inputs_that_are_not_valid_are_bad_input(tmp_path: Path) -> None:
+    with served(tmp_path, "--model", "misdescribed", predictor=ADDING, ready=False) as server:
+        assert server.wait() == EXIT_BAD_INPUT
+        assert "description of its inputs" in server.log.read_text()
 
 
 def test_tritonclient_works(server: Served) -> None:
