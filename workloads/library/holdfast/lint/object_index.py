@@ -9,7 +9,17 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
+from holdfast.lint.objects import (
+    DEFAULT_NAMESPACE,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_map,
+    as_maps,
+    as_text,
+    dig,
+)
 from holdfast.support.values import quantity
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
@@ -22,30 +32,33 @@ SYSTEM_PRIORITIES = {
 
 
 class ObjectIndex:
-    """Index over all objects that were read together."""
+    """Index over all objects that were read together.
+
+    An object without a namespace counts as one of `default`.
+    """
 
     def __init__(self, objects: Iterable[Object] = ()) -> None:
         self.by_kind: dict[str, list[Object]] = defaultdict(list)
         self._by_name: dict[tuple[str, str], list[Object]] = defaultdict(list)
         self._by_namespace: dict[tuple[str, str], list[Object]] = defaultdict(list)
         self._pods_by_label: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
-        self._with_pods: set[tuple[str, str]] = set()
+        self._pods_by_file: dict[tuple[str, str], list[Pod]] = defaultdict(list)
         for obj in objects:
             self._add(obj)
 
     def _add(self, obj: Object) -> None:
         self.by_kind[obj.kind].append(obj)
         self._by_name[obj.kind, obj.name].append(obj)
-        self._by_namespace[obj.kind, obj.namespace].append(obj)
-        if obj.pods:
-            self._with_pods.add((obj.file, obj.namespace))
+        namespace = obj.namespace or DEFAULT_NAMESPACE
+        self._by_namespace[obj.kind, namespace].append(obj)
         for pod in obj.pods:
+            self._pods_by_file[obj.file, namespace].append(pod)
             # The empty label finds all pods of the namespace.
-            for key, value in ("", ""), *pod.labels.items():
-                self._pods_by_label[obj.namespace, key, str(value)].append(pod)
+            for key, value in ("", ""), *pod.all_labels.items():
+                self._pods_by_label[namespace, key, str(value)].append(pod)
 
     def list_namespace(self, kind: str, namespace: str) -> list[Object]:
-        return self._by_namespace.get((kind, namespace), [])
+        return self._by_namespace.get((kind, namespace or DEFAULT_NAMESPACE), [])
 
     def find_all(self, kind: str, name: str) -> list[Object]:
         """Finds objects in any namespace; several where the files are of several clusters."""
@@ -53,22 +66,23 @@ class ObjectIndex:
 
     def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         for obj in self.find_all(kind, name):
-            if namespace is None or obj.namespace == namespace:
+            if namespace is None or _is_same_namespace(obj.namespace, namespace):
                 return obj
         return None
 
     def select_pods(self, namespace: str, selector: Any) -> list[Pod]:
         """Returns the pods of a namespace that a selector matches; an empty one matches all."""
         # By the rarest label, so that not every selector is compared with every pod.
+        namespace = namespace or DEFAULT_NAMESPACE
         pods = self._pods_by_label.get((namespace, "", ""), [])
         for label in match_labels(selector).items():
             labelled_pods = self._pods_by_label.get((namespace, *label), [])
             pods = min(pods, labelled_pods, key=len)
         return [pod for pod in pods if selects(selector, pod)]
 
-    def has_pods_near(self, obj: Object) -> bool:
-        """Returns whether the object's own file has pods of its namespace."""
-        return (obj.file, obj.namespace) in self._with_pods
+    def list_pods_near(self, obj: Object) -> list[Pod]:
+        """Lists the pods of the object's namespace in its own file."""
+        return self._pods_by_file.get((obj.file, obj.namespace or DEFAULT_NAMESPACE), [])
 
     def find_selecting(self, kind: str, pod: Pod) -> list[Object]:
         """Finds objects of a kind in the pod's namespace whose selector matches the pod."""
@@ -140,6 +154,10 @@ class ObjectIndex:
         return containers > 0
 
 
+def _is_same_namespace(namespace: str, other: str) -> bool:
+    return (namespace or DEFAULT_NAMESPACE) == (other or DEFAULT_NAMESPACE)
+
+
 def get_selector(obj: Object) -> dict[str, Any]:
     """Returns the selector of an object in the form of a LabelSelector."""
     if obj.kind == "Service":
@@ -149,7 +167,7 @@ def get_selector(obj: Object) -> dict[str, Any]:
 
 def selects(selector: Any, pod: Pod) -> bool:
     """Returns whether a selector matches a pod; an empty one matches every pod."""
-    labels = _as_texts(pod.labels)
+    labels = _as_texts(pod.all_labels)
     if not match_labels(selector).items() <= labels.items():
         return False
     for expression in as_maps(dig(selector, "matchExpressions")):

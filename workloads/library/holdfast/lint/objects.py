@@ -6,7 +6,7 @@ All of it takes hostile input: a value of the wrong type reads as absent.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -14,9 +14,13 @@ from typing import Any
 from holdfast.lint.document import Document, Path
 from holdfast.support.values import quantity
 
+# Where an object without a namespace is created.
+DEFAULT_NAMESPACE = "default"
 MAX_DEPTH = 40
 MAX_WORD = 100
 MAX_SCRIPT = 1 << 16
+_PART = re.compile(r"[-./]|[^-./]+")
+_MIN_LIKENESS = 0.6
 _VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
 
 
@@ -49,6 +53,25 @@ def near(word: str, vocabulary: Iterable[str], cutoff: float = 0.6) -> str:
         return ""
     matches = get_close_matches(word, vocabulary, n=1, cutoff=cutoff)
     return matches[0] if matches else ""
+
+
+def misspells(word: str, name: str) -> bool:
+    """Returns whether a word is most likely a typo of a name.
+
+    Only the parts that differ are compared: `cloud.google.com/gke-nodepool` and
+    `cloud.google.com/gke-spot` share a long prefix, and neither is a typo of the other.
+    """
+    if word == name or len(word) > MAX_WORD:
+        return False
+    word_parts = _PART.findall(word.replace("_", "-"))
+    name_parts = _PART.findall(name.replace("_", "-"))
+    if word_parts == name_parts:
+        return True
+    for end in (0, -1):
+        while word_parts and name_parts and word_parts[end] == name_parts[end]:
+            del word_parts[end], name_parts[end]
+    matcher = SequenceMatcher(None, "".join(word_parts), "".join(name_parts), autojunk=False)
+    return matcher.ratio() >= _MIN_LIKENESS
 
 
 def dig(value: Any, *path: str | int) -> Any:
@@ -133,6 +156,24 @@ class Pod:
     @property
     def labels(self) -> dict[str, Any]:
         return as_map(dig(self.template, "metadata", "labels"))
+
+    @cached_property
+    def all_labels(self) -> dict[str, Any]:
+        """The labels of the template, and those with known values that a controller adds."""
+        return self.labels | self._controller_labels
+
+    @property
+    def _controller_labels(self) -> dict[str, str]:
+        if self.owner.kind == "Job":
+            name = as_text(self.owner.metadata.get("name"))
+            return {"job-name": name, "batch.kubernetes.io/job-name": name}
+        if self.owner.kind == "JobSet" and self.job:
+            replicated_job = as_text(dig(self.owner.body, *self.job.path[:3], "name"))
+            return {
+                "jobset.sigs.k8s.io/jobset-name": self.owner.name,
+                "jobset.sigs.k8s.io/replicatedjob-name": replicated_job,
+            }
+        return {}
 
     @property
     def annotations(self) -> dict[str, Any]:
@@ -270,12 +311,6 @@ class Container:
     @property
     def command_path(self) -> Path:
         return (*self.path, "command" if "command" in self.body else "args")
-
-    @property
-    def mounts(self) -> dict[str, str]:
-        """Mount path -> volume name."""
-        mounts = as_maps(self.body.get("volumeMounts"))
-        return {as_text(item.get("mountPath")): as_text(item.get("name")) for item in mounts}
 
     def limit(self, resource: str) -> Any:
         return dig(self.body, "resources", "limits", resource)

@@ -4,19 +4,20 @@ This is the scheduler's own arithmetic on labels and taints, so that rules ask "
 never parse selectors themselves.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from holdfast.lint.document import Path
 from holdfast.lint.object_index import holds
-from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, near
+from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, misspells
 from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, tolerates
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import SPOT_TAINT, Pool
 
 _SPOT_WORDS = ("spot", "preemptible")
-_SPOT_TAINT_KEYS = {SPOT_TAINT.key, NAP_SPOT_TAINT.key, "cloud.google.com/gke-preemptible"}
+SPOT_TAINT_KEYS = {SPOT_TAINT.key, NAP_SPOT_TAINT.key, "cloud.google.com/gke-preemptible"}
 _AFFINITY_TERMS = (
     "affinity",
     "nodeAffinity",
@@ -138,7 +139,7 @@ class Placement:
         for demand in self.find_demands(contract.LABEL_SPOT, contract.LABEL_PROVISIONING):
             if demand.values in (("true",), ("spot",)):
                 return True
-        return not _SPOT_TAINT_KEYS.isdisjoint(self.toleration_keys)
+        return not SPOT_TAINT_KEYS.isdisjoint(self.toleration_keys)
 
     @property
     def nearly_means_spot(self) -> bool:
@@ -152,7 +153,7 @@ class Placement:
         for pool in _filter_spot(self.platform.pools):
             pool_names |= {pool.name, pool.pool_class}
         for demand in self.find_demands(contract.LABEL_POOL_CLASS, contract.LABEL_NODEPOOL):
-            if any(near(value, pool_names, cutoff=0.85) for value in demand.values):
+            if any(_is_name_or_typo(value, pool_names) for value in demand.values):
                 return True
         label_keys = [demand.key for demand in self.demands]
         return any(map(_is_nearly_spot_key, self.toleration_keys + label_keys))
@@ -184,7 +185,11 @@ class Placement:
 def _is_nearly_spot_key(key: str) -> bool:
     if key.rpartition("/")[2] in _SPOT_WORDS:
         return True
-    return bool(near(key, (SPOT_TAINT.key, contract.LABEL_SPOT), cutoff=0.85))
+    return _is_name_or_typo(key, (SPOT_TAINT.key, contract.LABEL_SPOT))
+
+
+def _is_name_or_typo(word: str, names: Iterable[str]) -> bool:
+    return any(word == name or misspells(word, name) for name in names)
 
 
 def _filter_spot(pools: list[Pool] | tuple[Pool, ...]) -> list[Pool]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
 
-from holdfast.lint.objects import near
+from holdfast.lint.objects import misspells
 from holdfast.platform import document
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.capacity import Capacity
@@ -173,7 +173,9 @@ def is_judged(key: str) -> bool:
     """Returns whether pools can refute a selector on this label, or on one that it nearly is."""
     if key in JUDGED_LABELS:
         return True
-    return not key.startswith(UNJUDGED_LABELS) or bool(near(key, JUDGED_LABELS, cutoff=0.95))
+    if not key.startswith(UNJUDGED_LABELS):
+        return True
+    return any(misspells(key, label) for label in JUDGED_LABELS)
 
 
 def tolerates(toleration: dict[str, object], taint: Taint) -> bool:

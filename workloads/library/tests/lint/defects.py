@@ -653,6 +653,8 @@ SINGLE = (
         ),
         "HF101",
     ),
+    ("job-pod", "tolerations: [{operator: Equal, value: preemptible}]", "HF022"),
+    ("job-pod", "tolerations: [{important: spot, effect: NoSchedule}]", "HF022"),
     ("container", "command: [python, t.py, --checkpoints=./out]", "HF201"),
     ("container", "command: [python, t.py, --checkpoint-dir, ~/out]", "HF201"),
     ("container", "command: [python, t.py, --output_dir, /out]", "HF201"),

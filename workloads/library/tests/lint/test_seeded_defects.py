@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.objects import misspells
 from holdfast.lint.registry import all_rules
 from holdfast.lint.rule_pages import example_text
 from workloads.library.tests.lint import defects
@@ -171,6 +172,25 @@ SPOT_RULES = {"HF101", "HF102", "HF103", "HF106", "HF110", "HF113", "HF114", "HF
 
 
 @pytest.mark.parametrize(
+    ("word", "name", "is_typo"),
+    [
+        ("cloud.google.com/gke-spto", "cloud.google.com/gke-spot", True),
+        ("cloud.google.com/gke_spot", "cloud.google.com/gke-spot", True),
+        ("cloud.google.con/gke-spot", "cloud.google.com/gke-spot", True),
+        ("provisioning-teir", "provisioning-tier", True),
+        ("spot-l4s", "spot-l4", True),
+        ("cloud.google.com/gke-spot", "cloud.google.com/gke-spot", False),
+        ("cloud.google.com/gke-nodepool", "cloud.google.com/gke-spot", False),
+        ("cloud.google.com/gke-accelerator-count", "cloud.google.com/gke-accelerator", False),
+        ("cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-accelerator", False),
+        ("spot-h100", "spot-l4", False),
+    ],
+)
+def test_typos_are_judged_on_what_differs(word: str, name: str, is_typo: bool) -> None:
+    assert misspells(word, name) is is_typo
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         "terminationGracePeriodSeconds: 600",
@@ -183,6 +203,9 @@ SPOT_RULES = {"HF101", "HF102", "HF103", "HF106", "HF110", "HF113", "HF114", "HF
             " nvidia.com/gpu, operator: Exists}]"
         ),
         "nodeSelector: {cloud.google.com/compute-class: gpu}, terminationGracePeriodSeconds: 120",
+        "nodeSelector: {cloud.google.com/gke-nodepool: mine}, terminationGracePeriodSeconds: 120",
+        "nodeSelector: {cloud.google.com/gke-boot-disk: pd}, terminationGracePeriodSeconds: 120",
+        "nodeSelector: {holdfast.dev/pool-class: spot-free}, terminationGracePeriodSeconds: 120",
     ],
 )
 def test_pod_without_spot_is_not_judged_by_spot_rules(spec: str) -> None:

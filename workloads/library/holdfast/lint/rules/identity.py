@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, near
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, misspells
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_PART_OF, PART_OF
 
@@ -135,7 +135,7 @@ def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
             account = as_text(value)
             if not _PLACEHOLDER.search(account) and not _GOOGLE_ACCOUNT.fullmatch(account):
                 yield Hit(path, f"{account} is no Google service account")
-        elif near(key, [ANNOTATION_GOOGLE_ACCOUNT], cutoff=0.85):
+        elif misspells(key, ANNOTATION_GOOGLE_ACCOUNT):
             message = f"GKE does not read {key}; it reads {ANNOTATION_GOOGLE_ACCOUNT}"
             yield Hit(path, message, on_key=True)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.object_index import get_selector, selects
+from holdfast.lint.object_index import get_selector, match_labels, selects
 from holdfast.lint.objects import Container, Object, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.elastic import GOOD, find_member, replace_once
@@ -16,6 +16,29 @@ DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-po
 DOC_SERVICE = "https://kubernetes.io/docs/concepts/services-networking/service/"
 ELASTIC_PORT = 29_500
 ANY_PORT = 49_152  # in place of the free ports that gloo and NCCL use
+# Kinds whose pods get only labels that are listed here; a controller of another kind adds its own.
+_KNOWN_KINDS = (
+    "CronJob",
+    "DaemonSet",
+    "Deployment",
+    "Job",
+    "JobSet",
+    "Pod",
+    "ReplicaSet",
+    "ReplicationController",
+    "StatefulSet",
+)
+_CONTROLLER_LABELS = (
+    "apps.kubernetes.io/",
+    "batch.kubernetes.io/",
+    "controller-revision-hash",
+    "controller-uid",
+    "job-name",
+    "jobset.sigs.k8s.io/",
+    "kueue.x-k8s.io/",
+    "pod-template-hash",
+    "statefulset.kubernetes.io/",
+)
 _SELECTING = ("Service", "PodDisruptionBudget", "PodMonitoring", "NetworkPolicy")
 _SERVED = """\
 ports: [{containerPort: 8080}]
@@ -62,7 +85,7 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
     if not any(selector.values()):
         return
     pods = context.index.select_pods(obj.namespace, selector)
-    if not pods and context.index.has_pods_near(obj):
+    if not pods and _misses_all(selector, context.index.list_pods_near(obj)):
         field = "podSelector" if obj.kind == "NetworkPolicy" else "selector"
         yield Hit(("spec", field), "selects none of the pods in its file")
     if not pods or not all(_declares_ports(pod) for pod in pods):
@@ -70,6 +93,21 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
     for path, port in _list_ports(obj):
         if not any(_find_port(port, pod) for pod in pods):
             yield Hit(path, f"no container of its pods has the port {port}")
+
+
+def _misses_all(selector: dict[str, Any], pods: list[Pod]) -> bool:
+    """Returns whether pods can be judged and a selector matches none of them.
+
+    Labels that a controller adds with values unknown here are left out.
+    """
+    if not pods or any(pod.owner.kind not in _KNOWN_KINDS for pod in pods):
+        return False
+    labels = match_labels(selector)
+    for key in tuple(labels):
+        is_known = any(key in pod.all_labels for pod in pods)
+        if key.startswith(_CONTROLLER_LABELS) and not is_known:
+            del labels[key]
+    return not any(selects(selector | {"matchLabels": labels}, pod) for pod in pods)
 
 
 def _declares_ports(pod: Pod) -> bool:

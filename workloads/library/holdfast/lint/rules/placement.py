@@ -137,19 +137,29 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
         values = context.platform.label_values.get(demand.key, set())
         if is_judged(demand.key) and demand.operator == "In" and values.isdisjoint(demand.values):
             wrong_demands.append(demand)
-    for demand in wrong_demands or placement.demands[:1]:
+    first_pool = context.platform.pools[0]
+    if not wrong_demands:
+        labels = " and ".join(map(_format_demand, placement.demands))
+        basis = context.platform.basis(first_pool, "no single pool has all the selected labels")
+        is_single = len(placement.demands) == 1
+        message = f"{labels} {'matches no pool' if is_single else 'match no pool together'}"
+        yield Hit(placement.demands[0].path, message, basis)
+    for demand in wrong_demands:
         values = sorted(context.platform.label_values.get(demand.key, ()))
         suggestion = near(" ".join(demand.values), values)
         hint = f"; did you mean {suggestion}?" if suggestion else ""
-        if not wrong_demands:
-            fact = "no single pool has all the selected labels"
-        elif values:
+        fact = f"no pool has a label {demand.key}"
+        if values:
             fact = f"pools have {demand.key} = {', '.join(values)}"
-        else:
-            fact = f"no pool has a label {demand.key}"
-        basis = context.platform.basis(context.platform.pools[0], fact)
-        message = f"{demand.key}={','.join(demand.values)} matches no pool{hint}"
-        yield Hit(demand.path, message, basis)
+        basis = context.platform.basis(first_pool, fact)
+        yield Hit(demand.path, f"{_format_demand(demand)} matches no pool{hint}", basis)
+
+
+def _format_demand(demand: Demand) -> str:
+    values = ",".join(demand.values)
+    if demand.operator == "In":
+        return f"{demand.key}={values}"
+    return f"{demand.key} {demand.operator} {values}".rstrip()
 
 
 def _is_flex_wrong(placement: Placement) -> bool:
@@ -310,9 +320,12 @@ def work_on_system_pool(pod: Pod, context: Context) -> Iterator[Hit]:
         "The API server refuses a toleration, or the toleration cannot have the effect that it"
         " states."
     ),
-    why="Exists takes no value, tolerationSeconds needs NoExecute, and there are three effects.",
+    why=(
+        "Exists takes no value, all else needs a key, tolerationSeconds needs NoExecute, and there"
+        " are three effects."
+    ),
     source=DOC_TAINTS,
-    fix="correct operator, effect or value",
+    fix="correct key, operator, effect or value",
     base="job-pod",
     bad=(
         "tolerations:\n- {key: provisioning-tier, operator: Exists, value: preemptible, effect:"
@@ -329,6 +342,8 @@ def toleration_malformed(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "effect"), f"{effect} is no effect; there are {', '.join(effects)}")
         if operator not in (None, "", *operators):
             yield Hit((*path, "operator"), f"{operator} is no operator; write Equal or Exists")
+        if operator != "Exists" and not toleration.get("key"):
+            yield Hit(path, "has no key, and its operator is not Exists")
         if operator == "Exists" and toleration.get("value"):
             yield Hit((*path, "value"), "operator Exists takes no value")
         if "tolerationSeconds" in toleration and effect != "NoExecute":

@@ -6,7 +6,17 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import QUEUED_RESOURCES
-from holdfast.lint.objects import Job, Object, Pod, as_list, as_map, as_text, dig, near
+from holdfast.lint.objects import (
+    DEFAULT_NAMESPACE,
+    Job,
+    Object,
+    Pod,
+    as_list,
+    as_map,
+    as_text,
+    dig,
+    near,
+)
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import GIB, quantity
@@ -80,14 +90,18 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(obj.labels.get(LABEL_QUEUE))
     if not name:
         return
+    namesakes = context.index.find_all("LocalQueue", name)
+    if namesakes and not obj.namespace:
+        return  # `kubectl apply --namespace` may create it beside any of them
     queues = _list_queues(obj, context)
     if queues:
         if name not in queues:
-            message = f"no LocalQueue {name} in {obj.namespace}; there are {', '.join(queues)}"
+            namespace = obj.namespace or DEFAULT_NAMESPACE
+            message = f"no LocalQueue {name} in {namespace}; there are {', '.join(queues)}"
             yield Hit(_LABEL_PATH, message)
         return
-    for queue in context.index.find_all("LocalQueue", name):
-        if queue.namespace and obj.namespace:
+    for queue in namesakes:
+        if queue.namespace:
             message = f"LocalQueue {name} is in {queue.namespace}, not in {obj.namespace}"
             yield Hit(_LABEL_PATH, message)
             return

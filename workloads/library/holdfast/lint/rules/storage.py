@@ -7,8 +7,9 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
+from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.serving import find_services
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.kubernetes import FUSE_DRIVER
 
@@ -25,7 +26,7 @@ _IN_LAYER = ("./", "../", "~")
 _LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
 _ZONAL_CLASSES = ("standard", "standard-rwo", "premium-rwo")
 _ONE_NODE_MODES = ("ReadWriteOnce", "ReadWriteOncePod")
-_FUSE = "{driver: gcsfuse.csi.storage.gke.io, readOnly: true, volumeAttributes: {bucketName: b}}"
+_FUSE = "{driver: gcsfuse.csi.storage.gke.io, volumeAttributes: {bucketName: b}}"
 
 
 def _volumes(pod: Pod) -> dict[str, tuple[Path, dict[str, Any]]]:
@@ -82,17 +83,64 @@ def _is_relative_folder(flag: str, value: str) -> bool:
     return bool(_RELATIVE.fullmatch(value[:200]))
 
 
+def _find_mount(container: Container, path: str) -> dict[str, Any] | None:
+    """Returns the mount that holds `path`; None means the container's own layer."""
+    best_mount: dict[str, Any] | None = None
+    longest = 0
+    for mount in as_maps(container.body.get("volumeMounts")):
+        folder = as_text(mount.get("mountPath"))
+        is_inside = path == folder or path.startswith(folder.rstrip("/") + "/")
+        if is_inside and len(folder) > longest:
+            best_mount = mount
+            longest = len(folder)
+    return best_mount
+
+
 def _find_volume(container: Container, path: str) -> dict[str, Any] | None:
     """Returns the volume whose mount holds `path`; None means the container's own layer."""
-    longest_mount = ""
-    for mount in container.mounts:
-        is_inside = path == mount or path.startswith(mount.rstrip("/") + "/")
-        if is_inside and len(mount) > len(longest_mount):
-            longest_mount = mount
-    if not longest_mount:
+    mount = _find_mount(container, path)
+    if mount is None:
         return None
-    _, volume = _volumes(container.pod).get(container.mounts[longest_mount], ((), {}))
+    _, volume = _volumes(container.pod).get(as_text(mount.get("name")), ((), {}))
     return volume
+
+
+def _find_written_folders(
+    pod: Pod, context: Context, *, with_outputs: bool = False
+) -> Iterator[tuple[Container, str, Path]]:
+    """Yields the folders to which a pod writes checkpoints, with their containers and paths.
+
+    A server reads weights, and nothing is written to a read-only mount.
+    """
+    if _is_server(pod, context):
+        return
+    for container in pod.containers:
+        for folder, path in _find_checkpoint_folders(container, with_outputs=with_outputs):
+            if not _is_read_only(container, folder, context):
+                yield container, folder, path
+
+
+def _is_server(pod: Pod, context: Context) -> bool:
+    """Returns whether a pod answers requests: it has a readiness probe or is behind a Service."""
+    if pod.job:
+        return False
+    if any(container.body.get("readinessProbe") for container in pod.containers):
+        return True
+    return bool(find_services(pod, context))
+
+
+def _is_read_only(container: Container, folder: str, context: Context) -> bool:
+    mount = _find_mount(container, folder)
+    volume = _find_volume(container, folder)
+    flags = (
+        dig(mount, "readOnly"),
+        dig(volume, "csi", "readOnly"),
+        dig(volume, "persistentVolumeClaim", "readOnly"),
+    )
+    if True in flags:
+        return True
+    claim = _find_claim(volume, container.pod, context)
+    return claim is not None and claim.spec.get("accessModes") == ["ReadOnlyMany"]
 
 
 @rule(
@@ -113,11 +161,11 @@ def _find_volume(container: Container, path: str) -> dict[str, Any] | None:
 )
 def checkpoint_on_lost_disk(pod: Pod, context: Context) -> Iterator[Hit]:
     is_training = pod.job is not None and context.place(pod).interruptible
-    for container in pod.containers:
-        for folder, path in _find_checkpoint_folders(container, with_outputs=is_training):
-            disk = _describe_lost_disk(folder, _find_volume(container, folder))
-            if disk:
-                yield Hit(path, f"{folder} is {disk}")
+    folders = _find_written_folders(pod, context, with_outputs=is_training)
+    for container, folder, path in folders:
+        disk = _describe_lost_disk(folder, _find_volume(container, folder))
+        if disk:
+            yield Hit(path, f"{folder} is {disk}")
 
 
 def _describe_lost_disk(path: str, volume: dict[str, Any] | None) -> str:
@@ -158,12 +206,11 @@ def _describe_lost_disk(path: str, volume: dict[str, Any] | None) -> str:
     good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}',
 )
 def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        for folder, path in _find_checkpoint_folders(container):
-            volume = _find_volume(container, folder)
-            drivers = (dig(volume, "csi", "driver"), _find_claim_driver(volume, pod, context))
-            if FUSE_DRIVER in drivers:
-                yield Hit(path, f"{folder} is a bucket through FUSE")
+    for container, folder, path in _find_written_folders(pod, context):
+        volume = _find_volume(container, folder)
+        drivers = (dig(volume, "csi", "driver"), _find_claim_driver(volume, pod, context))
+        if FUSE_DRIVER in drivers:
+            yield Hit(path, f"{folder} is a bucket through FUSE")
 
 
 def _claim(access: str, storage_class: str) -> str:
