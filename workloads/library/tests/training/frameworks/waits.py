@@ -59,7 +59,7 @@ def _await_ballot() -> None:
     # The watcher asks the store first, and steps of milliseconds would go on meanwhile.
     (agreement,) = (candidate for candidate in gc.get_objects() if type(candidate) is StopAgreement)
     until = time.monotonic() + _PATIENCE_S
-    while not agreement._ballot.frozen and time.monotonic() < until:  # pyright: ignore[reportPrivateUsage]
+    while not agreement._ballot.is_frozen and time.monotonic() < until:  # pyright: ignore[reportPrivateUsage]
         time.sleep(0.01)
 
 
