@@ -138,9 +138,9 @@ def check(
 def describe(env: Env) -> None:
     """Print the platform document of ENV, which `holdfast` and `python -m workloads` read."""
     from holdfast.platform import codec
-    from infra.describe import described
+    from infra.describe import load_platform
 
-    print(codec.text(described(env)), end="")
+    print(codec.text(load_platform(env)), end="")
 
 
 @app.command(epilog=examples("python -m infra doctor example"))

@@ -95,7 +95,7 @@ def _copy_section(kind: type[T], section: object, **other: Any) -> T:
     return kind(**values, **other)
 
 
-def described(name: str) -> Platform:
+def load_platform(name: str) -> Platform:
     """Load and describe the environment `name`. Raises InputError, also if two environments
     describe one cluster.
     """

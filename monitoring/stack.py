@@ -24,7 +24,7 @@ BUDGET_WARNS_AT = (0.5, 0.9, 1.0)
 GOODPUT_MIN = 0.8
 
 
-def limits_of(environment: Environment) -> Values:
+def make_limits(environment: Environment) -> Values:
     """Return the values of the placeholders of queries for an environment."""
     computed = money.break_even_share(environment.pools(), environment.region) or GOODPUT_MIN
     return asdict(environment.alerts) | {
@@ -37,7 +37,7 @@ def limits_of(environment: Environment) -> Values:
 
 def resources(environment: Environment) -> list[Resource]:
     """Return the resources of the stack, in the order of their kinds."""
-    limits = limits_of(environment)
+    limits = make_limits(environment)
     resources: list[Resource] = []
     channels: list[str] = []
 

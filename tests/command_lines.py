@@ -33,7 +33,7 @@ for program, app in APPS.items():
     COMMANDS.update(_walk(build(app), (program,)))
 
 
-def named(words: Sequence[str]) -> tuple[Any, list[str]]:
+def find_command(words: Sequence[str]) -> tuple[Any, list[str]]:
     """Return the command that the words begin with, and the words after its name. Raises
     LookupError if there is none.
     """
@@ -44,7 +44,7 @@ def named(words: Sequence[str]) -> tuple[Any, list[str]]:
     raise LookupError(f"no command {' '.join(words[:3])}")
 
 
-def parsed(words: Sequence[str]) -> dict[str, Any]:
+def parse(words: Sequence[str]) -> dict[str, Any]:
     """Return parameter -> value. Raises Click's errors."""
-    command, rest = named(words)
+    command, rest = find_command(words)
     return command.make_context(command.name, rest).params

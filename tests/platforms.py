@@ -35,7 +35,7 @@ def with_images(name: str, *roles: str) -> Platform:
     return replace(load(name), images=dict.fromkeys(pushed, "a" * 64))
 
 
-def written(platform: Platform, folder: Path) -> Path:
+def write_document(platform: Platform, folder: Path) -> Path:
     """Write the platform's document to a file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / codec.FILE
@@ -43,7 +43,7 @@ def written(platform: Platform, folder: Path) -> Path:
     return path
 
 
-def published(platform: Platform) -> dict[str, Any]:
+def make_config_map(platform: Platform) -> dict[str, Any]:
     """Return the ConfigMap that `make apply` creates in the cluster."""
     metadata = {"name": NAME, "namespace": NAMESPACE_MONITORING}
     return {
@@ -62,4 +62,4 @@ def publish(api: Api, platform: Platform) -> None:
         "metadata": {"name": NAMESPACE_MONITORING},
     }
     api.apply(f"/api/v1/namespaces/{NAMESPACE_MONITORING}", namespace)
-    api.apply(PATH, published(platform))
+    api.apply(PATH, make_config_map(platform))

@@ -60,7 +60,7 @@ def needs(environment: str) -> pytest.MarkDecorator:
 
 
 @contextmanager
-def locked(file: Path) -> Generator[None]:
+def lock(file: Path) -> Generator[None]:
     """Let one process at a time pass: several workers or runs share the resource."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as guard:

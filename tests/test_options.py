@@ -24,7 +24,7 @@ from holdfast.support.errors import Unjudged
 from infra.environments import names
 from infra.ops import synth
 from tests import platforms
-from tests.command_lines import APPS, COMMANDS, build, parsed
+from tests.command_lines import APPS, COMMANDS, build, parse
 
 pytestmark = pytest.mark.process
 
@@ -241,7 +241,7 @@ def test_a_help_text_ends_with_examples_that_the_command_line_takes(name: str) -
     for line in shown[heading + 1 :]:
         words = shlex.split(line.removeprefix("    python -m ").strip())
         assert words[: len(name.split())] == name.split(), line
-        values = parsed(words)
+        values = parse(words)
         environments = [
             values[key] for key in ("env", "environment") if isinstance(values.get(key), str)
         ]

@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 
 from tests.cluster.sim.waiting import until
-from tests.command_lines import APPS, named
+from tests.command_lines import APPS, find_command
 from tests.support import ROOT, ran
 from workloads.library.tests.report.chromium import binary, chromium
 
@@ -55,7 +55,7 @@ def unknown(line: str) -> str:
     words = words[2:] if words[0] == "python" else words
     if len(words) < 2 or words[1].startswith("-"):
         return ""  # of a program as a whole
-    command, rest = named(words)
+    command, rest = find_command(words)
     names = {
         name
         for parameter in command.params

@@ -60,7 +60,7 @@ def load(name: str) -> Environment:
             allowed=", ".join(names()),
             fix=fix,
         )
-    environment = built(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
+    environment = build(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
     if environment.name != name:
         raise InputError(
             f"{source_path(name)}: name",
@@ -71,7 +71,7 @@ def load(name: str) -> Environment:
     return environment
 
 
-def built(name: str, make: Callable[[], Environment]) -> Environment:
+def build(name: str, make: Callable[[], Environment]) -> Environment:
     """Return the result of `make`. Raises InputError with the file and the line of the environment
     instead of whatever its literal raises.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.clients import gcloud
-from holdfast.support.checks import Answer, lacking
+from holdfast.support.checks import Answer, make_answer
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import STAYING
@@ -91,7 +91,7 @@ def _check_apis(environment: Environment) -> Answer:
     if environment.enable_apis:
         # The foundation stack enables the rest, if it may use the API that enables APIs.
         missing &= {"cloudresourcemanager"}
-    return lacking(
+    return make_answer(
         [f"{name} is off" for name in sorted(missing)],
         "enabled",
         f"gcloud services enable {' '.join(sorted(missing))}",
@@ -124,7 +124,7 @@ def _check_quota(environment: Environment) -> Answer:
             f"{environment.region} lists no {', '.join(unlisted)}: look at `gcloud beta quotas info"
             " list`"
         )
-    return lacking(
+    return make_answer(
         low,
         "enough",
         f"request more quota in {environment.region}, or lower the limits",
@@ -181,7 +181,7 @@ def _check_reservations(environment: Environment) -> Answer:
         if group.reservation:
             count += 1
             defects += _check_reservation(environment, group, group.reservation)
-    return lacking(defects, f"{count} there", "correct groups[].reservation")
+    return make_answer(defects, f"{count} there", "correct groups[].reservation")
 
 
 def _check_reservation(
@@ -222,7 +222,7 @@ def _check_zones(environment: Environment) -> Answer:
         for zone in pool.zones or environment.zones:
             if pool.accelerator and (pool.accelerator, zone) not in offers:
                 defects.add(f"{pool.accelerator} is not available in {zone}")
-    return lacking(sorted(defects), "available in each zone", "change zones")
+    return make_answer(sorted(defects), "available in each zone", "change zones")
 
 
 def _check_network(environment: Environment) -> Answer:
@@ -254,7 +254,7 @@ def _check_network(environment: Environment) -> Answer:
     for field, expected, got in comparisons:
         if got != expected:
             defects.append(f"{field} {got or 'missing'}, not {expected}")
-    return lacking(
+    return make_answer(
         defects,
         f"{name} as stated",
         "state the subnet's own ranges in network, or ask its owner",
@@ -295,7 +295,7 @@ def _check_service_agents(environment: Environment) -> Answer:
     for name in LISTED_AGENTS:
         if agent(environment, name) not in members:
             missing.append(f"{name} is missing")
-    return lacking(missing, "there", f"make bootstrap ENV={environment.name}")
+    return make_answer(missing, "there", f"make bootstrap ENV={environment.name}")
 
 
 def _check_budget_currency(environment: Environment) -> Answer:

@@ -23,7 +23,7 @@ from infra.rules import (
     services,
     whole,
 )
-from infra.rules.model import RULES, Facts, Finding, Rule, facts_of_plans, facts_of_specs
+from infra.rules.model import RULES, Facts, Finding, Rule, read_plans, read_specs
 
 __all__ = [
     "RULES",
@@ -62,11 +62,11 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 def judge_environment(environment: Environment) -> list[Finding]:
-    return judge(facts_of_specs(environment))
+    return judge(read_specs(environment))
 
 
 def judge_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    return judge(facts_of_plans(environment, plans))
+    return judge(read_plans(environment, plans))
 
 
 def require_clean(environment: Environment) -> None:

@@ -135,7 +135,7 @@ def _has_gpus(pool: PlannedResource) -> bool:
 SELECTORS = {"": _is_any, "spot": _is_spot, "flex": _is_flex, "gpu": _has_gpus}
 
 
-def facts_of_specs(environment: Environment) -> Facts:
+def read_specs(environment: Environment) -> Facts:
     """Return the resources of an environment as its specs make them, without monitoring's."""
     planned = []
     for resource in resources(environment):
@@ -150,7 +150,7 @@ def facts_of_specs(environment: Environment) -> Facts:
     return Facts(environment=environment, resources=tuple(planned))
 
 
-def facts_of_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> Facts:
+def read_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> Facts:
     """Return the resources of all plans, each as `terraform show -json` prints it."""
     ignored = {resource.address: resource.ignore_changes for resource in resources(environment)}
     planned = []

@@ -79,7 +79,7 @@ class _Placeholders(dict[str, Any]):
         return Template(SERIES[name]).substitute(self)
 
 
-def filled(text: str, values: Values) -> str:
+def fill(text: str, values: Values) -> str:
     """Replace the placeholders of a text. Raises InputError if one is unknown."""
     try:
         return Template(text).substitute(_Placeholders(values))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.support.errors import InputError
-from monitoring.alerting.alert import Alert, AlertSource, Severity, Values, filled
+from monitoring.alerting.alert import Alert, AlertSource, Severity, Values, fill
 
 
 def alerts(values: Values, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
@@ -34,7 +34,7 @@ def alerts(values: Values, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
             allowed="each name once",
             fix="rename yours",
         )
-    return tuple(replace(alert, query=filled(alert.query, values)) for alert in templates)
+    return tuple(replace(alert, query=fill(alert.query, values)) for alert in templates)
 
 
 def _load_module(module: str) -> list[Alert]:

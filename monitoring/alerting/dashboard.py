@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from monitoring.alerting.alert import Values, filled
+from monitoring.alerting.alert import Values, fill
 
 COLUMNS = 48
 HALF = COLUMNS // 2
@@ -40,7 +40,7 @@ class Chart:
         """Return the widget as JSON, with `values` in its queries."""
         data_sets = []
         for legend, query in self.queries:
-            data_sets.append(self._data_set(legend, filled(query, values)))
+            data_sets.append(self._data_set(legend, fill(query, values)))
         chart: dict[str, Any] = {
             "dataSets": data_sets,
             "yAxis": {"scale": "LINEAR"},
@@ -121,7 +121,7 @@ def render(
         tiles.append(tile)
         x += chart.width
     layout: dict[str, Any] = {
-        "displayName": filled(title, values),
+        "displayName": fill(title, values),
         "labels": labels,
     }
     layout["mosaicLayout"] = {"columns": COLUMNS, "tiles": tiles}

@@ -111,7 +111,9 @@ def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
 def platform(kueue: None, api: Api) -> Generator[None]:
     """The platform half as it is rendered."""
     docs = [
-        doc for doc in rendered.bodies("example", "platform") if doc["apiVersion"] not in GKE_ONLY
+        doc
+        for doc in rendered.load_objects("example", "platform")
+        if doc["apiVersion"] not in GKE_ONLY
     ]
     for doc in docs:
         api.apply(api.path_of(doc), doc)

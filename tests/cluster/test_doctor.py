@@ -97,7 +97,7 @@ def test_each_gap_of_a_deployed_cluster_is_named(api: Api, world: World, google:
             api.apply(api.path_of(body), body)
     until(
         "the operators are rolled out",
-        lambda: all(install.rolled_out(api, each) is None for each in OPERATORS),
+        lambda: all(install.find_rollout_fault(api, each) is None for each in OPERATORS),
     )
     until(
         "Kueue has judged the queues", lambda: "not judged" not in judged(api, google)["queues"][1]

@@ -30,7 +30,7 @@ def rendered_token(world: World) -> str:
     """Of the Secret that the collectors read, with the rights that are rendered for it."""
     docs = [
         doc
-        for doc in rendered.bodies("example", "platform")
+        for doc in rendered.load_objects("example", "platform")
         if doc["metadata"]["name"] == "kueue-metrics"
     ]
     for doc in docs:

@@ -96,7 +96,7 @@ def test_deaf_webhooks_stop(
             yes=True,
         )
     assert "created Deployment/jobset-controller-manager" in capsys.readouterr().out
-    until("both replicas are available", lambda: install.rolled_out(own, JOBSET) is None)
+    until("both replicas are available", lambda: install.find_rollout_fault(own, JOBSET) is None)
     pods = own.items("/api/v1/namespaces/jobset-system/pods")
     assert {pod["spec"]["nodeName"] for pod in pods} == {"system-0", "system-1"}
     with pytest.raises(Unjudged, match=r"webhooks of jobset answer.*failed calling webhook"):
@@ -133,7 +133,7 @@ def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path
         "ClusterRole/kueue-of-an-older-version"
     ]
     assert not before_every_pod(own) and own.find(role) is None
-    until("both replicas are available", lambda: install.rolled_out(own, KUEUE) is None)
+    until("both replicas are available", lambda: install.find_rollout_fault(own, KUEUE) is None)
     assert {change.verb for change in install.apply(own, KUEUE, bodies)} == {"unchanged"}
 
 

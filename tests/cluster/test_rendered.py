@@ -10,7 +10,7 @@ import pytest
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, condition
 from holdfast.jobs.diagnose.job_snapshot import find as view_of
-from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.job_identity import read_attempt
 from holdfast.vocabulary.kubernetes import PRIORITY_SPOT
 from holdfast.vocabulary.pools import LABEL_NODEPOOL, Pool
 from tests import platforms
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.usefixtures("kueue")
 
 
 def judged() -> list[Object]:
-    return [doc for doc in rendered.bodies("example") if doc["apiVersion"] not in GKE_ONLY]
+    return [doc for doc in rendered.load_objects("example") if doc["apiVersion"] not in GKE_ONLY]
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def uids(pods: list[Object]) -> set[str]:
 
 
 def attempt(pod: Object) -> int:
-    return attempt_of(environment(pod))
+    return read_attempt(environment(pod))
 
 
 def wait_gang(api: Api, gang: Object, size: int, old: set[str]) -> list[Object]:
@@ -287,7 +287,7 @@ def unschedulable(world: World, name: str) -> str:
 def test_work_on_spot_yields_to_ordinary_work_and_to_system_pods(
     world: World, api: Api, spot: Pool
 ) -> None:
-    body = rendered.named("example", "PriorityClass", PRIORITY_SPOT)
+    body = rendered.find_object("example", "PriorityClass", PRIORITY_SPOT)
     api.apply(api.path_of(body), body)
     low = world.pod_template(spot, priorityClassName=PRIORITY_SPOT)
     # The API server takes pods of a class from its own cache, a moment after the class is there.

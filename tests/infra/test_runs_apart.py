@@ -18,11 +18,11 @@ from infra.environments.runs import READERS, Run
 from infra.environments.schema import Storage
 from infra.rules import judge_environment
 from infra.rules.identity import runs_are_read_by_name, runs_write_their_own
-from infra.rules.model import Check, facts_of_specs
+from infra.rules.model import Check, read_specs
 from tests.infra.bucket_access import LIST, OBJECTS, may, principal
 from tests.infra.rules.edits import put
 from tests.infra.samples import hardened
-from tests.workloads.manifests.rendered import bodies, jobs, unversioned, workloads
+from tests.workloads.manifests.rendered import jobs, load_objects, strip_version, workloads
 
 PROD = load("prod")
 
@@ -52,7 +52,9 @@ def trainers() -> dict[str, tuple[str, list[str]]]:
     """Return name -> identity of the pods, and the runs that they write, of rendered training
     jobs.
     """
-    accounts = {b["metadata"]["name"]: b for b in bodies("prod") if b["kind"] == "ServiceAccount"}
+    accounts = {
+        b["metadata"]["name"]: b for b in load_objects("prod") if b["kind"] == "ServiceAccount"
+    }
     runs_by_job: dict[str, tuple[str, list[str]]] = {}
     for body, spec in jobs("prod"):
         template = spec["template"]
@@ -68,7 +70,7 @@ def trainers() -> dict[str, tuple[str, list[str]]]:
             runs = [numbered.format(index) for index in range(spec["completions"])]
         else:
             runs = [run]
-        runs_by_job[unversioned(body)] = identity, runs
+        runs_by_job[strip_version(body)] = identity, runs
     return runs_by_job
 
 
@@ -102,7 +104,7 @@ def test_each_rendered_job_can_use_its_own_run_and_no_other() -> None:
 def loaders() -> Iterator[tuple[str, str, str]]:
     """Rendered pods of batch and serving that load checkpoints: role, Google account, run."""
     accounts = {}
-    for b in bodies("prod"):
+    for b in load_objects("prod"):
         if b["kind"] == "ServiceAccount":
             accounts[(b["metadata"]["namespace"], b["metadata"]["name"])] = b
     for body, template in workloads("prod"):
@@ -179,7 +181,7 @@ def test_without_listed_runs_training_writes_below_one_prefix() -> None:
         assert "--checkpoints" not in words or words[words.index("--checkpoints") + 1] == root
     assert not judge_environment(shared)
     whole = put("google_storage_bucket_iam_member.runs-trainer", "condition", None)(
-        facts_of_specs(shared)
+        read_specs(shared)
     )
     (violation,) = runs_write_their_own(whole)
     assert "runs-trainer" in violation.where
@@ -207,7 +209,7 @@ WIDER = {
     ids=["write", "read"],
 )
 def test_a_wider_grant_breaks_the_rule(rule: Check, grant: str, condition: str) -> None:
-    facts = facts_of_specs(hardened())
+    facts = read_specs(hardened())
     text = WIDER[condition]
     assert not list(rule(facts))
     wider = text and {"expression": text.format(bucket=hardened().bucket("checkpoints"))}

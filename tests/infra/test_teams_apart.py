@@ -19,7 +19,7 @@ from infra.environments import Environment
 from infra.environments.schema import Storage
 from infra.rules import judge_environment
 from infra.rules.identity import runs_are_read_by_name, runs_write_their_own
-from infra.rules.model import facts_of_specs
+from infra.rules.model import read_specs
 from tests.infra.bucket_access import OBJECTS, may, principal
 from tests.infra.rules.edits import put
 from tests.infra.samples import two_teams
@@ -136,7 +136,7 @@ def test_a_team_name_that_is_too_long_gets_a_digest() -> None:
 @ENVIRONMENTS
 @pytest.mark.parametrize("wider", [None, "teams/speech/", "teams/", "teams/vision"])
 def test_a_wider_grant_of_a_team_breaks_a_rule(environment: Environment, wider: str | None) -> None:
-    facts = facts_of_specs(environment)
+    facts = read_specs(environment)
     bucket = environment.bucket("checkpoints")
     expression = f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{wider}")'
     condition: Any = wider and {"expression": expression}

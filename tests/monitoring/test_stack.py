@@ -7,7 +7,7 @@ from holdfast.cost import prices
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from infra.environments import load
-from monitoring.stack import budget, limits_of
+from monitoring.stack import budget, make_limits
 
 
 def test_goodput_limit_is_the_dearest_spot_pools_break_even() -> None:
@@ -21,9 +21,9 @@ def test_goodput_limit_is_the_dearest_spot_pools_break_even() -> None:
             table.quote(machine, environment.region, Capacity.SPOT).usd  # type: ignore[union-attr]
             / table.quote(machine, environment.region, Capacity.ON_DEMAND).usd
         )
-    assert limits_of(environment)["goodput_min"] == round(max(shares), 2) < 0.99
+    assert make_limits(environment)["goodput_min"] == round(max(shares), 2) < 0.99
     moved = replace(environment, alerts=replace(environment.alerts, goodput_min=0.7))
-    assert limits_of(moved)["goodput_min"] == 0.7
+    assert make_limits(moved)["goodput_min"] == 0.7
 
 
 def test_budget_uses_the_billing_accounts_currency() -> None:

@@ -29,7 +29,7 @@ def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
     @cache
     def of(environment: str) -> tuple[Path, Plans]:
         file = out / f"{environment}.json"
-        with support.locked(file.with_suffix(".lock")):
+        with support.lock(file.with_suffix(".lock")):
             if not file.exists():
                 paths = _read_plan(environment, out)
                 file.write_text(json.dumps({stack: str(path) for stack, path in paths.items()}))

@@ -19,7 +19,7 @@ def environment(name: str) -> Path:
     lock = ROOT / "requirements" / f"{name}.txt"
     key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
     home = CACHE / f"{name}-{key}"
-    with support.locked(CACHE / f"{name}.lock"):
+    with support.lock(CACHE / f"{name}.lock"):
         if not (home / ".ready").exists():
             _make(home, lock)
             (home / ".ready").touch()

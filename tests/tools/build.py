@@ -218,7 +218,7 @@ def _version(match: re.Match[str] | None) -> tuple[int, ...]:
 
 
 def lock(name: str) -> AbstractContextManager[None]:
-    return support.locked(CACHE / f".{name}.lock")
+    return support.lock(CACHE / f".{name}.lock")
 
 
 def provider() -> Path | None:

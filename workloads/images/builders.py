@@ -42,7 +42,7 @@ class Build:
         return self.arguments.get("SOURCE_DATE_EPOCH", "0")
 
 
-def build_of(role: str, context: Path, registry: str, **fields: Any) -> Build:
+def make_build(role: str, context: Path, registry: str, **fields: Any) -> Build:
     """Makes the build of a role; `fields` are the remaining fields of Build.
 
     Revision, lock and time of the commit become labels and arguments.
@@ -51,10 +51,10 @@ def build_of(role: str, context: Path, registry: str, **fields: Any) -> Build:
     dirty = "-dirty" if _git(context, "status", "--porcelain", "--untracked-files=no") else ""
     arguments = {
         "GROUP": pins.ROLES[role].group,
-        "WHEEL": pins.wheel_in(context / pins.VENDOR).name,
+        "WHEEL": pins.find_wheel(context / pins.VENDOR).name,
         "COMMAND": pins.ROLES[role].command,
         "REVISION": revision + dirty,
-        "LOCK": sha256(pins.lock_of(context, role).read_bytes()).hexdigest(),
+        "LOCK": sha256(pins.find_lock(context, role).read_bytes()).hexdigest(),
         "SOURCE_DATE_EPOCH": _git(context, "log", "-1", "--format=%ct") or "0",
     }
     target = f"{registry}/{role}:{revision[:12]}{dirty}"

@@ -48,10 +48,10 @@ def build(
     ] = None,
 ) -> None:
     """Build images, push them, write their digests. Next: make render."""
-    from infra.describe import described
+    from infra.describe import load_platform
     from workloads.images import builders, pins
 
-    platform = described(env)
+    platform = load_platform(env)
     role_names = pins.choose(roles or [], [*pins.ROLES], "role")
     name = builders.choose(builder)
     secrets: dict[str, Path] = {}
@@ -67,7 +67,7 @@ def build(
             "scratch": Path(scratch),
         }
         for role in role_names:
-            plan = builders.build_of(role, ROOT, registry or platform.registry, **fields)
+            plan = builders.make_build(role, ROOT, registry or platform.registry, **fields)
             with working(f"{name} builds {role}"):
                 digest = builders.BUILDERS[name](plan)
             pins.record(env, {role: digest})
@@ -90,10 +90,10 @@ def copy(
     """Copy JobSet, Kueue, Envoy and the Cloud SQL proxy into the environment's repository, and
     write their digests.
     """
-    from infra.describe import described
+    from infra.describe import load_platform
     from workloads.images import copying, pins
 
-    target = registry or described(env).registry
+    target = registry or load_platform(env).registry
     for name in pins.choose(names or [], sorted(pins.COPIED), "third-party image"):
         source = pins.COPIED[name]
         image = f"{target}/{name}:{source.rpartition(':')[2]}"

@@ -49,12 +49,12 @@ ROLES = {
 }
 
 
-def lock_of(context: Path, role: str) -> Path:
+def find_lock(context: Path, role: str) -> Path:
     """Returns the one lock that the role's image installs."""
     return context / f"requirements/{ROLES[role].group}.txt"
 
 
-def wheel_in(folder: Path) -> Path:
+def find_wheel(folder: Path) -> Path:
     """Returns the one wheel of the library that images install.
 
     Raises InputError for none, or several.

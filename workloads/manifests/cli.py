@@ -29,7 +29,7 @@ def render(
     ] = "/data",
 ) -> None:
     """Write the manifests of environments as YAML."""
-    from infra.describe import described
+    from infra.describe import load_platform
     from infra.environments import names
     from workloads.manifests import rendering
 
@@ -48,12 +48,14 @@ def render(
             allowed="one ENV, and a separate folder",
             fix="render ENV --small POOL --out FOLDER",
         )
-    limits = rendering.small(described(env[0]), small, workers, items) if env and small else None
+    limits = (
+        rendering.small(load_platform(env[0]), small, workers, items) if env and small else None
+    )
     changed: list[Path] = []
     with working("render") as step:
         for name in env or names():
             step(name)
-            changed += rendering.render(described(name), out, write=not check, small=limits)
+            changed += rendering.render(load_platform(name), out, write=not check, small=limits)
     for path in changed:
         typer.echo(path.as_posix())
     if not check:

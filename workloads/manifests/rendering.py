@@ -39,7 +39,7 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
         "00-priorities.yaml": lambda _: tenancy.priorities(),
         "10-namespaces.yaml": tenancy.namespaces,
         "11-teams.yaml": teams.objects,
-        "12-admission.yaml": lambda context: admission.objects(context.platform),
+        "12-admission.yaml": lambda context: admission.build_policies(context.platform),
         "15-platform.yaml": lambda context: iter([document(context)]),
         "20-queues.yaml": queueing.objects,
         "22-queue-metrics.yaml": queue_metrics.objects,

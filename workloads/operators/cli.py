@@ -35,9 +35,9 @@ def require_consent(api: "Api", platform: "Platform", *, yes: bool) -> None:
 
     Raises Stopped where it is another platform's cluster, InputError without a terminal.
     """
-    from holdfast.platform.cluster import require_cluster_of
+    from holdfast.platform.cluster import require_same_cluster
 
-    if require_cluster_of(api, platform) or yes:
+    if require_same_cluster(api, platform) or yes:
         return
     if not sys.stdin.isatty():
         raise InputError(
@@ -129,11 +129,11 @@ def apply_platform(
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
     from holdfast.support.tables import print_json
-    from infra.describe import described
+    from infra.describe import load_platform
     from workloads.operators import platform
 
     api = Api(kubeconfig)
-    context = RenderContext(described(env))
+    context = RenderContext(load_platform(env))
     require_consent(api, context.platform, yes=yes)
     if operators:
         _apply_operators(api, context, timeout_s, as_json=as_json)
@@ -153,16 +153,16 @@ def doctor(env: Env, kubeconfig: Kubeconfig = None, as_json: Json = False) -> No
 
     from holdfast.clients import gcloud
     from holdfast.clients.api import Api
-    from holdfast.platform.cluster import require_cluster_of
+    from holdfast.platform.cluster import require_same_cluster
     from holdfast.support import checks
-    from infra.describe import described
+    from infra.describe import load_platform
     from infra.environments import load
     from workloads.operators import alert_series
     from workloads.operators.doctor_probes import probes
 
     api = Api(kubeconfig)
-    platform = described(env)
-    require_cluster_of(api, platform)
+    platform = load_platform(env)
+    require_same_cluster(api, platform)
     with working(f"examine the cluster of {env}"):
         series = partial(alert_series.judge, api, load(env).alerts.modules)
         all_probes = (*probes(api, gcloud.ask), ("series of alerts", series))

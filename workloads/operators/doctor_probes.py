@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.clients.api import Api, Object
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
-from holdfast.support.checks import Answer, lacking
+from holdfast.support.checks import Answer, make_answer
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.kubernetes import KUEUE_API, api_path
 from workloads.manifests import rendering
@@ -41,7 +41,7 @@ def _check_operators(api: Api, platform: Platform) -> Answer:
     faults: list[str] = []
     context = RenderContext(platform)
     for operator in OPERATORS:
-        fault = install.rolled_out(api, operator)
+        fault = install.find_rollout_fault(api, operator)
         deployment = install.find_deployment(api, operator)
         if deployment:
             labels = deployment["metadata"].get("labels", {})
@@ -54,14 +54,14 @@ def _check_operators(api: Api, platform: Platform) -> Answer:
         if fault:
             faults.append(f"{operator.name}: {fault}")
     operators = ", ".join(f"{operator.name} v{operator.version}" for operator in OPERATORS)
-    return lacking(faults, operators, f"make operators ENV={platform.name}")
+    return make_answer(faults, operators, f"make operators ENV={platform.name}")
 
 
 def _check_webhooks(api: Api, platform: Platform) -> Answer:
     """Checks that webhooks answer, and that none of Kueue's fails closed on objects of others."""
     faults: list[str] = []
     for operator in OPERATORS:
-        fault = install.webhook_fault(api, operator)
+        fault = install.find_webhook_fault(api, operator)
         if fault:
             faults.append(f"{operator.name}: {fault}")
     for kind in WEBHOOKS:
@@ -69,7 +69,7 @@ def _check_webhooks(api: Api, platform: Platform) -> Answer:
             if body["metadata"]["name"].startswith("kueue-"):
                 faults.extend(_find_wide_webhooks(body))
     fix = f"make operators ENV={platform.name}; port 10250 of its nodes"
-    return lacking(faults, "they answer", fix)
+    return make_answer(faults, "they answer", fix)
 
 
 def _find_wide_webhooks(body: Object) -> Iterator[str]:
@@ -110,7 +110,9 @@ def _check_queues(api: Api, platform: Platform) -> Answer:
         reason = _find_inactivity(queues[name])
         if reason:
             inactive.append(f"{name}: {reason}")
-    return lacking(missing + inactive, f"{len(bodies)} admit", f"make apply ENV={platform.name}")
+    return make_answer(
+        missing + inactive, f"{len(bodies)} admit", f"make apply ENV={platform.name}"
+    )
 
 
 def _list_rendered(kind: str, platform: Platform) -> list[Body]:
@@ -179,4 +181,4 @@ def _check_images(ask: Ask, platform: Platform) -> Answer:
                 raise
             faults.append(f"{role} is not in the registry")
     fix = f"make images operators-pin ENV={platform.name}, then make render"
-    return lacking(faults, f"{len(roles)} in {platform.registry}", fix)
+    return make_answer(faults, f"{len(roles)} in {platform.registry}", fix)

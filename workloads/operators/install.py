@@ -47,10 +47,12 @@ def wait_ready(api: Api, operator: Operator, timeout_s: float) -> None:
 
     Raises Unjudged with the last reason when the time is over.
     """
-    _wait(f"{operator.deployment} is rolled out", lambda: rolled_out(api, operator), timeout_s)
+    _wait(
+        f"{operator.deployment} is rolled out", lambda: find_rollout_fault(api, operator), timeout_s
+    )
     _wait(
         f"the webhooks of {operator.name} answer",
-        lambda: webhook_fault(api, operator) or None,
+        lambda: find_webhook_fault(api, operator) or None,
         timeout_s,
     )
 
@@ -60,7 +62,7 @@ def find_deployment(api: Api, operator: Operator) -> Object | None:
     return api.find(path)
 
 
-def rolled_out(api: Api, operator: Operator) -> str | None:
+def find_rollout_fault(api: Api, operator: Operator) -> str | None:
     """Returns the reason why an operator is not rolled out.
 
     None when every replica has the newest template and is available.
@@ -79,7 +81,7 @@ def rolled_out(api: Api, operator: Operator) -> str | None:
     return None
 
 
-def webhook_fault(api: Api, operator: Operator) -> str:
+def find_webhook_fault(api: Api, operator: Operator) -> str:
     """Returns the error of an operator's webhooks, which fail closed.
 
     Empty when a dry-run create of the operator's own kind passes them.

@@ -5,7 +5,7 @@ These are namespaces, priorities, queues, rights, the exporter and the migration
 
 from collections.abc import Iterator
 
-from holdfast.clients.api import Api, ApiError, fix_of_unchangeable
+from holdfast.clients.api import Api, ApiError, suggest_fix
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.kubernetes import LABEL_HALF, PLATFORM_HALF
@@ -52,5 +52,5 @@ def _dry_run(api: Api, bodies: list[Body]) -> None:
                 f"the cluster rejects {name}; nothing was applied",
                 got=error,
                 allowed="objects that its API server accepts",
-                fix=fix_of_unchangeable(error, body) or fix,
+                fix=suggest_fix(error, body) or fix,
             ) from error

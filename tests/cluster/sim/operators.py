@@ -59,7 +59,8 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
         )
     )
     until(
-        f"the webhooks of {operator.name} answer", lambda: not product.webhook_fault(api, operator)
+        f"the webhooks of {operator.name} answer",
+        lambda: not product.find_webhook_fault(api, operator),
     )
 
 

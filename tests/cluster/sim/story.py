@@ -18,7 +18,7 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.controllers.watch import KINDS, QUEUED, Kind, Watcher
-from holdfast.mover.cluster_view import View, ending
+from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.support.values import rfc3339, unix_s
 from tests.cluster.sim.waiting import until
 
@@ -99,7 +99,7 @@ class Watched:
         self._clock = clock
         self._seen = dict[str, dict[str, str]]()
         kinds = [(exporter, kind) for kind in (*KINDS, *QUEUED)] + [
-            (mover, kind) for kind in ending()
+            (mover, kind) for kind in list_job_kinds()
         ]
         self.watchers = [
             Watcher(self._in_story(kind), by, self.cluster, self.lock) for by, kind in kinds

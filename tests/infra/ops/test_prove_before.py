@@ -25,7 +25,7 @@ from holdfast.vocabulary.pools import LABEL_NODEPOOL
 from infra.contract.names import LABEL_RUN
 from infra.ops import prove
 from infra.specs import resources
-from tests.command_lines import APPS, parsed
+from tests.command_lines import APPS, parse
 from tests.infra.ops.google import Gcloud
 from tests.infra.samples import EXAMPLE
 
@@ -140,7 +140,7 @@ def test_every_proof_command_exists(tmp_path: Path) -> None:
     for step in steps:
         program, *words = step.command[2:]
         # A module takes no options.
-        assert (find_spec(program) and not words) if "." in program else parsed([program, *words])
+        assert (find_spec(program) and not words) if "." in program else parse([program, *words])
 
 
 def test_all_labelled_resources_carry_the_run_label() -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from infra.environments.schema import AcceleratorCap, AuthorizedRange, Quota
-from infra.rules.model import Facts, PlannedResource, facts_of_specs
+from infra.rules.model import Facts, PlannedResource, read_specs
 from tests.infra.rules.edits import (
     Edit,
     add,
@@ -64,7 +64,7 @@ CLOUDSQL = {"role": "roles/cloudsql.client", "member": ANYBODY}
 @cache
 def sound() -> Facts:
     """Facts without a finding, an alert included. Edits make others of them."""
-    facts = facts_of_specs(hardened())
+    facts = read_specs(hardened())
     query = {
         "query": 'sum(rate(x{a="}"}[5m])) > 1',
         "duration": "300s",

@@ -10,7 +10,7 @@ import pytest
 from holdfast.support.errors import InputError
 from infra.environments import load, names
 from infra.rules import RULES, judge, judge_environment, require_clean
-from infra.rules.model import Facts, facts_of_plans, facts_of_specs
+from infra.rules.model import Facts, read_plans, read_specs
 from infra.specs import identities, resources
 from tests.infra.rules.broken import BROKEN, firewall, sound
 from tests.infra.rules.edits import Edit, both, cluster
@@ -45,7 +45,7 @@ def broken(edit: Edit) -> Facts:
     facts = edit(sound())
     if facts.resources != sound().resources:
         return facts
-    return facts_of_specs(facts.environment)
+    return read_specs(facts.environment)
 
 
 def find_rules(facts: Facts) -> set[str]:
@@ -95,7 +95,7 @@ def test_a_child_module_hides_nothing() -> None:
         ]
     }
     plan = {"planned_values": {"root_module": {"child_modules": [{"child_modules": [inner]}]}}}
-    findings = judge(facts_of_plans(hardened(), [plan]))
+    findings = judge(read_plans(hardened(), [plan]))
     assert {"no-open-firewall"} == {
         finding.rule for finding in findings if "module.b" in finding.where
     }
@@ -110,7 +110,7 @@ def test_a_plan_knows_the_arguments_that_terraform_ignores() -> None:
     }
     other = cluster | {"address": "google_container_cluster.other"}
     plan = {"planned_values": {"root_module": {"resources": [cluster, other]}}}
-    findings = judge(facts_of_plans(EXAMPLE, [plan]))
+    findings = judge(read_plans(EXAMPLE, [plan]))
     texts = [finding.where for finding in findings if finding.rule == "texts-can-change"]
     assert texts == ["google_container_cluster.other: description"]
 
@@ -118,7 +118,7 @@ def test_a_plan_knows_the_arguments_that_terraform_ignores() -> None:
 def test_sound_values_are_not_refused() -> None:
     plan = {"planned_values": {"root_module": {}}}
     tagged = firewall(source_tags=["x"])
-    assert judge(facts_of_plans(hardened(), [plan])) == []
+    assert judge(read_plans(hardened(), [plan])) == []
     assert judge(both(firewall(source_ranges=["10.0.0.0/8"]), tagged)(sound())) == []
     assert judge(cluster(maintenance_days="FREQ=DAILY")(sound())) == []
 

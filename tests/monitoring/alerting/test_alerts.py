@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.support.errors import InputError, Unjudged
 from monitoring.alerting import runbook
-from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, filled
+from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, fill
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting import logfilter, play, promtool
 from tests.monitoring.alerting.firings import Recorder, firings
@@ -179,7 +179,7 @@ def test_the_log_filter_takes_the_failures_that_waiting_does_not_cure() -> None:
             "logName": log,
             "jsonPayload": payload,
         }
-        return logfilter.matches(filled("$scale_failures", {"cluster": cluster}), entry)
+        return logfilter.matches(fill("$scale_failures", {"cluster": cluster}), entry)
 
     assert (
         all(map(taken, FAILURES)) and not any(map(taken, WAITS)) and not taken(FAILURES[0], "other")

@@ -96,7 +96,9 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     of_servers = {name.removeprefix("holdfast_") for name in SERVER_METRICS}
     assert {name.removesuffix("_bucket") for name in shown | metrics} <= set(METRICS) | of_servers
     # An autoscaler's query stands in what is rendered for it.
-    scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.bodies("example")))) & set(METRICS)
+    scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.load_objects("example")))) & set(
+        METRICS
+    )
     of_churn = {"spot_node_seconds_total", "spot_node_losses_total"}  # `holdfast churn --project`
     assert set(METRICS) <= shown | metrics | scaled | of_churn, (
         "nothing is exported that nobody reads"
@@ -106,7 +108,7 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
 def test_dashboards_show_all_collected_kueue_metrics() -> None:
     (scraped,) = (
         b
-        for b in rendered.bodies("example")
+        for b in rendered.load_objects("example")
         if b["metadata"]["name"] == "kueue-metrics" and b["kind"] == "PodMonitoring"
     )
     (endpoint,) = scraped["spec"]["endpoints"]

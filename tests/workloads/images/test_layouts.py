@@ -32,7 +32,7 @@ def get_layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     def wheel() -> Path:
         """Returns the wheel of `make images`: built here, or in a template the pinned one."""
         if not (ROOT / "workloads/library").is_dir():
-            return pins.wheel_in(ROOT / pins.VENDOR)
+            return pins.find_wheel(ROOT / pins.VENDOR)
         folder = tmp_path_factory.mktemp("vendor")
         command = [
             sys.executable,
@@ -42,13 +42,13 @@ def get_layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
             str(folder),
         ]
         subprocess.run(command, check=True, timeout=200)
-        return pins.wheel_in(folder)
+        return pins.find_wheel(folder)
 
     @cache
     def layout(lock: Path) -> Path:
         return lay_out(lock, wheel(), tmp_path_factory.mktemp(lock.stem))
 
-    return lambda role: layout(pins.lock_of(ROOT, role))
+    return lambda role: layout(pins.find_lock(ROOT, role))
 
 
 @pytest.mark.parametrize("role", pins.ROLES)

@@ -14,7 +14,7 @@ KUSTOMIZATION = "kustomization.yaml"
 
 
 @cache
-def bodies(name: str, half: str = "*") -> list[Body]:
+def load_objects(name: str, half: str = "*") -> list[Body]:
     """Returns every object of an environment, or of one half of it.
 
     Tests share the objects: do not change them.
@@ -28,21 +28,21 @@ def bodies(name: str, half: str = "*") -> list[Body]:
 
 def list_kinds(env: str, *kinds: str, half: str = "*") -> list[Body]:
     """Returns the objects of these kinds."""
-    return [body for body in bodies(env, half) if body["kind"] in kinds]
+    return [body for body in load_objects(env, half) if body["kind"] in kinds]
 
 
-def named(env: str, kind: str, name: str, namespace: str | None = None) -> Body:
+def find_object(env: str, kind: str, name: str, namespace: str | None = None) -> Body:
     """Returns an object by its name, which for a job may lack the digest of its template."""
     matches: list[Body] = []
     for body in list_kinds(env, kind):
-        has_name = name in (body["metadata"]["name"], unversioned(body))
+        has_name = name in (body["metadata"]["name"], strip_version(body))
         if has_name and namespace in (None, body["metadata"].get("namespace")):
             matches.append(body)
     (match,) = matches
     return match
 
 
-def unversioned(body: Body) -> str:
+def strip_version(body: Body) -> str:
     """Returns the name of an object without the digest of its template."""
     return body["metadata"]["labels"]["app.kubernetes.io/name"]
 
@@ -63,7 +63,7 @@ def templates(value: Any) -> Iterator[Body]:
 def workloads(env: str) -> list[tuple[Body, Body]]:
     """Returns every object that makes pods, with its pod template."""
     pairs: list[tuple[Body, Body]] = []
-    for body in bodies(env):
+    for body in load_objects(env):
         for template in templates(body):
             pairs.append((body, template))
     return pairs

@@ -15,7 +15,7 @@ from infra import environments
 from infra.specs import resources
 from tests.monitoring.alerting.firings import promql_name
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import Body, named, option, variables, workloads
+from tests.workloads.manifests.rendered import Body, find_object, option, variables, workloads
 from workloads.manifests.queueing import objects
 
 BATCH = "batch"
@@ -103,8 +103,8 @@ def find_dataset(command: list[str]) -> str:
 
 
 def check_volume(env: str, claim_name: str, namespace: str) -> None:
-    claim = named(env, "PersistentVolumeClaim", claim_name, namespace)
-    volume = named(env, "PersistentVolume", claim["spec"]["volumeName"])
+    claim = find_object(env, "PersistentVolumeClaim", claim_name, namespace)
+    volume = find_object(env, "PersistentVolume", claim["spec"]["volumeName"])
     assert volume["spec"]["csi"]["driver"] == "gcsfuse.csi.storage.gke.io"
     assert volume["spec"]["csi"]["volumeHandle"] == load(env).buckets["data"]
     assert volume["spec"]["claimRef"]["namespace"] == namespace
@@ -114,10 +114,10 @@ def test_steady_workers_follow_the_exporters_metric(env: str) -> None:
     """Needs no installation: GKE's own adapter reads what the exporter sends."""
     series = promql_name(f"{METRIC_PREFIX}/{REPLICAS.metric}")
     job = dict(REPLICAS.labels)["job"]
-    (metric,) = named(env, "AutoscalingMetric", "batch-steady")["spec"]["metrics"]
+    (metric,) = find_object(env, "AutoscalingMetric", "batch-steady")["spec"]["metrics"]
     selector = f'cluster_name="{load(env).cluster}",job="{job}"'
     assert metric["promql"]["query"] == f"max({series}{{{selector}}})"
-    scaler = named(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]
+    scaler = find_object(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]
     (source,) = scaler["metrics"]
     name = source["external"]["metric"]["name"]
     assert name == f"autoscaling.gke.io|batch-steady|{metric['promql']['name']}"

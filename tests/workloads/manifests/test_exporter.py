@@ -12,7 +12,7 @@ from holdfast.vocabulary.environment import ENV_DATABASE
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
 from tests.platforms import load
-from tests.workloads.manifests.rendered import Body, list_kinds, named, variables
+from tests.workloads.manifests.rendered import Body, find_object, list_kinds, variables
 from workloads.manifests import faulty_nodes, platform_jobs
 
 Grant = tuple[str, str, str, str, str]
@@ -28,7 +28,7 @@ def list_grants(env: str, account: str) -> set[Grant]:
             if (subject["name"], subject["namespace"]) == (account, NAMESPACE_MONITORING):
                 reference = binding["roleRef"]
                 namespace = binding["metadata"].get("namespace", EVERYWHERE)
-                role = named(env, reference["kind"], reference["name"], namespace or None)
+                role = find_object(env, reference["kind"], reference["name"], namespace or None)
                 for rule in role["rules"]:
                     grants.update(expand_rule(namespace, rule))
     return grants
@@ -71,7 +71,9 @@ def test_exporter_only_reads_and_changes_its_lease(env: str) -> None:
 
 def test_mover_rights_match_its_actions(env: str) -> None:
     kinds = [kind for kind in watch.KINDS if kind.held in main.WATCHED]
-    grants = list_watch_grants([*kinds, *cluster_view.ending()]) | list_lease_grants(lease.MOVER)
+    grants = list_watch_grants([*kinds, *cluster_view.list_job_kinds()]) | list_lease_grants(
+        lease.MOVER
+    )
     for namespace in JOB_NAMESPACES:
         for group, resource, verb in (
             ("batch", "jobs", "patch"),
@@ -121,12 +123,12 @@ def test_no_other_monitoring_account_has_rights(env: str) -> None:
 
 def test_exporter_and_mover_run_once_on_the_system_pool(env: str) -> None:
     for name in ("exporter", "mover"):
-        spec = named(env, "Deployment", name, NAMESPACE_MONITORING)["spec"]
+        spec = find_object(env, "Deployment", name, NAMESPACE_MONITORING)["spec"]
         pod = spec["template"]["spec"]
         assert spec["replicas"] == 1 and spec["strategy"] == {"type": "Recreate"}
         assert pod["serviceAccountName"] == name
         assert pod["nodeSelector"] == load(env).pool("system").selector()
-        budget = named(env, "PodDisruptionBudget", name, NAMESPACE_MONITORING)["spec"]
+        budget = find_object(env, "PodDisruptionBudget", name, NAMESPACE_MONITORING)["spec"]
         assert budget["selector"] == {"matchLabels": {LABEL_NAME: name}}
         assert budget["maxUnavailable"] == 1
 
@@ -135,7 +137,7 @@ def test_exporter_reads_the_backlog_where_there_is_a_database(
     env: str,
 ) -> None:
     """Ensures that the series for the autoscaler of batch workers is written."""
-    template = named(env, "Deployment", "exporter")["spec"]["template"]
+    template = find_object(env, "Deployment", "exporter")["spec"]["template"]
     uri = variables(template).get(ENV_DATABASE, {}).get("value", "")
     assert bool(uri) is bool(load(env).database) is ("initContainers" in template["spec"])
     assert not uri or quote(load(env).database.users["exporter"], safe="") in uri

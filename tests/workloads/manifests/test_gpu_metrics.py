@@ -12,17 +12,17 @@ from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
 from monitoring.alerting import alert, alerts, dashboard
 from tests.platforms import load
-from tests.workloads.manifests.rendered import named
+from tests.workloads.manifests.rendered import find_object
 from workloads.manifests import gpu_metrics
 
 
 def daemon(env: str) -> dict[str, Any]:
-    return named(env, "DaemonSet", gpu_metrics.NAME)["spec"]
+    return find_object(env, "DaemonSet", gpu_metrics.NAME)["spec"]
 
 
 def read_fields(env: str) -> dict[str, str]:
     """Returns the kind of each field that is collected, by its name."""
-    config = named(env, "ConfigMap", gpu_metrics.NAME, gpu_metrics.NAMESPACE)["data"]
+    config = find_object(env, "ConfigMap", gpu_metrics.NAME, gpu_metrics.NAMESPACE)["data"]
     lines = config[gpu_metrics.CONFIG_FILE].splitlines()
     return {name: kind for name, kind, _ in csv.reader(lines, skipinitialspace=True)}
 
@@ -35,7 +35,7 @@ def test_alerts_and_dashboards_read_exactly_the_collected_fields(env: str) -> No
     queries = list_alert_queries()
     for chart in dashboard.on_call(()):
         for _, query in chart.queries:
-            queries.append(alert.filled(query, alert.EXAMPLE))
+            queries.append(alert.fill(query, alert.EXAMPLE))
     assert read_fields(env).keys() == set(re.findall(r"DCGM_\w+", "".join(queries)))
 
 
@@ -65,14 +65,16 @@ def test_exporter_runs_on_gpu_nodes_only(env: str) -> None:
 
 
 def test_scraped_port_is_the_only_open_one() -> None:
-    (endpoint,) = named("example", "PodMonitoring", gpu_metrics.NAME)["spec"]["endpoints"]
+    (endpoint,) = find_object("example", "PodMonitoring", gpu_metrics.NAME)["spec"]["endpoints"]
     (container,) = daemon("example")["template"]["spec"]["containers"]
     (port,) = container["ports"]
     assert port["name"] == endpoint["port"]
-    (rule,) = named("example", "NetworkPolicy", "scrape", gpu_metrics.NAMESPACE)["spec"]["ingress"]
+    (rule,) = find_object("example", "NetworkPolicy", "scrape", gpu_metrics.NAMESPACE)["spec"][
+        "ingress"
+    ]
     assert rule["ports"] == [{"port": port["containerPort"], "protocol": "TCP"}]
     selector = daemon("example")["selector"]
-    assert named("example", "PodMonitoring", gpu_metrics.NAME)["spec"]["selector"] == selector
+    assert find_object("example", "PodMonitoring", gpu_metrics.NAME)["spec"]["selector"] == selector
 
 
 def test_exporter_has_lowest_priority_and_new_pods_for_new_fields(

@@ -4,7 +4,7 @@ import re
 
 from holdfast.manifests.serving_proxy import ENVOY
 from holdfast.manifests.serving_vllm import VLLM
-from tests.command_lines import parsed
+from tests.command_lines import parse
 from tests.platforms import names
 from tests.workloads.manifests.rendered import (
     ROOT,
@@ -62,4 +62,4 @@ def test_rendered_commands_parse() -> None:
             commands.add(tuple(words))
     assert len(commands) >= 5
     for python, flag, *words in commands:
-        assert (python, flag) == ("python", "-m") and parsed(words)
+        assert (python, flag) == ("python", "-m") and parse(words)

@@ -18,7 +18,7 @@ from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_ROLE, Role
 from infra.environments import load
 from infra.rules.fit import node_labels, node_taints
-from infra.rules.model import PlannedResource, facts_of_specs
+from infra.rules.model import PlannedResource, read_specs
 from tests import platforms
 from tests.workloads.manifests.rendered import Body, jobs
 
@@ -28,7 +28,7 @@ FLEX = (QUEUES[Capacity.FLEX_START], QUEUES[Capacity.QUEUED])
 
 def gpu_pools(env: str) -> list[PlannedResource]:
     """Returns the pools that jobs queue for."""
-    pools = facts_of_specs(load(env)).pools("gpu")
+    pools = read_specs(load(env)).pools("gpu")
     return [pool for pool in pools if node_labels(pool)[LABEL_ROLE] in (Role.TRAINING, Role.BATCH)]
 
 

@@ -11,7 +11,7 @@ from holdfast.vocabulary.kubernetes import LABEL_NAME
 from infra import environments
 from infra.specs import network
 from tests.platforms import load
-from tests.workloads.manifests.rendered import list_kinds, named, variables, workloads
+from tests.workloads.manifests.rendered import find_object, list_kinds, variables, workloads
 
 LINK_LOCAL = ip_network("169.254.0.0/16")
 PORT_OF_PROXY = 3307
@@ -44,7 +44,7 @@ def list_destinations(specs: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
 def test_namespaces_are_closed_by_default(env: str) -> None:
     namespaces = {body["metadata"]["namespace"] for body, _ in workloads(env)}
     for namespace in namespaces:
-        spec = named(env, "NetworkPolicy", "default-deny", namespace)["spec"]
+        spec = find_object(env, "NetworkPolicy", "default-deny", namespace)["spec"]
         assert spec == {
             "podSelector": {},
             "policyTypes": ["Ingress", "Egress"],
@@ -132,7 +132,7 @@ def test_gang_pods_reach_only_each_other(env: str) -> None:
 
 
 def test_mover_is_not_called_and_reaches_no_database(env: str) -> None:
-    mover = named(env, "Deployment", "mover")
+    mover = find_object(env, "Deployment", "mover")
     labels = mover["spec"]["template"]["metadata"]["labels"]
     policies: list[dict[str, Any]] = []
     for spec in list_policies(env, contract.NAMESPACE_MONITORING):

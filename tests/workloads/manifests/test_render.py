@@ -12,17 +12,17 @@ from holdfast.lint.engine import Options, lint
 from holdfast.lint.formats import text as as_text
 from holdfast.manifests.render_context import RenderContext
 from holdfast.support.errors import InputError
-from infra.describe import described
+from infra.describe import load_platform
 from tests.platforms import load
 from tests.workloads.manifests.rendered import (
     KUSTOMIZATION,
     RENDERED,
     Body,
-    bodies,
     list_containers,
     list_kinds,
+    load_objects,
+    strip_version,
     templates,
-    unversioned,
     workloads,
 )
 from workloads.__main__ import app
@@ -31,7 +31,7 @@ from workloads.manifests.rendering import platform, render
 
 
 def test_make_render_leaves_no_diff(env: str) -> None:
-    assert render(described(env), RENDERED, write=False) == [], (
+    assert render(load_platform(env), RENDERED, write=False) == [], (
         "run `make render` and commit the result"
     )
 
@@ -39,12 +39,12 @@ def test_make_render_leaves_no_diff(env: str) -> None:
 def test_platform_half_needs_no_gpu(env: str) -> None:
     """Ensures that applying it on an empty cluster starts exporter and mover only."""
     assert not list_kinds(env, "JobSet", "HorizontalPodAutoscaler", half="platform")
-    jobs = [unversioned(body) for body in list_kinds(env, "Job", half="platform")]
+    jobs = [strip_version(body) for body in list_kinds(env, "Job", half="platform")]
     assert jobs == (["migrate"] if load(env).database else [])
     deployments = list_kinds(env, "Deployment", half="platform")
     assert [body["metadata"]["name"] for body in deployments] == ["exporter", "mover"]
     containers: list[Body] = []
-    for body in bodies(env, "platform"):
+    for body in load_objects(env, "platform"):
         for template in templates(body):
             containers += template["spec"]["containers"]
     assert containers

@@ -13,9 +13,9 @@ from holdfast.vocabulary.job_identity import JobIdentity
 from holdfast.vocabulary.pools import LABEL_FLEX_START
 from tests.platforms import load
 from tests.workloads.manifests.rendered import (
+    find_object,
     jobs,
     list_kinds,
-    named,
     option,
     templates,
     trainers,
@@ -51,7 +51,7 @@ def test_training_may_only_get_nodes(env: str) -> None:
     assert accounts
     for account in accounts:
         (role,) = list_roles(env, account)
-        (rule,) = named(env, "ClusterRole", role)["rules"]
+        (rule,) = find_object(env, "ClusterRole", role)["rules"]
         assert rule == {
             "apiGroups": [""],
             "resources": ["nodes"],
@@ -73,7 +73,7 @@ def test_only_pods_with_a_token_reach_the_api_server(env: str) -> None:
         if template["spec"]["automountServiceAccountToken"]:
             namespaces.add(body["metadata"]["namespace"])
     for namespace in namespaces:
-        policy = named(env, "NetworkPolicy", "api-server", namespace)
+        policy = find_object(env, "NetworkPolicy", "api-server", namespace)
         labels = policy["spec"]["podSelector"]["matchLabels"]
         assert labels
         for body, template in workloads(env):

@@ -16,7 +16,7 @@ from holdfast.vocabulary.serving import (
     sidecar_budget,
 )
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import list_kinds, named, option
+from tests.workloads.manifests.rendered import find_object, list_kinds, option
 
 SERVING = [name for name in names() if load(name).serving]
 ONE = SERVING[-1]
@@ -24,7 +24,7 @@ TIERS = ("vllm-base", "vllm-overflow")
 
 
 def pod(env: str, name: str) -> dict[str, Any]:
-    return named(env, "Deployment", name)["spec"]["template"]["spec"]
+    return find_object(env, "Deployment", name)["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("env", SERVING)
@@ -50,9 +50,10 @@ def test_proxy_reaches_the_sidecar_health_port(env: str) -> None:
     watch = next(c for c in pod(env, "vllm-proxy")["initContainers"] if c["name"] == "watch")
     assert option(watch["command"], "--health-port") == str(SIDECAR_PORT)
     assert (
-        option(watch["command"], "--service") == named(env, "Service", "vllm")["metadata"]["name"]
+        option(watch["command"], "--service")
+        == find_object(env, "Service", "vllm")["metadata"]["name"]
     )
-    servers = named(env, "Service", "vllm")["spec"]["selector"]
+    servers = find_object(env, "Service", "vllm")["spec"]["selector"]
     ports: set[int] = set()
     for body in list_kinds(env, "NetworkPolicy"):
         if body["spec"]["podSelector"].get("matchLabels") == servers:

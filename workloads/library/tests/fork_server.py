@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.runtime.phases import uncollected
+from holdfast.runtime.phases import pause_gc
 
 ROOT = Path(__file__).parents[3]
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -223,7 +223,7 @@ def leave(code: object) -> None:
 
 
 def main(descriptor: str, *modules: str) -> None:
-    with uncollected():
+    with pause_gc():
         for module in modules:
             import_module(module)
     try:

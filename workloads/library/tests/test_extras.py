@@ -176,7 +176,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         # as root, PostgreSQL runs as another user, who must reach its programs
         Path(name).chmod(0o755)
-        yield installed(pins.wheel_in(built), "drill", Path(name))
+        yield installed(pins.find_wheel(built), "drill", Path(name))
 
 
 def installed(wheel: Path, extra: str, folder: Path) -> Path:
@@ -322,9 +322,9 @@ def test_the_wheel_holds_every_file_of_the_tree_and_is_built_twice_alike(tmp_pat
             str(tmp_path / name),
         ]
         subprocess.run(command, check=True, timeout=200)
-        built.append(pins.wheel_in(tmp_path / name).read_bytes())
+        built.append(pins.find_wheel(tmp_path / name).read_bytes())
     assert built[0] == built[1]
-    with zipfile.ZipFile(pins.wheel_in(tmp_path / "a")) as archive:
+    with zipfile.ZipFile(pins.find_wheel(tmp_path / "a")) as archive:
         held = {name for name in archive.namelist() if name.startswith("holdfast/")}
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "holdfast"]
     listed = subprocess.run(

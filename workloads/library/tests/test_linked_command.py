@@ -41,7 +41,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def manifests(tmp_path: Path) -> Path:
     """400 clean files, with the platform's document."""
     folder = tmp_path / "manifests"
-    platforms.written(platforms.load("example"), folder)
+    platforms.write_document(platforms.load("example"), folder)
     for number in range(400):
         manifest = (
             f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{number}, namespace: batch}}\n"

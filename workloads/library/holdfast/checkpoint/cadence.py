@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.settings import Cadence as Setting
-from holdfast.vocabulary.checkpoint_interval import daly
+from holdfast.vocabulary.checkpoint_interval import find_best_interval
 
 
 class EverySteps:
@@ -184,7 +184,9 @@ class SaveCostModel:
         return self.blocking_s + slowdown / (1 + slowdown) * self.persist_s
 
     def interval_s(self) -> float:
-        best_s = daly(self.cost_s, 1 / self.hazard.rate) if self.cost_s else self._floor_s
+        best_s = (
+            find_best_interval(self.cost_s, 1 / self.hazard.rate) if self.cost_s else self._floor_s
+        )
         if not self.hazard.is_measured:
             best_s = min(best_s, self.cost_s / UNKNOWN_CHURN_COST)
         # Not below the time of an upload: saves would queue, and each would protect no earlier than

@@ -25,7 +25,7 @@ from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.restore.run_start import Start, start
 from holdfast.checkpoint.save.agreement import check_state, step_error
 from holdfast.checkpoint.save.copying_writer import CopyingWriter
-from holdfast.checkpoint.settings import Every, Tuning, checked_url, parse_every
+from holdfast.checkpoint.settings import Every, Tuning, check_url, parse_every
 from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.stores.factory import reliable_storage
 from holdfast.checkpoint.survivor_commits import SurvivorCommits
@@ -59,7 +59,7 @@ class Checkpointer:
 
         `events`: None writes event lines in a job of the platform, and none elsewhere.
         """
-        self._url = checked_url(url)
+        self._url = check_url(url)
         self._state = checked_state(state)
         self._run = checked_run(run)
         between(
@@ -96,7 +96,7 @@ class Checkpointer:
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
         self._reports.begin(self._ranks.coordinator, self._ranks.world_size)
         store = self._ranks.store if self._ranks.world_size > 1 else None
-        self._took_signals = not notices.installed()
+        self._took_signals = not notices.is_installed()
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
         run_start = self._start_or_clean_up()
         self.restored = run_start.restored

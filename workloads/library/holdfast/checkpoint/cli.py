@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.support.examples import examples
-from holdfast.support.progress import awaited, working
+from holdfast.support.progress import show_waiting, working
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def export(
         "step": str(loaded_step),
         "source": url,
     }
-    size = tensor_loading.write_safetensors(out, tensor_loading.in_one_entry(tensors), notes)
+    size = tensor_loading.write_safetensors(out, tensor_loading.strip_entry(tensors), notes)
     print(f"{out}: step {loaded_step}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
 
 
@@ -188,7 +188,7 @@ def verify_exact(
             steps=steps,
             timeout_s=timeout,
         )
-        for result in awaited("train, killed and resumed", results):
+        for result in show_waiting("train, killed and resumed", results):
             if result.resumed_at is None:
                 resumed = "not resumed"
             else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.errors import Damaged, StorageError
 from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.format.commit import StepObjects, runs, survey
+from holdfast.checkpoint.format.commit import StepObjects, list_runs, survey
 from holdfast.checkpoint.format.validation import read_shard
 from holdfast.checkpoint.restore.reader import Opened, open_step
 from holdfast.checkpoint.stores.storage import Storage
@@ -40,7 +40,7 @@ def rows(
     read: bool,
 ) -> Iterator[Row]:
     """Yields a row for each attempt, newest first. `read`: compare every byte with its checksum."""
-    for name in [run] if run else runs(storage):
+    for name in [run] if run else list_runs(storage):
         for entry in sorted(survey(storage, name).values(), key=lambda entry: -entry.step):
             yield from _list_step(
                 storage,

@@ -167,12 +167,12 @@ def outcome(call: Callable[[], Json]) -> Outcome:
     except Preempted:
         return {"stopped": True}
     except InputError as error:
-        return failure_of(error)
+        return encode_failure(error)
     except StorageError as error:
-        return failure_of(_unreachable(error))
+        return encode_failure(_unreachable(error))
 
 
-def failure_of(error: InputError) -> Outcome:
+def encode_failure(error: InputError) -> Outcome:
     return {
         "input": [
             error.what,
@@ -184,7 +184,7 @@ def failure_of(error: InputError) -> Outcome:
     }
 
 
-def error_of(failure: Outcome) -> InputError:
+def decode_failure(failure: Outcome) -> InputError:
     subject, got, allowed, fix, later = failure["input"]
     return (Later if later else InputError)(
         subject,
@@ -219,7 +219,7 @@ def worst(outcomes: list[Outcome]) -> Outcome:
     return outcomes[0]
 
 
-def agreed(
+def agree_or_raise(
     ranks: Ranks,
     outcome: Outcome,
     decide: Callable[[list[Outcome]], Outcome] = worst,
@@ -231,7 +231,7 @@ def agreed(
     # waiting.
     decision: Outcome = ranks.agree(outcome, decide)
     if "input" in decision:
-        raise error_of(decision)
+        raise decode_failure(decision)
     if "stopped" in decision:
         raise Preempted(0)
     return decision
@@ -240,5 +240,5 @@ def agreed(
 def on_every_rank(ranks: Ranks, make: Callable[[], T]) -> T:
     """Calls `make` and returns its result here, once it has succeeded on every rank."""
     results: list[T] = []
-    agreed(ranks, outcome(lambda: results.append(make())))
+    agree_or_raise(ranks, outcome(lambda: results.append(make())))
     return results[0]

@@ -14,7 +14,7 @@ from holdfast.checkpoint.settings import Cadence
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.vocabulary.environment import ENV_JOB
-from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.job_identity import read_attempt
 from holdfast.vocabulary.lifecycle import WINDOW_MARGIN_S
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
@@ -53,7 +53,7 @@ class Reports:
                 "start",
                 rank=0,
                 world_size=world_size,
-                attempt=attempt_of(),
+                attempt=read_attempt(),
             )
 
     def record_step(self, step: int) -> float:

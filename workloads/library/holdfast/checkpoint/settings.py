@@ -79,7 +79,7 @@ class Tuning:
             )
 
 
-def checked_url(url: object) -> str:
+def check_url(url: object) -> str:
     """Returns the URL as text, which factory.py parses. Raises InputError unless it is a text or a
     path.
     """

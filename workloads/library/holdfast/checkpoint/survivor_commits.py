@@ -44,7 +44,7 @@ from holdfast.checkpoint.state import (
     targets,
     without_streams,
 )
-from holdfast.checkpoint.state.tensors import as_dtensor, pieces_of
+from holdfast.checkpoint.state.tensors import as_dtensor, make_pieces
 from holdfast.checkpoint.stores.factory import reliable_storage
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.runtime import logs
@@ -172,7 +172,7 @@ class SurvivorCommits:
         timeout_s: float,
     ) -> None:
         storage = reliable_storage(self._url, self._writer.tuning)
-        pieces = pieces_of(captured, 0, 1)
+        pieces = make_pieces(captured, 0, 1)
         single_rank = Ranks(self._ranks.store, 0, 1)
         attempt = random_hex(6)
         manifest = make_manifest(

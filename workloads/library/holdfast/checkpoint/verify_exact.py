@@ -25,8 +25,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from holdfast.checkpoint.state import Stateful, capture, targets
-from holdfast.checkpoint.state.random_streams import stream_of
-from holdfast.checkpoint.state.tensors import local_of, memory_of
+from holdfast.checkpoint.state.random_streams import describe_stream
+from holdfast.checkpoint.state.tensors import to_local, view_memory
 from holdfast.checkpoint.state.tracking import TrackedDraw, TrackedIterable
 from holdfast.checkpoint.trace_comparison import (
     Trace,
@@ -161,7 +161,7 @@ def _digest_variable(value: Any) -> Variable | None:
         return "measure", repr(value)
     if isinstance(value, bool | int | str):
         return "value", repr(value)
-    stream = stream_of(value)
+    stream = describe_stream(value)
     if stream is not None:
         return "generator", _digest_text(stream)
     if isinstance(value, Stateful) and not isinstance(value, type):
@@ -183,8 +183,8 @@ def _digest_stateful(value: Stateful) -> Variable | None:
 
 
 def _digest_tensor(tensor: torch.Tensor) -> str:
-    local = local_of(tensor).cpu().contiguous()
-    return hashlib.sha256(memory_of(local)).hexdigest()[:16]
+    local = to_local(tensor).cpu().contiguous()
+    return hashlib.sha256(view_memory(local)).hexdigest()[:16]
 
 
 def _digest_text(text: str) -> str:

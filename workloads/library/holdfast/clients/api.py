@@ -373,7 +373,7 @@ def _make_configuration() -> Any:
     return configuration
 
 
-def fix_of_unchangeable(error: ApiError, body: Object) -> str:
+def suggest_fix(error: ApiError, body: Object) -> str:
     """Returns the fix if an object exists with other values, which its kind cannot change.
 
     It is empty for any other refusal.

@@ -21,7 +21,7 @@ def ask(*arguments: str, project: str, timeout_s: float = 60) -> Any:
     return json.loads(output or "null")
 
 
-def found() -> str:
+def find_gcloud() -> str:
     """Returns the path of the program. Raises Unjudged if it is not installed."""
     program = shutil.which("gcloud")
     if program is None:
@@ -31,7 +31,7 @@ def found() -> str:
 
 def run(arguments: Sequence[str], *, timeout_s: float = 60) -> str:
     """Runs gcloud and returns its output. Raises Unjudged if it is missing, slow or fails."""
-    program = found()
+    program = find_gcloud()
     command = f"gcloud {' '.join(arguments[:3])}"
     try:
         # gcloud itself retries for long if packets are dropped, and `doctor` asks nine questions in

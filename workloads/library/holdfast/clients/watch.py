@@ -26,7 +26,7 @@ _LOOK_AGAIN_S = 300.0
 _FIRST_PAUSE_S = 0.5
 
 
-class NotThere(HoldfastError):
+class UnknownKind(HoldfastError):
     """Reports a kind that this cluster does not know or show, and that nothing waits for."""
 
 
@@ -81,7 +81,7 @@ class ListAndWatch(threading.Thread):
                 self.ready.set()
                 pause_s = _FIRST_PAUSE_S
                 self._watch(version)
-            except NotThere as error:
+            except UnknownKind as error:
                 self._warn(f"{error}; looking again in {_LOOK_AGAIN_S:.0f} s")
                 self.ready.set()
                 self.stop.wait(_LOOK_AGAIN_S)

@@ -25,7 +25,7 @@ from holdfast.controllers.event_lines import Line
 from holdfast.controllers.queues import Queues
 from holdfast.controllers.risk import Risk
 from holdfast.controllers.sample import Sample, run_labels, sample
-from holdfast.ledger.disruptions import disruption, eviction
+from holdfast.ledger.disruptions import find_disruption, find_eviction
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.job_identity import JobIdentity
 from holdfast.vocabulary.kubernetes import SYSTEM_NAMESPACES
@@ -75,13 +75,13 @@ class Cluster:
     def pod(self, change: str, body: Mapping[str, Any]) -> None:
         """Applies a change of a pod."""
         spec = body.get("spec") or {}
-        if disruption(body)[0] == BY_KUBELET:
+        if find_disruption(body)[0] == BY_KUBELET:
             # Often the first sign: the pod's condition comes before the node's.
             self._mark_taken(spec.get("nodeName") or "")
         uid = body["metadata"]["uid"]
         name = body["metadata"].get("name", "")
         before = self.pods.get(uid)
-        reason, evicted_s = eviction(body)
+        reason, evicted_s = find_eviction(body)
         # A pod that was not watched while it ran was evicted before this exporter started.
         if reason and before and before.node and not before.disrupted:
             t = evicted_s or self.clock()

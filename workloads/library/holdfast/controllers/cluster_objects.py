@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.controllers.sample import bound_label
-from holdfast.ledger.disruptions import disruption
+from holdfast.ledger.disruptions import find_disruption
 from holdfast.support.values import unix_s
 from holdfast.vocabulary import pools
 from holdfast.vocabulary.capacity import QUEUES, Capacity
@@ -170,7 +170,7 @@ def read_pod(body: Mapping[str, Any]) -> Pod:
         capacity=_read_pod_capacity(labels, selector),
         accelerator=read_accelerator(selector),
         system=meta["namespace"] in SYSTEM_NAMESPACES and not belongs_to_node,
-        disrupted=bool(disruption(body)[0]),
+        disrupted=bool(find_disruption(body)[0]),
         owner=find_controller(body),
         kind=_find_kind(spec.get("serviceAccountName") or ""),
     )

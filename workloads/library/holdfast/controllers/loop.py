@@ -87,7 +87,7 @@ def leads(lease: Lease) -> bool:
         return False
 
 
-def team_of(options: Sequence[str]) -> dict[str, str]:
+def read_teams(options: Sequence[str]) -> dict[str, str]:
     """Returns namespace -> team from the options, each TEAM=NAMESPACE.
 
     Without options, the default team has the namespaces of the platform. Raises InputError.

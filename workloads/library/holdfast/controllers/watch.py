@@ -9,7 +9,7 @@ import urllib3
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from holdfast.clients.watch import ListAndWatch, NotThere
+from holdfast.clients.watch import ListAndWatch, UnknownKind
 from holdfast.controllers.cluster import Cluster
 from holdfast.controllers.controller_log import get_logger
 from holdfast.vocabulary.kubernetes import KUEUE_API, PROVISIONING_API, api_path
@@ -124,7 +124,7 @@ class Watcher(ListAndWatch):
         )
         reply: Any = self._api.call_api(*request, _request_timeout=(10, timeout_s))
         if reply.status in NOT_THERE and self.kind.optional:
-            raise NotThere(reply.reason)
+            raise UnknownKind(reply.reason)
         if reply.status != HTTP_OK:
             raise ApiException(status=reply.status, reason=reply.reason)
         return reply.response

@@ -75,7 +75,7 @@ class Money:
         return self.usd_per_useful_h < min(self.on_demand_usd_per_useful_h, flex_usd)
 
 
-def prices_of(machine: str, region: str) -> Prices:
+def find_prices(machine: str, region: str) -> Prices:
     """Raises InputError for an unknown machine, or a region without its prices."""
     machine_type = _find_machine(machine)
     accelerator = machine_type.accelerator

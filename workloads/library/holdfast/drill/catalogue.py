@@ -17,7 +17,7 @@ from holdfast.drill.plan import (
     parse_objective,
 )
 from holdfast.support.errors import InputError
-from holdfast.support.extensions import extensions, refused
+from holdfast.support.extensions import load_extensions, make_extension_error
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 
@@ -84,10 +84,10 @@ def drills() -> dict[str, Drill]:
     Raises InputError, with the name of the distribution, if an entry point is not usable.
     """
     drills_by_name = {drill.name: drill for drill in BUILT_IN}
-    for distribution, name, make in extensions(GROUP):
+    for distribution, name, make in load_extensions(GROUP):
         for drill in _load_extension(distribution, name, make):
             if drill.name in drills_by_name:
-                raise refused(
+                raise make_extension_error(
                     distribution,
                     f"{GROUP}: {name}",
                     f"a second drill {drill.name}",
@@ -103,10 +103,12 @@ def _load_extension(distribution: str, name: str, make: object) -> list[Drill]:
     try:
         extension_drills = list(cast(Callable[[], Iterable[Any]], make)())
     except Exception as error:  # code of another distribution may raise anything
-        raise refused(distribution, entry, f"{type(error).__name__}: {error}", allowed) from error
+        raise make_extension_error(
+            distribution, entry, f"{type(error).__name__}: {error}", allowed
+        ) from error
     for drill in extension_drills:
         if not isinstance(drill, Drill):
-            raise refused(distribution, entry, repr(drill), allowed)
+            raise make_extension_error(distribution, entry, repr(drill), allowed)
     return extension_drills
 
 

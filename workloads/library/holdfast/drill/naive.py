@@ -33,7 +33,7 @@ from holdfast.training.trainer.loop import share
 from holdfast.training.trainer.metrics import Meter, digest
 from holdfast.training.trainer.model import ByteGPT, next_byte_loss
 from holdfast.training.trainer.rendezvous import use_loopback
-from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.job_identity import read_attempt
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
@@ -57,7 +57,7 @@ def train(
         "start",
         rank=rank,
         world_size=config.ranks,
-        attempt=attempt_of(),
+        attempt=read_attempt(),
     )
     samples = Samples(
         text=corpus.text,

@@ -16,7 +16,7 @@ from holdfast.clients import gcloud
 from holdfast.clients.api import Api, list_contexts
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.target import Target
-from holdfast.platform.cluster import no_document, published
+from holdfast.platform.cluster import no_document, read_published
 from holdfast.support.errors import InputError, Stopped
 
 
@@ -76,7 +76,7 @@ def _check_platform(place: Place, scope: Scope) -> Scope:
 
     The check also applies to `cluster`: the Eviction API ends pods of production too.
     """
-    owner = published(Api(scope.kubeconfig, scope.context))
+    owner = read_published(Api(scope.kubeconfig, scope.context))
     if owner and not owner.drills:
         raise InputError(
             "this platform allows no drills",
@@ -100,7 +100,7 @@ def make_builder(place: Place, scope: Scope) -> Callable[[Drill, Path], Target]:
     api = Api(scope.kubeconfig, scope.context)
     named = Named(namespace=scope.namespace, selector=scope.selector)
     if place is Place.GKE:
-        gcloud.found()  # checked early: after the fault, a failure would count as injected
+        gcloud.find_gcloud()  # checked early: after the fault, a failure would count as injected
 
     def build(drill: Drill, _folder: Path) -> Target:
         evictor = VmEvictor(api, scope.project) if place is Place.GKE else TaintEvictor(api)

@@ -110,7 +110,7 @@ def serve(
     api = connect(kubeconfig)
     database_uri = os.environ.get(ENV_DATABASE, "")
     backlog = Backlog(database_uri) if database_uri else None
-    namespaces = loop.team_of(teams)
+    namespaces = loop.read_teams(teams)
     source = None
     jobs = None
     writer = None

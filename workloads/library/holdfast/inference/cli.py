@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from holdfast.support.examples import examples
 from holdfast.support.progress import working
-from holdfast.support.values import assigned, settings_help
+from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
@@ -166,9 +166,9 @@ def enqueue(
     from holdfast.inference.enqueue import enqueue as write
     from holdfast.inference.results.jobs import parse_deadline
     from holdfast.inference.run import PubSubOptions, open_publisher
-    from holdfast.inference.sources import items_of
+    from holdfast.inference.sources import open_items
 
-    items = items_of(
+    items = open_items(
         job,
         source,
         id_column=id_column,
@@ -241,7 +241,7 @@ def run(
         checkpoints=checkpoints,
         run=run_name,
     )
-    options = assigned(
+    options = read_settings(
         settings or (),
         WorkerSettings,
         SETTINGS,

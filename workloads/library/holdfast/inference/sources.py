@@ -19,7 +19,7 @@ from holdfast.support.values import finite
 _PARALLEL = 16
 
 
-def items_of(
+def open_items(
     job: str,
     source: str,
     *,

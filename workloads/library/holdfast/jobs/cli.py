@@ -116,10 +116,10 @@ def _choose_platform(
     Raises Stopped if the file is in the folder of another platform's document.
     """
     from holdfast.clients.api import Api
-    from holdfast.platform.cluster import choose, nearest
+    from holdfast.platform.cluster import choose, find_nearest
 
     if dry_run:
-        local = nearest(document, file.parent)
+        local = find_nearest(document, file.parent)
         if local:
             return local, None
     api = Api(kubeconfig)
@@ -270,7 +270,7 @@ def place(
     Without a job: which capacity suits which workload, and why.
     """
     from holdfast.place import job, output, recommendation
-    from holdfast.platform.cluster import nearest
+    from holdfast.platform.cluster import find_nearest
     from holdfast.support.progress import working
 
     if not (gpu or hours or file):
@@ -283,7 +283,7 @@ def place(
             allowed="one of them",
             fix="leave --gpu, --hours and --nodes out",
         )
-    document = nearest(platform, file.parent if file else None)
+    document = find_nearest(platform, file.parent if file else None)
     pools = document.pools if document else ()
     offered = frozenset(pool.machine_type for pool in pools if pool.gpus_per_node)
     if file:
@@ -344,9 +344,9 @@ def new_job(
     from holdfast.clients.api import Api
     from holdfast.jobs.file import file_text
     from holdfast.jobs.submit import prepared_job
-    from holdfast.platform.cluster import choose, nearest
+    from holdfast.platform.cluster import choose, find_nearest
 
-    document = nearest(platform) or choose(Api(), None)
+    document = find_nearest(platform) or choose(Api(), None)
     optional = {
         "gpus": gpus,
         "nodes": nodes,

@@ -7,7 +7,7 @@ lives are not exponential: `holdfast place` simulates them.
 import math
 from collections.abc import Callable
 
-from holdfast.vocabulary.checkpoint_interval import daly
+from holdfast.vocabulary.checkpoint_interval import find_best_interval
 
 MAX_CHURN = 1e4
 # exp() of more overflows; at e^700 hours the answer is "never" anyway.
@@ -37,7 +37,7 @@ def slowdown(*, churn: float, checkpoint_h: float, restart_h: float) -> float:
     """Returns the machine hours for an hour of work at the best interval."""
     if churn == 0.0:
         return 1.0
-    interval_h = daly(checkpoint_h, 1 / churn)
+    interval_h = find_best_interval(checkpoint_h, 1 / churn)
     return expected_hours(
         1.0,
         churn=churn,

@@ -12,7 +12,7 @@ from holdfast.support.values import unix_s
 Pod = Mapping[str, Any]
 
 
-def disruption(pod: Pod) -> tuple[str, float]:
+def find_disruption(pod: Pod) -> tuple[str, float]:
     """Returns why and when the platform ended the pod, in Unix seconds; empty if it did not."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or ():
@@ -22,11 +22,11 @@ def disruption(pod: Pod) -> tuple[str, float]:
     return "", 0.0
 
 
-def eviction(pod: Pod) -> tuple[str, float]:
+def find_eviction(pod: Pod) -> tuple[str, float]:
     """Returns the disruption of a pod that worked; empty if none of its containers started."""
     if not _did_start(pod):
         return "", 0.0
-    return disruption(pod)
+    return find_disruption(pod)
 
 
 def _did_start(pod: Pod) -> bool:

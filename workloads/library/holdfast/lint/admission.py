@@ -49,7 +49,7 @@ _ON_CONDITION = "o.type == 'DisruptionTarget' && o.?status.orValue('True') == 'T
 _DISRUPTED = f"r.?onPodConditions.orValue([]).exists(o, {_ON_CONDITION})"
 
 
-def objects(source: document.Platform) -> Iterator[Body]:
+def build_policies(source: document.Platform) -> Iterator[Body]:
     """Yields a policy for Jobs and one for JobSets, each with a binding to warn and one to deny.
 
     The last policy and binding protect the pods of gangs.

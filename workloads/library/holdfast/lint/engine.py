@@ -18,7 +18,7 @@ from holdfast.lint.platform import Platform
 from holdfast.lint.registry import ON_PATCHES, Context, Rule, all_rules, subjects
 from holdfast.platform import Platform as PlatformDocument
 from holdfast.platform import codec
-from holdfast.platform.cluster import nearest
+from holdfast.platform.cluster import find_nearest
 from holdfast.support.errors import InputError
 from holdfast.support.printable import MOST_CHARACTERS
 
@@ -129,10 +129,10 @@ def _load_file(path: Path) -> File:
 
 
 def parse_text(name: str, text: str) -> File:
-    return File(name, list(read(text)), parse_comments(name, text), named_by(text))
+    return File(name, list(read(text)), parse_comments(name, text), find_environment(text))
 
 
-def named_by(text: str) -> str:
+def find_environment(text: str) -> str:
     """Returns the environment that a file names itself; empty where it names none."""
     match = _DIRECTIVE.search(text, 0, 2_000)
     return match.group(1) if match else ""
@@ -165,7 +165,7 @@ def _choose_platforms(files: list[File], options: Options) -> Iterator[PlatformD
         if not platforms:
             folder = Path(file.path).parent
             if folder not in by_folder:
-                by_folder[folder] = nearest(None, folder) or _get_default(options)
+                by_folder[folder] = find_nearest(None, folder) or _get_default(options)
             platforms = list(filter(None, [by_folder[folder]]))
         if not platforms:
             raise InputError(

@@ -143,7 +143,7 @@ def parse(text: str) -> list[Any]:
     return list(yaml.safe_load_all(text))
 
 
-def whole(base: str, change: str) -> list[Any]:
+def build_objects(base: str, change: str) -> list[Any]:
     """Returns the objects of an example: the base with the first document merged in, and the rest.
 
     An example without a base, or that is a whole object, is returned as it is.

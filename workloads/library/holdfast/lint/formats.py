@@ -85,7 +85,7 @@ def _load_lines(file: str) -> list[str]:
         return []
 
 
-def as_json(report: Report) -> str:
+def format_json(report: Report) -> str:
     """Formats one object for programs; its `schema` says how to read it."""
     body = {
         "schema": "holdfast.lint/1",
@@ -104,7 +104,7 @@ def _encode(finding: Finding) -> dict[str, Any]:
     return body | {"severity": finding.severity.value} | mark
 
 
-def github(report: Report) -> str:
+def format_github(report: Report) -> str:
     """Formats workflow commands: GitHub shows them at the line of the pull request."""
     return "".join(_format_command(finding) + "\n" for finding in report.active)
 

@@ -44,7 +44,7 @@ def as_int(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def near(word: str, vocabulary: Iterable[str], cutoff: float = 0.6) -> str:
+def find_near(word: str, vocabulary: Iterable[str], cutoff: float = 0.6) -> str:
     """Returns the word of a vocabulary that was most likely meant; empty where none is close.
 
     A long text is no word.

@@ -26,7 +26,7 @@ from holdfast.lint.objects import Job, Object, Pod
 from holdfast.lint.placement import Placement
 from holdfast.lint.platform import Platform
 from holdfast.support.errors import InputError
-from holdfast.support.extensions import extensions
+from holdfast.support.extensions import load_extensions
 
 MODULES = (
     "placement",
@@ -166,7 +166,7 @@ def all_rules() -> dict[str, Rule]:
     """
     for module in MODULES:
         import_module(f"holdfast.lint.rules.{module}")
-    extensions(GROUP)
+    load_extensions(GROUP)
     return dict(sorted(_RULES.items()))
 
 

@@ -65,11 +65,11 @@ def _format_example(word: str, rule: Rule, text: str) -> str:
     return "\n".join([f"{word} ({title}):", *lines])
 
 
-def example_text(rule: Rule, text: str) -> str:
+def format_example(rule: Rule, text: str) -> str:
     """Returns the example as a file: JSON is YAML, and quotes every string."""
     if not rule.base or text.startswith("apiVersion:"):
         return text
-    bodies = examples.whole(rule.base, text)
+    bodies = examples.build_objects(rule.base, text)
     return "---\n".join(json.dumps(body, indent=1) + "\n" for body in bodies)
 
 

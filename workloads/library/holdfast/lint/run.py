@@ -22,9 +22,9 @@ def run(paths: Sequence[Path], platforms: Sequence[Path], *, as_json: bool) -> b
     with working("lint"):
         report = lint(paths, options)
     _require_objects(report, paths)
-    sys.stdout.write(formats.as_json(report) if as_json else formats.text(report))
+    sys.stdout.write(formats.format_json(report) if as_json else formats.text(report))
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        sys.stderr.write(formats.github(report))
+        sys.stderr.write(formats.format_github(report))
     if as_json:
         sys.stderr.write(formats.summary(report) + "\n")
     return bool(report.count(Severity.ERROR) or report.count(Severity.WARNING))

@@ -226,7 +226,7 @@ def add_rendezvous(task: Task) -> Task:
     return replace(task, work=replace(task.work, command=command))
 
 
-def requeued(task: Task, within_s: int = 0) -> Task:
+def add_requeues(task: Task, within_s: int = 0) -> Task:
     """Moves a task to queued flex-start, whose nodes are used once.
 
     When they are gone, the mover queues the task again, at most `restarts` times, and not later
@@ -398,4 +398,4 @@ def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
             deadline_s=FLEX_MAX_RUN_S,
         )
         yield peers(name)
-        yield gang(context, add_rendezvous(requeued(task)))
+        yield gang(context, add_rendezvous(add_requeues(task)))

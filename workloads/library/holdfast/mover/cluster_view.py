@@ -176,7 +176,7 @@ class View(Cluster):
                 del jobs[key]
 
 
-def ending(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:
+def list_job_kinds(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:
     """Returns the kinds to watch for jobs that end: Jobs and JobSets of these namespaces."""
     namespaces = list(namespaces)
     kinds: list[Kind] = []

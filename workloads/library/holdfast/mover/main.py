@@ -21,7 +21,7 @@ from holdfast.cost.receipt import leave
 from holdfast.ledger.events import Event
 from holdfast.mover import preemption_priority
 from holdfast.mover.cluster_api import ClusterApi
-from holdfast.mover.cluster_view import View, ending
+from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.mover import Move, Mover, Observation
 from holdfast.mover.progress import Progress
@@ -90,7 +90,7 @@ class Process:
         if now_s - self.weighed_s < WEIGH_EVERY_S:
             return
         self.weighed_s = now_s
-        preemption_priority.write(self.api, self._find_events, now_s, self.namespaces)
+        preemption_priority.write_boosts(self.api, self._find_events, now_s, self.namespaces)
 
     def _find_events(self, uid: str) -> Iterable[Event]:
         return self.progress.events_by_job.get(uid, ())
@@ -135,7 +135,7 @@ def serve(
     logs.info("start", "the mover starts")
     stop = shutdown.of_process()
     api = connect(kubeconfig)
-    namespaces = loop.team_of(teams)
+    namespaces = loop.read_teams(teams)
     source = loop.connect_cloud_logs(project, cluster_name, namespaces)
     view = View()
     lock = threading.Lock()
@@ -145,7 +145,7 @@ def serve(
             return view.find_owner(namespace, pod)
 
     node_and_pod_kinds = [kind for kind in KINDS if kind.held in WATCHED]
-    kinds = [*node_and_pod_kinds, *ending(namespaces)]
+    kinds = [*node_and_pod_kinds, *list_job_kinds(namespaces)]
     watchers = [Watcher(kind, api.client, view, lock) for kind in kinds]
     receipts = Receipts(source.of_job, partial(leave, api=api), namespaces)
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)

@@ -80,7 +80,7 @@ class Movable:
         return self.queue
 
 
-def movables(
+def read_movable_jobs(
     jobs: Iterable[Object], workloads: Iterable[Object]
 ) -> tuple[list[Movable], list[tuple[Object, str]]]:
     """Returns the jobs that are not over, and (metadata, reason) of those with unreadable plans."""
@@ -122,7 +122,7 @@ def _read_job(job: Object, workload: Object | None) -> Movable:
         name=name,
         uid=meta["uid"],
         version=meta["resourceVersion"],
-        plan=plan.read(annotations.get(ANNOTATION_PLAN, "")),
+        plan=plan.read_plan(annotations.get(ANNOTATION_PLAN, "")),
         created_s=unix_s(meta.get("creationTimestamp")),
         queue=labels.get(LABEL_QUEUE, ""),
         workload=_read_workload(workload) if workload else None,

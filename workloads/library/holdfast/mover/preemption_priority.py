@@ -60,7 +60,7 @@ def choose_boost(node_s: float, before: int = 0) -> int:
     return before if level == before - 1 else level
 
 
-def write(
+def write_boosts(
     api: Api,
     events: Events,
     now_s: float,

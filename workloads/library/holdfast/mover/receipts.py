@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.controllers.controller_log import get_logger
-from holdfast.cost.money import Prices, prices_of
+from holdfast.cost.money import Prices, find_prices
 from holdfast.cost.receipt import Receipt, receipt
 from holdfast.ledger.events import Reading
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
@@ -120,7 +120,7 @@ def lane_prices(runs: Sequence[JobLedger], usage: NodeUsage) -> tuple[float, flo
     paid_usd_s = usage.own_usd_s
     on_demand_usd_s = 0.0
     for (machine, region, capacity), seconds in usage.node_s.items():
-        prices = prices_of(machine, region)
+        prices = find_prices(machine, region)
         paid_usd_s += seconds * _choose_price(prices, capacity)
         on_demand_usd_s += seconds * prices.on_demand
     # A rigid gang is one lane whatever its size. An elastic gang has one for each place, a batch

@@ -15,9 +15,9 @@ from holdfast.place.options import Case, Option, World
 from holdfast.place.policies import Policy
 from holdfast.place.scenarios import flex_waits
 from holdfast.place.simulation import side_by_side, simulate
-from holdfast.place.simulation_arrays import Outcome, Paths, Runs, runs_of, take
+from holdfast.place.simulation_arrays import Outcome, Paths, Runs, make_runs, take
 from holdfast.vocabulary.capacity import Capacity, Placement
-from holdfast.vocabulary.checkpoint_interval import daly
+from holdfast.vocabulary.checkpoint_interval import find_best_interval
 from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 
 RUNS = 1_000
@@ -64,7 +64,7 @@ def interval_h(job: Job, churn: float) -> float:
     """Return the work between checkpoints that costs least at this churn of the whole job."""
     if job.batch:
         return MICRO_BATCH_H
-    return daly(job.checkpoint_h, 1 / churn) if job.resumable else math.inf
+    return find_best_interval(job.checkpoint_h, 1 / churn) if job.resumable else math.inf
 
 
 def committed_interval(job: Job, churn: float) -> tuple[float, float]:
@@ -370,7 +370,7 @@ def runs_for(
         interval, checkpoint = committed_interval(job, job_churn(job, world.churn.per_hour))
         if not job.batch:
             idle_usd = spot_usd * (job.nodes - 1) / job.nodes
-    return runs_of(
+    return make_runs(
         count,
         work_h=job.hours,
         restart_h=job.restart_h,

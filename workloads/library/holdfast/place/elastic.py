@@ -68,7 +68,7 @@ class Counts:
     count: Ints
 
 
-def drawn(
+def draw_counts(
     rng: np.random.Generator,
     churn: Floats,
     *,
@@ -265,7 +265,7 @@ def _draw_counts(
     first_h = np.repeat(first_of_all[:, None], units, axis=1)
     early_units = math.ceil(job.min_nodes * units / job.max_nodes)
     first_h[:, :early_units] = first_of_some[:, None]
-    return drawn(
+    return draw_counts(
         rng,
         churn[:runs],
         units=units,

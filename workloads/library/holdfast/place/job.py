@@ -10,7 +10,7 @@ from holdfast.support import node_range
 from holdfast.support.errors import InputError
 from holdfast.support.values import between, duration_s
 from holdfast.vocabulary.capacity import Capacity
-from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, MachineType, sold
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, MachineType, is_sold
 
 HOUR_S = 3_600.0
 MAX_GPUS = 1024
@@ -131,7 +131,7 @@ class Job:
         """
         usual = reference_machine(self.accelerator)
         machines = MACHINE_TYPES.values()
-        fitting = [m for m in machines if self._fits(m) and sold(m, capacity)]
+        fitting = [m for m in machines if self._fits(m) and is_sold(m, capacity)]
         # Items of a queue do not talk, so a larger machine only adds the price of its cores and
         # memory. Which of them the predictor needs, only the platform knows: without one it is the
         # usual machine.

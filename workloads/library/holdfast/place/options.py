@@ -32,7 +32,7 @@ class World:
         """Return the scenarios of the job's gang, or of `nodes` nodes, from best to worst."""
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
         gang = 1 if job.batch else nodes or job.nodes
-        return scenarios.of(job.accelerator, gang, self.spot_wait_h)
+        return scenarios.list_scenarios(job.accelerator, gang, self.spot_wait_h)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

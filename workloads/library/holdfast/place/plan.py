@@ -13,7 +13,7 @@ import numpy as np
 
 from holdfast.place import policies
 from holdfast.place.policies import Policy, decide
-from holdfast.place.simulation_arrays import Runs, runs_of
+from holdfast.place.simulation_arrays import Runs, make_runs
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
 
@@ -83,7 +83,7 @@ class Plan:
         return Standing.SPOT
 
     def runs(self) -> Runs:
-        return runs_of(
+        return make_runs(
             1,
             work_h=self.work_h,
             restart_h=self.restart_h,
@@ -138,7 +138,7 @@ class Plan:
         return json.dumps(body, separators=(",", ":"))
 
 
-def read(text: str) -> Plan:
+def read_plan(text: str) -> Plan:
     """Read the plan of an annotation, which any user may have written.
 
     Raises InputError if it is no plan.

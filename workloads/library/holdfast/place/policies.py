@@ -84,7 +84,7 @@ def decide(
     return Moves(to_spot=back | start, to_demand=buy | leaving)
 
 
-def lines_of(
+def make_lines(
     runs: Runs,
     *,
     wait: Floats | float,
@@ -119,7 +119,7 @@ def net(runs: Runs, restarts: float) -> Floats:
 
 def _wait(runs: Runs) -> Lines:
     # No slack is at or below -inf: it never buys.
-    return lines_of(
+    return make_lines(
         runs,
         wait=-np.inf,
         back=-np.inf,
@@ -130,7 +130,7 @@ def _wait(runs: Runs) -> Lines:
 
 def _queue(runs: Runs) -> Lines:
     # What was granted is not evicted: giving it up would only cost another start.
-    return lines_of(
+    return make_lines(
         runs,
         wait=net(runs, 2),
         back=np.inf,
@@ -141,7 +141,7 @@ def _queue(runs: Runs) -> Lines:
 
 def _hybrid(runs: Runs) -> Lines:
     # No slack is above inf: it never waits.
-    return lines_of(
+    return make_lines(
         runs,
         wait=np.inf,
         back=net(runs, 2),
@@ -170,7 +170,7 @@ def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], L
         leave = np.where(pays, net(runs, 1), np.inf)
         patience_h = np.where(pays, earned_h, np.inf)
         wait_slope = share * (runs.deadline_h - runs.work_h) / runs.work_h
-        return lines_of(
+        return make_lines(
             runs,
             wait=net(runs, reserve),
             wait_slope=wait_slope,

@@ -65,7 +65,9 @@ class Scenario:
 
 
 @cache
-def of(accelerator: str, gang: int, spot_wait_h: float | None = None) -> tuple[Scenario, ...]:
+def list_scenarios(
+    accelerator: str, gang: int, spot_wait_h: float | None = None
+) -> tuple[Scenario, ...]:
     """Return the scenarios from the best to the worst.
 
     spot_wait_h: a median that the user knows, in place of the record.

@@ -110,7 +110,7 @@ _DEFAULTS = {
 }
 
 
-def runs_of(
+def make_runs(
     count: int, *, path: Ints | None = None, offset_h: Floats | None = None, **values: float
 ) -> Runs:
     """Return `count` runs of one job, of which `work_h` and `restart_h` are required.

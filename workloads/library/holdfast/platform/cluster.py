@@ -20,7 +20,7 @@ _GKE = re.compile(r"gke_([^_]+)_([^_]+)_([^_]+)")
 _PROVIDER = re.compile(r"gce://([^/]+)/")
 
 
-def published(api: Api) -> Platform | None:
+def read_published(api: Api) -> Platform | None:
     """Returns the document in the cluster; None where it has none.
 
     Raises InputError for one that cannot be read.
@@ -32,7 +32,7 @@ def published(api: Api) -> Platform | None:
     return codec.parse(text, f"ConfigMap {NAMESPACE_MONITORING}/{NAME}")
 
 
-def nearest(document: Path | None, folder: Path | None = None) -> Platform | None:
+def find_nearest(document: Path | None, folder: Path | None = None) -> Platform | None:
     """Reads `document`, else HOLDFAST_PLATFORM, else the nearest platform.json.
 
     The nearest one is in `folder` or above it; None where there is none.
@@ -56,10 +56,10 @@ def choose(api: Api, document: Path | None, folder: Path | None = None) -> Platf
 
     Raises Stopped where the two differ, and InputError where the cluster has no document.
     """
-    local_platform = nearest(document, folder)
+    local_platform = find_nearest(document, folder)
     if local_platform is not None:
-        require_cluster_of(api, local_platform)
-    platform = published(api)
+        require_same_cluster(api, local_platform)
+    platform = read_published(api)
     if platform is None:
         raise no_document(f"no ConfigMap {NAME} in {NAMESPACE_MONITORING} of {api.cluster}")
     return platform
@@ -74,12 +74,12 @@ def no_document(got: str) -> InputError:
     )
 
 
-def require_cluster_of(api: Api, platform: Platform) -> bool:
+def require_same_cluster(api: Api, platform: Platform) -> bool:
     """Returns whether the cluster already has the document of `platform`.
 
     Raises Stopped if it is another platform's cluster.
     """
-    cluster_platform = published(api)
+    cluster_platform = read_published(api)
     if cluster_platform is not None:
         is_same_cluster = platform.identity == cluster_platform.identity
         if platform.name != cluster_platform.name or not is_same_cluster:

@@ -111,13 +111,13 @@ def _summarize_waits(
         yield Wait(
             kind=dict(zip(defaults, kind, strict=True)),
             n=len(durations),
-            p50_s=at(durations, 50),
-            p95_s=at(durations, 95),
+            p50_s=percentile(durations, 50),
+            p95_s=percentile(durations, 95),
             longest_s=durations[-1],
         )
 
 
-def at(ordered: Sequence[float], percent: int) -> float:
+def percentile(ordered: Sequence[float], percent: int) -> float:
     """Returns a percentile by nearest rank, so always one of the values."""
     rank = math.ceil(len(ordered) * percent / 100)
     return ordered[max(0, rank - 1)]

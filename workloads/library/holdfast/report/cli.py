@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.cost.money import Money, money, prices_of
+from holdfast.cost.money import Money, find_prices, money
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.report import teams
@@ -96,7 +96,7 @@ def _compute_money(
         return None
     # Baselines are never evicted, and naive twins are no product: both would distort the cost.
     runs = [ledger for ledger in ledgers if role_order(ledger.run) == 1]
-    return money(runs, prices_of(machine, region))
+    return money(runs, find_prices(machine, region))
 
 
 def exit_code(report: Report) -> int:

@@ -26,7 +26,7 @@ Annotations = Callable[[str], Mapping[str, str]]
 """A function that returns the annotations of the node with a given name."""
 
 
-def planned_end(
+def find_planned_end(
     env: Mapping[str, str],
     *,
     annotations: Annotations,
@@ -79,7 +79,7 @@ def stop_before(shutdown: Shutdown, end: float, *, lead_s: float) -> threading.T
     return thread
 
 
-def node_annotations(node: str) -> Mapping[str, str]:
+def fetch_node_annotations(node: str) -> Mapping[str, str]:
     """Reads the annotations of a node with the pod's service account, which needs `get` on nodes.
 
     Returns none if the API server does not answer: an unexpected end costs one checkpoint interval.

@@ -42,7 +42,7 @@ def drain(
         os.kill(pid, DRAIN_SIGNAL)
     # They are not children of this process, so it has to poll.
     while True:
-        running_pids = [pid for pid in pids if pidfiles.running(pid)]
+        running_pids = [pid for pid in pids if pidfiles.is_running(pid)]
         if not running_pids:
             break
         if time.monotonic() > budget_end:

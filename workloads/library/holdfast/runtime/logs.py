@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from holdfast.support.values import finite
 from holdfast.vocabulary.environment import ENV_JOB
-from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.job_identity import read_attempt
 
 NAME = "holdfast"
 _job = ""
@@ -103,7 +103,7 @@ def format_json(record: logging.LogRecord) -> str:
         "time": time.isoformat(timespec="milliseconds"),
         "message": _format_message(record),
         "job": _job or os.environ.get(ENV_JOB, ""),
-        "attempt": attempt_of(),
+        "attempt": read_attempt(),
         "action": vars(record).get("action", ""),
     }
     rank = os.environ.get("RANK", "")

@@ -31,7 +31,7 @@ class Phases:
 
 
 @contextlib.contextmanager
-def uncollected() -> Generator[None]:
+def pause_gc() -> Generator[None]:
     """Pauses the garbage collector during large imports, which leave no garbage.
 
     Collecting is a sixth of their time, a third with FSDP. Objects that exist afterwards stay

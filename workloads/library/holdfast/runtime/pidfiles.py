@@ -45,7 +45,7 @@ def list_processes() -> list[int]:
     pids: list[int] = []
     for file in sorted(directory.glob("*.pid")):
         pid = int(file.stem)
-        if running(pid) and file.read_text() == find_start_time(pid):
+        if is_running(pid) and file.read_text() == find_start_time(pid):
             pids.append(pid)
         else:
             file.unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def _is_ours(directory: Path) -> bool:
     return directory.stat().st_uid == os.getuid()
 
 
-def running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Returns True for a process that is alive, and not a zombie."""
     try:
         os.kill(pid, 0)

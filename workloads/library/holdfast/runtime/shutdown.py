@@ -237,7 +237,7 @@ def of_process() -> Shutdown:
     return Shutdown().install()
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Returns True if this process has installed its Shutdown."""
     return bool(of_process.cache_info().currsize)
 
@@ -253,7 +253,7 @@ def _restore_defaults() -> None:
     signal. With default handlers Process.terminate() works on a child as usual. A child that needs
     notices calls of_process() again.
     """
-    if not installed():
+    if not is_installed():
         return  # uninstalled before: the handlers are the program's own
     of_process.cache_clear()
     if threading.current_thread() is not threading.main_thread():

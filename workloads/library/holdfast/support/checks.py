@@ -28,7 +28,7 @@ class Check:
     fix: str = ""
 
 
-def lacking(wrong: Sequence[str], well: str, fix: str) -> Answer:
+def make_answer(wrong: Sequence[str], well: str, fix: str) -> Answer:
     """Makes an answer: broken by everything in `wrong`, or `well` if nothing is."""
     return not wrong, "; ".join(wrong) or well, fix
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from holdfast.support.errors import InputError, run_cli
-from holdfast.support.extras import lacking
+from holdfast.support.extras import explain_missing_package
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_CODES_HELP, EXIT_STOPPED
 
 # Control characters except those of text, bytes that are not UTF-8, and marks that turn the
@@ -45,7 +45,7 @@ def _run(app: typer.Typer, words: Sequence[str] | None) -> None:
     except typer.TyperException as error:
         raise _make_usage_error(error) from None
     except ImportError as error:
-        missing_extra = lacking(error, arguments)
+        missing_extra = explain_missing_package(error, arguments)
         if missing_extra:
             raise missing_extra from None
         raise

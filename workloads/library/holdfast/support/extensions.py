@@ -5,7 +5,7 @@ from importlib.metadata import entry_points
 from holdfast.support.errors import InputError
 
 
-def extensions(group: str) -> list[tuple[str, str, object]]:
+def load_extensions(group: str) -> list[tuple[str, str, object]]:
     """Returns (distribution, name, object) of each entry point of `group`, sorted.
 
     Raises InputError if one cannot be imported.
@@ -18,11 +18,13 @@ def extensions(group: str) -> list[tuple[str, str, object]]:
         except Exception as error:  # foreign code runs here, and may raise anything
             declaration = f"{group}: {point.name} = {point.value}"
             got = f"{type(error).__name__}: {error}"
-            raise refused(distribution, declaration, got, "an object to import") from error
+            raise make_extension_error(
+                distribution, declaration, got, "an object to import"
+            ) from error
     return sorted(loaded, key=lambda extension: extension[:2])
 
 
-def refused(distribution: str, what: str, got: str, allowed: str) -> InputError:
+def make_extension_error(distribution: str, what: str, got: str, allowed: str) -> InputError:
     """Returns the error about an extension that cannot be used."""
     return InputError(
         f"the distribution {distribution} provides an invalid extension: {what}",

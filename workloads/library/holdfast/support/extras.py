@@ -18,7 +18,7 @@ OF_PACKAGE: dict[str, str] = _TABLES["package"]
 _FROM_SHARED = re.compile(r"cannot import name '(\w+)' from '(google(?:\.cloud)?)'")
 
 
-def lacking(error: ImportError, words: Sequence[str]) -> InputError | None:
+def explain_missing_package(error: ImportError, words: Sequence[str]) -> InputError | None:
     """Returns the report if a command lacks a package of an extra; None for any other error.
 
     `words` are those with which the command was called.

@@ -62,7 +62,7 @@ def working(what: str) -> Generator[Callable[[str], None]]:
         thread.join()
 
 
-def awaited(what: str, items: Iterable[_T]) -> Iterator[_T]:
+def show_waiting(what: str, items: Iterable[_T]) -> Iterator[_T]:
     """Yields the items, and shows `what` while it waits for the next one."""
     iterator = iter(items)
     while True:

@@ -125,7 +125,7 @@ def settings_help(settings: Mapping[str, str]) -> str:
     return f"Repeatable: {'; '.join(texts)}."
 
 
-def assigned(given: Iterable[str], kind: type, names: Collection[str]) -> dict[str, Any]:
+def read_settings(given: Iterable[str], kind: type, names: Collection[str]) -> dict[str, Any]:
     """Reads the fields `names` of the dataclass `kind` from NAME=VALUE.
 
     Each value has the type of the field's default. Raises InputError.

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.support.errors import InputError
 from holdfast.support.examples import examples
-from holdfast.support.values import assigned, settings_help
+from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.environment import (
     ENV_CHECKPOINTS,
     ENV_COMPLETION_INDEX,
@@ -100,8 +100,8 @@ def run(
     peer lost, 2 input, 70 bug.
     """
     from holdfast.runtime import gpu, logs
-    from holdfast.runtime.deadline import node_annotations, planned_end
-    from holdfast.runtime.phases import Phases, uncollected
+    from holdfast.runtime.deadline import fetch_node_annotations, find_planned_end
+    from holdfast.runtime.phases import Phases, pause_gc
     from holdfast.runtime.shutdown import leave_now, of_process
 
     logs.set_job(run)
@@ -112,15 +112,15 @@ def run(
     # The check runs in a child and before torch: a process that has initialised CUDA cannot fork
     # ranks that use it.
     gpu_check = None if device == "cpu" else gpu.start_check()
-    deadline = planned_end(
+    deadline = find_planned_end(
         os.environ,
-        annotations=node_annotations,
+        annotations=fetch_node_annotations,
         now=time.time(),
     )
-    with uncollected():
+    with pause_gc():
         from holdfast.training.trainer.config import TrainConfig
 
-        advanced_settings = assigned(settings or (), TrainConfig, SETTINGS)
+        advanced_settings = read_settings(settings or (), TrainConfig, SETTINGS)
         launch = import_module(launcher).launch
     phases.lap("torch import")
     gpu_code = gpu.exit_code(gpu_check)
@@ -191,13 +191,13 @@ def elastic(
     nodes, 2 input, 70 bug.
     """
     from holdfast.runtime import logs
-    from holdfast.runtime.phases import uncollected
+    from holdfast.runtime.phases import pause_gc
     from holdfast.runtime.shutdown import leave_now, of_process
 
     logs.set_job(run)
     # A process that has not started its work exits at the first notice.
     of_process().nothing_at_stake = True
-    with uncollected():
+    with pause_gc():
         from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
         from holdfast.training.gang.member_addresses import read_places
 
@@ -217,7 +217,7 @@ def elastic(
         data=data,
         events=events,
         window_s=window,
-        **assigned(settings or (), ElasticConfig, ELASTIC_SETTINGS),
+        **read_settings(settings or (), ElasticConfig, ELASTIC_SETTINGS),
     )
     of_process().begin()
     leave_now(train_elastic(config))
@@ -265,12 +265,12 @@ def ranks(
     combined code of the processes; 75 if a lost node did not come back.
     """
     from holdfast.runtime import logs
-    from holdfast.runtime.phases import uncollected
+    from holdfast.runtime.phases import pause_gc
     from holdfast.runtime.shutdown import leave_now, of_process
 
     shutdown = of_process()
     shutdown.takes_s = window
-    with uncollected():
+    with pause_gc():
         from holdfast.training.elastic.launcher import run_ranks
         from holdfast.training.gang.member_addresses import read_places
         from holdfast.training.sharded.launcher import ShardedNode, run_sharded

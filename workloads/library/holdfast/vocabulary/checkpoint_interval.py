@@ -6,7 +6,7 @@ Any unit of time works, the same throughout. Pure.
 import math
 
 
-def daly(cost: float, mean_life: float) -> float:
+def find_best_interval(cost: float, mean_life: float) -> float:
     """Returns Daly's higher-order form of Young's sqrt(2 * cost * mean_life).
 
     At that interval checkpoints cost as much as the work that failures undo.

@@ -16,7 +16,7 @@ EXIT_PREEMPTED = 143  # 128 + SIGTERM: stopped cleanly, resume me
 FATAL_EXIT_CODES = (EXIT_BAD_INPUT, EXIT_BUG)
 
 
-def of_ranks(codes: Iterable[int], *, noticed: bool) -> int:
+def combine_exit_codes(codes: Iterable[int], *, noticed: bool) -> int:
     """Returns the pod's code from those of its ranks; a code -n stands for signal n.
 
     A code that forbids a retry outweighs all others.

@@ -53,7 +53,7 @@ class JobIdentity:
         return cls(
             job=job,
             index=index,
-            attempt=attempt_of(environ),
+            attempt=read_attempt(environ),
         )
 
     def fields(self) -> dict[str, object]:
@@ -63,7 +63,7 @@ class JobIdentity:
         return {"job": self.job, "index": self.index}
 
 
-def attempt_of(environ: Mapping[str, str] = os.environ) -> int:
+def read_attempt(environ: Mapping[str, str] = os.environ) -> int:
     """Returns the number of earlier starts of the run; 0 if it is unknown.
 
     The variable holds a count, or several joined by `+`, because a manifest cannot add up.

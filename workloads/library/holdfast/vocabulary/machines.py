@@ -65,7 +65,7 @@ ACCELERATORS = {
 MACHINE_TYPES = {name: _machine(name, *row) for name, row in _TABLE["machines"].items()}
 
 
-def sold(machine: MachineType, capacity: Capacity, region: str = "") -> bool:
+def is_sold(machine: MachineType, capacity: Capacity, region: str = "") -> bool:
     """Returns whether Google sells the machine as this capacity in some zone of the region.
 
     An empty region stands for any.

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.lint.engine import Options, lint
 from holdfast.lint.registry import all_rules
-from holdfast.lint.rule_pages import example_text
+from holdfast.lint.rule_pages import format_example
 from holdfast.vocabulary.environment import ENV_PLATFORM
 from tests import platforms
 from workloads.library.tests.bench.result import finish
@@ -38,7 +38,7 @@ def write(into: Path) -> None:
     for file in sorted(rendered.glob("*/[!k]*.yaml")):
         documents = file.read_text().split("---\n")
         texts += [document for document in documents if "kind:" in document]
-    texts += [example_text(rule, rule.bad) for rule in all_rules().values() if rule.id < "HF9"]
+    texts += [format_example(rule, rule.bad) for rule in all_rules().values() if rule.id < "HF9"]
     for number in range(COUNT):
         (into / f"{number:04}.yaml").write_text(texts[number % len(texts)])
 
@@ -63,7 +63,9 @@ def measure_quality() -> dict[str, Any]:
             verdicts.append(label["right"])
     false = verdicts.count(False)
     detections = [defect.found() for defect in (*defects.JOBS, *defects.REST)]
-    detections += [rule in defects.found_in(base, change) for base, change, rule in defects.SINGLE]
+    detections += [
+        rule in defects.find_rules_in_change(base, change) for base, change, rule in defects.SINGLE
+    ]
     return {
         "strangers_files": report.files,
         "judged": {

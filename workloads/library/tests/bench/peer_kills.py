@@ -16,7 +16,7 @@ from workloads.library.tests.bench.gangs.fault_lane import (
     Found,
     Lane,
     Struck,
-    undisturbed,
+    run_undisturbed,
 )
 from workloads.library.tests.bench.kill_lane import Records, run_command, share, side_by_side
 
@@ -44,7 +44,7 @@ def enough(blows: list[Struck], kills: int) -> bool:
 
 
 def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
-    reference = undisturbed(folder / "undisturbed")
+    reference = run_undisturbed(folder / "undisturbed")
 
     def lane(number: int) -> None:
         home = folder / f"lane-{number}"

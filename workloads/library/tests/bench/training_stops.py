@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.report.capacity import at
+from holdfast.report.capacity import percentile
 from workloads.library.tests.bench.kill_lane import Records, side_by_side
 from workloads.library.tests.bench.training_goodput import ENDLESS
 from workloads.library.tests.fork_server import ForkServer
@@ -76,7 +76,7 @@ def stops(folder: Path, samples: int) -> dict[str, Any]:
     consensus_s = max(stop.consensus_beyond_step_s for stop in ordinary)
     return {
         "samples": len(ordinary),
-        "exit_s_p99": round(at(exits_s, 99), 2),  # the worst of fewer than 100
+        "exit_s_p99": round(percentile(exits_s, 99), 2),  # the worst of fewer than 100
         "exit_s_frozen_uploader": round(frozen_s, 2),
         "consensus_beyond_step_s_worst": round(consensus_s, 3),
     }

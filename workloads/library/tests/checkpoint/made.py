@@ -11,7 +11,7 @@ from holdfast.checkpoint.save.agreement import make_manifest
 from holdfast.checkpoint.save.staging import copy_into
 from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.state import capture
-from holdfast.checkpoint.state.tensors import memory_of, pieces_of, stream_bytes
+from holdfast.checkpoint.state.tensors import make_pieces, stream_bytes, view_memory
 from holdfast.runtime.stop import OneProcessStore
 
 
@@ -35,7 +35,7 @@ def job(
     """Makes a job of run `r`, and returns it with its staged bytes."""
     captured = capture(state)
     ranks = Ranks(OneProcessStore(), rank, world)
-    pieces = pieces_of(captured, rank, world)
+    pieces = make_pieces(captured, rank, world)
     stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
     copy_into(stream, pieces)
     manifest = make_manifest("r", ranks, step, f"{step:012x}", captured, pieces, Hazard().notes())
@@ -45,4 +45,4 @@ def job(
         shard_bytes=1 << 20,
         manifest=manifest,
     )
-    return upload_job, memory_of(stream)
+    return upload_job, view_memory(stream)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format import Commit, Manifest, Shard, TensorPart, digest_of
+from holdfast.checkpoint.format import Commit, Manifest, Shard, TensorPart, digest_manifest
 from holdfast.checkpoint.format.decoding import decode_commit, decode_manifest
 from holdfast.checkpoint.format.validation import check_stored
 from holdfast.checkpoint.stores.storage import Stat
@@ -40,7 +40,7 @@ def make_commit() -> tuple[bytes, bytes, Commit]:
         **head,
         total_bytes=4,
         created=1,
-        manifests=(digest_of(encoded_manifest),),
+        manifests=(digest_manifest(encoded_manifest),),
     )
     encoded_commit = commit.encode()
     return (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.clients import watch
-from holdfast.clients.watch import Answer, ListAndWatch, NotThere
+from holdfast.clients.watch import Answer, ListAndWatch, UnknownKind
 
 
 def page(*names: str, next_token: str = "") -> io.BytesIO:
@@ -102,7 +102,7 @@ def test_objects_deleted_during_a_break_are_dropped(
 
 
 def test_an_unknown_kind_counts_as_ready() -> None:
-    mirror = Mirror(NotThere("Not Found"))
+    mirror = Mirror(UnknownKind("Not Found"))
     mirror.run()
     assert mirror.ready.is_set()
     assert mirror.warnings[0] == "Not Found; looking again in 0 s"

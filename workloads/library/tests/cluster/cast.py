@@ -30,7 +30,7 @@ OVER = ("Complete", "Completed", "Failed")
 
 
 def sized(kind: str, name: str, pods: int) -> Object:
-    doc = copy.deepcopy(rendered.named("example", kind, name))
+    doc = copy.deepcopy(rendered.find_object("example", kind, name))
     job_spec(doc).update(parallelism=pods, completions=pods)
     return doc
 

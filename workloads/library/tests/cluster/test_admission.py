@@ -13,7 +13,7 @@ from kubernetes.client.exceptions import ApiException
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.lint import admission
 from holdfast.lint.engine import Options, lint_texts
-from holdfast.lint.examples import parse, whole
+from holdfast.lint.examples import build_objects, parse
 from holdfast.lint.registry import all_rules
 from holdfast.manifests.render_context import yaml_text
 from holdfast.vocabulary.kubernetes import LABEL_GANG, LABEL_PART_OF, NAMESPACE_KUEUE, PART_OF
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def judged() -> list[str]:
-    (policy, *_) = admission.objects(load("example"))
+    (policy, *_) = admission.build_policies(load("example"))
     return [validation["message"][:5] for validation in policy["spec"]["validations"]]
 
 
@@ -62,7 +62,9 @@ def examples() -> list[tuple[str, Object]]:
     found: list[tuple[str, Object]] = []
     for rule in all_rules().values():
         for name, text in (("bad", rule.bad), ("good", rule.good)):
-            for body in whole(rule.base, text) if rule.check and (text or rule.base) else []:
+            for body in (
+                build_objects(rule.base, text) if rule.check and (text or rule.base) else []
+            ):
                 if isinstance(body, dict) and body.get("kind") in KINDS:
                     found.append((f"{rule.id} {name}", body))
     return found
@@ -92,7 +94,7 @@ def without_labels(body: Object, *keys: str) -> Object:
 @pytest.fixture
 def space(jobset: None, api: Api) -> Iterator[str]:
     """A namespace of the platform."""
-    policies = list(admission.objects(load("example")))
+    policies = list(admission.build_policies(load("example")))
     for body in policies:
         api.apply(api.path_of(body), body)
     name = f"admitted-{uuid.uuid4().hex[:6]}"
@@ -216,7 +218,7 @@ def test_what_is_older_than_deny_mode_can_be_changed_and_deleted(api: Api, space
 
 def test_jobsets_that_are_older_than_deny_mode_can_be_changed(api: Api, space: str) -> None:
     deny(api, space)
-    (body,) = whole("jobset", "spec: {ttlSecondsAfterFinished: null}")
+    (body,) = build_objects("jobset", "spec: {ttlSecondsAfterFinished: null}")
     body["metadata"]["namespace"] = space
     path = api.path_of(body)
     assert "HF119" in refused(api, space, body)
@@ -327,7 +329,9 @@ def test_only_jobs_of_a_gangs_name_have_pods_to_which_its_ports_are_open(
 
 
 def test_an_annotation_accepts_a_finding(api: Api, space: str) -> None:
-    (body,) = whole("job", "spec: {ttlSecondsAfterFinished: null, activeDeadlineSeconds: null}")
+    (body,) = build_objects(
+        "job", "spec: {ttlSecondsAfterFinished: null, activeDeadlineSeconds: null}"
+    )
     assert found(api, space, body) == {"HF118", "HF119"}
     accepted = {"holdfast.dev/ignore-HF119": "it is asked for later"}
     body["metadata"]["annotations"] = accepted
@@ -340,7 +344,7 @@ def test_an_annotation_accepts_a_finding(api: Api, space: str) -> None:
 
 
 def test_a_stated_default_of_the_grace_period_counts_as_unstated(api: Api, space: str) -> None:
-    (body,) = whole("job-pod", "terminationGracePeriodSeconds: 30")
+    (body,) = build_objects("job-pod", "terminationGracePeriodSeconds: 30")
     assert linted(body) == {"HF101"} and found(api, space, body) == {"HF102"}
     body["metadata"]["annotations"] = {"holdfast.dev/ignore-HF101": "it ends sooner"}
     assert linted(body) == found(api, space, body) == set()
@@ -355,7 +359,7 @@ def test_jobs_of_the_platform_itself_pass(api: Api, space: str) -> None:
 
 
 def test_the_last_of_many_jobs_of_a_jobset_is_judged(api: Api, space: str) -> None:
-    (body,) = whole("jobset", "")
+    (body,) = build_objects("jobset", "")
     (job,) = body["spec"]["replicatedJobs"]
     jobs = [deepcopy(job) | {"name": f"workers-{index}"} for index in range(20)]
     body["spec"]["replicatedJobs"] = jobs

@@ -18,7 +18,7 @@ from holdfast.runtime import api_server, deadline
 from holdfast.vocabulary.environment import ENV_NODE
 from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
 from tests.cluster.sim.waiting import until
-from tests.workloads.manifests.rendered import bodies, variables, workloads
+from tests.workloads.manifests.rendered import load_objects, variables, workloads
 
 END = datetime(2099, 1, 31, 12, tzinfo=UTC)
 RIGHTS = ("ClusterRole", "ClusterRoleBinding")
@@ -91,7 +91,9 @@ def become(
 
 
 def planned_end(node: str) -> float | None:
-    return deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0)
+    return deadline.find_planned_end(
+        {ENV_NODE: node}, annotations=deadline.fetch_node_annotations, now=0
+    )
 
 
 def test_the_rendered_trainer_may_read_when_its_node_ends(
@@ -105,7 +107,7 @@ def test_the_rendered_trainer_may_read_when_its_node_ends(
     body = next(
         body for body, template in asking if template["spec"]["serviceAccountName"] == "trainer"
     )
-    for right in (each for each in bodies("example") if each["kind"] in RIGHTS):
+    for right in (each for each in load_objects("example") if each["kind"] in RIGHTS):
         api.apply(api.path_of(right), right)
     become(body["metadata"]["namespace"], "trainer")
     # The authorizer hears of a binding a moment after it is stored.

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.jobs.diagnose.explain import MOST_LISTED, explain
-from holdfast.jobs.diagnose.job_snapshot import place_of
+from holdfast.jobs.diagnose.job_snapshot import get_place
 from holdfast.jobs.render.pod_parts import RANKS
 from holdfast.manifests.elastic import elastic
 from holdfast.manifests.render_context import RenderContext
@@ -120,7 +120,7 @@ def test_a_sharded_gang_waits_in_place_through_fifty_losses_and_is_drained_one_b
     world: World, spot: Pool
 ) -> None:
     job = lost_in_waves(world, spot, rendered(world, spot))
-    places = [place_of(pod) for pod in world.wait_running(NODES - WAVE)]
+    places = [get_place(pod) for pod in world.wait_running(NODES - WAVE)]
     missing = [str(place) for place in range(NODES) if place not in places][:MOST_LISTED]
     waits = f"{NODES - WAVE} nodes wait in place for nodes {', '.join(missing)}, ... since "
     until(

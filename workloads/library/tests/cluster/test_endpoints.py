@@ -14,7 +14,7 @@ from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import PORT
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from tests.workloads.manifests.rendered import named
+from tests.workloads.manifests.rendered import find_object
 from workloads.library.tests.cluster.test_deadline import Become
 from workloads.library.tests.cluster.test_deadline import become as become
 from workloads.library.tests.cluster.test_deadline import node as node
@@ -27,7 +27,7 @@ def followed(world: World, api: Api, become: Become, tmp_path: Path) -> Iterator
     """
     become(world.name, "proxy")
     for kind, name in (("Role", "endpoints"), ("RoleBinding", "endpoints"), ("Service", "server")):
-        text = json.dumps(named("example", kind, name, NAMESPACE_SERVING))
+        text = json.dumps(find_object("example", kind, name, NAMESPACE_SERVING))
         body: Object = json.loads(
             text.replace(f'"namespace": "{NAMESPACE_SERVING}"', f'"namespace": "{world.name}"')
         )
@@ -45,7 +45,7 @@ def followed(world: World, api: Api, become: Become, tmp_path: Path) -> Iterator
 
 
 def start(world: World, node: str, name: str, address: str) -> None:
-    labels = named("example", "Service", "server", NAMESPACE_SERVING)["spec"]["selector"]
+    labels = find_object("example", "Service", "server", NAMESPACE_SERVING)["spec"]["selector"]
     spec = {
         "nodeName": node,
         "containers": [{"name": "main", "image": "none"}],

@@ -19,7 +19,7 @@ from holdfast.ledger.events import Event
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.cluster_view import View
-from holdfast.mover.movable_jobs import Movable, movables
+from holdfast.mover.movable_jobs import Movable, read_movable_jobs
 from holdfast.mover.mover import Mover
 from holdfast.place.plan import Plan
 from holdfast.vocabulary.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
@@ -246,7 +246,7 @@ def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended
 
     def waiting() -> Movable | None:
         """With a Workload that was made from its template."""
-        (job,), _ = movables(*cluster.read())
+        (job,), _ = read_movable_jobs(*cluster.read())
         if job.suspended and job.workload and not job.workload.admitted:
             return job
         return None

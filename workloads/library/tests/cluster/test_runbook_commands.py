@@ -57,7 +57,7 @@ def jobs(
     """A cluster in which the trouble of every alert is there at once."""
     if not isinstance(cluster, HostManager):
         pytest.skip("logs of simulated pods need a control plane of our own")
-    services = [rendered.named("example", "Deployment", "batch-steady"), *online()]
+    services = [rendered.find_object("example", "Deployment", "batch-steady"), *online()]
     for service in services:
         api.apply(api.path_of(service), service)
     # One machine for a base of two: a request waits, and a pod does.
@@ -91,7 +91,7 @@ def online() -> list[Object]:
         for half in ("base", "overflow")
     ]
     return [
-        rendered.named("example", kind, name, "serving")
+        rendered.find_object("example", kind, name, "serving")
         for kind, name in (*halves, ("Service", "server"))
     ]
 

@@ -58,14 +58,14 @@ def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(
             return [Event(int(saved_s[name] * 1e6), "commit", name, "training", "p", {})]
         return []
 
-    assert preemption_priority.write(world.api, events, later_s, [world.name]) == 1, (
+    assert preemption_priority.write_boosts(world.api, events, later_s, [world.name]) == 1, (
         "only one has something at stake"
     )
     assert_the_first_yields(world, spot)
     # What waits must not push out what runs.
     until(
         "its boost is gone",
-        lambda: preemption_priority.write(world.api, events, later_s, [world.name]) == 0,
+        lambda: preemption_priority.write_boosts(world.api, events, later_s, [world.name]) == 0,
         30,
     )
 
@@ -76,7 +76,7 @@ def test_of_two_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spo
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)
     now_s = first_s + preemption_priority.MIN_RUN_S
-    assert preemption_priority.write(world.api, lambda _: (), now_s, [world.name]) == 2, (
+    assert preemption_priority.write_boosts(world.api, lambda _: (), now_s, [world.name]) == 2, (
         "one has run its minimum and counts by its age, the other has the full boost"
     )
     assert_the_first_yields(world, spot)

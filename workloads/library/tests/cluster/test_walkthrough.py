@@ -205,7 +205,7 @@ def submit_all(cast: Cast) -> list[str]:
         lambda: all(p["spec"].get("nodeName") for p in cast.world.api.items(BATCH_PODS)),
     )
     machines = cast.add_spot()
-    budget = rendered.named("example", "PodDisruptionBudget", "train-gang")
+    budget = rendered.find_object("example", "PodDisruptionBudget", "train-gang")
     cast.world.api.apply(cast.world.api.path_of(budget), budget)
     cast.gang.submit()
     cast.gang.wait("Running", 4)

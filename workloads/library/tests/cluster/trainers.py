@@ -12,7 +12,7 @@ from unittest import mock
 from holdfast.clients.api import Api, Object
 from holdfast.runtime.events import EventLog
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
-from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.job_identity import read_attempt
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 from tests.cluster.sim.pods import environment, expanded
 from tests.cluster.sim.story import StoryClock
@@ -77,7 +77,7 @@ class Trainer:
             "start",
             rank=rank,
             world_size=1,
-            attempt=attempt_of(environment(self.pod)),
+            attempt=read_attempt(environment(self.pod)),
         )
         if self.leads:
             self.emit("restore", step=step, seconds=0.5, skipped=[])

@@ -23,7 +23,7 @@ from holdfast.vocabulary.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from holdfast.vocabulary.roles import NAMESPACE_MONITORING, events_view
 from infra import environments
 from monitoring.alerting.alerts import alerts
-from monitoring.stack import limits_of
+from monitoring.stack import make_limits
 from tests import platforms
 from tests.cluster.sim.story import StoryClock, Watched
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
@@ -32,7 +32,7 @@ from workloads.library.tests.cluster.trainers import Trainers, agent_labels
 from workloads.library.tests.controllers.log_server import LogServer
 
 ENVIRONMENT = platforms.load("example")
-LIMITS = limits_of(environments.load("example"))
+LIMITS = make_limits(environments.load("example"))
 
 
 class Walk:
@@ -47,7 +47,7 @@ class Walk:
         folder: Path,
     ) -> None:
         """With the arguments that the rendered Deployment gives the exporter."""
-        template = rendered.named("example", "Deployment", "exporter")["spec"]["template"]
+        template = rendered.find_object("example", "Deployment", "exporter")["spec"]["template"]
         words: list[str] = template["spec"]["containers"][0]["command"]
         project, location, cluster = (
             rendered.option(words, name) for name in ("--project", "--location", "--cluster")

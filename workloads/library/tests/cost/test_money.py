@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cost.money import money, prices_of
+from holdfast.cost.money import find_prices, money
 from holdfast.cost.receipt import receipt
 from holdfast.jobs.diagnose.explain import restarts_text
 from holdfast.ledger import closed_forms as forms
@@ -18,7 +18,7 @@ from holdfast.report.cli import read_report
 from holdfast.report.model import figures
 from holdfast.report.page import render
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.checkpoint_interval import daly
+from holdfast.vocabulary.checkpoint_interval import find_best_interval
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, Line, line
 
@@ -35,7 +35,7 @@ def ledgers(lines: list[Line]) -> list[JobLedger]:
 
 
 def test_evictions_raise_the_price_of_a_useful_hour() -> None:
-    prices = prices_of("g2-standard-8", "us-central1")
+    prices = find_prices("g2-standard-8", "us-central1")
     calm, evicted = (
         money(ledgers(sample.training("job", kills=kills)), prices) for kills in ((), sample.KILLS)
     )
@@ -115,9 +115,9 @@ def test_a_price_needs_one_machine_and_one_region(tmp_path: Path) -> None:
         is not None
     )
     with pytest.raises(InputError, match="machine type"):
-        prices_of("e2-standard-4", "us-central1")
+        find_prices("e2-standard-4", "us-central1")
     with pytest.raises(InputError, match="no prices"):
-        prices_of("g2-standard-8", "mars-north1")
+        find_prices("g2-standard-8", "mars-north1")
 
 
 MINUTE_H = 1 / 60
@@ -175,7 +175,9 @@ def test_slowdown_and_interval_at_common_churn(churn: float, slow: float, minute
         restart_h=5 * MINUTE_H,
     )
     assert got == pytest.approx(slow, abs=0.005)
-    assert daly(30 * SECOND_H, 1 / churn) / MINUTE_H == pytest.approx(minutes, abs=0.6)
+    assert find_best_interval(30 * SECOND_H, 1 / churn) / MINUTE_H == pytest.approx(
+        minutes, abs=0.6
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_daly_gives_the_published_intervals(
     within: float,
 ) -> None:
     """A checkpoint may take longer than two mean lives."""
-    assert daly(cost, mean_life) == pytest.approx(interval, abs=within)
+    assert find_best_interval(cost, mean_life) == pytest.approx(interval, abs=within)
 
 
 def test_slowdown_without_churn_and_of_batch() -> None:

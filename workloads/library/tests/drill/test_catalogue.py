@@ -17,7 +17,7 @@ from holdfast.drill.runner import DrillRun
 from holdfast.drill.targets import cluster
 from holdfast.drill.targets.local import Local
 from holdfast.support.errors import InputError
-from holdfast.support.extensions import extensions
+from holdfast.support.extensions import load_extensions
 from workloads.library.tests import distribution
 from workloads.library.tests.drill.by_hand import DRILL, ByHand, no_log
 
@@ -131,7 +131,7 @@ def test_extension_drills_are_listed_after_built_in_ones(
     assert questions["of-acme"] == "Does it hold at Acme?"
     lines = print_list().splitlines()[1:]
     assert [line.split()[0] for line in lines] == list(questions)
-    [(distribution_name, entry, _)] = extensions(GROUP)
+    [(distribution_name, entry, _)] = load_extensions(GROUP)
     assert (distribution_name, entry) == ("acme-drills", "ours")
 
 

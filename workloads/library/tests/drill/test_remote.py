@@ -46,7 +46,7 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scope:
         ZONAL: OURS,
         IN_PROD: PROD,
     }
-    monkeypatch.setattr(remote, "published", lambda api: documents.get(api.context))
+    monkeypatch.setattr(remote, "read_published", lambda api: documents.get(api.context))
     body = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -178,7 +178,7 @@ def test_gcloud_preempts_only_the_vm_under_the_node(
     assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(Unjudged, match="not installed"):
-        gcloud.found()
+        gcloud.find_gcloud()
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     log = tmp_path / "asked"
     fake = tmp_path / "gcloud"
@@ -186,7 +186,7 @@ def test_gcloud_preempts_only_the_vm_under_the_node(
         f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n'
     )
     fake.chmod(0o755)
-    gcloud.found()
+    gcloud.find_gcloud()
     with pytest.raises(DrillError, match="not all"):
         evictor.evict(["gke-1", "alien"])
     assert not log.exists()

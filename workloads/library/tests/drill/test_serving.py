@@ -18,7 +18,7 @@ from holdfast.drill.serving.fleet import HOST, Fleet, holdfast_server
 from holdfast.drill.serving.load import Load
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER, PROXY_MEMORY_MIB, Proxy, bootstrap
-from tests.workloads.manifests.rendered import named
+from tests.workloads.manifests.rendered import find_object
 from workloads.library.tests.drill.field_fleet import FieldFleet
 from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, head, texts
 
@@ -119,7 +119,7 @@ def test_late_endpoints_and_a_silent_server_lose_no_request(fleet: FieldFleet) -
 @pytest.mark.process
 def test_unfinished_bodies_fit_into_the_proxy_memory(fleet: FieldFleet) -> None:
     """The servers read nothing, so the proxy holds all that clients send."""
-    pod = named("example", "Deployment", "proxy")["spec"]["template"]["spec"]
+    pod = find_object("example", "Deployment", "proxy")["spec"]["template"]["spec"]
     limits = pod["containers"][0]["resources"]["limits"]
     assert limits["memory"] == f"{PROXY_MEMORY_MIB}Mi"
     with fleet.running(2), contextlib.ExitStack() as ends:
@@ -199,7 +199,7 @@ def test_a_vanished_machine_loses_no_request(fleet: FieldFleet) -> None:
 
 def test_tests_use_the_rendered_proxy() -> None:
     """They differ in addresses, the file of endpoints, and the longest request only."""
-    rendered = json.loads(named("example", "ConfigMap", "proxy")["data"]["envoy.json"])
+    rendered = json.loads(find_object("example", "ConfigMap", "proxy")["data"]["envoy.json"])
     proxy = Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0)
     assert rendered == bootstrap(proxy)
     assert rendered != bootstrap(replace(proxy, tries=1))

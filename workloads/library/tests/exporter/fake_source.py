@@ -8,7 +8,7 @@ from workloads.library.tests.sample import Line, encoded
 
 
 @dataclass
-class Written:
+class FakeSource:
     """Holds the lines that pods wrote since the last call."""
 
     fresh: list[Lines] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Written:
 
 def read_jobs(*rows: Line, since_s: float = 0.0) -> Jobs:
     """Returns the jobs of these lines, which one writer wrote."""
-    source = Written()
+    source = FakeSource()
     source.add(*rows)
     jobs = Jobs(source, since_s)
     jobs.read()

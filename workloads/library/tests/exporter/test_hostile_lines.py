@@ -13,7 +13,7 @@ from holdfast.exporter.main import Exporter
 from holdfast.ledger.event_schema import AHEAD_S, MAX_LINE_BYTES
 from holdfast.ledger.events import parse
 from workloads.library.tests import sample
-from workloads.library.tests.exporter.fake_source import Written
+from workloads.library.tests.exporter.fake_source import FakeSource
 from workloads.library.tests.sample import EPOCH, line
 
 NOW = EPOCH + 100
@@ -22,7 +22,7 @@ HUGE = 10**400
 
 
 def run_pass(lines: list[bytes]) -> list[Sample]:
-    jobs = Jobs(Written([Lines(lines)]))
+    jobs = Jobs(FakeSource([Lines(lines)]))
     return Exporter(
         cluster=Cluster(),
         jobs=jobs,
@@ -125,7 +125,7 @@ def test_runs_error_classes_and_refusals_are_bounded(
     assert sum(s.value for s in of_first) == 100
     assert sum(s.value for s in samples if s.metric == "event_lines_refused_total") == 6
     monkeypatch.setattr(jobs_module, "MOST_REFUSALS", 3)
-    jobs = Jobs(Written([Lines([b"{"], f"j{n}") for n in range(9)]))
+    jobs = Jobs(FakeSource([Lines([b"{"], f"j{n}") for n in range(9)]))
     jobs.read(EPOCH)
     assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
 
@@ -156,7 +156,7 @@ def test_capacities_of_moves_are_known_ones_or_other() -> None:
 
 
 def test_lines_that_were_not_read_are_counted_for_their_writer() -> None:
-    jobs = Jobs(Written([Lines([], "j", "training", "j-0", dropped=700)]))
+    jobs = Jobs(FakeSource([Lines([], "j", "training", "j-0", dropped=700)]))
     jobs.read(EPOCH)
     counts = {}
     for s in jobs.samples(EPOCH, {}):

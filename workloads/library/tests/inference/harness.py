@@ -175,7 +175,7 @@ def run_in_thread(
     assert codes == [EXIT_COMPLETE]
 
 
-def expected(documents: Sequence[Item]) -> dict[str, tuple[str, dict[str, Any]]]:
+def expect_rows(documents: Sequence[Item]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Returns the rows of a job that is done."""
     values = ByteEntropy().predict([item.body for item in documents])
     rows: dict[str, tuple[str, dict[str, Any]]] = {}

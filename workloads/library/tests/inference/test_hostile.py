@@ -24,7 +24,7 @@ from holdfast.inference.items import (
     find_job_fault,
     make_item,
 )
-from holdfast.inference.predictor.pipe_protocol import configuration_of, values_of
+from holdfast.inference.predictor.pipe_protocol import normalize_configuration, parse_values
 from holdfast.inference.results import jobs
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.export import export
@@ -191,7 +191,7 @@ def test_nesting_that_a_database_cannot_store_is_rejected(depth: int) -> None:
 )
 def test_a_value_that_is_no_object_is_the_items_failure(value: Any) -> None:
     with pytest.raises(ItemFault):
-        values_of({"values": [value], "seconds": 0.0}, 1)
+        parse_values({"values": [value], "seconds": 0.0}, 1)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_value_that_is_no_object_is_the_items_failure(value: Any) -> None:
 )
 def test_a_configuration_that_is_no_plain_object_is_bad_input(configuration: Any) -> None:
     with pytest.raises(InputError, match="configuration"):
-        configuration_of(configuration)
+        normalize_configuration(configuration)
 
 
 @pytest.mark.process

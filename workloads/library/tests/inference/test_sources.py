@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from holdfast.inference.sources import MAX_ROW_CHARS, items_of
+from holdfast.inference.sources import MAX_ROW_CHARS, open_items
 from holdfast.support.errors import InputError
 
 ROWS = [{"id": f"row-{n}", "text": f"text {n} \u2603"} for n in range(2500)]
@@ -21,7 +21,7 @@ def load(
     *,
     body: str = "text",
 ) -> dict[str, bytes]:
-    items = items_of("j", str(source), id_column="id", body_column=body)
+    items = open_items("j", str(source), id_column="id", body_column=body)
     return {item.id: item.body for item in items}
 
 

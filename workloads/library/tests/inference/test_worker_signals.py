@@ -14,7 +14,7 @@ from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from workloads.library.tests.inference.harness import (
     CountingPredictor,
     Harness,
-    expected,
+    expect_rows,
     items,
     load_json_lines,
 )
@@ -194,4 +194,4 @@ def test_a_stopped_worker_cannot_write_items_that_another_claimed(
     rows = harness.rows()
     zombie.send_signal(signal.SIGCONT)
     assert zombie.wait(60) == EXIT_COMPLETE
-    assert harness.rows() == rows == expected(documents)
+    assert harness.rows() == rows == expect_rows(documents)

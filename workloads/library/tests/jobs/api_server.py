@@ -33,7 +33,7 @@ def serving(
     `logs`: by pod, what it printed and when. `platform`: whose document the cluster holds.
     `member_of`: the namespaces that the user may list, besides nodes and quotas; None: all.
     """
-    objects = ({PATH: platforms.published(platform)} if platform else {}) | (answers or {})
+    objects = ({PATH: platforms.make_config_map(platform)} if platform else {}) | (answers or {})
 
     def answer(url: str, headers: object, body: bytes) -> tuple[int, object]:
         path, _, query = url.partition("?")

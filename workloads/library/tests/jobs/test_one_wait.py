@@ -19,7 +19,7 @@ from holdfast.ledger.events import parse
 from holdfast.report.capacity import Capacities, capacities
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
-from monitoring.alerting.alert import EXAMPLE, Alert, Severity, filled
+from monitoring.alerting.alert import EXAMPLE, Alert, Severity, fill
 from monitoring.alerting.dashboard import on_call
 from tests import platforms
 from tests.monitoring.alerting.firings import Recorder, firings
@@ -142,7 +142,7 @@ def test_chart_and_report_show_one_wait() -> None:
         name="Charted",
         severity=Severity.INFO,
         why="",
-        query=filled(f"{query} == {WAITED_S}", EXAMPLE),
+        query=fill(f"{query} == {WAITED_S}", EXAMPLE),
     )
     (firing,) = firings([alert], recorder)
     assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(firing.labels)

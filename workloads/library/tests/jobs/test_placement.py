@@ -62,7 +62,9 @@ def test_job_with_deadline_carries_its_policy_and_names_no_capacity() -> None:
     priced, body = place_and_render(own(gpus="1xl4", hours=40.0, deadline_hours=60.0), env)
     meta = body["metadata"]
     assert meta["labels"]["holdfast.dev/moves"] == "true"
-    assert plan.read(meta["annotations"]["holdfast.dev/placement-plan"]).text() == priced.text()
+    assert (
+        plan.read_plan(meta["annotations"]["holdfast.dev/placement-plan"]).text() == priced.text()
+    )
     assert (priced.work_h, priced.deadline_h) == (40.0, 60.0)
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}

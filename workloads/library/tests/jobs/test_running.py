@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.clients.api import ApiError, Object, fix_of_unchangeable
+from holdfast.clients.api import ApiError, Object, suggest_fix
 from holdfast.jobs.submit import existing_jobs
 from holdfast.support.errors import Stopped, Unjudged
 from holdfast.vocabulary.kubernetes import LABEL_NAME
@@ -121,10 +121,10 @@ def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:
         "kind": "PersistentVolume",
         "metadata": {"name": "data-training"},
     }
-    fix = fix_of_unchangeable(ApiError(422, printed), volume)
+    fix = suggest_fix(ApiError(422, printed), volume)
     assert (
         "kubectl delete PersistentVolume data-training" in fix
         and "Retain" in fix
         and "this environment" in fix
     )
-    assert fix_of_unchangeable(ApiError(422, "spec.x: Required value"), volume) == ""
+    assert suggest_fix(ApiError(422, "spec.x: Required value"), volume) == ""

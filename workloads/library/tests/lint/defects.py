@@ -19,7 +19,7 @@ from holdfast.lint import engine
 from holdfast.lint.document import Document
 from holdfast.lint.engine import File, Options, Report, judge, lint_texts, parse_text
 from holdfast.lint.registry import all_rules
-from holdfast.lint.rule_pages import example_text
+from holdfast.lint.rule_pages import format_example
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 FOLDER = Path(__file__).parents[3] / "rendered" / "example"
@@ -143,13 +143,13 @@ def without(key: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[
     return lambda old: [item for item in old if item.get(key) != value]
 
 
-def found_in(base: str, change: str) -> set[str]:
+def find_rules_in_change(base: str, change: str) -> set[str]:
     """Returns the rules that find a change of a clean object of the linter's examples.
 
     Without a base, the change is the whole object.
     """
     rule = next(rule for rule in all_rules().values() if rule.base == base)
-    return find_rules(example_text(rule, change))
+    return find_rules(format_example(rule, change))
 
 
 def find_rules(*texts: str, names: tuple[str, ...] = ()) -> set[str]:

@@ -54,7 +54,7 @@ def test_findings_in_foreign_manifests_are_complete() -> None:
     report = lint(sorted(files), Options(platforms=[platforms.load("prod")]))
     assert len(files) >= MIN_FILES and report.files == len(files)
     assert report.objects >= MIN_FILES, "few of them were understood"
-    assert formats.text(report) and formats.as_json(report) and formats.github(report)
+    assert formats.text(report) and formats.format_json(report) and formats.format_github(report)
     line_counts = {file.as_posix(): len(file.read_bytes().splitlines()) for file in files}
     assert len(report.findings) > 150
     for finding in report.findings:

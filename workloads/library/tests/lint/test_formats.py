@@ -52,12 +52,12 @@ def test_text_shows_a_caret_under_the_error(
 
 def test_json_and_github_list_each_finding() -> None:
     report = lint([CORPUS], Options())
-    body = json.loads(formats.as_json(report))
+    body = json.loads(formats.format_json(report))
     assert body["schema"] == "holdfast.lint/1"
     assert len(body["findings"]) == len(report.findings) > 40
     for finding in body["findings"]:
         assert finding["rule"] in all_rules() and finding["fix"] and finding["line"] > 0
-    lines = formats.github(report).splitlines()
+    lines = formats.format_github(report).splitlines()
     assert len(lines) == len(report.active)
     for line in lines:
         assert re.match(r"::(error|warning|notice) file=[^,]+,line=\d+,col=\d+,", line)

@@ -43,7 +43,7 @@ def test_hook_lints_in_a_foreign_repository(tmp_path: Path) -> None:
     )
     (tmp_path / "repo").mkdir()
     (tmp_path / "repo/class.yaml").write_text(BAD)
-    platforms.written(platforms.load("example"), tmp_path / "repo")
+    platforms.write_document(platforms.load("example"), tmp_path / "repo")
     command = [tmp_path / "env/bin/holdfast", "lint", "class.yaml"]
     process = subprocess.run(
         command,

@@ -190,12 +190,12 @@ def test_manifest_text_becomes_no_command_and_no_escape(word: str) -> None:
     text = formats.text(report)
     assert find_commands(text) == []
     assert text.replace("\n", "").isprintable()
-    github = formats.github(report)
+    github = formats.format_github(report)
     assert len(github.splitlines()) == len(report.active) and "##[" not in github
     for line in github.splitlines():
         assert line.startswith(("::error ", "::warning ", "::notice "))
     assert github.replace("\n", "").isprintable()
-    json.loads(formats.as_json(report).encode())
+    json.loads(formats.format_json(report).encode())
 
 
 @pytest.mark.process

@@ -17,7 +17,7 @@ import yaml
 from holdfast.manifests import skips
 from tests.plan.isolated import environment
 from tests.platforms import names
-from tests.workloads.manifests.rendered import Body, bodies
+from tests.workloads.manifests.rendered import Body, load_objects
 
 # The first run installs the tool.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
@@ -28,7 +28,7 @@ Failures = set[tuple[str, str]]
 
 def list_inputs(env: str) -> Iterator[Body]:
     """Yields the objects for Checkov, without the skips, so that it judges everything."""
-    for body in copy.deepcopy(bodies(env)):
+    for body in copy.deepcopy(load_objects(env)):
         metadata = body["metadata"]
         annotations = metadata.get("annotations", {})
         for key in list_skips(body):
@@ -92,7 +92,7 @@ def run_checkov(folder: Path) -> dict[str, Failures]:
 def list_expected(env: str) -> Failures:
     """Returns what the rendered objects skip, as Checkov names it."""
     failures: Failures = set()
-    for body in bodies(env):
+    for body in load_objects(env):
         kind = body["kind"]
         name = body["metadata"]["name"]
         namespace = body["metadata"].get("namespace")
@@ -110,7 +110,7 @@ def test_checkov_fails_exactly_the_skipped_checks(tmp_path: Path) -> None:
 def test_skips_have_reasons_and_are_rendered() -> None:
     used_ids: set[int] = set()
     for env in names():
-        for body in bodies(env):
+        for body in load_objects(env):
             metadata = body["metadata"]
             identity = (body["kind"], metadata.get("namespace"), metadata["name"])
             assert list_skips(body) == skips.annotations(*identity), identity

@@ -5,9 +5,9 @@ import pytest
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.objects import misspells
 from holdfast.lint.registry import all_rules
-from holdfast.lint.rule_pages import example_text
+from holdfast.lint.rule_pages import format_example
 from workloads.library.tests.lint import defects
-from workloads.library.tests.lint.defects import SINGLE, find_rules, found_in, pre_stop
+from workloads.library.tests.lint.defects import SINGLE, find_rules, find_rules_in_change, pre_stop
 
 HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: team}\n"
 
@@ -79,7 +79,7 @@ FOUND = (
 
 @pytest.mark.parametrize(("base", "change", "expected"), [*SINGLE, *FOUND])
 def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None:
-    assert expected in found_in(base, change)
+    assert expected in find_rules_in_change(base, change)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None
     ],
 )
 def test_correct_manifest_passes(base: str, change: str, passed: str) -> None:
-    assert passed not in found_in(base, change)
+    assert passed not in find_rules_in_change(base, change)
 
 
 SPOT_RULES = {"HF101", "HF102", "HF103", "HF106", "HF110", "HF113", "HF114", "HF302", "HF303"}
@@ -270,7 +270,7 @@ def test_peer_service_needs_no_readiness_probe(service: str, needs_probe: bool) 
 )
 def test_variable_sleep_is_reported_as_unknown(script: str) -> None:
     rule = all_rules()["HF103"]
-    text = example_text(rule, pre_stop("sh", "-c", script))
+    text = format_example(rule, pre_stop("sh", "-c", script))
     (finding,) = lint_texts({"a.yaml": text}, Options()).active
     assert finding.rule == "HF103" and "cannot tell how long" in finding.message
 
@@ -307,7 +307,7 @@ def test_ports_have_names_and_policies_expressions(port: str, value: str, rules:
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    assert find_rules(example_text(rule, text)) & {"HF148", "HF160"} == rules
+    assert find_rules(format_example(rule, text)) & {"HF148", "HF160"} == rules
 
 
 def test_default_queue_takes_work_without_a_label() -> None:

@@ -21,7 +21,7 @@ from monitoring.alerting.alert import EXAMPLE, Severity
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
 from tests.platforms import load
-from workloads.library.tests.exporter.fake_source import Written
+from workloads.library.tests.exporter.fake_source import FakeSource
 from workloads.library.tests.month.month_jobs import COMMIT_EVERY_MIN, Job, Kind, Platform
 from workloads.library.tests.sample import EPOCH
 
@@ -90,7 +90,7 @@ class Month:
         """Minutes without an exporter."""
         self.scripts: list[tuple[int, Iterator[None]]] = []
         self.recorder: Any = Recorder(began_s=EPOCH)
-        self.written = Written()
+        self.written = FakeSource()
         self.cluster = Cluster(clock=self.now_s)
         self.platform = Platform(self.cluster, self.written)
         self.exporter = Exporter(

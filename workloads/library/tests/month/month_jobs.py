@@ -18,7 +18,7 @@ from holdfast.vocabulary.pools import (
     LABEL_SPOT,
     LABEL_ZONE,
 )
-from workloads.library.tests.exporter.fake_source import Written
+from workloads.library.tests.exporter.fake_source import FakeSource
 from workloads.library.tests.sample import EPOCH, line
 
 Object = dict[str, Any]
@@ -87,7 +87,7 @@ class Platform:
     """Runs jobs, and shows their effects to a cluster as its watch would."""
 
     cluster: Cluster
-    written: Written
+    written: FakeSource
     minute: int = 0
     interruptions: dict[str, int] = field(default_factory=dict[str, int])
     """Spot nodes that GKE counts as interrupted in this minute, by pool."""

@@ -6,16 +6,16 @@ import pytest
 
 from holdfast.controllers.event_source import Lines
 from holdfast.mover import progress as progress_module
-from holdfast.mover.cluster_view import View, ending
+from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.mover.progress import Progress
 from workloads.library.tests.controllers.test_cluster import pod
-from workloads.library.tests.exporter.fake_source import Written
+from workloads.library.tests.exporter.fake_source import FakeSource
 from workloads.library.tests.sample import EPOCH, encoded, line
 
-JOBS, BATCH_JOBS, JOBSETS, _ = ending()
+JOBS, BATCH_JOBS, JOBSETS, _ = list_job_kinds()
 
 
-class Pods(Written):
+class Pods(FakeSource):
     def prints(self, name: str, *events: dict[str, Any], namespace: str = "training") -> None:
         self.add(
             *events,
@@ -132,7 +132,9 @@ def test_dropped_lines_wait_for_no_pod(view: View, monkeypatch: pytest.MonkeyPat
     """The exporter counts them; here they would only take the place of others."""
     monkeypatch.setattr(progress_module, "MOST_WAITING", 1)
     progress = Progress(
-        Written([Lines([], dropped=700), Lines(encoded([window(10)]), "", "training", "pod-late")]),
+        FakeSource(
+            [Lines([], dropped=700), Lines(encoded([window(10)]), "", "training", "pod-late")]
+        ),
         view.find_owner,
     )
     progress.read(EPOCH + 100)

@@ -9,7 +9,7 @@ from holdfast.controllers import event_lines
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledger
 from holdfast.mover import patches
-from holdfast.mover.movable_jobs import Object, movables
+from holdfast.mover.movable_jobs import Object, read_movable_jobs
 from holdfast.mover.mover import Mover
 from holdfast.place import plan
 from holdfast.place.plan import Plan
@@ -38,7 +38,7 @@ LATE_S = CREATED_S + 3.5 * 3_600  # nothing done, and half an hour of slack left
 
 
 def test_a_job_that_waits_too_long_moves_to_on_demand_and_is_announced() -> None:
-    assert plan.read(PLAN.text()) == PLAN
+    assert plan.read_plan(PLAN.text()) == PLAN
     cluster = FakeCluster(PLAN)
     mover = Mover(cluster)
     assert mover.step(cluster.observe(), CREATED_S + 60) == [], "there is time"
@@ -110,7 +110,7 @@ def test_the_next_mover_completes_a_half_made_move() -> None:
 
 
 def test_a_suspended_jobset_gets_its_original_template_back() -> None:
-    (job,), _ = movables(*FakeCluster(PLAN).read())
+    (job,), _ = read_movable_jobs(*FakeCluster(PLAN).read())
     ops = {op["path"]: op["value"] for op in patches.to_queue(job, "on-demand")}
     assert ops["/spec/suspend"] is True
     assert ops["/metadata/resourceVersion"] == "0", "a concurrent change is not overwritten"
@@ -119,7 +119,7 @@ def test_a_suspended_jobset_gets_its_original_template_back() -> None:
 
 def save_templates() -> str:
     """Returns the annotation that a move leaves."""
-    (job,), _ = movables(*FakeCluster(PLAN).read())
+    (job,), _ = read_movable_jobs(*FakeCluster(PLAN).read())
     return next(
         op["value"]
         for op in patches.to_queue(job, "on-demand")
@@ -191,7 +191,7 @@ def test_a_jobset_without_annotation_or_marks_is_left_alone(
 )
 def test_an_invalid_plan_moves_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InputError):
-        plan.read(text)
+        plan.read_plan(text)
     cluster = FakeCluster(PLAN, annotation=text or " ")
     mover = Mover(cluster)
     with caplog.at_level("WARNING"):

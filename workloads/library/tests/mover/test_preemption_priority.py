@@ -11,7 +11,7 @@ from holdfast.mover.preemption_priority import (
     MOST,
     at_stake_s,
     choose_boost,
-    write,
+    write_boosts,
 )
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.kubernetes import PRIORITIES, PRIORITY_FLEX, PRIORITY_SPOT
@@ -43,7 +43,7 @@ def workload(uid: str = "u", *, count: int = 1, present: str = "", **conditions:
 
 def write_all(*workloads: Any, hours: float = 1.0, **refuse: int) -> dict[str, str]:
     server: Any = Server(list(workloads), refuse=refuse)
-    count = write(server, lambda uid: [event("commit", hours * 3_600)], NOW, ["training"])
+    count = write_boosts(server, lambda uid: [event("commit", hours * 3_600)], NOW, ["training"])
     assert count == (0 if refuse else len(server.merged))
     return {
         name: change["metadata"]["annotations"][ANNOTATION_BOOST]

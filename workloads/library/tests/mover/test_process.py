@@ -8,21 +8,21 @@ import pytest
 
 from holdfast.clients.api import ApiError
 from holdfast.controllers.lease import MOVER, Lease
-from holdfast.mover.cluster_view import EndedJob, View, ending
+from holdfast.mover.cluster_view import EndedJob, View, list_job_kinds
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
 from workloads.library.tests.controllers.test_cluster import node, pod
-from workloads.library.tests.exporter.fake_source import Written, read_jobs
+from workloads.library.tests.exporter.fake_source import FakeSource, read_jobs
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_standby import Leases
 from workloads.library.tests.mover.fake_cluster import NAME, FakeCluster
 from workloads.library.tests.mover.test_mover import LATE_S, PLAN
 from workloads.library.tests.mover.test_receipts import MACHINE, job
 
-JOB_KIND = ending()[0]
+JOB_KIND = list_job_kinds()[0]
 
 
 class RecordedOrders(Receipts):
@@ -43,7 +43,7 @@ def process(cluster: Any, leases: Leases, name: str = "a") -> Process:
         api=api,
         view=view,
         lock=threading.Lock(),
-        progress=Progress(Written(), view.find_owner),
+        progress=Progress(FakeSource(), view.find_owner),
         mover=Mover(cluster),
         receipts=RecordedOrders(),
         faulty=FaultyNodes(api, 0),
@@ -111,7 +111,7 @@ def test_a_failing_api_server_stops_moves_but_no_receipt(
 
 def test_a_job_missing_from_a_list_gets_no_receipt() -> None:
     view = View()
-    batch = ending()[1]
+    batch = list_job_kinds()[1]
     view.forget_all_but(JOB_KIND.held, set())  # the first list of a cluster without jobs
     JOB_KIND.apply(view)("ADDED", job())
     batch.apply(view)("ADDED", job("run-8", namespace="batch"))

@@ -12,11 +12,11 @@ import pytest
 
 from holdfast.clients.api import ApiError
 from holdfast.controllers.cluster_objects import read_node, read_pod
-from holdfast.cost.money import prices_of
+from holdfast.cost.money import find_prices
 from holdfast.cost.receipt import ANNOTATION, leave
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
-from holdfast.mover.cluster_view import SETTLE_END_S, EndedJob, View, ending
+from holdfast.mover.cluster_view import SETTLE_END_S, EndedJob, View, list_job_kinds
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
@@ -27,13 +27,13 @@ from holdfast.support.values import unix_s
 from holdfast.vocabulary.pools import LABEL_OWN_PRICE, LABEL_ZONE
 from workloads.library.tests import sample
 from workloads.library.tests.controllers.test_cluster import node, pod
-from workloads.library.tests.exporter.fake_source import Written
+from workloads.library.tests.exporter.fake_source import FakeSource
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH
 
 L4 = ("g2-standard-8", "us-central1", "spot")
 BEGAN = "2026-09-21T14:13:20Z"  # EPOCH
-KINDS = ending(["training"])  # Jobs, JobSets
+KINDS = list_job_kinds(["training"])  # Jobs, JobSets
 MACHINE = {"node.kubernetes.io/instance-type": "g2-standard-8", "cloud.google.com/gke-spot": "true"}
 
 
@@ -174,7 +174,7 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
 
 
 def test_a_lane_costs_what_its_machines_cost_on_their_capacity() -> None:
-    prices = prices_of("g2-standard-8", "us-central1")
+    prices = find_prices("g2-standard-8", "us-central1")
     gang = job_ledgers(make_events("training"))
     queue = job_ledgers(make_events("batch"))
     mixed = NodeUsage(
@@ -198,7 +198,7 @@ def test_a_reserved_machine_costs_what_its_label_says() -> None:
     for now_s in (1_000.0, 1_100.0):
         usages.passed([("uid", on_it)], {"n": reserved}, now_s)
     paid, demand, hours = lane_prices(job_ledgers(make_events("training")), usages.by_job["uid"])
-    assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == prices_of(
+    assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == find_prices(
         *L4[:2]
     ).on_demand
 
@@ -227,7 +227,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation(
         api=api,
         view=view,
         lock=threading.Lock(),
-        progress=Progress(Written(), view.find_owner),
+        progress=Progress(FakeSource(), view.find_owner),
         mover=Mover(nothing),
         receipts=receipts,
         faulty=FaultyNodes(api, 0),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.jobs.diagnose.job_snapshot import place_of
+from holdfast.jobs.diagnose.job_snapshot import get_place
 from holdfast.jobs.render.pod_parts import RANKS
 from holdfast.vocabulary.environment import (
     ENV_CHECKPOINTS,
@@ -238,7 +238,7 @@ def until_step(machine: Machine, pod: Object, step: int) -> None:
 def started(world: World, doc: Object) -> dict[int, Object]:
     """Its pods by place."""
     world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
-    return {place_of(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
+    return {get_place(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
 
 
 def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neighbours_memory(

@@ -18,7 +18,7 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.drill.serving.fleet import HOST, admin
 from holdfast.drill.serving.load import INFER_BODY, INFER_PATH, Load
-from holdfast.inference.proxy.endpoints import Endpoint, chosen
+from holdfast.inference.proxy.endpoints import Endpoint, choose_endpoints
 from holdfast.jobs.diagnose.job_snapshot import condition, disruption
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.kubernetes import LABEL_NAME
@@ -60,7 +60,9 @@ class Site:
 
     def endpoints(self) -> list[Endpoint]:
         """Who gets requests, by the API server."""
-        return chosen(self.lab.api.items(SLICES, labelSelector="kubernetes.io/service-name=server"))
+        return choose_endpoints(
+            self.lab.api.items(SLICES, labelSelector="kubernetes.io/service-name=server")
+        )
 
     def asked(self, endpoint: Endpoint) -> bool:
         """Whether the proxy sends it requests."""

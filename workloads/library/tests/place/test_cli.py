@@ -243,7 +243,7 @@ def write_question(folder: Path, *words: str, **changes: Any) -> tuple[str, ...]
 
 
 def test_a_job_file_is_the_whole_question(tmp_path: Path) -> None:
-    platforms.written(platforms.load("example"), tmp_path)
+    platforms.write_document(platforms.load("example"), tmp_path)
     rigid = place_json(
         *write_question(
             tmp_path,
@@ -299,7 +299,7 @@ def test_sharded_gang_loses_only_the_steps_since_a_copy(
 def test_a_job_file_that_is_no_question_is_refused_by_its_field(
     tmp_path: Path, old: str, new: str, problem: str
 ) -> None:
-    platforms.written(platforms.load("example"), tmp_path)
+    platforms.write_document(platforms.load("example"), tmp_path)
     words = write_question(tmp_path, gpus="1xl4", nodes=1)
     file = Path(words[1])
     file.write_text(file.read_text().replace(old, new, 1))

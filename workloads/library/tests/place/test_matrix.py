@@ -110,7 +110,9 @@ def find_values(node: Any, key: str) -> list[Any]:
 
 @pytest.mark.parametrize("env", names())
 def test_each_workload_cites_its_rule_and_runs_where_the_rule_places_it(env: str) -> None:
-    documents = [document for document in rendered.bodies(env) if document["kind"] in WORKLOADS]
+    documents = [
+        document for document in rendered.load_objects(env) if document["kind"] in WORKLOADS
+    ]
     assert documents
     for document in documents:
         name = f"{document['kind']}/{document['metadata']['name']}"

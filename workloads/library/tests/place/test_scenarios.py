@@ -20,7 +20,7 @@ from workloads.library.tests.place.worlds import A100, H100, L4
     ],
 )
 def test_each_scenario_waits_longer_than_the_one_before(accelerator: str, gang: int) -> None:
-    results = scenarios.of(accelerator, gang)
+    results = scenarios.list_scenarios(accelerator, gang)
     assert [scenario.name for scenario in results] == [AT_ONCE, RECORDED, WORST_WEEK]
     first = [float(scenario.waits.first_h.mean()) for scenario in results]
     assert first[0] == 0.0 and first == sorted(first) and first[2] > 1.2 * first[1]
@@ -28,7 +28,7 @@ def test_each_scenario_waits_longer_than_the_one_before(accelerator: str, gang: 
 
 
 def test_larger_gangs_wait_longer_and_more_than_sixteen_nodes_as_sixteen() -> None:
-    recorded = [scenarios.of(H100, gang)[1].waits for gang in (1, 8, 16, 64)]
+    recorded = [scenarios.list_scenarios(H100, gang)[1].waits for gang in (1, 8, 16, 64)]
     waits = [float(waits_of_gang.first_h.mean()) for waits_of_gang in recorded]
     assert waits[0] < waits[1] < waits[2] == waits[3]
     # The 59 % of the record, without the zone that never had eight at once.
@@ -36,8 +36,8 @@ def test_larger_gangs_wait_longer_and_more_than_sixteen_nodes_as_sixteen() -> No
 
 
 def test_other_gpus_get_the_better_half_and_say_so() -> None:
-    recorded = scenarios.of(H100, 8)
-    assumed = scenarios.of(A100, 8)
+    recorded = scenarios.list_scenarios(H100, 8)
+    assumed = scenarios.list_scenarios(A100, 8)
     assert len(assumed[1].waits.first_h) == len(recorded[1].waits.first_h) / 2 == 6
     assert assumed[1].waits.first_h.mean() < recorded[1].waits.first_h.mean()
     assert all("assumed for this GPU" in scenario.basis for scenario in assumed[1:])
@@ -45,7 +45,7 @@ def test_other_gpus_get_the_better_half_and_say_so() -> None:
 
 
 def test_worst_week_is_one_week_and_one_zone_with_some_starts() -> None:
-    worst = scenarios.of(H100, 16)[2]
+    worst = scenarios.list_scenarios(H100, 16)[2]
     words = worst.basis.split()
     assert words[:3] == ["one", "week", "of"] and worst.waits.first_h.shape[0] == 1
     halves = [half >= 16 for half in np.array_split(scenarios.record()[words[3].rstrip(":")], 2)]
@@ -53,19 +53,19 @@ def test_worst_week_is_one_week_and_one_zone_with_some_starts() -> None:
 
 
 def test_a_known_wait_replaces_the_record() -> None:
-    at_once, median = scenarios.of(H100, 8, 2.0)
+    at_once, median = scenarios.list_scenarios(H100, 8, 2.0)
     assert (at_once.name, median.name) == (AT_ONCE, STATED)
     assert np.median(median.waits.first_h) == pytest.approx(2.0, rel=0.01)
     assert median.waits.later_h.mean() == pytest.approx(6.0, rel=0.01)
 
 
 def test_waits_are_drawn_as_recorded_and_a_gang_stays_in_one_zone() -> None:
-    waits = scenarios.of(H100, 8)[1].waits
+    waits = scenarios.list_scenarios(H100, 8)[1].waits
     samples = waits.draw(np.random.default_rng(1), 40_000, 2)
     assert samples.mean(axis=0) == pytest.approx(
         [waits.first_h.mean(), waits.later_h.mean()], rel=0.05
     )
-    gang, single = (scenarios.of(H100, nodes)[1].waits for nodes in (2, 1))
+    gang, single = (scenarios.list_scenarios(H100, nodes)[1].waits for nodes in (2, 1))
     spread = []
     for waits_of_job in (gang, single):
         spread.append(np.std(waits_of_job.draw(np.random.default_rng(2), 3_000, 40).mean(axis=1)))

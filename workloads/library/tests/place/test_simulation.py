@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.place import policies
 from holdfast.place.simulation import side_by_side, simulate
-from holdfast.place.simulation_arrays import Outcome, Paths, Runs, runs_of
+from holdfast.place.simulation_arrays import Outcome, Paths, Runs, make_runs
 from workloads.library.tests.bench.placements.checks import (
     daly_figures,
     flips,
@@ -42,7 +42,7 @@ def test_bench_check_holds(check: Callable[[], bool]) -> None:
 
 def test_an_eviction_keeps_what_was_committed_and_loses_the_rest() -> None:
     # Up 0..3.1, down until 4, then up. Restart 0.5, a checkpoint of 0.1 after each hour of work.
-    runs = runs_of(
+    runs = make_runs(
         1,
         work_h=4,
         restart_h=0.5,
@@ -59,7 +59,7 @@ def test_an_eviction_keeps_what_was_committed_and_loses_the_rest() -> None:
 
 
 def test_a_planned_end_loses_nothing_and_counts_as_no_eviction() -> None:
-    runs = runs_of(
+    runs = make_runs(
         1,
         work_h=4,
         restart_h=0.5,
@@ -72,7 +72,7 @@ def test_a_planned_end_loses_nothing_and_counts_as_no_eviction() -> None:
 
 
 def test_survivors_are_billed_while_waiting_after_the_first_start() -> None:
-    runs = runs_of(
+    runs = make_runs(
         1,
         work_h=2,
         restart_h=0.0,
@@ -88,7 +88,7 @@ def test_survivors_are_billed_while_waiting_after_the_first_start() -> None:
 
 
 def test_flex_start_is_kept_if_granted_and_left_in_time_if_not() -> None:
-    runs = runs_of(1, work_h=10, restart_h=0.5, deadline_h=20)
+    runs = make_runs(1, work_h=10, restart_h=0.5, deadline_h=20)
     # Granted with 1.3 h of slack: the restart takes it below two restarts, and nothing takes the
     # machine away.
     granted, never = (
@@ -101,7 +101,7 @@ def test_flex_start_is_kept_if_granted_and_left_in_time_if_not() -> None:
 def test_uniform_progress_returns_to_spot_two_restarts_ahead() -> None:
     # Spot appears at 2. Pace is half: on-demand from 0 has done 2 - 0.5 by then, the line plus 2
     # restarts is at 1.5.
-    runs = runs_of(1, work_h=10, restart_h=0.5, deadline_h=20)
+    runs = make_runs(1, work_h=10, restart_h=0.5, deadline_h=20)
     early = simulate_one(runs, paths([1.9], up=False), UNIFORM)
     late = simulate_one(runs, paths([2.2], up=False), UNIFORM)
     assert early["on_demand_h"] == pytest.approx(2.0)
@@ -137,7 +137,7 @@ def test_money_matches_hours_and_nets_keep_feasible_deadlines(
 
 
 def test_patient_buys_on_demand_only_where_spot_is_not_cheaper() -> None:
-    runs = runs_of(
+    runs = make_runs(
         1,
         work_h=10,
         restart_h=0.1,

@@ -14,7 +14,7 @@ import holdfast.platform.schema as schemas
 from holdfast.clients.api import Api
 from holdfast.commands import app as holdfast
 from holdfast.platform import Platform, codec, parse, read
-from holdfast.platform.cluster import PATH, choose, nearest, require_cluster_of
+from holdfast.platform.cluster import PATH, choose, find_nearest, require_same_cluster
 from holdfast.support.command_line import run_app
 from holdfast.support.errors import InputError, Stopped
 from holdfast.vocabulary.environment import ENV_PLATFORM
@@ -158,7 +158,7 @@ def test_cluster_document_wins_and_another_platform_stops(
         assert "get-credentials" in stopped.value.fix
     old = replace(DEV, cluster="holdfast-old")
     with cluster(tmp_path, old) as kubeconfig, pytest.raises(Stopped):
-        require_cluster_of(Api(kubeconfig), DEV)
+        require_same_cluster(Api(kubeconfig), DEV)
 
 
 @pytest.mark.parametrize(
@@ -176,18 +176,18 @@ def test_cluster_without_document_is_compared_by_name_and_project(
     fact: str,
 ) -> None:
     with cluster(tmp_path, None, name, nodes) as kubeconfig, pytest.raises(Stopped) as stopped:
-        require_cluster_of(Api(kubeconfig), DEV)
+        require_same_cluster(Api(kubeconfig), DEV)
     assert fact in stopped.value.got
 
 
 def test_own_cluster_without_document_allows_a_first_application(tmp_path: Path) -> None:
     with cluster(tmp_path, None, gke(DEV)) as kubeconfig:
-        assert require_cluster_of(Api(kubeconfig), DEV) is False
+        assert require_same_cluster(Api(kubeconfig), DEV) is False
         with pytest.raises(InputError, match="no platform document"):
             choose(Api(kubeconfig), None)
     with cluster(tmp_path, DEV, gke(DEV)) as kubeconfig:
-        assert require_cluster_of(Api(kubeconfig), DEV) is True
-    damaged = platforms.published(DEV) | {"data": {"platform.json": "{"}}
+        assert require_same_cluster(Api(kubeconfig), DEV) is True
+    damaged = platforms.make_config_map(DEV) | {"data": {"platform.json": "{"}}
     with (
         serving({}, tmp_path, answers={PATH: damaged}) as kubeconfig,
         pytest.raises(InputError, match="ConfigMap"),
@@ -201,12 +201,12 @@ def test_given_document_precedes_the_nearest(
     monkeypatch.delenv(ENV_PLATFORM, raising=False)
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert nearest(None, below) is None
-    platforms.written(DEV, tmp_path)
-    assert nearest(None, below) == DEV
+    assert find_nearest(None, below) is None
+    platforms.write_document(DEV, tmp_path)
+    assert find_nearest(None, below) == DEV
     monkeypatch.setenv(ENV_PLATFORM, str(platforms.file("prod")))
-    assert nearest(None, below) == PROD
-    assert nearest(platforms.file("example"), below) == platforms.load("example")
+    assert find_nearest(None, below) == PROD
+    assert find_nearest(platforms.file("example"), below) == platforms.load("example")
 
 
 HAND = ["--platform", str(platforms.file("dev"))]

@@ -54,7 +54,7 @@ def test_a_file_without_receipts_is_no_free_month(tmp_path: Path, text: str, wor
 
 
 def test_namespaces_are_mapped_to_teams() -> None:
-    assert loop.team_of(()) == {"training": "default", "batch": "default"}
-    assert loop.team_of(["vision=a", "vision=b"]) == {"a": "vision", "b": "vision"}
+    assert loop.read_teams(()) == {"training": "default", "batch": "default"}
+    assert loop.read_teams(["vision=a", "vision=b"]) == {"a": "vision", "b": "vision"}
     with pytest.raises(InputError, match="--team"):
-        loop.team_of(["vision"])
+        loop.read_teams(["vision"])

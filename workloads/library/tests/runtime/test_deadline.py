@@ -21,7 +21,7 @@ def find_end(
     env: dict[str, str],
     annotations: deadline.Annotations = get_annotations,
 ) -> float | None:
-    return deadline.planned_end(env, annotations=annotations, now=NOON - 3600)
+    return deadline.find_planned_end(env, annotations=annotations, now=NOON - 3600)
 
 
 def test_the_end_comes_from_the_environment_or_the_node() -> None:
@@ -38,7 +38,7 @@ def test_an_api_server_that_does_not_answer_is_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert find_end({"HOLDFAST_NODE": "flex-1"}, deadline.node_annotations) is None
+    assert find_end({"HOLDFAST_NODE": "flex-1"}, deadline.fetch_node_annotations) is None
     assert "planned end of node flex-1 is unknown" in capsys.readouterr().out
 
 

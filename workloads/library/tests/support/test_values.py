@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast.support.errors import InputError
-from holdfast.support.values import assigned, between, duration_s, finite, moment, rfc3339, unix_s
+from holdfast.support.values import (
+    between,
+    duration_s,
+    finite,
+    moment,
+    read_settings,
+    rfc3339,
+    unix_s,
+)
 
 
 @pytest.mark.parametrize("got", [True, "3", None, math.nan, math.inf, 0, 11])
@@ -89,11 +97,11 @@ DIALS = ("count", "wait_s", "quick", "host")
 )
 def test_settings_take_the_type_of_their_default(settings: tuple[str, ...], error: str) -> None:
     right = ("count=7", "wait_s=2", "quick=false", "host=a=b")
-    assert assigned(right, Dials, DIALS) == {
+    assert read_settings(right, Dials, DIALS) == {
         "count": 7,
         "wait_s": 2.0,
         "quick": False,
         "host": "a=b",
     }
     with pytest.raises(InputError, match=error):
-        assigned(settings, Dials, DIALS)
+        read_settings(settings, Dials, DIALS)

@@ -11,7 +11,7 @@ from holdfast.runtime import shutdown as notices
 from holdfast.support.errors import run_cli
 from holdfast.training.cli import app
 from holdfast.training.trainer.rank import failure_code
-from holdfast.vocabulary.exit_codes import FATAL_EXIT_CODES, of_ranks
+from holdfast.vocabulary.exit_codes import FATAL_EXIT_CODES, combine_exit_codes
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_bad_arguments_are_a_bug_to_a_job(
 def test_the_pod_exits_with_what_its_job_should_do(
     codes: list[int], noticed: bool, expected: int
 ) -> None:
-    assert of_ranks(codes, noticed=noticed) == expected
+    assert combine_exit_codes(codes, noticed=noticed) == expected
 
 
 @pytest.mark.parametrize(

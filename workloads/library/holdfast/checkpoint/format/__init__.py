@@ -94,7 +94,7 @@ class Manifest:
     """The state without its tensors, as this rank saw it."""
 
     def encode(self) -> bytes:
-        return _encode({"schema": SCHEMA, **fields_of(self)})
+        return _encode({"schema": SCHEMA, **shallow_asdict(self)})
 
     @property
     def name(self) -> str:
@@ -168,7 +168,7 @@ class Commit:
     """Number of the start that wrote it; 0 if starts were not counted."""
 
     def encode(self) -> bytes:
-        body = {"schema": SCHEMA, **fields_of(self)}
+        body = {"schema": SCHEMA, **shallow_asdict(self)}
         body[COUNT_FIELD] = body.pop("commit_count")
         encoded = _encode(body)
         digest = hex_digest(encoded)
@@ -181,11 +181,11 @@ class Commit:
         return _encode(envelope)
 
 
-def digest_of(manifest: bytes) -> ManifestDigest:
+def digest_manifest(manifest: bytes) -> ManifestDigest:
     return ManifestDigest(length=len(manifest), sha256=hex_digest(manifest))
 
 
-def fields_of(value: "DataclassInstance") -> dict[str, Json]:
+def shallow_asdict(value: "DataclassInstance") -> dict[str, Json]:
     """Return the fields by name, for JSON.
 
     dataclasses.asdict would copy the values as well, which takes ten times as long as the JSON.
@@ -197,7 +197,7 @@ def _encode(value: Json) -> bytes:
     # One spelling of each value: digests and signatures are taken over these bytes.
     return json.dumps(
         value,
-        default=fields_of,
+        default=shallow_asdict,
         sort_keys=True,
         separators=(",", ":"),
         allow_nan=False,

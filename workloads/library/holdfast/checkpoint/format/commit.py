@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import Commit, Manifest, ManifestDigest, digest_of, fence
+from holdfast.checkpoint.format import Commit, Manifest, ManifestDigest, digest_manifest, fence
 from holdfast.checkpoint.format.decoding import (
     MAX_COMMIT_BYTES,
     MAX_MANIFEST_BYTES,
@@ -84,7 +84,7 @@ def read_commit(
         return None
 
 
-def runs(storage: Storage) -> list[str]:
+def list_runs(storage: Storage) -> list[str]:
     """List the runs in a store, those without a commit too."""
     # From the names of objects: stores have no folders.
     names: set[str] = set()
@@ -173,7 +173,7 @@ def commit(
         )
         rank_manifest = _parse_stored(payload, stored, manifest)
         manifests.append(rank_manifest)
-        digests.append(digest_of(payload))
+        digests.append(digest_manifest(payload))
         total_bytes += rank_manifest.length
     check_manifests(manifests)
     failpoint("commit.verified")

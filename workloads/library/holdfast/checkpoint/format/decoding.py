@@ -25,7 +25,7 @@ from holdfast.checkpoint.format import (
     Shard,
     Sizes,
     TensorPart,
-    digest_of,
+    digest_manifest,
     hex_digest,
     signature_matches,
 )
@@ -104,7 +104,7 @@ def decode_manifest(
     Raises Damaged; InputError for another format version.
     """
     # Compared before it is parsed: a manifest is used only if it is the one that the commit names.
-    if digest_of(data) != commit.manifests[rank]:
+    if digest_manifest(data) != commit.manifests[rank]:
         raise Damaged(f"the manifest of rank {rank} is not the one that was committed")
     manifest = parse_manifest(data)
     same_attempt = manifest.attempt_id == (commit.run, commit.step, commit.attempt)

@@ -43,7 +43,7 @@ class Offer:
     """Places that hold a rank's shard, by rank."""
 
 
-def whole_offers(
+def list_offers(
     places: PeerPlaces,
     world_size: int,
     *,

@@ -19,7 +19,7 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.validation import NOTES_KEY
-from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
+from holdfast.checkpoint.ranks import Ranks, agree_or_raise, outcome, worst
 from holdfast.checkpoint.restore.reader import Transfer, open_step, plan
 from holdfast.checkpoint.restore.state_loading import (
     StateLoader,
@@ -99,7 +99,7 @@ def restore(
     damaged: dict[int, str] = {}
     # All ranks use the coordinator's listing: on mounts, listings may differ from rank to rank.
     listing = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
-    candidates: list[int] = agreed(ranks, listing)["value"]
+    candidates: list[int] = agree_or_raise(ranks, listing)["value"]
     if not candidates:
         return Restored(
             step=0,
@@ -182,7 +182,7 @@ def _verify_any(
     for attempt in attempts:
         own_outcome = outcome(attempt.verify)
         failpoint("restore.verified")
-        decision = agreed(ranks, own_outcome, _decide_outcome)
+        decision = agree_or_raise(ranks, own_outcome, _decide_outcome)
         if "damaged" not in decision:
             return attempt, ""
         reasons.append(decision["damaged"])
@@ -207,13 +207,13 @@ def _load(
 ) -> None:
     """Load a verified checkpoint on all ranks, and log what could not be checked."""
     # load_state_dict() is code of the user's, and may raise on one rank only.
-    agreed(ranks, outcome(attempt.apply))
+    agree_or_raise(ranks, outcome(attempt.apply))
     check = partial(
         attempt.check,
         capture(attempt.state),
         fingerprints,
     )
-    decision = agreed(ranks, outcome(check))
+    decision = agree_or_raise(ranks, outcome(check))
     if ranks.coordinator:
         for line in decision["value"]:
             logs.info("restore", line)

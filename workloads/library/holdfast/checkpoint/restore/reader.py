@@ -25,7 +25,7 @@ from holdfast.checkpoint.format.decoding import (
     decode_manifest,
 )
 from holdfast.checkpoint.format.validation import check_committed, check_stored
-from holdfast.checkpoint.state.tensors import Box, list_boxes, memory_of, saved_dtype
+from holdfast.checkpoint.state.tensors import Box, list_boxes, saved_dtype, view_memory
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object
 from holdfast.support import object_names
 
@@ -372,7 +372,7 @@ class Transfer:
         if not is_within or into.device.type != "cpu":
             return None
         low = start - range_start
-        return memory_of(into[low : low + length])
+        return view_memory(into[low : low + length])
 
     def _scatter(
         self,

@@ -12,8 +12,8 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import fence
 from holdfast.checkpoint.format.commit import committed_steps, read_commit, survey
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces
-from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
-from holdfast.checkpoint.ranks import Ranks, agreed, outcome
+from holdfast.checkpoint.peers.storage import Offer, PeerStorage, list_offers
+from holdfast.checkpoint.ranks import Ranks, agree_or_raise, outcome
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import State
@@ -74,7 +74,7 @@ def start(
         )
     if restored is None:
         restored = restore_from(storage)
-    fenced = agreed(
+    fenced = agree_or_raise(
         ranks,
         outcome(
             partial(
@@ -140,7 +140,7 @@ def restore_from_memory(
             places,
         )
     )
-    bodies, committed = agreed(ranks, survey_outcome)["value"]
+    bodies, committed = agree_or_raise(ranks, survey_outcome)["value"]
     if not bodies:
         return None
     offers = [Offer(**body) for body in bodies]
@@ -211,7 +211,7 @@ def _list_offers(
     )
     # Versions of a trainer that has been fenced since are ignored.
     if newest:
-        offers = whole_offers(
+        offers = list_offers(
             places,
             ranks.world_size,
             above=newest.step,
@@ -219,7 +219,7 @@ def _list_offers(
         )
     else:
         above = max(committed, default=0)
-        offers = whole_offers(
+        offers = list_offers(
             places,
             ranks.world_size,
             above=above,

@@ -42,9 +42,9 @@ from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_st
 from holdfast.checkpoint.state.tensors import (
     Tensors,
     dtype_name,
-    local_of,
-    memory_at,
     saved_dtype,
+    storage_address,
+    to_local,
 )
 from holdfast.support.errors import InputError
 
@@ -278,11 +278,11 @@ def _is_filled(module: nn.Module, saved: dict[str, Any]) -> bool:
     # filling those restores nothing.
     addresses: set[int] = set()
     for tensor in (*module.parameters(), *module.buffers()):
-        addresses.add(memory_at(tensor))
+        addresses.add(storage_address(tensor))
     for value in saved.values():
         if not isinstance(value, torch.Tensor):
             return False
-        if memory_at(value) not in addresses:
+        if storage_address(value) not in addresses:
             return False
     return True
 
@@ -309,7 +309,7 @@ def fingerprint(captured: Captured, name: str) -> str:
     skeleton = captured.skeleton[name]
     digest = hashlib.sha256(json.dumps(skeleton).encode())
     for key in tensor_keys(skeleton):
-        local = local_of(captured.tensors[key])
+        local = to_local(captured.tensors[key])
         head = _view_bytes(local.flatten()[:_HEAD_ELEMENTS])
         digest.update(bytes(head.tolist()))
     return digest.hexdigest()
@@ -385,7 +385,7 @@ def count_writes(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def _count_writes(tensor: torch.Tensor) -> int:
-    local = local_of(tensor)
+    local = to_local(tensor)
     return -1 if local.is_inference() else local._version
 
 
@@ -403,7 +403,7 @@ def find_rewritten(
     for key, tensor in loaded.items():
         if key not in live:
             raise _not_restored_error(key)
-        if memory_at(live[key]) != memory_at(tensor):
+        if storage_address(live[key]) != storage_address(tensor):
             check_same(key, live[key], tensor)
             continue
         count = write_counts[key]
@@ -423,8 +423,8 @@ def check_same(
 
 
 def _same_bits(live: torch.Tensor, expected: torch.Tensor) -> bool:
-    live = local_of(live)
-    expected = local_of(expected)
+    live = to_local(live)
+    expected = to_local(expected)
     if live.shape != expected.shape:
         return False
     if live.dtype != expected.dtype:

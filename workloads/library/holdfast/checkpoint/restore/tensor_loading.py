@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format.commit import committed_steps, runs, select_steps
+from holdfast.checkpoint.format.commit import committed_steps, list_runs, select_steps
 from holdfast.checkpoint.restore.reader import Opened, Transfer, empty_like_saved, open_step, plan
-from holdfast.checkpoint.settings import Tuning, checked_url
-from holdfast.checkpoint.state.tensors import Tensors, dtype_name, memory_of
+from holdfast.checkpoint.settings import Tuning, check_url
+from holdfast.checkpoint.state.tensors import Tensors, dtype_name, view_memory
 from holdfast.checkpoint.stores.factory import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.support.errors import InputError
@@ -52,7 +52,7 @@ def load_tensors(
     `run` may be None if the store holds only one. `keys` selects tensors; a key that ends in '/'
     selects all below it. Raises InputError if nothing verifies, StorageError if the store refuses.
     """
-    url = checked_url(url)
+    url = check_url(url)
     storage = reliable_storage(url, FOR_PEOPLE)
     run = run or only_run(storage)
     reasons: list[str] = []
@@ -106,7 +106,7 @@ def _is_selected(key: str, keys: Collection[str]) -> bool:
 
 def only_run(storage: Storage) -> str:
     """Return the only run with a commit. Raises InputError if there are none or several."""
-    names = [run for run in runs(storage) if committed_steps(storage, run)]
+    names = [run for run in list_runs(storage) if committed_steps(storage, run)]
     if len(names) == 1:
         return names[0]
     raise InputError(
@@ -150,7 +150,7 @@ def refuse_existing(out: Path) -> None:
         )
 
 
-def in_one_entry(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+def strip_entry(tensors: Mapping[str, torch.Tensor]) -> Tensors:
     """Return the tensors by their keys without the entry, which from_pretrained() expects.
 
     Raises InputError if two entries have a tensor of the same name.
@@ -195,7 +195,7 @@ def write_safetensors(
     with path.open("xb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for tensor in tensors.values():
-            file.write(memory_of(tensor.contiguous()))
+            file.write(view_memory(tensor.contiguous()))
     return offset
 
 

@@ -9,10 +9,10 @@ import torch
 
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.validation import NOTES_KEY
-from holdfast.checkpoint.ranks import Outcome, Ranks, agreed, failure_of
+from holdfast.checkpoint.ranks import Outcome, Ranks, agree_or_raise, encode_failure
 from holdfast.checkpoint.save.uploader_process import ANOTHER_RANK_FAILED
 from holdfast.checkpoint.state import Captured, capture
-from holdfast.checkpoint.state.tensors import Piece, pieces_of
+from holdfast.checkpoint.state.tensors import Piece, make_pieces
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.support.errors import InputError
 
@@ -35,7 +35,7 @@ def check_state(state: State, ranks: Ranks) -> None:
     try:
         captured = capture(state)
         # a layout without boxes would be found at the first save
-        pieces_of(captured, ranks.rank, ranks.world_size)
+        make_pieces(captured, ranks.rank, ranks.world_size)
         if ranks.world_size > 1:
             _check_moments(state)
         outcome: Outcome = {
@@ -44,7 +44,7 @@ def check_state(state: State, ranks: Ranks) -> None:
         }
     except InputError as error:
         captured = NOTHING
-        outcome = failure_of(error)
+        outcome = encode_failure(error)
     agree_on_save(ranks, outcome, captured)
 
 
@@ -85,7 +85,7 @@ def agree_on_save(
 
     Raises InputError on all ranks if one has a bad value, or their states differ.
     """
-    decision = agreed(ranks, outcome, _decide)
+    decision = agree_or_raise(ranks, outcome, _decide)
     if "differ" in decision:
         keys = sorted(captured.tensors.keys() - captured.per_rank)
         raise InputError(

@@ -26,7 +26,13 @@ from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, targets
-from holdfast.checkpoint.state.tensors import Piece, memory_at, memory_of, saved_dtype, stream_bytes
+from holdfast.checkpoint.state.tensors import (
+    Piece,
+    saved_dtype,
+    storage_address,
+    stream_bytes,
+    view_memory,
+)
 from holdfast.checkpoint.stores.storage import Storage
 
 SPARE_BYTES = 64 << 10
@@ -186,7 +192,7 @@ def upload_now(
     )
     return upload(
         storage,
-        memory_of(stream),
+        view_memory(stream),
         job,
         parallel=tuning.parallel,
     )
@@ -203,14 +209,14 @@ def steady_keys(
     optimizer_prefixes: list[str] = []
     for name, entry in targets(state):
         if isinstance(entry, torch.nn.Module):
-            trained |= {memory_at(p) for p in entry.parameters() if p.requires_grad}
+            trained |= {storage_address(p) for p in entry.parameters() if p.requires_grad}
         elif isinstance(entry, torch.optim.Optimizer):
             optimizer_prefixes.append(f"{name}/")
     prefixes = tuple(optimizer_prefixes)
     keys: list[str] = []
     for key, tensor in captured.tensors.items():
         is_optimizer_state = key.startswith(prefixes)
-        if is_optimizer_state or memory_at(tensor) in trained:
+        if is_optimizer_state or storage_address(tensor) in trained:
             keys.append(key)
     return frozenset(keys)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from holdfast.checkpoint.format import Manifest, TensorPart, fields_of
+from holdfast.checkpoint.format import Manifest, TensorPart, shallow_asdict
 from holdfast.checkpoint.peers.keeper_client import Version
 from holdfast.checkpoint.save.retention import Policy
 from holdfast.checkpoint.settings import Tuning
@@ -57,7 +57,7 @@ class UploadOrders:
     """Threads with which all ranks of this machine compute."""
 
     def encode(self) -> str:
-        return json.dumps(self, default=fields_of)
+        return json.dumps(self, default=shallow_asdict)
 
     @classmethod
     def decode(cls, text: str) -> "UploadOrders":
@@ -95,7 +95,7 @@ class Job:
     def encode(self) -> bytes:
         return json.dumps(
             self,
-            default=fields_of,
+            default=shallow_asdict,
             separators=(",", ":"),
             allow_nan=False,
         ).encode()

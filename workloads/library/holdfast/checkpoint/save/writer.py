@@ -17,7 +17,7 @@ import torch
 from holdfast.checkpoint.cadence import Hazard, SaveCostModel
 from holdfast.checkpoint.errors import NotDurable, Superseded
 from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.ranks import Outcome, Ranks, failure_of
+from holdfast.checkpoint.ranks import Outcome, Ranks, encode_failure
 from holdfast.checkpoint.restore.run_start import Start
 from holdfast.checkpoint.save.agreement import (
     NOTHING,
@@ -34,7 +34,7 @@ from holdfast.checkpoint.save.staging import Staging, steady_keys
 from holdfast.checkpoint.save.uploader import Job, Report, Uploader, UploadOrders
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, capture
-from holdfast.checkpoint.state.tensors import Piece, pieces_of
+from holdfast.checkpoint.state.tensors import Piece, make_pieces
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
 
@@ -322,7 +322,7 @@ class CheckpointWriter:
             steady = steady_keys(state, captured) if self.overlaps else ()
             length = self._stagings[memory].stage(pieces, steady=steady)
         except InputError as error:
-            return failure_of(error), NOTHING, [], 0
+            return encode_failure(error), NOTHING, [], 0
         outcome = {
             "layout": digest_layout(captured),
             "failed": self._failure,
@@ -372,7 +372,7 @@ class CheckpointWriter:
 
     def _own_pieces(self, captured: Captured) -> list[Piece]:
         """Returns the pieces of the state that this rank writes."""
-        return pieces_of(captured, self._ranks.rank, self._ranks.world_size)
+        return make_pieces(captured, self._ranks.rank, self._ranks.world_size)
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for the save in flight. False: the time ran out, or it failed."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.state.tensors import dtype_name, dtype_of, memory_of
+from holdfast.checkpoint.state.tensors import dtype_name, dtype_of, view_memory
 from holdfast.support.printable import printable
 
 Packed = Any
@@ -36,7 +36,7 @@ class Generators:
             generator.set_state(_unpack(state))
 
 
-def stream_of(value: object) -> str | None:
+def describe_stream(value: object) -> str | None:
     """Return the state of a generator that a program has made; None for anything else."""
     if isinstance(value, random.Random):
         return repr(value.getstate())
@@ -50,7 +50,7 @@ def stream_of(value: object) -> str | None:
     return None
 
 
-def packed_streams() -> Packed:
+def pack_streams() -> Packed:
     """Return the random streams of this process as JSON."""
     return _pack(get_rng_state())
 
@@ -64,7 +64,7 @@ def set_streams(streams: Packed) -> None:
 
 def _pack(value: Any) -> Packed:
     if isinstance(value, torch.Tensor):
-        data = bytes(memory_of(value.contiguous()))
+        data = bytes(view_memory(value.contiguous()))
         return {"dtype": dtype_name(value.dtype), "hex": data.hex()}
     if isinstance(value, dict):
         return {name: _pack(item) for name, item in value.items()}

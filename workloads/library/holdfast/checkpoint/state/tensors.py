@@ -81,7 +81,7 @@ def detach_storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
             "convert it to a dense tensor, or leave it out of the state",
         )
     tensor = tensor.detach()
-    local = local_of(tensor)
+    local = to_local(tensor)
     # A copy would unwrap it, and the restored tensor would differ from the saved one.
     if hasattr(type(local), "__tensor_flatten__"):
         raise _memory_error(
@@ -138,23 +138,23 @@ def as_dtensor(tensor: torch.Tensor) -> "DTensor | None":
     return None
 
 
-def local_of(tensor: torch.Tensor) -> torch.Tensor:
+def to_local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor, without its graph."""
     # No full_tensor(): it is a collective, and a save must not contain one.
     sharded = as_dtensor(tensor)
     return (tensor if sharded is None else sharded.to_local()).detach()
 
 
-def memory_at(tensor: torch.Tensor) -> int:
+def storage_address(tensor: torch.Tensor) -> int:
     """Return the address of the storage of this rank's part; -1 if it has no storage of its own."""
     try:
-        return local_of(tensor).untyped_storage().data_ptr()
+        return to_local(tensor).untyped_storage().data_ptr()
     # Raised by a subclass that wraps other tensors.
     except (NotImplementedError, RuntimeError):
         return -1
 
 
-def memory_of(tensor: torch.Tensor) -> memoryview:
+def view_memory(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a dense, contiguous CPU tensor, writable and not copied.
 
     The bytes keep the tensor alive. NumPy would offer the same, but PyTorch does not install it.
@@ -206,7 +206,7 @@ class Box:
 
 def list_boxes(key: str, tensor: torch.Tensor) -> list[Box]:
     """Return this rank's boxes of a tensor: at least one, without elements if it holds none."""
-    local = local_of(tensor)
+    local = to_local(tensor)
     shape = tuple(tensor.shape)
     origin = (0,) * tensor.ndim
     sharded = as_dtensor(tensor)
@@ -386,7 +386,7 @@ class Piece:
     local: torch.Tensor
 
 
-def pieces_of(
+def make_pieces(
     captured: "Captured",
     rank: int,
     world_size: int,

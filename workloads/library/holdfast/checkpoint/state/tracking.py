@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from holdfast.checkpoint.state import Stateful
-from holdfast.checkpoint.state.random_streams import Generators, Packed, packed_streams, set_streams
+from holdfast.checkpoint.state.random_streams import Generators, Packed, pack_streams, set_streams
 from holdfast.support.errors import InputError
 
 
@@ -86,7 +86,7 @@ class TrackedIterable:
         self.epoch = 0
         """Number of finished passes."""
         self._done = 0
-        self._start_streams = packed_streams()
+        self._start_streams = pack_streams()
         self._resumed = False
 
     def __len__(self) -> int:
@@ -104,11 +104,11 @@ class TrackedIterable:
 
     def _new_epoch(self) -> Iterator[Any]:
         self._done = 0
-        self._start_streams = packed_streams()
+        self._start_streams = pack_streams()
         return iter(self._source)
 
     def _resume(self) -> Iterator[Any]:
-        present = packed_streams()
+        present = pack_streams()
         set_streams(self._start_streams)
         iterator = iter(self._source)
         # Consumed, because a plain iterable has no start position.
@@ -176,7 +176,7 @@ class TrackedLoader(TrackedIterable):
             self.epoch,
         )
         # A new iterator draws a seed, which the interrupted run had drawn long before.
-        present = packed_streams()
+        present = pack_streams()
         iterator = iter(self._source)
         set_streams(present)
         return iterator
@@ -209,11 +209,11 @@ class TrackedDraw:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if not self._replay:
-            self._unused.append(packed_streams())
+            self._unused.append(pack_streams())
             return self._draw(*arguments, **options)
         # Drawn with the earlier streams, then the present ones are set again: the loop's own draws
         # do not change.
-        present = packed_streams()
+        present = pack_streams()
         earlier = self._replay.pop(0)
         self._unused.append(earlier)
         set_streams(earlier)
@@ -273,7 +273,7 @@ class _BatchOrder:
                 set_epoch(epoch)
 
     def _get_streams(self) -> Packed:
-        return packed_streams() | {"own": self.generators.packed()}
+        return pack_streams() | {"own": self.generators.packed()}
 
     def __len__(self) -> int:
         return len(self._batch_sampler)
@@ -292,7 +292,7 @@ class _BatchOrder:
         return enumerate(iter(self._batch_sampler))
 
     def _replay_batches(self, streams: Packed) -> Iterator[tuple[int, list[int]]]:
-        present = packed_streams()
+        present = pack_streams()
         set_streams(streams)
         self.generators.set(streams["own"])
         self.start_streams = self._get_streams()

@@ -17,7 +17,7 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import Stat, Storage
 from holdfast.support.distribution import install_command
 from holdfast.support.errors import InputError
-from holdfast.support.extensions import extensions, refused
+from holdfast.support.extensions import load_extensions, make_extension_error
 from holdfast.support.retry import Retry
 
 ALLOWED = (
@@ -108,12 +108,12 @@ def _open_extension(
     request_s: float,
 ) -> Storage | None:
     """Open the store of an entry point that is named like the scheme; None if there is none."""
-    for distribution, name, make in extensions(GROUP):
+    for distribution, name, make in load_extensions(GROUP):
         if name == scheme:
             try:
                 storage = cast(Callable[..., object], make)(url, request_s=request_s)
             except TypeError as error:
-                raise refused(
+                raise make_extension_error(
                     distribution,
                     f"{GROUP}: {name}",
                     str(error),
@@ -121,7 +121,7 @@ def _open_extension(
                 ) from error
             if not isinstance(storage, Storage):
                 kind = type(storage).__name__
-                raise refused(
+                raise make_extension_error(
                     distribution,
                     f"{GROUP}: {name}",
                     kind,

@@ -173,7 +173,7 @@ def raise_error(reply: Mapping[str, Any]) -> None:
             return
 
 
-def values_of(
+def parse_values(
     reply: Any,
     count: int,
 ) -> tuple[list[Value], float]:
@@ -208,7 +208,7 @@ def _check_seconds(seconds: object) -> float:
     return float(seconds)
 
 
-def configuration_of(configuration: object) -> dict[str, object]:
+def normalize_configuration(configuration: object) -> dict[str, object]:
     """Returns a predictor's configuration as a dict.
 
     It is part of every result's key. Raises InputError if it is not the same in JSON as in memory.

@@ -19,10 +19,10 @@ from holdfast.inference.errors import LoaderFailed, PredictorBroken, ProcessDied
 from holdfast.inference.predictor import pipe_protocol
 from holdfast.inference.predictor.pipe_protocol import (
     Link,
-    configuration_of,
     inputs_of,
+    normalize_configuration,
+    parse_values,
     raise_error,
-    values_of,
 )
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
@@ -86,7 +86,7 @@ class ProcessPredictor:
                 f"the predicting process {ending} while it loaded the model"
             ) from None
         raise_error(reply)
-        self.configuration = configuration_of(reply.get("configuration"))
+        self.configuration = normalize_configuration(reply.get("configuration"))
         self.inputs = inputs_of(reply.get("inputs"))
         # After a restart it must load the same commit, not the newest.
         self._spec = replace(
@@ -145,7 +145,7 @@ class ProcessPredictor:
                 break
             self.prepare(batch)
             self._await_reply(batch)
-        values, self.seconds = values_of(reply, len(batch))
+        values, self.seconds = parse_values(reply, len(batch))
         return values
 
     def forget(self, bodies: Sequence[bytes]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 from holdfast.inference.values import Value
 from holdfast.support.errors import InputError
-from holdfast.support.extensions import extensions
+from holdfast.support.extensions import load_extensions
 
 # A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, called with the spec.
 GROUP = "holdfast.predictors"
@@ -100,7 +100,7 @@ def build(spec: PredictorSpec) -> Predictor:
         "entropy": lambda _: ByteEntropy(),
     }
     if spec.name not in makers:
-        for _, name, make in extensions(GROUP):
+        for _, name, make in load_extensions(GROUP):
             makers[name] = cast(Maker, make)
     if spec.name not in makers:
         raise InputError(

@@ -26,7 +26,7 @@ class Endpoint:
     port: int
 
 
-def chosen(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
+def choose_endpoints(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
     """Returns the endpoints that get requests, sorted.
 
     Each occurs once, though a pod may be in two slices while one is split.
@@ -154,7 +154,7 @@ class Follower(ListAndWatch):
         self._write()
 
     def _write(self) -> None:
-        endpoints = chosen(self._slices.values())
+        endpoints = choose_endpoints(self._slices.values())
         if endpoints == self._written:
             return
         write(self._out, discovery(self._cluster, endpoints, self._health_port))

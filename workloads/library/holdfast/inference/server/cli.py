@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from holdfast.support.examples import examples
-from holdfast.support.values import assigned, settings_help
+from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.environment import ENV_WINDOW_S
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
@@ -73,7 +73,7 @@ def run(
         longest_request_s=longest_request,
         batch_items=batch,
         queue_requests=queue,
-        **assigned(settings or (), ServerSettings, SETTINGS),
+        **read_settings(settings or (), ServerSettings, SETTINGS),
     )
     spec = PredictorSpec(
         name=predictor,

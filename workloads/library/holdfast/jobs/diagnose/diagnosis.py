@@ -11,7 +11,12 @@ from holdfast.clients.api import Object
 from holdfast.jobs.diagnose import cluster_snapshot, queues
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.diagnose.failures import Losses, explain_failure
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, condition, containers, disruption
+from holdfast.jobs.diagnose.job_snapshot import (
+    JobSnapshot,
+    condition,
+    disruption,
+    list_container_statuses,
+)
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
 from holdfast.jobs.diagnose.unscheduled import explain_refusal, explain_unscheduled
 
@@ -168,7 +173,7 @@ def _list_starting(job: JobSnapshot) -> list[Object]:
 def _list_waiting(job: JobSnapshot, reasons: tuple[str, ...]) -> Iterator[tuple[Object, Object]]:
     """Yield the pod and the status of each container that waits for one of the reasons."""
     for pod in job.active:
-        for status in containers(pod):
+        for status in list_container_statuses(pod):
             if status.get("state", {}).get("waiting", {}).get("reason") in reasons:
                 yield pod, status
 

@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 from holdfast.clients.api import Object
 from holdfast.jobs.diagnose.cluster_snapshot import events_about, times_seen
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, containers, crashed, disruption
+from holdfast.jobs.diagnose.job_snapshot import (
+    JobSnapshot,
+    crashed,
+    disruption,
+    list_container_statuses,
+)
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
 from holdfast.vocabulary.kubernetes import (
     ANNOTATION_CHARGED_FAILURES,
@@ -69,7 +74,7 @@ def _list_endings(pod: Object) -> list[Ending]:
 def _list_container_endings(pod: Object, state: str) -> Iterator[Ending]:
     init_statuses = pod["status"].get("initContainerStatuses") or ()
     init_names = {status["name"] for status in init_statuses}
-    for status in containers(pod):
+    for status in list_container_statuses(pod):
         end = status.get(state, {}).get("terminated")
         if end and end["exitCode"]:
             yield Ending(
@@ -165,7 +170,9 @@ def _count_deployment(job: JobSnapshot) -> Losses:
     # A Deployment keeps no count, so the remaining pods are a lower bound.
     restarts = 0
     for pod in job.pods:
-        restarts += sum(int(status.get("restartCount", 0)) for status in containers(pod))
+        restarts += sum(
+            int(status.get("restartCount", 0)) for status in list_container_statuses(pod)
+        )
     evictions = _count_evictions(job)
     crashes = restarts + len(crashed(job))
     return Losses(Count(evictions, exact=False), Count(crashes, exact=False))

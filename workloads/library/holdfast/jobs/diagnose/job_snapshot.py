@@ -107,7 +107,7 @@ class JobSnapshot:
         pods = self.phase("Running") + self.phase("Succeeded")
         if not pods or not self.sharded or self.finished:
             return []
-        places = {place_of(pod) for pod in pods}
+        places = {get_place(pod) for pod in pods}
         return [place for place in range(self.size) if place not in places]
 
     @property
@@ -232,7 +232,7 @@ def _find_newest(jobs: list[JobSnapshot], run: str) -> list[JobSnapshot]:
     return list({job.namespace: job for job in run_jobs}.values())
 
 
-def place_of(pod: Object) -> int:
+def get_place(pod: Object) -> int:
     """Return the pod's index in its Job, or -1 if it has none."""
     return int(pod["metadata"].get("annotations", {}).get(kubernetes.ANNOTATION_INDEX, -1))
 
@@ -242,7 +242,7 @@ def loss_time_s(job: JobSnapshot, place: int) -> float | None:
 
     Returns None if the cluster does not know it any more.
     """
-    pods = [pod for pod in job.pods if place_of(pod) == place]
+    pods = [pod for pod in job.pods if get_place(pod) == place]
     pods.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])
     disruption_time: str | None = None
     times: list[float] = []
@@ -273,10 +273,10 @@ def has_condition(body: Object, kind: str) -> bool:
 
 def disruption(pod: Object) -> str:
     """Return why the platform ended the pod; empty if the platform did not."""
-    return disruptions.disruption(pod)[0]
+    return disruptions.find_disruption(pod)[0]
 
 
-def containers(pod: Object) -> list[Object]:
+def list_container_statuses(pod: Object) -> list[Object]:
     """Return the statuses of the pod's containers, those of init containers first."""
     status = pod["status"]
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]

@@ -23,7 +23,7 @@ from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import QUEUES, Capacity, Placement, PlacementRule
 from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
-from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType, sold
+from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType, is_sold
 from holdfast.vocabulary.pools import STAYING, Pool, Role
 
 ROLES = (Role.BATCH, Role.TRAINING)
@@ -92,7 +92,7 @@ def _smallest_machines(
         if machine.accelerator != accelerator or machine.gpus > min(lent_gpus, MAX_GPUS_PER_NODE):
             continue
         by_gpus.setdefault(machine.gpus, []).append(machine)
-        if sold(machine, capacity, platform.region):
+        if is_sold(machine, capacity, platform.region):
             sizes.add(machine.gpus)
     return [min(by_gpus[gpus], key=_room) for gpus in sorted(sizes)]
 

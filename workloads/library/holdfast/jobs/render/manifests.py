@@ -76,7 +76,7 @@ def bodies(job: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     objects.append(peers(job.name, job.home))
     objects.append(budget(job.name, job.home, job.name, reason, keep=job.pods - 1))
     if queue == QUEUES[Capacity.QUEUED]:
-        task = training.requeued(task, round(job.deadline_hours * 3600))
+        task = training.add_requeues(task, round(job.deadline_hours * 3600))
     return [*objects, _add_plan(training.gang(context, task), placed)]
 
 

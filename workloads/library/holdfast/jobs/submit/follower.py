@@ -19,7 +19,7 @@ from holdfast.cost.receipt import receipt
 from holdfast.jobs.diagnose import explain, job_snapshot
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, ran_s
 from holdfast.jobs.plan.pricing import find_rented
-from holdfast.ledger.disruptions import eviction
+from holdfast.ledger.disruptions import find_eviction
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.processes import FOREIGN_TYPES
@@ -202,7 +202,7 @@ def _look(
 def _note_eviction(job: JobSnapshot, pod: Object, observations: _Observations) -> None:
     """Write an event line as the node watcher does: no process can write that it is killed."""
     meta = pod["metadata"]
-    reason, since_s = eviction(pod)
+    reason, since_s = find_eviction(pod)
     if not reason or meta["uid"] in observations.noted_evictions:
         return
     observations.noted_evictions.add(meta["uid"])
@@ -305,7 +305,7 @@ def make_bill(
         useful = paid.useful_hours / paid.machine_hours if paid.machine_hours else 0.0
         return f"{paid.line()}; useful {100 * useful:.1f} % of its time, {loss}"
     hours = sum(ran_s(pod, time.time()) for pod in pods) / 3600
-    evictions = sum(bool(eviction(pod)[0]) for pod in pods)
+    evictions = sum(bool(find_eviction(pod)[0]) for pod in pods)
     return (
         f"{job.name}: paid ${hours * machine.usd:.4f} for {hours * 60:.1f} minutes with {evictions}"
         f" evictions; on demand ${hours * machine.on_demand_usd:.4f}; useful time is not known,"

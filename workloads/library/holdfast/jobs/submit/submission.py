@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from holdfast.clients.api import Api, ApiError, Object, fix_of_unchangeable
+from holdfast.clients.api import Api, ApiError, Object, suggest_fix
 from holdfast.cost.prices import Table
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file.file_text import RENDER_COMMAND
@@ -101,7 +101,7 @@ def _send(api: Api, document: Object, trial: dict[str, str]) -> None:
     except ApiError as error:
         if lacks_right(error):
             raise Unjudged(f"no right to start {describe(document)}: {error}") from error
-        fix = fix_of_unchangeable(error, document)
+        fix = suggest_fix(error, document)
         sent = "nothing was sent" if trial else "what precedes it in the manifest was sent"
         raise InputError(
             f"the cluster refuses {describe(document)}; {sent}",
@@ -124,7 +124,7 @@ def require_of(path: Path, platform: Platform) -> None:
     """Raise Stopped if the file names another environment than the platform's."""
     from holdfast.lint import engine
 
-    environment = engine.named_by(path.read_text())
+    environment = engine.find_environment(path.read_text())
     if environment and environment != platform.name:
         raise Stopped(
             "the manifest is of another environment",

@@ -253,7 +253,7 @@ def _runs_torchrun(member: Container) -> bool:
 # Multiples of a node's shards in memory: its own staging memories, and one complete and one
 # arriving copy of the neighbour's shards. Without copies one staging memory.
 MEMORIES = 5
-ALONE = 1
+COPIES_WITHOUT_PEER = 1
 
 
 @rule(
@@ -282,7 +282,7 @@ def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
     if state is None or limit is None:
         return
     nodes = _count_nodes(member, 1)
-    count = ALONE if member.option("--copies") == "0" else MEMORIES
+    count = COPIES_WITHOUT_PEER if member.option("--copies") == "0" else MEMORIES
     shard = state / nodes
     if count * shard > limit:
         need = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"

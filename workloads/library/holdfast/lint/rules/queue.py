@@ -15,7 +15,7 @@ from holdfast.lint.objects import (
     as_map,
     as_text,
     dig,
-    near,
+    find_near,
 )
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
@@ -266,7 +266,7 @@ def flavor_without_pool(obj: Object, context: Context) -> Iterator[Hit]:
         value = as_text(dig(obj.spec, "nodeLabels", key))
         values = sorted(context.platform.label_values.get(key, ()))
         if value and value not in values:
-            suggestion = near(value, values)
+            suggestion = find_near(value, values)
             hint = f"; did you mean {suggestion}?" if suggestion else ""
             yield Hit(("spec", "nodeLabels", key), f"no pool has {key}={value}{hint}")
 

@@ -56,7 +56,7 @@ from holdfast.training.gang.process_group import Group, opening
 from holdfast.training.gang.regroup import Regroup
 from holdfast.training.gang.saves import GangSaves, open_store
 from holdfast.training.tcp_gate import join_key
-from holdfast.training.trainer.data import mixed_seed, seed_draws
+from holdfast.training.trainer.data import mix_seed, seed_draws
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
@@ -270,7 +270,7 @@ class ElasticGang:
         self._my_shard_count = len(my_shards)
         # All seeds at once: between two shards this code would have left the processor's cache.
         step = self._member.step
-        seeds = [mixed_seed(self._seed, step, shard) for shard in my_shards]
+        seeds = [mix_seed(self._seed, step, shard) for shard in my_shards]
         for shard, seed in zip(my_shards, seeds, strict=True):
             seed_draws(seed, self._gradients.device)
             yield shard

@@ -27,7 +27,7 @@ from holdfast.training.gang.process_group import Group
 from holdfast.training.gang.reachability import Reachability
 from holdfast.training.gang.regroup import Regroup
 from holdfast.training.gang.saves import GangSaves
-from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.job_identity import read_attempt
 
 NO_STATE = -1
 COMPLETE_WAIT_S = 5.0
@@ -307,7 +307,7 @@ class GangMember:
                 "start",
                 rank=0,
                 world_size=len(self.epoch.members) * self._node.size,
-                attempt=attempt_of(os.environ),
+                attempt=read_attempt(os.environ),
             )
         self._saves.lead(self.step)
         # A node that has lost one of its processes counts: it is paid for.

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from holdfast.checkpoint.state.tensors import as_dtensor, local_of
+from holdfast.checkpoint.state.tensors import as_dtensor, to_local
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.node import ALONE, Node
 
@@ -99,7 +99,7 @@ class GradientSum:
             if grad is slot.grad:  # autograd has added to it in place
                 continue
             if grad is not None:
-                local = local_of(grad)
+                local = to_local(grad)
                 if local.data_ptr() != slot.view.data_ptr():
                     slot.view.copy_(local)
             slot.parameter.grad = slot.grad
@@ -226,7 +226,7 @@ def _group_by_dtype(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 def _allocate_flat(group: list[nn.Parameter], flags: int) -> Tensor:
     length = flags
     for parameter in group:
-        length += local_of(parameter).numel()
+        length += to_local(parameter).numel()
     return torch.zeros(
         length,
         dtype=group[0].dtype,
@@ -238,7 +238,7 @@ def _make_slots(group: list[nn.Parameter], flat: Tensor) -> list[_Slot]:
     slots: list[_Slot] = []
     start = 0
     for parameter in group:
-        local = local_of(parameter)
+        local = to_local(parameter)
         end = start + local.numel()
         view = flat[start:end].view(local.shape)
         slot = _Slot(

@@ -56,4 +56,4 @@ def run_ranks(
         if code != exit_codes.EXIT_COMPLETE and not shutdown.requested:
             failed = True
             shutdown.request(f"a rank ended with {code}")
-    return exit_codes.of_ranks(codes, noticed=shutdown.requested and not failed)
+    return exit_codes.combine_exit_codes(codes, noticed=shutdown.requested and not failed)

@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.gangs import load_entry
 from holdfast.checkpoint.state import RNG_KEY, Captured, Skeleton, capture, decode, targets
-from holdfast.checkpoint.state.tensors import NO_KERNEL, as_dtensor, dtype_of, local_of
+from holdfast.checkpoint.state.tensors import NO_KERNEL, as_dtensor, dtype_of, to_local
 from holdfast.support.errors import InputError
 from holdfast.training.gang.node import Node
 from holdfast.training.gang.process_group import broadcast_json
@@ -94,7 +94,7 @@ def _compute_limit(captured: Captured) -> int:
     """Returns the largest state that a member accepts, in bytes."""
     local_bytes = 0
     for tensor in captured.tensors.values():
-        local_bytes += local_of(tensor).nbytes
+        local_bytes += to_local(tensor).nbytes
     return max(MIN_LIMIT_BYTES, MAX_GROWTH * local_bytes)
 
 
@@ -111,7 +111,7 @@ def _send(
     for key, tensor in captured.tensors.items():
         if key.startswith(f"{RNG_KEY}/"):
             continue
-        local = local_of(tensor)
+        local = to_local(tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
         descriptions.append([key, dtype, list(local.shape), _describe_layout(tensor)])
         flats.append(_view_bytes(local).to(device))

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.training.trainer.data import Corpus, Samples, mixed_seed
+from holdfast.training.trainer.data import Corpus, Samples, mix_seed
 from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
 
@@ -72,7 +72,7 @@ def main(
         every=every,
     ) as ckpt:
         for step in range(ckpt.step, steps):
-            torch.manual_seed(mixed_seed(step, share))
+            torch.manual_seed(mix_seed(step, share))
             inputs, following = samples.batch(
                 step * batch + share * batch // shares, batch // shares
             )

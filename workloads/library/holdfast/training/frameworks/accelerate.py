@@ -15,7 +15,7 @@ whose dataset draws no random numbers itself.
 from collections.abc import Iterator
 from typing import Any, Self
 
-from holdfast.checkpoint.state.random_streams import Generators, packed_streams, set_streams
+from holdfast.checkpoint.state.random_streams import Generators, pack_streams, set_streams
 from holdfast.training.frameworks.loaders import Position
 from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer, refuse_deepspeed
 
@@ -93,10 +93,10 @@ class _ShuffleState:
         same, and returns the streams to restore behind the draw. Else returns None.
         """
         if not self.is_mid_epoch:
-            self._epoch_start = packed_streams() | {"own": self._generators.packed()}
+            self._epoch_start = pack_streams() | {"own": self._generators.packed()}
             return None
         self.is_mid_epoch = False
-        streams = packed_streams()
+        streams = pack_streams()
         set_streams(self._epoch_start)
         self._generators.set(self._epoch_start["own"])
         return streams

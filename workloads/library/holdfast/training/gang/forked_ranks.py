@@ -28,7 +28,7 @@ from typing import NoReturn
 
 import torch
 
-from holdfast.runtime.phases import uncollected
+from holdfast.runtime.phases import pause_gc
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
 from holdfast.training.deferred_compiler import defer_compiler
@@ -200,7 +200,7 @@ def _reap(running: set[int]) -> Iterator[int]:
 
 
 def _preload(*modules: str) -> None:
-    with uncollected():
+    with pause_gc():
         for module in modules:
             import_module(module)
 

@@ -15,7 +15,7 @@ from holdfast.runtime import logs
 from holdfast.support.errors import InputError
 from holdfast.training.gang.failure_detector import LOOK_S, FailureDetector
 from holdfast.training.gang.membership import Epoch, Member
-from holdfast.training.gang.peer_client import Peers, epoch_of
+from holdfast.training.gang.peer_client import Peers, parse_epoch
 
 # Shorter than any wait that a person notices, and longer than the all-reduce of most models, during
 # which nothing is asked.
@@ -155,7 +155,7 @@ def _has_departed(
         return True
     if status.get("lost") == epoch.number:
         return True
-    current_epoch = epoch_of(status)
+    current_epoch = parse_epoch(status)
     return current_epoch is not None and current_epoch.number > epoch.number
 
 

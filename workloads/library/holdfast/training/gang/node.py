@@ -29,7 +29,7 @@ from holdfast.checkpoint.errors import (
     StorageError,
     Superseded,
 )
-from holdfast.checkpoint.ranks import Json, Ranks, error_of, failure_of
+from holdfast.checkpoint.ranks import Json, Ranks, decode_failure, encode_failure
 from holdfast.checkpoint.state.tensors import as_dtensor
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.support.errors import InputError
@@ -204,7 +204,7 @@ def _detect_lost_rank() -> Generator[None]:
 
 def _encode_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, InputError):
-        return failure_of(error)
+        return encode_failure(error)
     name = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
     arguments: list[Any] = [str(error)]
     if isinstance(error, CheckpointExit):
@@ -217,7 +217,7 @@ def _encode_error(error: BaseException) -> dict[str, Any]:
 
 def _decode_error(answer: dict[str, Any]) -> BaseException:
     if "input" in answer:
-        return error_of(answer)
+        return decode_failure(answer)
     kind = _KINDS[answer["kind"]]
     return kind(*answer["given"])
 

@@ -285,7 +285,7 @@ def read_answer(data: bytes) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def epoch_of(answer: Mapping[str, Any] | None) -> Epoch | None:
+def parse_epoch(answer: Mapping[str, Any] | None) -> Epoch | None:
     """Returns the epoch that an answer names, or None if it names none or no valid one."""
     body = (answer or {}).get("epoch")
     if not body:

@@ -19,7 +19,7 @@ from holdfast.training.gang.failure_detector import PATIENCE, SILENT_S, FailureD
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_server import POLL_S, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose
-from holdfast.training.gang.peer_client import Peers, epoch_of, select_members
+from holdfast.training.gang.peer_client import Peers, parse_epoch, select_members
 from holdfast.training.gang.reachability import TRIES, make_unreachable_error
 
 _LOOK_S = 0.05
@@ -96,7 +96,7 @@ class Regroup:
         answer = self._ask(lead, "/join")
         if _count_unheard(answer, self._me) >= TRIES:
             raise CutOff(0, str(make_unreachable_error(self.peers, self._me.index, {})))
-        epoch = epoch_of(answer)
+        epoch = parse_epoch(answer)
         if epoch is None or self._me not in epoch.members:
             return None
         # A member that does not know better yet offers the epoch that has expelled this one: both
@@ -157,7 +157,7 @@ class Regroup:
         """Reports to the lead that this member has lost the group of `epoch`."""
         failpoint("gang.report")
         answer = self._ask(lead.index, "/report", epoch=epoch.number)
-        next_epoch = epoch_of(answer)
+        next_epoch = parse_epoch(answer)
         if next_epoch is None or next_epoch.number <= epoch.number:
             return None
         return self._enter(next_epoch)
@@ -382,7 +382,7 @@ def _count_unheard(answer: Mapping[str, Any] | None, me: Member) -> int:
 
 def _has_newer_epoch(answers: Iterable[Mapping[str, Any]], epoch: Epoch) -> bool:
     for answer in answers:
-        current_epoch = epoch_of(answer)
+        current_epoch = parse_epoch(answer)
         if current_epoch and current_epoch.number > epoch.number:
             return True
     return False
@@ -404,7 +404,7 @@ def _choose_lead(statuses: dict[int, dict[str, object]], me: int) -> int:
         phase = status.get("phase")
         if phase == "waiting":
             waiting.append(index)
-        epoch = epoch_of(status)
+        epoch = parse_epoch(status)
         if epoch and phase in ("member", "restoring") and index != me:
             # A member in an older epoch does not know of the newer one yet.
             working.append((-epoch.number, index))

@@ -28,7 +28,7 @@ from holdfast.runtime.events import EventLog
 from holdfast.support.errors import InputError
 from holdfast.training.gang.node import ALONE, Node
 from holdfast.training.gang.peer_client import Peers
-from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.job_identity import read_attempt
 
 
 class GangSaves:
@@ -246,7 +246,7 @@ def open_store(
         storage = open_storage(url, request_s=tuning.request_s)
         return Retrying(storage, budget_s=min(hold_s, tuning.retry_s))
     except InputError as error:
-        is_first_attempt = attempt_of(os.environ) == 0
+        is_first_attempt = read_attempt(os.environ) == 0
         if is_first_attempt and not peers.look(range(len(peers.addresses))):
             raise
         logs.error("gang", f"leaving before the first step: {error}")

@@ -299,7 +299,7 @@ class _Launcher:
             if code and not self._shutdown.requested:
                 return self._judge_failure(codes, exit_queue)
         if any(codes):
-            return exit_codes.of_ranks(codes, noticed=True)
+            return exit_codes.combine_exit_codes(codes, noticed=True)
         self._await_others(epoch)
         return exit_codes.EXIT_COMPLETE
 
@@ -321,7 +321,7 @@ class _Launcher:
                     if exit_queue.get(timeout=0.2) is None:
                         return None
         self._ranks.end()
-        return exit_codes.of_ranks(codes, noticed=self._shutdown.requested)
+        return exit_codes.combine_exit_codes(codes, noticed=self._shutdown.requested)
 
     def _await_others(self, epoch: Epoch) -> None:
         """Waits until all nodes are complete: one that exits now would look lost to the others."""

@@ -129,7 +129,7 @@ class Samples:
         epoch, offset = divmod(position, len(self))
         if epoch != self._epoch:
             generator = torch.Generator()
-            generator.manual_seed(mixed_seed(self.seed, epoch))
+            generator.manual_seed(mix_seed(self.seed, epoch))
             self._order = torch.randperm(len(self), generator=generator)
             self._epoch = epoch
         return int(self._order[offset])
@@ -150,7 +150,7 @@ class Samples:
         return inputs, following
 
 
-def mixed_seed(*numbers: int) -> int:
+def mix_seed(*numbers: int) -> int:
     """Returns one seed for several numbers; seeds of neighbouring numbers share nothing."""
     text = ",".join(map(str, numbers))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()

@@ -92,7 +92,7 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     ).start()
     endings = _run_agent(config, corpus, status, phases)
     noticed = shutdown.requested
-    code = exit_codes.of_ranks([ending["code"] for ending in endings], noticed=noticed)
+    code = exit_codes.combine_exit_codes([ending["code"] for ending in endings], noticed=noticed)
     result = dict[str, str]()
     for ending in endings:
         if "digest" in ending:

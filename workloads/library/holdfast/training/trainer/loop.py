@@ -15,12 +15,12 @@ from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.support.errors import InputError
 from holdfast.training.trainer.config import TrainConfig
-from holdfast.training.trainer.data import Corpus, Samples, mixed_seed, seed_draws
+from holdfast.training.trainer.data import Corpus, Samples, mix_seed, seed_draws
 from holdfast.training.trainer.metrics import Meter, Stopwatch, describe_slowest, digest
 from holdfast.training.trainer.model import ByteGPT, next_byte_loss
 from holdfast.training.trainer.progress import Progress
 from holdfast.training.trainer.replicas import replicate
-from holdfast.vocabulary.job_identity import attempt_of
+from holdfast.vocabulary.job_identity import read_attempt
 
 # Why it is so: infra/decisions/0032.
 
@@ -38,7 +38,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         "start",
         rank=rank,
         world_size=config.world_size,
-        attempt=attempt_of(),
+        attempt=read_attempt(),
     )
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     torch.manual_seed(config.seed)
@@ -72,7 +72,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.slowest = find_slowest
         for step in range(ckpt.step, config.steps):
             # dropout: nothing to save, nothing to restore
-            seed_draws(mixed_seed(config.seed, step, rank), device)
+            seed_draws(mix_seed(config.seed, step, rank), device)
             with ckpt.computing():
                 stopwatch.start()
                 inputs, following = share(samples, progress.consumed, config, rank)

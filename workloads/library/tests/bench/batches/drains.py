@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from holdfast.report.capacity import at
+from holdfast.report.capacity import percentile
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from workloads.library.tests.bench.batches.harness import Bench
 from workloads.library.tests.bench.batches.predictors import Marking
@@ -39,8 +39,8 @@ def drains(bench: Bench, times: int) -> dict[str, Any]:
         committed += sum(event["items"] for event in bench.events(job, "stored"))
     return {
         "drains": len(seconds),
-        "drain_p50_s": round(at(seconds, 50), 2),
-        "drain_p99_s": round(at(seconds, 99), 2),
+        "drain_p50_s": round(percentile(seconds, 50), 2),
+        "drain_p99_s": round(percentile(seconds, 99), 2),
         "drain_recommitted": committed - sum(bench.done(job) for job in jobs),
     }
 
@@ -50,8 +50,8 @@ def drain_phases(bench: Bench, times: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for phase in PHASES:
         seconds = sorted(_drain(bench, phase, number, times) for number in range(times))
-        figures[f"drain_{phase}_p50_s"] = round(at(seconds, 50), 2)
-        figures[f"drain_{phase}_p99_s"] = round(at(seconds, 99), 2)
+        figures[f"drain_{phase}_p50_s"] = round(percentile(seconds, 50), 2)
+        figures[f"drain_{phase}_p99_s"] = round(percentile(seconds, 99), 2)
     figures["drain_phases_worst_p99_s"] = max(figures[f"drain_{phase}_p99_s"] for phase in PHASES)
     return figures
 

@@ -26,7 +26,7 @@ from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.bench import result
 from workloads.library.tests.bench.batches.harness import Bench, database
 from workloads.library.tests.bench.batches.predictors import Recording
-from workloads.library.tests.inference.harness import Harness, expected, items
+from workloads.library.tests.inference.harness import Harness, expect_rows, items
 from workloads.library.tests.training.warm import Fork
 
 MICRO_BATCH = 8
@@ -178,7 +178,7 @@ def _judge(bench: Bench, job: str, killed: set[int], outcome: Outcome) -> None:
     results = "SELECT item, value FROM holdfast.result WHERE job = %s AND status = 'done'"
     values = dict(bench.rows(results, job))
     commits = bench.rows("SELECT item, worker FROM audit WHERE job = %s", job)
-    expectation = expected(items(job, ITEMS))
+    expectation = expect_rows(items(job, ITEMS))
     outcome.lost += ITEMS - len(values)
     outcome.duplicated += len(commits) - len({item for item, _ in commits})
     outcome.dead_lettered += len(

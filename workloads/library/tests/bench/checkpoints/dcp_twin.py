@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.runtime.events import EventLog
 from holdfast.training.trainer.config import TrainConfig
-from holdfast.training.trainer.data import Corpus, Samples, mixed_seed, seed_draws
+from holdfast.training.trainer.data import Corpus, Samples, mix_seed, seed_draws
 from holdfast.training.trainer.loop import share
 from holdfast.training.trainer.metrics import Meter
 from holdfast.training.trainer.model import ByteGPT, next_byte_loss
@@ -69,7 +69,7 @@ def main(
     meter.begin(first, lead=rank == 0)
     saving: Future[object] | None = None
     for step in range(first, steps):
-        seed_draws(mixed_seed(config.seed, step, rank), torch.device("cpu"))
+        seed_draws(mix_seed(config.seed, step, rank), torch.device("cpu"))
         inputs, following = share(samples, step * config.batch, config, rank)
         loss = next_byte_loss(replicas(inputs), following)
         optimizer.zero_grad()

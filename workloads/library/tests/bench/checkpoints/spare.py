@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from holdfast.report.capacity import at
+from holdfast.report.capacity import percentile
 from workloads.library.tests.bench.checkpoints.bare import BareCopy
 from workloads.library.tests.bench.checkpoints.methods import Holdfast, Method
 from workloads.library.tests.bench.checkpoints.rank import Step, make_state, run, warm_up
@@ -101,7 +101,7 @@ def ratio(rounds: Sequence[Round], controls: Sequence[Round]) -> dict[str, Any]:
 
 
 def _p95(rounds: Sequence[Round]) -> float:
-    return at(sorted(chain.from_iterable(rounds)), 95)
+    return percentile(sorted(chain.from_iterable(rounds)), 95)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ class Lane:
         return blow is not None or bool(early)
 
 
-def undisturbed(folder: Path) -> dict[int, str]:
+def run_undisturbed(folder: Path) -> dict[int, str]:
     """Runs a gang without faults; returns the digest of its state, by step."""
     options = SETTINGS | {
         "pace_s": 0.0,

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.checkpoint.peers.storage import whole_offers
+from holdfast.checkpoint.peers.storage import list_offers
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.bench.gangs.fault_kinds import (
     COPY,
@@ -274,7 +274,7 @@ class Blows:
         restores = self._gang.of("restore")
         if len(restores) <= self._restores:
             return False
-        offers = whole_offers(
+        offers = list_offers(
             self._gang.places(),
             NODES,
             above=restores[-1]["step"] + steps,

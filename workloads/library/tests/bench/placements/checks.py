@@ -10,14 +10,14 @@ from holdfast.place import advice, break_even, policies, preemption_rate
 from holdfast.place.job import Job
 from holdfast.place.options import World
 from holdfast.place.simulation import simulate
-from holdfast.place.simulation_arrays import Paths, Runs, runs_of
+from holdfast.place.simulation_arrays import Paths, Runs, make_runs
 from holdfast.vocabulary.capacity import Placement
-from holdfast.vocabulary.checkpoint_interval import daly
+from holdfast.vocabulary.checkpoint_interval import find_best_interval
 from workloads.library.tests.bench.placements.policies import DEADLINES_H, Trace, share
 
 
 def daly_figures() -> bool:
-    minutes = [daly(5 / 60, life_h) * 60 for life_h in (24, 6, 0.25)]
+    minutes = [find_best_interval(5 / 60, life_h) * 60 for life_h in (24, 6, 0.25)]
     text = ", ".join(f"{interval:.1f} min" for interval in minutes)
     print("Daly's intervals for lives of 24 h, 6 h, 15 min:", text)
     return [round(minutes[0]), round(minutes[1]), round(minutes[2], 1)] == [117, 57, 9.1]
@@ -26,7 +26,7 @@ def daly_figures() -> bool:
 def simulator_against_closed_forms() -> bool:
     worst = 0.0
     for churn in (0.1, 0.5, 2.0):
-        interval = daly(30 / 3600, 1 / churn)
+        interval = find_best_interval(30 / 3600, 1 / churn)
         cost = {
             "interval_h": interval,
             "checkpoint_h": 30 / 3600,
@@ -39,7 +39,7 @@ def simulator_against_closed_forms() -> bool:
             .cumsum(axis=1)
         )
         paths = Paths(edges_h=np.repeat(lives, 2, axis=1), starts_up=np.ones(4_000, bool))
-        runs = runs_of(4_000, work_h=work, **cost)
+        runs = make_runs(4_000, work_h=work, **cost)
         mean_h = simulate(runs, paths, policies.WAIT).finish_h.mean()
         first_start_h = np.expm1(churn * 5 / 60) / churn
         closed_h = closed_forms.expected_hours(work, churn=churn, **cost) + first_start_h

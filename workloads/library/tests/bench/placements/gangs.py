@@ -10,7 +10,7 @@ from holdfast.place import elastic, policies, scenarios
 from holdfast.place.elastic import Counts, Gang
 from holdfast.place.preemption_rate import gang_lives
 from holdfast.place.simulation import simulate
-from holdfast.place.simulation_arrays import Floats, Ints, Paths, runs_of
+from holdfast.place.simulation_arrays import Floats, Ints, Paths, make_runs
 
 RESTART_H = 6 / 60
 LOST_H = 2 / 60
@@ -37,7 +37,7 @@ def apart(nodes: int, node_churn: float, together: int, wait_h: float) -> float:
         restart_h=0.05,
     )
     waits = rng.exponential(wait_h, (runs, units, spells))
-    counts = elastic.drawn(
+    counts = elastic.draw_counts(
         rng,
         np.full(runs, node_churn),
         units=units,
@@ -79,7 +79,7 @@ def rigid_apart(
     both = np.stack([spans, rng.exponential(wait_h, spans.shape)], axis=2).reshape(runs, -1)
     work_h = spells / 4 / (nodes * node_churn)
     paths = Paths(edges_h=both.cumsum(axis=1), starts_up=np.ones(runs, bool))
-    jobs = runs_of(runs, work_h=work_h, restart_h=restart_h)
+    jobs = make_runs(runs, work_h=work_h, restart_h=restart_h)
     finish_h = simulate(jobs, paths, policies.WAIT).finish_h
     events = nodes * node_churn
     # The useful share of the time of a gang that stops whole at each event.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.place import policies
-from holdfast.place.policies import Lines, Policy, lines_of, net
+from holdfast.place.policies import Lines, Policy, make_lines, net
 from holdfast.place.simulation import simulate
-from holdfast.place.simulation_arrays import Bools, Floats, Paths, Runs, runs_of
+from holdfast.place.simulation_arrays import Bools, Floats, Paths, Runs, make_runs
 
 WORK_H = 48.0
 RESTART_H = 0.2
@@ -31,7 +31,7 @@ SPELLS = {
 def _greedy(runs: Runs) -> Lines:
     # Two restarts, as published: the second one covers an eviction during the first. A run that
     # reaches on-demand stays there.
-    return lines_of(
+    return make_lines(
         runs,
         wait=net(runs, 2),
         back=np.inf,
@@ -43,7 +43,7 @@ def _greedy(runs: Runs) -> Lines:
 def _uniform(runs: Runs) -> Lines:
     """Advances work evenly with time: slack shrinks in proportion to the remaining work."""
     slope = (runs.deadline_h - runs.work_h) / runs.work_h
-    return lines_of(
+    return make_lines(
         runs,
         wait=0.0,
         wait_slope=slope,
@@ -56,7 +56,7 @@ def _uniform(runs: Runs) -> Lines:
 
 ON_DEMAND_ONLY = Policy(
     name="on-demand only",
-    lines=lambda runs: lines_of(
+    lines=lambda runs: make_lines(
         runs,
         wait=np.inf,
         back=np.inf,
@@ -153,7 +153,7 @@ def share(
 
 
 def job(offset_h: Floats, deadline_h: float) -> Runs:
-    return runs_of(
+    return make_runs(
         len(offset_h),
         work_h=WORK_H,
         restart_h=RESTART_H,

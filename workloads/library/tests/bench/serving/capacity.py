@@ -18,7 +18,7 @@ from holdfast.drill.serving.fleet import HOST, free_port
 from workloads.library.tests.bench.rival_home import CannotRun, home
 from workloads.library.tests.bench.serving.client import BODY, INFER, k6
 from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
-from workloads.library.tests.inference.server.serving import Client, Served, running, served
+from workloads.library.tests.inference.server.serving import Client, Served, running, serve
 from workloads.library.tests.processes import kill_family, rss_mib, sampled, until
 
 ROOT = Path(__file__).parents[5]
@@ -51,7 +51,7 @@ def batching(folder: Path, *, seconds: float) -> dict[str, Any]:
     """Measures the same users and predictor with batches of 32, and one at a time."""
     figures: dict[str, Any] = {}
     for name, batch in (("batched", BATCH), ("single", 1)):
-        with served(folder, "--batch", str(batch)) as server:
+        with serve(folder, "--batch", str(batch)) as server:
             counted = k6(url(server), seconds=seconds, users=USERS, folder=folder)
             figures[f"{name}_per_s"] = round(counted.ok / seconds, 1)
             figures[f"{name}_p99_ms"] = counted.answered_ms.get("p(99)")
@@ -64,7 +64,7 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
     capacity = BATCH / batch_s
     options = ("--model", str(SCALE), "--longest-request", str(DEADLINE_S), "--batch", str(BATCH))
     with (
-        served(folder, *options) as server,
+        serve(folder, *options) as server,
         sampled(lambda: rss_mib(server.process.pid), 0.5) as samples,
     ):
         counted = k6(
@@ -94,7 +94,7 @@ def rivals(folder: Path, *, seconds: float) -> dict[str, Any]:
     turns: dict[str, list[dict[str, float]]] = {OURS: [], LITSERVE: []}
     try:
         for _ in range(TURNS):
-            with served(folder, "--batch", str(BATCH)) as server:
+            with serve(folder, "--batch", str(BATCH)) as server:
                 turns[OURS].append(_measure(url(server), BODY, folder, seconds))
             with _litserve(folder) as port:
                 address = f"http://{HOST}:{port}/predict"

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces, Version
 from holdfast.checkpoint.peers.memory_keeper import Refused, Slot, check_epoch, choose_slot
-from holdfast.checkpoint.peers.storage import Offer, whole_offers
+from holdfast.checkpoint.peers.storage import Offer, list_offers
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.copies import NONE, Copies
@@ -60,7 +60,7 @@ class Model:
     slot: Callable[[Sequence[Slot], Version, Version], Slot] = choose_slot
     check_epoch: Callable[[int, int], None] = check_epoch
     memory: Callable[[Any, int], int] = Uploader.free_memory
-    offers: Callable[..., list[Offer]] = whole_offers
+    offers: Callable[..., list[Offer]] = list_offers
 
     def __str__(self) -> str:
         zombies = " and zombies" if self.zombies else ""

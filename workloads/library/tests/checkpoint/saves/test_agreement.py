@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.errors import Damaged, Denied, Transient
-from holdfast.checkpoint.ranks import Ranks, agreed, outcome
+from holdfast.checkpoint.ranks import Ranks, agree_or_raise, outcome
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.support.errors import InputError, Later
 from workloads.library.tests.checkpoint.made import failing
@@ -19,7 +19,7 @@ def together(*calls: Callable[[], Any]) -> list[dict[str, Any] | InputError]:
 
     def run_rank(number: int) -> dict[str, Any] | InputError:
         try:
-            return agreed(
+            return agree_or_raise(
                 Ranks(
                     store,
                     number,

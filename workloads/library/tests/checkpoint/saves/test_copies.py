@@ -15,7 +15,7 @@ from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import capture
-from holdfast.checkpoint.state.tensors import pieces_of
+from holdfast.checkpoint.state.tensors import make_pieces
 from workloads.library.tests.checkpoint.made import alone
 
 PLACES = PeerPlaces(
@@ -99,7 +99,7 @@ def test_a_memory_that_has_to_grow_keeps_its_content() -> None:
     os.pwrite(memory, content, 4321)
     staging = Staging(os.dup(memory))
     larger_state = {"t": torch.ones(2 * size, dtype=torch.uint8)}
-    staging.prepare(pieces_of(capture(larger_state), 0, 1))
+    staging.prepare(make_pieces(capture(larger_state), 0, 1))
     staging.close()
     assert os.fstat(memory).st_size >= 2 * size
     assert os.pread(memory, len(content), 4321) == content

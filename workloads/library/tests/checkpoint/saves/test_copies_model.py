@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.checkpoint.peers.keeper_client import Version
 from holdfast.checkpoint.peers.memory_keeper import Slot, choose_slot
-from holdfast.checkpoint.peers.storage import Offer, whole_offers
+from holdfast.checkpoint.peers.storage import Offer, list_offers
 from holdfast.checkpoint.save.copies import Copies
 from holdfast.checkpoint.save.uploader import Uploader
 from holdfast.runtime import logs
@@ -56,7 +56,7 @@ def any_memory(uploader: Uploader, reserved: int) -> int:
 
 
 def newest_alone(*arguments: Any, **options: Any) -> list[Offer]:
-    return whole_offers(*arguments, **options)[:1]
+    return list_offers(*arguments, **options)[:1]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from holdfast.checkpoint.peers import storage as peer_storage
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces, find_neighbour
 from holdfast.checkpoint.peers.memory_keeper import Keeper
 from holdfast.checkpoint.peers.protocol import Address, Head
-from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
+from holdfast.checkpoint.peers.storage import Offer, PeerStorage, list_offers
 from holdfast.checkpoint.restore.reader import open_step
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.vocabulary.environment import ENV_KEY_FILE
@@ -79,7 +79,7 @@ class Pair:
     def offer(self, *, above: int = 0, start: int = 0) -> Offer | None:
         return next(
             iter(
-                whole_offers(
+                list_offers(
                     self.places[0],
                     2,
                     above=above,

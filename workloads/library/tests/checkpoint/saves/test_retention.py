@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.format import Commit, Manifest, digest_of
+from holdfast.checkpoint.format import Commit, Manifest, digest_manifest
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.save.retention import CommitCache, Policy, retain
 from holdfast.checkpoint.stores.local import LocalStorage
@@ -66,7 +66,7 @@ class Stored(LocalStorage):
                 **head,
                 total_bytes=5,
                 created=0,
-                manifests=(digest_of(manifest),),
+                manifests=(digest_manifest(manifest),),
             )
             put_new(self, object_names.commit_object(RUN, step), commit.encode())
 

@@ -17,8 +17,8 @@ import torch
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
 from holdfast.checkpoint.peers.memory_keeper import SLOTS
 from holdfast.checkpoint.save import writer as saving
-from holdfast.lint.rules.elastic import ALONE, MEMORIES
-from holdfast.runtime.pidfiles import running
+from holdfast.lint.rules.elastic import COPIES_WITHOUT_PEER, MEMORIES
+from holdfast.runtime.pidfiles import is_running
 from holdfast.training.sharded.launcher import MEMORIES as OWN_MEMORIES
 from workloads.library.tests.checkpoint.jobs import committed
 from workloads.library.tests.processes import children, until
@@ -146,10 +146,10 @@ def test_a_child_that_outlives_its_trainer_does_not_block_the_uploader(tmp_path:
     try:
         trainer.kill()
         trainer.wait()
-        until(lambda: not running(uploader), within_s=30)
-        assert running(child), "the child must outlive the trainer"
+        until(lambda: not is_running(uploader), within_s=30)
+        assert is_running(child), "the child must outlive the trainer"
     finally:
-        for pid in filter(running, (child, uploader)):
+        for pid in filter(is_running, (child, uploader)):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -172,4 +172,4 @@ with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
 
 def test_the_linter_counts_all_memories_for_a_sharded_gang() -> None:
     # Its own, and a complete and an arriving copy of a neighbour's.
-    assert (1, OWN_MEMORIES + SLOTS) == (ALONE, MEMORIES)
+    assert (1, OWN_MEMORIES + SLOTS) == (COPIES_WITHOUT_PEER, MEMORIES)

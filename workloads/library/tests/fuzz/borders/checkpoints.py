@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint.cli import print_attempts
 from holdfast.checkpoint.errors import Damaged, Fenced
-from holdfast.checkpoint.format import digest_of, fence
+from holdfast.checkpoint.format import digest_manifest, fence
 from holdfast.checkpoint.format.decoding import decode_commit, parse_manifest
 from holdfast.checkpoint.format.validation import check_manifests
 from holdfast.checkpoint.inspection import rows
@@ -93,7 +93,7 @@ def _enter_listing(data: bytes) -> None:
 
 def _store_manifest(data: bytes) -> Memory:
     """Return a store with this manifest, and a commit that names it."""
-    digest = digest_of(data)
+    digest = digest_manifest(data)
     body = _commit_body()
     body["manifests"] = [{"length": digest.length, "sha256": digest.sha256}]
     objects = dict(_save())

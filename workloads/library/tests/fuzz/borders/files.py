@@ -67,7 +67,7 @@ def _list_examples() -> list[Any]:
     bodies: list[Any] = []
     for rule in all_rules().values():
         if rule.check:
-            bodies += examples.whole(rule.base, rule.bad)
+            bodies += examples.build_objects(rule.base, rule.bad)
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -89,7 +89,7 @@ def _make_lint(draw: random.Random) -> bytes:
 def _enter_lint(data: bytes) -> None:
     texts = {"a.yaml": data.decode("utf-8", "replace")}
     report = lint_texts(texts, Options(platforms=[platforms.load("example")]))
-    for render in (formats.text, formats.as_json, formats.github):
+    for render in (formats.text, formats.format_json, formats.format_github):
         render(report).encode()
 
 
@@ -120,7 +120,7 @@ def _make_field(draw: random.Random) -> bytes:
 
 def _enter_environment(data: bytes) -> None:
     path, index = eval(data, {"__builtins__": {}})  # noqa: S307  made above, one line of literals
-    environments.built("prod", lambda: _set_field(environments.load("prod"), path, ODD[index]))
+    environments.build("prod", lambda: _set_field(environments.load("prod"), path, ODD[index]))
 
 
 def _set_field(node: Any, path: list[str], value: Any) -> Any:
@@ -145,7 +145,7 @@ PLAN = {
 
 def _enter_plan(data: bytes) -> None:
     """Read a plan from a job's annotation and use it, as the exporter does."""
-    plan = placement.read(data.decode("utf-8", "replace"))
+    plan = placement.read_plan(data.decode("utf-8", "replace"))
     for standing in placement.Standing:
         plan.move(
             standing,

@@ -25,7 +25,7 @@ def _enter_epoch(data: bytes) -> None:
 
 
 def _enter_answer(data: bytes) -> None:
-    peer_client.epoch_of(peer_client.read_answer(data))
+    peer_client.parse_epoch(peer_client.read_answer(data))
 
 
 BORDERS = {

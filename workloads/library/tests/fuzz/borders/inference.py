@@ -31,7 +31,7 @@ def _enter_rows(suffix: str) -> Callable[[bytes], None]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"rows{suffix}"
             path.write_bytes(data)
-            for _ in sources.items_of(
+            for _ in sources.open_items(
                 "job",
                 str(path),
                 id_column="id",
@@ -59,10 +59,10 @@ def _parquet() -> bytes:
 def _enter_reply(data: bytes) -> None:
     framed = bytearray(struct.pack(">I", len(data)) + data)
     reply = frames.pop_message(framed)
-    values, _ = frames.values_of(reply, 2)
+    values, _ = frames.parse_values(reply, 2)
     for value in values:
         encode_value(value)
-    frames.configuration_of(reply.get("configuration") if reply else None)
+    frames.normalize_configuration(reply.get("configuration") if reply else None)
 
 
 INFER = {

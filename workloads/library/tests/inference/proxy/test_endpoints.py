@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.inference.proxy.endpoints import Follower, chosen
+from holdfast.inference.proxy.endpoints import Follower, choose_endpoints
 
 
 def make_entry(
@@ -68,7 +68,7 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_only_serving_pods_get_requests(name: str) -> None:
     slices, addresses = CASES[name]
-    assert [endpoint.address for endpoint in chosen(slices)] == addresses
+    assert [endpoint.address for endpoint in choose_endpoints(slices)] == addresses
 
 
 def load_addresses(out: Path) -> list[str]:

@@ -22,7 +22,7 @@ from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.inference.harness import (
     CountingPredictor,
     Harness,
-    expected,
+    expect_rows,
     items,
     run_in_thread,
 )
@@ -126,7 +126,7 @@ def test_transient_refusals_are_retried(job: str, tmp_path: Path) -> None:
         documents = items(job, 50)
         harness.enqueue(documents)
         assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-        assert harness.rows() == expected(documents)
+        assert harness.rows() == expect_rows(documents)
         assert count_retries(harness) == 5
 
 
@@ -151,7 +151,7 @@ def test_four_workers_with_colliding_transactions_lose_and_repeat_nothing(
         rows = harness.rows()
         for item in bad_items:
             assert rows.pop(item.id)[0] == "dead"
-        assert rows == expected(documents)
+        assert rows == expect_rows(documents)
         done = harness.query_value("SELECT sum(done) FROM holdfast.worker")
         assert done == COUNT, "counts are written with their rows"
         failures: list[int] = []

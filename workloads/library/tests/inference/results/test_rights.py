@@ -17,7 +17,7 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT
 from tests.platforms import load
-from tests.workloads.manifests.rendered import bodies
+from tests.workloads.manifests.rendered import load_objects
 from workloads.library.tests.inference.test_commands import Completed, run_in_this_process
 
 pytestmark = pytest.mark.process
@@ -50,7 +50,7 @@ def uri(server: EmbeddedPostgres, login: str) -> str:
 
 def run_rendered_job(server: EmbeddedPostgres) -> Completed:
     """Runs the command of the rendered container as the migrator."""
-    (job,) = [body for body in bodies("example", "platform") if body["kind"] == "Job"]
+    (job,) = [body for body in load_objects("example", "platform") if body["kind"] == "Job"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"][1:4] == ["-m", "holdfast", "batch"]
     arguments = [*container["command"][4:], "--database", uri(server, MIGRATOR)]

@@ -170,7 +170,7 @@ def running(
 
 
 @contextmanager
-def served(
+def serve(
     folder: Path,
     *options: str,
     predictor: str = f"{PREDICTORS}:gpu_like",

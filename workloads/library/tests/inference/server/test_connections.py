@@ -11,7 +11,7 @@ from workloads.library.tests.inference.server.serving import (
     Served,
     head,
     receive_all,
-    served,
+    serve,
     texts,
 )
 from workloads.library.tests.processes import until
@@ -46,7 +46,7 @@ def begin_body(server: Served, stack: ExitStack, body: bytes) -> socket.socket:
     ],
 )
 def test_an_idle_connection_is_closed(tmp_path: Path, parts: list[bytes]) -> None:
-    with served(tmp_path, "--set", "idle_s=0.5") as server:
+    with serve(tmp_path, "--set", "idle_s=0.5") as server:
         connection = server.send()
         response = b""
         for part in parts:
@@ -59,7 +59,7 @@ def test_an_idle_connection_is_closed(tmp_path: Path, parts: list[bytes]) -> Non
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_a_client_that_does_not_read_keeps_no_connection(tmp_path: Path, requests: int) -> None:
-    with served(tmp_path, "--set", "idle_s=1") as server, ExitStack() as stack:
+    with serve(tmp_path, "--set", "idle_s=1") as server, ExitStack() as stack:
         connection = stack.enter_context(socket.socket())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.port))
@@ -73,7 +73,7 @@ def test_a_client_that_does_not_read_keeps_no_connection(tmp_path: Path, request
 
 
 def test_a_new_connection_replaces_a_silent_one(tmp_path: Path) -> None:
-    with served(tmp_path, "--set", f"connections={CONNECTIONS}") as server, ExitStack() as stack:
+    with serve(tmp_path, "--set", f"connections={CONNECTIONS}") as server, ExitStack() as stack:
         kept = stack.enter_context(server.send(PROBE))
         assert kept.recv(65536).startswith(b"HTTP/1.1 200 ")
         silent = [stack.enter_context(server.send()) for _ in range(CONNECTIONS - 1)]
@@ -88,7 +88,7 @@ def test_a_new_connection_replaces_a_silent_one(tmp_path: Path) -> None:
 def test_a_connection_too_many_is_refused_while_all_others_have_requests(tmp_path: Path) -> None:
     options = ("--window", "300", "--set", f"connections={CONNECTIONS}")
     body = texts("x")
-    with served(tmp_path, *options) as server, ExitStack() as stack:
+    with serve(tmp_path, *options) as server, ExitStack() as stack:
         busy = [begin_body(server, stack, body) for _ in range(CONNECTIONS)]
         response = receive_all(server.send())
         assert response.startswith(b"HTTP/1.1 503 ")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workloads.library.tests.inference.server.serving import PREDICTORS, served
+from workloads.library.tests.inference.server.serving import PREDICTORS, serve
 from workloads.library.tests.processes import until
 
 TRY_MS = "3000"
@@ -19,7 +19,7 @@ def test_a_server_is_not_ready_while_its_model_hangs_or_restarts(
 ) -> None:
     step = tmp_path / "step"
     step.write_text("1")
-    stepped = served(
+    stepped = serve(
         tmp_path,
         "--model",
         str(step),

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from workloads.library.tests.inference.server.serving import INFER, Served, head, served, texts
+from workloads.library.tests.inference.server.serving import INFER, Served, head, serve, texts
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    with served(tmp_path_factory.mktemp("memory"), "--longest-request", "7") as server:
+    with serve(tmp_path_factory.mktemp("memory"), "--longest-request", "7") as server:
         yield server
 
 

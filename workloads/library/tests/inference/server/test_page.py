@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.drill.serving.fleet import free_port
 from holdfast.vocabulary.serving import TRIES, drain_budget
-from workloads.library.tests.inference.server.serving import INFER, ROOT, Client, envoy, served
+from workloads.library.tests.inference.server.serving import INFER, ROOT, Client, envoy, serve
 from workloads.library.tests.processes import until
 
 PAGE = (ROOT / "workloads/library/docs/how-to/serve-a-model.md").read_text()
@@ -24,8 +24,8 @@ def test_the_programs_on_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     admin_port = free_port()
     metrics = free_port()
     with (
-        served(tmp_path, predictor="my_model:make", env=path) as first,
-        served(tmp_path, predictor="my_model:make", env=path) as second,
+        serve(tmp_path, predictor="my_model:make", env=path) as first,
+        serve(tmp_path, predictor="my_model:make", env=path) as second,
     ):
         program = PROGRAMS["proxy"].replace("8081", str(first.port))
         program = program.replace("8082", str(second.port))

@@ -12,7 +12,7 @@ from workloads.library.tests.inference.server.serving import (
     INFER,
     PREDICTORS,
     Served,
-    served,
+    serve,
     texts,
 )
 
@@ -76,7 +76,7 @@ def test_metadata_and_versions_match_the_model(server: Served) -> None:
 
 
 def test_metadata_has_the_inputs_that_a_model_describes(tmp_path: Path) -> None:
-    with served(tmp_path, predictor=ADDING) as server:
+    with serve(tmp_path, predictor=ADDING) as server:
         metadata = server.request("GET", "/v2/models/model").json
         assert metadata["inputs"] == [
             {"name": "x", "datatype": "FP32", "shape": [-1, 2]},
@@ -95,12 +95,12 @@ def test_metadata_has_the_inputs_that_a_model_describes(tmp_path: Path) -> None:
 
 
 def test_metadata_claims_no_texts_for_a_model_that_rejects_them(tmp_path: Path) -> None:
-    with served(tmp_path, "--model", "undescribed", predictor=ADDING) as server:
+    with serve(tmp_path, "--model", "undescribed", predictor=ADDING) as server:
         assert server.request("GET", "/v2/models/model").json["inputs"] == []
 
 
 def test_inputs_that_are_not_valid_are_bad_input(tmp_path: Path) -> None:
-    with served(tmp_path, "--model", "misdescribed", predictor=ADDING, ready=False) as server:
+    with serve(tmp_path, "--model", "misdescribed", predictor=ADDING, ready=False) as server:
         assert server.wait() == EXIT_BAD_INPUT
         assert "description of its inputs" in server.log.read_text()
 

@@ -15,7 +15,7 @@ from workloads.library.tests.inference.server.serving import (
     Served,
     head,
     receive_all,
-    served,
+    serve,
     texts,
 )
 from workloads.library.tests.processes import until
@@ -32,7 +32,7 @@ def block_model(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[
 
 
 def test_a_loading_server_answers_probes_and_exits_at_once(tmp_path: Path) -> None:
-    with served(
+    with serve(
         tmp_path,
         "--model",
         str(tmp_path / "never"),
@@ -53,7 +53,7 @@ def test_a_loading_server_answers_probes_and_exits_at_once(tmp_path: Path) -> No
 def test_a_model_that_cannot_be_loaded_sets_the_exit_code(
     tmp_path: Path, predictor: str, code: int
 ) -> None:
-    with served(tmp_path, predictor=predictor, ready=False) as server:
+    with serve(tmp_path, predictor=predictor, ready=False) as server:
         assert server.wait() == code
 
 
@@ -61,7 +61,7 @@ def test_a_notice_drops_no_started_and_no_new_request(
     tmp_path: Path,
 ) -> None:
     gate = tmp_path / "gate"
-    with served(tmp_path) as server, ThreadPoolExecutor(1) as pool:
+    with serve(tmp_path) as server, ThreadPoolExecutor(1) as pool:
         computing = block_model(pool, server, gate)
         body = texts("late")
         request = head(len(body)) + body
@@ -95,7 +95,7 @@ def test_a_notice_drops_no_started_and_no_new_request(
 
 
 def test_a_hanging_model_does_not_extend_the_window(tmp_path: Path) -> None:
-    with served(tmp_path, "--window", "9") as server:
+    with serve(tmp_path, "--window", "9") as server:
         hanging = block_model(ThreadPoolExecutor(1), server, tmp_path / "never")
         notice_time = server.signal(signal.SIGTERM)
         assert hanging.result().status == 504

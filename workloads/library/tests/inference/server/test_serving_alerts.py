@@ -20,7 +20,7 @@ from workloads.library.tests.inference.server.serving import (
     INFER,
     PREDICTORS,
     Client,
-    served,
+    serve,
     texts,
 )
 from workloads.library.tests.processes import until
@@ -131,7 +131,7 @@ def test_the_log_alert_matches_a_drain_over_its_budget(tmp_path: Path) -> None:
         "Drain.notice = lambda *_: time.sleep(600)\n"
     )
     env = before_import(tmp_path / "site", "holdfast.inference.server.process", blocking)
-    with served(tmp_path, "--window", "9", env=env) as server:
+    with serve(tmp_path, "--window", "9", env=env) as server:
         server.signal(signal.SIGTERM)
         assert server.wait() == 143
         lines = server.lines()

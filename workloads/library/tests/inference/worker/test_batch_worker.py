@@ -8,7 +8,7 @@ from holdfast.inference.items import Item
 from holdfast.inference.values import Value
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
-from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, expect_rows, items
 
 pytestmark = pytest.mark.process  # PostgreSQL
 
@@ -17,7 +17,7 @@ def test_items_are_stored_once_and_duplicates_only_acked(harness: Harness) -> No
     documents = items(harness.job, 100)
     harness.enqueue(documents)
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-    assert harness.rows() == expected(documents)
+    assert harness.rows() == expect_rows(documents)
     assert harness.count_items("stored") == 100
     assert harness.count_items("acked") == 100
     harness.queue.publish(documents)
@@ -55,7 +55,7 @@ def test_failing_items_do_not_affect_their_neighbours(harness: Harness) -> None:
     rows = harness.rows()
     for item in bad_items:
         assert rows.pop(item.id)[0] == "dead"
-    assert rows == expected(documents)
+    assert rows == expect_rows(documents)
     failures: list[int] = []
     for line in harness.event_lines("item_failed"):
         if line["item"] == bad_items[0].id:

@@ -16,7 +16,7 @@ from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import (
     CountingPredictor,
     Harness,
-    expected,
+    expect_rows,
     items,
     run_in_thread,
 )
@@ -53,7 +53,7 @@ def test_broker_faults_lose_and_repeat_nothing(harness: Harness, broker: FakeBro
         until(lambda: broker.refusals)
         broker.unavailable = False
         broker.clock = lambda: time.monotonic() + 3600.0  # every lease ends
-    assert harness.rows() == expected(documents)
+    assert harness.rows() == expect_rows(documents)
     assert harness.count_items("stored") == COUNT
 
 
@@ -107,7 +107,7 @@ def test_items_that_the_broker_dropped_are_requeued_by_name(
     names = [item.id for item in documents]
     assert dead_letters.redrive(connection, harness.queue, harness.job, names) == names
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-    assert harness.rows() == expected(documents)
+    assert harness.rows() == expect_rows(documents)
     for name in (names[0], "no such item"):
         with pytest.raises(InputError, match="the item is done, or not of this job"):
             dead_letters.redrive(

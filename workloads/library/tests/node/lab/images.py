@@ -265,9 +265,9 @@ class Builder:
     def _inputs(self, role: str, base: str) -> str:
         image = pins.ROLES[role]
         dockerfile = (self._tree / builders.DOCKERFILE).read_text()
-        locked = pins.lock_of(self._tree, role).read_text()
+        locked = pins.find_lock(self._tree, role).read_text()
         # Not the file: the time of each commit is in it.
-        with zipfile.ZipFile(pins.wheel_in(self._tree / pins.VENDOR)) as wheel:
+        with zipfile.ZipFile(pins.find_wheel(self._tree / pins.VENDOR)) as wheel:
             content = []
             for each in wheel.infolist():
                 if not each.filename.endswith("RECORD"):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from holdfast.clients.api import Api, Object
-from holdfast.jobs.diagnose.job_snapshot import containers, disruption
+from holdfast.jobs.diagnose.job_snapshot import disruption, list_container_statuses
 from holdfast.vocabulary.environment import ENV_JOB
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim import pods
@@ -54,7 +54,8 @@ def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
 def exit_code(pod: Object) -> int | None:
     """The first non-zero one of its containers."""
     ends = (
-        status.get("state", {}).get("terminated", {}).get("exitCode") for status in containers(pod)
+        status.get("state", {}).get("terminated", {}).get("exitCode")
+        for status in list_container_statuses(pod)
     )
     return next(filter(None, ends), None)
 

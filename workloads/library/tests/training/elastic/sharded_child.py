@@ -23,7 +23,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer, Tuning
-from holdfast.checkpoint.state.tensors import local_of
+from holdfast.checkpoint.state.tensors import to_local
 from holdfast.runtime.events import EventLog
 from holdfast.support.errors import run_cli
 from holdfast.vocabulary.telemetry import KIND_TRAINING
@@ -113,7 +113,7 @@ def exchange_on_host(model: nn.Module) -> None:
 def hash_shards(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Returns the digest of the shards of all ranks."""
     digests = [""] * dist.get_world_size()
-    dist.all_gather_object(digests, bits(model, optimizer, local_of))
+    dist.all_gather_object(digests, bits(model, optimizer, to_local))
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 

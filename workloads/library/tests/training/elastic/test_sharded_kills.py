@@ -39,7 +39,7 @@ def test_gang_under_repeated_kills_keeps_its_bits(
     blows = (Blow(kind=kind, place=(1 + number) % 4) for number, kind in enumerate(SAMPLE))
     Lane(
         folder=tmp_path,
-        reference=peer_play.undisturbed(tmp_path / "undisturbed"),
+        reference=peer_play.run_undisturbed(tmp_path / "undisturbed"),
         results=results,
     ).play(blows)
     struck = results.of(Struck)
