@@ -39,7 +39,8 @@ PRONOUNS = frozenset(_PRONOUNS.split())
 """Names of variables that do not say what they hold."""
 
 PARTICIPLE = re.compile(
-    r"_?(\w+ed|made|found|held|told|lost|known|seen|shown|kept|written|given|taken|chosen|drawn"
+    r"_?(?!seed|feed|need|embed|shed|proceed|exceed)"
+    r"([a-z]+ed|made|found|held|told|lost|known|seen|shown|kept|written|given|taken|chosen|drawn"
     r"|bought|sold|paid|left|met)(_\w+)?"
 )
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

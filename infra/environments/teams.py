@@ -88,12 +88,12 @@ class Team:
 
     @property
     def role(self) -> str:
-        """Of its Google service account."""
+        """The role of its Google service account."""
         return team_role(self.name)
 
     @property
     def folder(self) -> str:
-        """Of its checkpoints, other than those of `runs`."""
+        """The folder of its checkpoints, other than those of `runs`."""
         return team_folder(self.name)
 
     @property
