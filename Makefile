@@ -47,12 +47,13 @@ test-process: setup tools cdktf-cli ## Real processes, real signals, real Postgr
 test-plan: setup tools cdktf-cli ## Real Terraform plan with the real google provider
 	@$(PY) -m tests.tiers plan
 
-check: setup ## Format, lint, types, workflow files, wording
+check: setup ## Format, lint, types, workflow files, style, wording, spelling
 	@ruff format --check --quiet . && ruff check --quiet . && basedpyright
 	@$(PY) -m pytest --collect-only -qq -p no:xdist | { grep -vE '^([^ ]+: [0-9]+)?$$' || true; } # imports of every test
 	@$(PY) -m tests.check_workflows
 	@$(PY) -m tests.check_words
 	@$(PY) -m tests.check_style
+	@typos
 
 .PHONY: fmt lock
 fmt: setup ## Format and fix what ruff can

@@ -177,10 +177,10 @@ REWRITTEN = {
         'testpaths = ["tests", "workloads/library/tests"]': 'testpaths = ["tests"]',
     },
     "Makefile": {
-        "check: setup ## Format, lint, types, workflow files, wording\n": (
+        "check: setup ## Format, lint, types, workflow files, style, wording, spelling\n": (
             "check: setup ## Format, lint, types, workflow files\n"
         ),
-        "\t@$(PY) -m tests.check_words\n\t@$(PY) -m tests.check_style\n": "",
+        "\t@$(PY) -m tests.check_words\n\t@$(PY) -m tests.check_style\n\t@typos\n": "",
     },
     ".gitignore": {"/vendor/\n": ""},
     "monitoring/README.md": {"[library](../workloads/library/README.md)": "library"},
