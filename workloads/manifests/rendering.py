@@ -58,7 +58,7 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
 
 
 def texts(platform: Platform, small: Small | None = None) -> dict[str, str]:
-    """Returns the texts of one platform by `half/file`, and its document beside the halves."""
+    """Returns the texts of one platform by `half/file`, and its document next to the halves."""
     context = RenderContext(platform, small)
     texts = {codec.FILE: codec.text(platform)}
     for half, files in HALVES.items():

@@ -80,7 +80,7 @@ def _find_wide_webhooks(body: Object) -> Iterator[str]:
 
 
 def _list_foreign_resources(webhook: Object) -> list[str]:
-    """Lists the resources that a webhook intercepts in namespaces without a label of ours.
+    """Lists the resources that a webhook intercepts in namespaces without a label of the platform.
 
     Empty for a webhook on Kueue's own kinds.
     """

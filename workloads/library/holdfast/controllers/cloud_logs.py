@@ -41,7 +41,7 @@ TIMEOUT_S = 30.0
 # A project has a quota of 60 reads a minute.
 PAGE = 1000
 PAGES_A_TURN = 5
-# After so many turns a query is given up, and the newest lines are read.
+# After this number of turns a query is given up, and the newest lines are read.
 TURNS_A_QUERY = 2
 PAGES_A_JOB = 100
 LOOK_BACK_S = 6 * 3600.0

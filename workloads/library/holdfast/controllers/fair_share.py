@@ -95,7 +95,7 @@ class Tally:
         return floods
 
     def _is_over(self, writer: Flood, count: int) -> bool:
-        # A name that cannot stand in a filter is of no pod and no job.
+        # A name that no filter can hold belongs to no pod and no job.
         if not (_VALUE.fullmatch(writer.namespace) and _VALUE.fullmatch(writer.name)):
             return False
         return count > writer.lines_per_s * self.span_s

@@ -64,7 +64,7 @@ class RunRecord:
     newest_s: float = 0.0
     """Time of the newest line that its own processes wrote."""
     heard_s: float = 0.0
-    """Time of the newest line about it, whoever wrote it."""
+    """Time of the newest line about it, from any writer."""
     restored_s: float = 0.0
     """Time at which its present attempt had restored the newest save."""
     complete: bool = False

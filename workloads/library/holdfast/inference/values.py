@@ -41,7 +41,7 @@ def encode_value(value: Value) -> str:
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     if _NUL.search(text) or len(text) > MAX_VALUE_CHARS:
         raise ValueError(f"a value may hold no NUL and at most {MAX_VALUE_CHARS} characters")
-    # Counting brackets is cheap, and few values have so many.
+    # Counting brackets is cheap, and few values have that many.
     brackets = text.count("[") + text.count("{")
     if brackets > MAX_NESTING and _measure_nesting(value) > MAX_NESTING:
         raise ValueError(f"a value may be nested {MAX_NESTING} deep")

@@ -159,8 +159,8 @@ def _make_variables(jobs: str) -> list[Body]:
     """Makes lists of what the conditions judge: the object's spec, its Jobs, those on Spot.
 
     Each is there a second time, as `old_...`, for the object before an update; empty without one.
-    So are the annotations, of the object and of its pods. A Job has the offers that it can use
-    beside it, so that they are computed once.
+    So are the annotations, of the object and of its pods. A Job gets the offers that it can use
+    as a variable, so that they are computed once.
     """
     variables: list[Body] = []
     for prefix, name in ("", "object"), (_OLD, "oldObject"):

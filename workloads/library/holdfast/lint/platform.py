@@ -149,7 +149,7 @@ def find_gpu_counts(accelerator: str) -> list[int]:
 
 
 def find_machines(accelerator: object, gpus: object) -> list[str]:
-    """Returns the names of the machine types with so many GPUs of this kind."""
+    """Returns the names of the machine types with this number of GPUs of this kind."""
     names: list[str] = []
     for machine in MACHINE_TYPES.values():
         if (machine.accelerator, machine.gpus) == (accelerator, gpus):

@@ -51,7 +51,7 @@ class Size:
 
     @classmethod
     def share(cls, machine: MachineType, gpus: int, *, disk: str = "4Gi") -> "Size":
-        """Returns the part of a machine that belongs to so many of its GPUs.
+        """Returns the part of a machine that belongs to a number of its GPUs.
 
         It leaves room for the system's own pods.
         """

@@ -2,7 +2,7 @@
 
 Ctrl-C a second time exits, and so does SIGTERM after the window. Guarantees:
 - A signal is noticed while the main thread is in C code (a collective, a compile, a database
-  call), because the interpreter's C handler writes to a pipe that a thread of ours reads.
+  call), because the interpreter's C handler writes to a pipe that a thread of the library reads.
 - No code of the program runs in a signal handler, so no lock can be taken twice.
 - A forked child (DataLoader worker) never reports its own signals as ours.
 """

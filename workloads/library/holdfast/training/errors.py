@@ -1,4 +1,4 @@
-"""Exceptions of training, beside InputError and the exits of the checkpoint library.
+"""Exceptions of training, in addition to InputError and the exits of the checkpoint library.
 
 Each CheckpointExit here ends its process with exit code 75.
 """

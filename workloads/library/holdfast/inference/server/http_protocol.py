@@ -21,7 +21,7 @@ from holdfast.inference.server.settings import ServerSettings
 MAX_HEADER_BYTES = 64 * 1024
 """The maximum of a request apart from its body: headers, trailers and extensions of chunks."""
 _CHUNK_BYTES = 16
-"""The bytes of a chunk beside its data that do not count: its size and two line ends."""
+"""The bytes of a chunk in addition to its data that do not count: its size and two line ends."""
 _HEADER_S = 5.0
 """The maximum time for the headers of a request."""
 _SEND_S = 5.0

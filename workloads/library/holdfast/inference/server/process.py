@@ -30,7 +30,7 @@ from holdfast.vocabulary.serving import OVER_BUDGET
 _TICK_S = 0.05
 _BACKLOG = 2048
 _OTHER_FILES = 256
-"""The files that a server may have open beside its connections."""
+"""The files that a server may have open in addition to its connections."""
 
 
 def serve(spec: PredictorSpec, settings: ServerSettings) -> int:

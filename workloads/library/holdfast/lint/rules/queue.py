@@ -92,7 +92,7 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         return
     namesakes = context.index.find_all("LocalQueue", name)
     if namesakes and not obj.namespace:
-        return  # `kubectl apply --namespace` may create it beside any of them
+        return  # `kubectl apply --namespace` may create it next to any of them
     queues = _list_queues(obj, context)
     if queues:
         if name not in queues:

@@ -1,4 +1,4 @@
-"""State of a run beside its tensors: checkpoints hold it, and resumed runs are checked."""
+"""State of a run apart from its tensors: checkpoints hold it, and resumed runs are checked."""
 
 from collections.abc import Mapping
 from typing import Any
