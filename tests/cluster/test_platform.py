@@ -46,9 +46,7 @@ def pods(api: Api) -> list[Object]:
 
 
 @pytest.mark.usefixtures("gke_kinds", "cleared")
-def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(
-    world: World, api: Api
-) -> None:
+def test_apply_starts_nothing_that_costs_money_and_is_idempotent(world: World, api: Api) -> None:
     with pytest.raises(InputError, match="make images operators-pin ENV=example"):
         list(platform.apply(api, RenderContext(platforms.load("example"))))
     context = RenderContext(platforms.with_images("example"))

@@ -215,9 +215,7 @@ def write_scripts(entry_points: Path, folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_extra_drill_brings_the_database_the_proxy_and_what_the_demo_shows(
-    drilled: Path, tmp_path: Path
-) -> None:
+def test_extra_drill_brings_database_proxy_and_report(drilled: Path, tmp_path: Path) -> None:
     variables = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
@@ -256,7 +254,7 @@ def test_every_image_s_lock_holds_what_its_extra_declares() -> None:
         assert declared(role).keys() - {"google-crc32c"} <= locked, role
 
 
-def test_every_answer_names_an_extra_that_there_is_and_a_command_that_there_is() -> None:
+def test_every_answer_names_an_existing_extra_and_command() -> None:
     assert {*OF_COMMAND.values(), *OF_PACKAGE.values()} <= EXTRAS.keys()
     assert OF_COMMAND.keys() <= {
         one.name for one in (*app.registered_commands, *app.registered_groups)

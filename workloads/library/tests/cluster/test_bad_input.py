@@ -73,7 +73,7 @@ def test_the_kind_tier_names_what_is_missing(
     assert kind.missing().startswith("DOCKER_HOST=tcp://elsewhere:2375 is no engine of this host")
 
 
-def test_only_clusters_of_dead_test_runs_are_removed_and_no_kubeconfig_of_somebody_else_is_touched(
+def test_only_clusters_of_dead_test_runs_are_removed(
     tmp_path: Path, programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"

@@ -116,9 +116,7 @@ def one_success_ends_it(world: World, job: str, survivor: Object) -> None:
     until("nobody is billed any more", lambda: not world.pods("Running"))
 
 
-def test_a_sharded_gang_waits_in_place_through_fifty_losses_and_is_drained_one_by_one(
-    world: World, spot: Pool
-) -> None:
+def test_sharded_gang_waits_in_place_through_fifty_losses(world: World, spot: Pool) -> None:
     job = lost_in_waves(world, spot, rendered(world, spot))
     places = [get_place(pod) for pod in world.wait_running(NODES - WAVE)]
     missing = [str(place) for place in range(NODES) if place not in places][:MOST_LISTED]

@@ -121,9 +121,7 @@ def test_a_crash_is_counted_apart_from_evictions(world: World, spot: Pool) -> No
     )
 
 
-def test_a_list_prices_what_ran_and_a_name_that_is_unknown_gets_the_nearest(
-    world: World, spot: Pool
-) -> None:
+def test_list_prices_jobs_and_unknown_name_gets_the_nearest(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 1)
     world.create_job("short", world.job_spec(spot, 1, run_s=2))
     assert world.wait_condition("short") == "Complete"

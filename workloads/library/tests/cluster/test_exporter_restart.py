@@ -53,7 +53,7 @@ def watched(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
         yield port, lines
 
 
-def test_preemptions_are_counted_after_the_api_server_was_killed_and_none_is_counted_twice(
+def test_preemptions_count_once_after_the_api_server_was_killed(
     plane: ControlPlane, watched: tuple[int, Path], spot: Pool
 ) -> None:
     (port, lines), api = watched, Api(plane.kubeconfig("admin"))

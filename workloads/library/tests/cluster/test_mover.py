@@ -125,7 +125,7 @@ def run_on(api: Api, body: Object, pool_class: str) -> bool:
 
 
 @pytest.mark.usefixtures("platform")
-def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_it_running(
+def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     world: World,
     api: Api,
     mover_account: client.ApiClient,
@@ -225,7 +225,7 @@ def gang(api: Api, held_queue: Callable[[str], object]) -> Iterator[Object]:
         yield job
 
 
-def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended(
+def test_jobset_with_the_selector_of_its_old_flavor_is_repaired(
     world: World,
     api: Api,
     mover_account: client.ApiClient,

@@ -149,7 +149,7 @@ def uids(pods: list[Object]) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods}
 
 
-def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain(
+def test_gang_meets_by_its_service_and_resumes_after_evictions(
     kind: KindManager,
     world: World,
     workers: list[str],

@@ -41,7 +41,7 @@ def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(
     assert set(ended.values()) == {"Terminated"}
 
 
-def test_a_plain_job_waits_ever_longer_after_evictions_that_it_ignores_and_a_jobset_does_not(
+def test_plain_job_backs_off_after_ignored_evictions_and_jobset_does_not(
     world: World, spot: Pool, jobset: None
 ) -> None:
     """Why gangs are JobSets."""
@@ -96,9 +96,7 @@ def test_a_bug_ends_a_job_at_once_and_a_jobset_without_a_restart(
     assert (status["terminalState"], status.get("restarts", 0)) == ("Failed", 0)
 
 
-def test_exit_zero_on_the_signal_loses_the_index_while_the_job_looks_complete(
-    world: World, spot: Pool
-) -> None:
+def test_exit_zero_on_the_signal_loses_the_index(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 2)
     world.create_job("polite", world.job_spec(spot, 2))
     world.wait_running(2)

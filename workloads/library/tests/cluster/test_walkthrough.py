@@ -68,7 +68,7 @@ def cast(world: World, story: Walk) -> Generator[Cast]:
         job.cancel()
 
 
-def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_trouble_wakes_people(
+def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
     cast: Cast,
     api: Api,
     tmp_path: Path,

@@ -29,7 +29,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         yield gang
 
 
-def test_a_sharded_gang_takes_up_a_lost_node_from_memory_with_the_same_bits(make: Make) -> None:
+def test_sharded_gang_restores_a_lost_node_from_memory_bit_exact(make: Make) -> None:
     undisturbed = make(ShardedGang, "undisturbed", None, nodes=2, copies=0)
     undisturbed.start(0, 1)
     gang = make(ShardedGang, "gang", None, nodes=2, gate_step=15)
@@ -52,7 +52,7 @@ def test_a_sharded_gang_takes_up_a_lost_node_from_memory_with_the_same_bits(make
     assert gang.digest == undisturbed.digest
 
 
-def test_an_elastic_gang_survives_a_death_and_takes_the_replacement_in_with_the_same_bits(
+def test_elastic_gang_survives_a_death_and_grows_back_bit_exact(
     make: Make,
 ) -> None:
     undisturbed = make(Gang, "undisturbed", nodes=1)

@@ -45,7 +45,7 @@ def test_a_place_that_is_gone_and_an_unknown_name_are_errors() -> None:
 
 
 @pytest.mark.process
-def test_a_fault_is_killed_a_comment_survives_and_an_import_that_breaks_is_not_judged(
+def test_fault_is_killed_comment_survives_and_broken_import_is_unjudged(
     tmp_path: Path,
 ) -> None:
     snapshot(tmp_path / UNBROKEN)

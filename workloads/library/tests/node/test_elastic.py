@@ -138,7 +138,7 @@ def digest(lab: Lab, world: World, doc: Object) -> str:
     return found
 
 
-def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the_same_bits(
+def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
     lab: Lab,
     world: World,
     rendered: Rendered,
@@ -241,7 +241,7 @@ def started(world: World, doc: Object) -> dict[int, Object]:
     return {get_place(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
 
 
-def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neighbours_memory(
+def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
     lab: Lab,
     world: World,
     rendered: Rendered,

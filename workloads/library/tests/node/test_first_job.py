@@ -68,7 +68,7 @@ def api(empty: Lab) -> Api:
 
 
 @pytest.mark.usefixtures("gke_kinds")
-def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_elses(
+def test_own_job_from_an_empty_cluster_to_its_receipt(
     empty: Lab,
     rendered: Rendered,
     server: EmbeddedPostgres,

@@ -112,7 +112,7 @@ def test_the_trainer_is_preempted_and_resumes_from_its_image(
     assert not world.job(name)["status"].get("failedIndexes")
 
 
-def test_every_item_is_stored_once_through_a_shutdown_and_a_drain_and_the_exporter_shows_what_is_left(
+def test_items_are_stored_once_through_a_shutdown_and_a_drain(
     lab: Lab,
     world: World,
     spot_l4: Pool,
@@ -176,7 +176,7 @@ def drained(lab: Lab, machine: Machine, pod: Object) -> None:
     assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
 
 
-def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
+def test_server_answers_from_its_image_and_drains_with_its_machine(
     lab: Lab, world: World, spot_l4: Pool, rendered: Rendered
 ) -> None:
     """Ready by the kubelet's own probe, asked as a client asks, gone with 143 when its Spot machine
