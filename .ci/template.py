@@ -89,9 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument(
-        "--env",
-        default="",
-        help="an environment of your own, in addition to the example",
+        "--env", default="", help="an environment of your own, in addition to the example"
     )
     arguments = parser.parse_args()
     out: Path = arguments.out.resolve()

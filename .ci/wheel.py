@@ -14,9 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out-dir", type=Path, default=ROOT / "out" / "wheel")
     parser.add_argument(
-        "--wheel-only",
-        action="store_true",
-        help="and remove other versions from the folder",
+        "--wheel-only", action="store_true", help="and remove other versions from the folder"
     )
     arguments = parser.parse_args()
     out: Path = arguments.out_dir

@@ -172,8 +172,7 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 
 @app.command(
     epilog=examples(
-        "python -m infra leftovers example",
-        "python -m infra leftovers example --run RUN --remove",
+        "python -m infra leftovers example", "python -m infra leftovers example --run RUN --remove"
     )
 )
 def leftovers(
@@ -254,8 +253,7 @@ def diff(
 
 @app.command(
     epilog=examples(
-        "python -m infra destroy example",
-        "python -m infra destroy example --yes --confirm example",
+        "python -m infra destroy example", "python -m infra destroy example --yes --confirm example"
     )
 )
 def destroy(
@@ -264,9 +262,7 @@ def destroy(
     confirm: Annotated[
         str,
         typer.Option(
-            "--confirm",
-            metavar="ENV",
-            help="Repeat the name to destroy protected resources too.",
+            "--confirm", metavar="ENV", help="Repeat the name to destroy protected resources too."
         ),
     ] = "",
 ) -> None:

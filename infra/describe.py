@@ -49,9 +49,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         zones=environment.zones,
         cluster=environment.cluster_name,
         versions=Versions(
-            gke=environment.cluster.min_version,
-            jobset=JOBSET_VERSION,
-            kueue=KUEUE_VERSION,
+            gke=environment.cluster.min_version, jobset=JOBSET_VERSION, kueue=KUEUE_VERSION
         ),
         prices=Prices(region=environment.region),
         pools=environment.pools(),

@@ -84,9 +84,7 @@ def test_its_links_lead_to_files(template: Path) -> None:
     ]
 
 
-def test_template_imports_the_pinned_wheel_and_nothing_else(
-    template: Path,
-) -> None:
+def test_template_imports_the_pinned_wheel_and_nothing_else(template: Path) -> None:
     (pin,) = [
         line
         for line in (template / "requirements/dev.txt").read_text().splitlines()

@@ -92,8 +92,7 @@ def web_url(remote: str) -> str:
     https://host/owner/repo; empty for other forms.
     """
     match = re.fullmatch(
-        r"(?:https://|git@|ssh://git@)([^/:@\s]+)[:/]([^\s@]+?)(?:\.git)?/?",
-        remote,
+        r"(?:https://|git@|ssh://git@)([^/:@\s]+)[:/]([^\s@]+?)(?:\.git)?/?", remote
     )
     if match:
         return f"https://{match[1]}/{match[2]}/blob/main/monitoring/alerting/runbook.md"

@@ -189,9 +189,7 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
     }
 
 
-def test_second_plan_is_empty_and_destroy_leaves_only_the_peering(
-    played: Played,
-) -> None:
+def test_second_plan_is_empty_and_destroy_leaves_only_the_peering(played: Played) -> None:
     assert (played.differs, played.left) == ({}, [])
     called = (
         "sql.instances.insert",

@@ -129,9 +129,7 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return printed
 
 
-def test_page_commands_create_show_and_destroy_a_platform(
-    by_hand: dict[str, str],
-) -> None:
+def test_page_commands_create_show_and_destroy_a_platform(by_hand: dict[str, str]) -> None:
     stacks = names.stacks("example")
     for command in ("list", "synth"):
         assert all(stack in by_hand[command] for stack in stacks), by_hand[command]

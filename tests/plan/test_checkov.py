@@ -52,9 +52,7 @@ def failed(
     return run_checkov(*files)
 
 
-def test_checkov_failures_are_declared_exceptions(
-    failed: set[tuple[str, str]],
-) -> None:
+def test_checkov_failures_are_declared_exceptions(failed: set[tuple[str, str]]) -> None:
     skips = set()
     for resource in resources(load("prod")):
         skips |= {(check, resource.address) for check in resource.skips}

@@ -161,9 +161,7 @@ def test_a_side_without_a_plan_says_why(
         assert heads == ["could not judge", "got", "allowed", "fix"]
 
 
-def test_unknown_revision_is_bad_input_and_other_layout_is_not_judged(
-    fork: Path,
-) -> None:
+def test_unknown_revision_is_bad_input_and_other_layout_is_not_judged(fork: Path) -> None:
     code, output = check(fork, "no-such-ref")
     assert code == 2 and "no-such-ref" in str(output["stderr"])
     empty = git(fork, "commit-tree", "4b825dc642cb6eb9a060e54bf8d69288fbee4904", "-m", "The first")

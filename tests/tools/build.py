@@ -108,16 +108,8 @@ TOOLS = {
         *(_kubernetes(name) for name in KUBERNETES),
         Tool(name="etcd", package="go.etcd.io/etcd/server/v3"),
         Tool(name="kwok", package="sigs.k8s.io/kwok/cmd/kwok"),
-        Tool(
-            name="jobset",
-            package="sigs.k8s.io/jobset",
-            assets="config",
-        ),
-        Tool(
-            name="kueue",
-            package="sigs.k8s.io/kueue/cmd/kueue",
-            assets="config",
-        ),
+        Tool(name="jobset", package="sigs.k8s.io/jobset", assets="config"),
+        Tool(name="kueue", package="sigs.k8s.io/kueue/cmd/kueue", assets="config"),
         Tool(name="kube-state-metrics", package="k8s.io/kube-state-metrics/v2"),
     )
 }

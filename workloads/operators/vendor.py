@@ -49,11 +49,7 @@ def render(
     text = _run([kubectl, "kustomize", str(module / "config" / "default")])
     # Some schemas end lines in blanks; nothing in YAML of this kind depends on them.
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
-    head = _HEAD.format(
-        module=operator.module,
-        version=operator.version,
-        checksum=checksum,
-    )
+    head = _HEAD.format(module=operator.module, version=operator.version, checksum=checksum)
     return head + text
 
 

@@ -183,9 +183,7 @@ WRONG: list[tuple[str, str, Make]] = [
     *wrong(CAP, max_gpus=0),
     *wrong(NET, nodes_cidr="10.10.0.1/22", pods_cidr="10.20.0.0/24"),
     *wrong(
-        EXISTING,
-        network="shared",
-        subnet="projects/other-host/regions/us-central1/subnetworks/gpu",
+        EXISTING, network="shared", subnet="projects/other-host/regions/us-central1/subnetworks/gpu"
     ),
     *wrong(
         EXISTING,
@@ -368,9 +366,7 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
 ) -> None:
     text = Path(environments.__file__).with_name("example.py").read_text()
     broken = text.replace('name="example"', 'name="own"').replace(
-        "gpus_per_node=1",
-        "gpus_per_node=2",
-        1,
+        "gpus_per_node=1", "gpus_per_node=2", 1
     )
     line = next(i for i, text in enumerate(broken.splitlines(), 1) if "gpus_per_node=2" in text)
     with pytest.raises(InputError) as caught:

@@ -35,9 +35,7 @@ def test_bootstrap_makes_apis_agents_and_a_private_versioned_bucket(gcloud: Gclo
     assert "--public-access-prevention" in output[-2] and "--versioning" in output[-1]
 
 
-def test_bootstrap_is_repeatable_and_creates_only_a_named_bucket(
-    gcloud: Gcloud,
-) -> None:
+def test_bootstrap_is_repeatable_and_creates_only_a_named_bucket(gcloud: Gcloud) -> None:
     for words in ("services enable", "beta services identity create", "storage"):
         gcloud.answer(words, {})
     gcloud.refuse(

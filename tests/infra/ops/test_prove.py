@@ -128,9 +128,7 @@ def test_second_interrupt_ends_the_destroy_and_still_lists_leftovers(
     )
 
 
-def test_clean_up_follows_failed_starts_and_the_paid_times_end(
-    tmp_path: Path,
-) -> None:
+def test_clean_up_follows_failed_starts_and_the_paid_times_end(tmp_path: Path) -> None:
     slow = [step(name, "import time; time.sleep(60)") for name in ("a", "b")]
     for steps, within_s, verdict in (
         (

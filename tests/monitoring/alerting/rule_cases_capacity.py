@@ -24,11 +24,7 @@ def _duty(pod: str, cluster: str = EXAMPLE["cluster"]) -> str:
 
 
 _OF_GPU = labels(cluster=EXAMPLE["cluster"], gpu="0", Hostname="n1")
-_OF_QUOTA = labels(
-    queue="spot",
-    accelerator="nvidia-l4",
-    reason="quota",
-)
+_OF_QUOTA = labels(queue="spot", accelerator="nvidia-l4", reason="quota")
 _BY_FITS = " ".join(f"{45000000 * (n // 3)}" for n in range(60))  # a minute of three
 _STARTED = ours("queue_started_workloads", 'queue="spot"')
 _PENDING = ours("queue_pending_workloads", 'queue="spot"')

@@ -42,9 +42,7 @@ def test_a_round_trip_through_the_api_message_changes_nothing(text: str) -> None
     message = Dashboard.from_json(text)  # an unknown field is an error
     returned = json.loads(
         Dashboard.to_json(
-            message,
-            use_integers_for_enums=False,
-            always_print_fields_with_no_presence=False,
+            message, use_integers_for_enums=False, always_print_fields_with_no_presence=False
         )
     )
     assert returned == json.loads(text)

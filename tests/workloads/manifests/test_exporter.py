@@ -133,9 +133,7 @@ def test_exporter_and_mover_run_once_on_the_system_pool(env: str) -> None:
         assert budget["maxUnavailable"] == 1
 
 
-def test_exporter_reads_the_backlog_where_there_is_a_database(
-    env: str,
-) -> None:
+def test_exporter_reads_the_backlog_where_there_is_a_database(env: str) -> None:
     """Ensures that the series for the autoscaler of batch workers is written."""
     template = find_object(env, "Deployment", "exporter")["spec"]["template"]
     uri = variables(template).get(ENV_DATABASE, {}).get("value", "")

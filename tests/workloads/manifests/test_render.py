@@ -119,9 +119,7 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=True)
 
 
-def test_render_writes_differences_and_removes_stale_files(
-    tmp_path: Path,
-) -> None:
+def test_render_writes_differences_and_removes_stale_files(tmp_path: Path) -> None:
     shutil.copytree(RENDERED / "example", tmp_path / "example")
     edited_file = tmp_path / LAST_FILE
     stale_file = tmp_path / "example" / "platform" / "99-old.yaml"

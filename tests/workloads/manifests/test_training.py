@@ -153,9 +153,7 @@ def list_runs(jobs: dict[str, dict[str, Any]]) -> list[str]:
     return runs
 
 
-def test_process_identity_matches_the_exporters_view(
-    env: str,
-) -> None:
+def test_process_identity_matches_the_exporters_view(env: str) -> None:
     """Joins lines and pods by job and index, for gangs, sweeps and flex-start jobs alike."""
     indices: set[int | None] = set()
     for body, spec, command in trainers(env):

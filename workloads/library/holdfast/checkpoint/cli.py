@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.stores.storage import Storage
 
 app = typer.Typer(
-    help="List, verify and export checkpoints.",
-    epilog=EXIT_CODES_HELP,
-    no_args_is_help=True,
+    help="List, verify and export checkpoints.", epilog=EXIT_CODES_HELP, no_args_is_help=True
 )
 
 Url = Annotated[str, typer.Argument(help="file:///dir, a path, or gs://bucket/prefix.")]
@@ -163,11 +161,7 @@ def verify_exact(
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
     timeout: Annotated[
         int,
-        typer.Option(
-            help="Seconds for all starts together.",
-            min=1,
-            max=86400,
-        ),
+        typer.Option(help="Seconds for all starts together.", min=1, max=86400),
     ] = 1800,
 ) -> None:
     """Train undisturbed, then killed and resumed in several ways, and compare the bits. Exit code

@@ -267,11 +267,7 @@ def _ask_store(ask: Callable[[], T]) -> T:
         except Exception as error:  # noqa: BLE001  # raised in the thread that waits
             answer.set_exception(error)
 
-    threading.Thread(
-        target=run,
-        name="ask-store",
-        daemon=True,
-    ).start()
+    threading.Thread(target=run, name="ask-store", daemon=True).start()
     return answer.result(_ANSWER_S)
 
 

@@ -177,11 +177,7 @@ def find_flip(ledgers: Sequence[JobLedger], bill: Receipt, rates: Prices) -> flo
     ratio = rates.spot / rival_usd
     if saves:
         checkpoint_h = max(saving_us / 3.6e9 / saves, 1e-6)
-        return closed_forms.break_even_churn(
-            ratio,
-            checkpoint_h=checkpoint_h,
-            restart_h=restart_h,
-        )
+        return closed_forms.break_even_churn(ratio, checkpoint_h=checkpoint_h, restart_h=restart_h)
     # A queue: an eviction costs the restart, and the work that it wasted.
     wasted_h = 0.0
     if bill.evictions:

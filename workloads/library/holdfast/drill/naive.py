@@ -59,11 +59,7 @@ def train(
         world_size=config.ranks,
         attempt=read_attempt(),
     )
-    samples = Samples(
-        text=corpus.text,
-        context=config.model.context,
-        seed=config.seed,
-    )
+    samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)

@@ -55,11 +55,7 @@ Topic = Annotated[
 Subscription = Annotated[str, typer.Option(help="Its subscription (projects/P/subscriptions/S).")]
 Limit = Annotated[
     int,
-    typer.Option(
-        min=1,
-        max=1_000_000,
-        help="Show this many of the newest items.",
-    ),
+    typer.Option(min=1, max=1_000_000, help="Show this many of the newest items."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 

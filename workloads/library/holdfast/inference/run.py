@@ -181,20 +181,12 @@ def _load_predictor(
         with connect(uri) as connection:
             schema.require_current(connection)
             jobs.require(connection, launch.job)
-            jobs.bind(
-                connection,
-                launch.broker.subscription,
-                launch.job,
-            )
+            jobs.bind(connection, launch.broker.subscription, launch.job)
             return jobs.pinned_configuration(connection, launch.job)
 
     def pin() -> str:
         with connect(uri) as connection:
-            return jobs.pin(
-                connection,
-                launch.job,
-                predictor.configuration,
-            )
+            return jobs.pin(connection, launch.job, predictor.configuration)
 
     retry = telemetry.retry(give_up=lambda: shutdown.requested)
     spec = replace(

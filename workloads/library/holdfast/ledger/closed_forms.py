@@ -81,9 +81,5 @@ def break_even(price_ratio: float, slow: Callable[[float], float]) -> float:
 def break_even_churn(price_ratio: float, *, checkpoint_h: float, restart_h: float) -> float:
     return break_even(
         price_ratio,
-        lambda churn: slowdown(
-            churn=churn,
-            checkpoint_h=checkpoint_h,
-            restart_h=restart_h,
-        ),
+        lambda churn: slowdown(churn=churn, checkpoint_h=checkpoint_h, restart_h=restart_h),
     )

@@ -267,11 +267,7 @@ def security_context() -> client.V1SecurityContext:
 
 def _mount(volume: Any, path: str) -> client.V1VolumeMount:
     read_only = None if volume.empty_dir else True
-    return client.V1VolumeMount(
-        name=volume.name,
-        mount_path=path,
-        read_only=read_only,
-    )
+    return client.V1VolumeMount(name=volume.name, mount_path=path, read_only=read_only)
 
 
 def tcp_probe(port: int, period_s: int) -> client.V1Probe:

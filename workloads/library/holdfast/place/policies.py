@@ -185,17 +185,9 @@ def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], L
 
 WAIT = Policy(name="wait", shown="wait for Spot", lines=_wait)
 """Uses one interruptible capacity and nothing else: Spot only, or flex-start only."""
-QUEUE = Policy(
-    name="queue",
-    shown="queue, on-demand in time",
-    lines=_queue,
-)
+QUEUE = Policy(name="queue", shown="queue, on-demand in time", lines=_queue)
 """Waits for flex-start, and buys on-demand at the last moment at which it still arrives in time."""
-HYBRID = Policy(
-    name="hybrid",
-    shown="Spot, else on-demand at once",
-    lines=_hybrid,
-)
+HYBRID = Policy(name="hybrid", shown="Spot, else on-demand at once", lines=_hybrid)
 """Buys on-demand at once without Spot, and goes back when Spot returns.
 
 A ComputeClass with active migration does the same.
@@ -212,16 +204,8 @@ best for every job: the cheapest of IN_TIME is taken.
 """
 _EAGER = patience(share=0.4, reserve=2, ripe=0)
 _STEADY = patience(share=1.0, reserve=4, ripe=2)
-EAGER = Policy(
-    name="eager",
-    shown="Spot, on-demand in time, back at once",
-    lines=_EAGER,
-)
+EAGER = Policy(name="eager", shown="Spot, on-demand in time, back at once", lines=_EAGER)
 """Waits longer, and goes back to Spot as soon as it is available; it suits jobs with much slack."""
-STEADY = Policy(
-    name="steady",
-    shown="Spot, on-demand in time, rarely back",
-    lines=_STEADY,
-)
+STEADY = Policy(name="steady", shown="Spot, on-demand in time, rarely back", lines=_STEADY)
 """Buys sooner, and stays longer on what it has bought; it suits jobs with little slack."""
 IN_TIME = (PATIENT, EAGER, STEADY)

@@ -276,8 +276,4 @@ def flex_paths(
     """Return paths that queue, run to the planned end, and queue again."""
     lives_h = np.full((count, rounds), max_run_h)
     paths = spot_paths(lives_h, waits.draw(rng, count, rounds))
-    return Paths(
-        edges_h=paths.edges_h,
-        starts_up=paths.starts_up,
-        planned=True,
-    )
+    return Paths(edges_h=paths.edges_h, starts_up=paths.starts_up, planned=True)

@@ -109,11 +109,9 @@ def _draw(
         strokeDash=[2, 3],
         opacity=0.7,
     ).encode(detail="job:N")
-    lines = base.mark_line(
-        strokeWidth=2.4,
-        strokeCap="round",
-        strokeJoin="round",
-    ).encode(detail="life:N")
+    lines = base.mark_line(strokeWidth=2.4, strokeCap="round", strokeJoin="round").encode(
+        detail="life:N"
+    )
     eviction_layer = (
         alt.Chart(alt.Data(values=list(marks)))
         .mark_point(

@@ -88,11 +88,7 @@ def spec(chart: Any) -> dict[str, Any]:
             padding=4,
             offset=8,
         )
-        .configure_text(
-            color=AXIS_COLOR,
-            fontSize=12,
-            font=FONT,
-        )
+        .configure_text(color=AXIS_COLOR, fontSize=12, font=FONT)
         .to_dict()
     )
 

@@ -25,9 +25,5 @@ def open_path(path: str, *, timeout_s: float) -> HTTPResponse:
         headers={"Authorization": f"Bearer {token}"},
     )
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    response = urllib.request.urlopen(
-        request,
-        timeout=timeout_s,
-        context=context,
-    )
+    response = urllib.request.urlopen(request, timeout=timeout_s, context=context)
     return cast("HTTPResponse", response)

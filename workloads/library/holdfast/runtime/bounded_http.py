@@ -23,11 +23,7 @@ class BoundedServer(ThreadingHTTPServer):
     A further connection replaces the oldest one whose headers are not complete.
     """
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        handler: type["BoundedHandler"],
-    ) -> None:
+    def __init__(self, address: tuple[str, int], handler: type["BoundedHandler"]) -> None:
         self._free = threading.BoundedSemaphore(self.most)
         self._reading: dict[socket.socket, float] = {}
         """Connections whose headers are not complete, with their start times, oldest first."""

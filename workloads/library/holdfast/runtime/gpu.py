@@ -52,10 +52,7 @@ def parse_gpu_count(env: Mapping[str, str] | None = None) -> int:
     return int(text)
 
 
-def device_type(
-    available: bool,
-    env: Mapping[str, str] | None = None,
-) -> str:
+def device_type(available: bool, env: Mapping[str, str] | None = None) -> str:
     """Returns `cuda` or `cpu`. Callers pass `torch.cuda.is_available()`.
 
     Raises InputError if a GPU was promised and none is available.
@@ -120,11 +117,7 @@ def _require_driver(library: ctypes.CDLL, torch_cuda: str | None) -> str:
     return cuda
 
 
-def start_check(
-    *,
-    devices: Path = DEVICES,
-    torch_cuda: str | None = None,
-) -> BaseProcess | None:
+def start_check(*, devices: Path = DEVICES, torch_cuda: str | None = None) -> BaseProcess | None:
     """Starts the check in a child process, so that it runs while torch is imported.
 
     Returns None if no GPU was promised; `exit_code` waits for the child. It has to be a child, as a

@@ -137,11 +137,7 @@ class Shutdown:
 
     def _exit_now(self) -> None:
         # A log whose reader hangs must not keep the process.
-        thread = threading.Thread(
-            target=self.last_words,
-            name="last-words",
-            daemon=True,
-        )
+        thread = threading.Thread(target=self.last_words, name="last-words", daemon=True)
         thread.start()
         thread.join(LAST_S)
         self._leave(EXIT_PREEMPTED)
@@ -170,11 +166,7 @@ class Shutdown:
                 rest_s = self.seconds_left(window_s)
             self._exit_now()
 
-        threading.Thread(
-            target=enforce,
-            name="window-end",
-            daemon=True,
-        ).start()
+        threading.Thread(target=enforce, name="window-end", daemon=True).start()
 
     def install(self) -> Self:
         """Takes over the signals of this process. Raises InputError outside the main thread."""

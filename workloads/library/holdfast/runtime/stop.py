@@ -55,11 +55,7 @@ class StopAgreement:
         self.lost: BaseException | None = None
         """The error with which the store stopped answering."""
         self._gave_up = False
-        self._watcher = threading.Thread(
-            target=self._watch,
-            name="stop-agreement",
-            daemon=True,
-        )
+        self._watcher = threading.Thread(target=self._watch, name="stop-agreement", daemon=True)
         self._watcher.start()
 
     @property
@@ -168,11 +164,7 @@ def stop_agreement(
     A second agreement needs a store with other keys.
     """
     # A blocking request occupies a torch store's connection, so the watcher gets a clone.
-    clone: Callable[[], Store] | None = getattr(
-        store,
-        "clone",
-        None,
-    )
+    clone: Callable[[], Store] | None = getattr(store, "clone", None)
     if store is None:
         store = OneProcessStore()
     elif clone is not None:

@@ -49,11 +49,7 @@ def working(what: str) -> Generator[Callable[[str], None]]:
         stream.write(_WIPE)
         stream.flush()
 
-    thread = threading.Thread(
-        target=draw_until_over,
-        name="progress",
-        daemon=True,
-    )
+    thread = threading.Thread(target=draw_until_over, name="progress", daemon=True)
     thread.start()
     try:
         yield lambda name: step.__setitem__(0, f": {name}")

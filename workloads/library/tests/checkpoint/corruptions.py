@@ -79,11 +79,7 @@ def _remove(list_files: FileList) -> Damage:
     return damage
 
 
-def _replace(
-    list_files: FileList,
-    *,
-    always: bool = False,
-) -> Damage:
+def _replace(list_files: FileList, *, always: bool = False) -> Damage:
     """Replace a file by that of another checkpoint of the same shape.
 
     `always` counts the damage even if the two files are equal.

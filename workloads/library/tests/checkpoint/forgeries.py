@@ -146,10 +146,7 @@ def _use_sixty_axes(forged: Forged) -> None:
         parts.append(part | box)
 
 
-def _replace_file(
-    name: str,
-    make: Callable[[Path], object],
-) -> Change:
+def _replace_file(name: str, make: Callable[[Path], object]) -> Change:
     def replace(attempt: Path) -> None:
         (attempt / name).unlink()
         make(attempt / name)

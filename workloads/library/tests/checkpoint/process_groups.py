@@ -32,10 +32,7 @@ def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def same(
-    tensors: dict[str, torch.Tensor],
-    expected: dict[str, torch.Tensor],
-) -> bool:
+def same(tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
     """Return whether both hold the same keys with equal tensors."""
     if tensors.keys() != expected.keys():
         return False

@@ -83,9 +83,7 @@ def test_one_step_and_some_tensors_are_chosen_for_serving(url: Path) -> None:
         load_tensors(url, step=7)
 
 
-def test_an_export_with_equal_names_or_to_an_existing_file_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_an_export_with_equal_names_or_to_an_existing_file_is_refused(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     other = torch.nn.Linear(2, 2)
     with Checkpointer(tmp_path / "runs", {"model": model, "other": other}, run="r") as ckpt:

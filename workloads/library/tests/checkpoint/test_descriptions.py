@@ -46,11 +46,7 @@ def make_commit() -> tuple[bytes, bytes, Commit]:
     return (
         encoded_commit,
         encoded_manifest,
-        decode_commit(
-            encoded_commit,
-            run="r",
-            step=1,
-        ),
+        decode_commit(encoded_commit, run="r", step=1),
     )
 
 
@@ -81,17 +77,9 @@ def test_missing_or_shorter_shard_is_damage() -> None:
     _, encoded_manifest, commit = make_commit()
     manifest = decode_manifest(encoded_manifest, commit, 0)
     name = manifest.shard_name(0)
-    stat = Stat(
-        name=name,
-        bytes=4,
-        modified=0.0,
-    )
+    stat = Stat(name=name, bytes=4, modified=0.0)
     check_stored(manifest, {name: stat})
-    shorter = Stat(
-        name=name,
-        bytes=3,
-        modified=0.0,
-    )
+    shorter = Stat(name=name, bytes=3, modified=0.0)
     for stored in ({}, {name: shorter}):
         with pytest.raises(Damaged):
             check_stored(manifest, stored)

@@ -87,8 +87,7 @@ def train(
 
 @pytest.mark.process
 def test_fsdp_with_and_without_tensor_parallelism_changes_its_world_size(
-    jobs: Jobs,
-    tmp_path: Path,
+    jobs: Jobs, tmp_path: Path
 ) -> None:
     url = str(tmp_path / "url")
     for turn, world in enumerate((2, 4, 3, 1), start=1):
@@ -191,11 +190,7 @@ def test_incomplete_repeated_or_unwritten_tensor_is_damage() -> None:
             manifest(0, part(0, 4)),
             manifest(
                 1,
-                part(
-                    0,
-                    3,
-                    size=3,
-                ),
+                part(0, 3, size=3),
             ),
         ]
     )

@@ -57,10 +57,7 @@ def test_objects_are_restored_or_refused(tmp_path: Path) -> None:
             assert bits(restarted[name]) == bits(continued[name]), name
 
 
-def checkpointer(
-    folder: Path,
-    built: Mapping[str, Entries],
-) -> Checkpointer:
+def checkpointer(folder: Path, built: Mapping[str, Entries]) -> Checkpointer:
     state = {}
     for name, entries in built.items():
         for key, value in entries.items():
@@ -89,10 +86,7 @@ def as_bytes(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist())
 
 
-def test_layouts_are_restored_on_fewer_ranks_or_refused(
-    jobs: Jobs,
-    tmp_path: Path,
-) -> None:
+def test_layouts_are_restored_on_fewer_ranks_or_refused(jobs: Jobs, tmp_path: Path) -> None:
     run(
         jobs,
         tmp_path,

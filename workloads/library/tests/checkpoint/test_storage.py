@@ -28,10 +28,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(params=["local", "gcs"])
-def storage(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-) -> Storage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "local":
         return open_storage(f"file://{tmp_path}/store")
     return open_storage(f"gs://{request.getfixturevalue('bucket')}/some/prefix")
@@ -85,14 +82,7 @@ def test_exactly_one_concurrent_writer_wins(storage: Storage) -> None:
         results = list(pool.map(write, range(8)))
     assert results.count(True) == 1
     winner = results.index(True)
-    assert (
-        read_object(
-            storage,
-            "run/race",
-            limit=10,
-        )
-        == b"%d" % winner
-    )
+    assert read_object(storage, "run/race", limit=10) == b"%d" % winner
 
 
 def test_listing_stays_below_its_prefix(storage: Storage) -> None:
@@ -165,10 +155,7 @@ def test_folder_removed_by_a_concurrent_delete_is_created_again(
         "\0",
     ],
 )
-def test_no_name_leaves_its_prefix(
-    storage: Storage,
-    name: str,
-) -> None:
+def test_no_name_leaves_its_prefix(storage: Storage, name: str) -> None:
     with pytest.raises(InputError, match="leaves its prefix"):
         put(storage, name, b"x")
     assert not list(storage.list(""))
@@ -194,9 +181,7 @@ def test_url_with_an_unknown_form_or_a_password_is_refused(url: str) -> None:
     assert "hunter2" not in str(refusal.value)
 
 
-def test_missing_store_package_is_refused_with_a_fix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_store_package_is_refused_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     with pytest.raises(InputError) as refusal:
         open_storage("gs://b/x")
@@ -232,11 +217,7 @@ def test_unreachable_store_at_the_start_asks_for_another_start(
     threads = set(threading.enumerate())
 
     def list_steps() -> list[int]:
-        storage = reliable_storage(
-            "gs://bucket/runs",
-            tuning,
-            create=True,
-        )
+        storage = reliable_storage("gs://bucket/runs", tuning, create=True)
         return committed_steps(storage, "run")
 
     with pytest.raises(Later) as refusal:

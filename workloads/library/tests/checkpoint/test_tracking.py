@@ -118,14 +118,7 @@ def check_resumes(
         restore = save(data)
         resumed = make_resumed() if make_resumed else make()
         restore(resumed)
-        assert (
-            train(
-                resumed,
-                cut,
-                STEPS,
-            )
-            == expected[cut:]
-        ), f"resumed after {cut}"
+        assert train(resumed, cut, STEPS) == expected[cut:], f"resumed after {cut}"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -138,10 +138,7 @@ def test_recursive_or_too_deep_value_is_refused() -> None:
     ],
     ids=repr,
 )
-def test_entry_that_cannot_change_is_refused_with_a_fix(
-    tmp_path: Path,
-    value: Any,
-) -> None:
+def test_entry_that_cannot_change_is_refused_with_a_fix(tmp_path: Path, value: Any) -> None:
     with pytest.raises(InputError, match=r'progress = \{"best": .*progress\["best"\] = '):
         Checkpointer(
             tmp_path,
@@ -153,9 +150,7 @@ def test_entry_that_cannot_change_is_refused_with_a_fix(
 
 
 @pytest.mark.process
-def test_dicts_and_lists_are_filled_in_place(
-    tmp_path: Path,
-) -> None:
+def test_dicts_and_lists_are_filled_in_place(tmp_path: Path) -> None:
     def fresh() -> tuple[dict[str, Any], list[Any]]:
         return {
             "best": 9.0,

@@ -92,9 +92,7 @@ def test_all_pages_are_listed_and_the_watch_continues() -> None:
     [OSError("away"), events(("ERROR", "-")), io.BytesIO(b'{"type": "ADD')],
     ids=["the server is away", "too old", "a line cut in its middle"],
 )
-def test_objects_deleted_during_a_break_are_dropped(
-    broken: io.BytesIO | Exception,
-) -> None:
+def test_objects_deleted_during_a_break_are_dropped(broken: io.BytesIO | Exception) -> None:
     mirror = Mirror(page("a", "b"), broken, page("b"))
     mirror.run()
     assert mirror.names == {"b"}

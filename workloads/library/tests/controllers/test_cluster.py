@@ -363,11 +363,7 @@ def test_labels_give_a_pod_its_job_and_index() -> None:
     body = running("p", labels)
     cluster = make_cluster(pods=[body])
     assert cluster.running_since() == {
-        JobIdentity(
-            namespace="training",
-            job="train-flex-l4",
-            index=3,
-        ): EPOCH
+        JobIdentity(namespace="training", job="train-flex-l4", index=3): EPOCH
     }
     del labels["holdfast.dev/run-per-index"]  # a gang: its pods share one run
     cluster.pod("MODIFIED", body)

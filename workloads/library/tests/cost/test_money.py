@@ -48,9 +48,7 @@ def test_evictions_raise_the_price_of_a_useful_hour() -> None:
     assert evicted.wasted_usd > 0 and evicted.flip_per_node_h > 1
 
 
-def test_the_report_shows_prices_churn_and_waits(
-    tmp_path: Path,
-) -> None:
+def test_the_report_shows_prices_churn_and_waits(tmp_path: Path) -> None:
     sample.write(tmp_path / "job.jsonl", sample.training("job", kills=sample.KILLS))
     nodes = [
         line(
@@ -208,11 +206,7 @@ def test_slowdown_without_churn_and_of_batch() -> None:
         restart_h=9.0,
     ) == pytest.approx(11.0)
     assert forms.slowdown(churn=0.0, checkpoint_h=0.1, restart_h=9.0) == 1.0
-    assert forms.batch_slowdown(
-        churn=0.5,
-        restart_h=0.1,
-        item_batch_h=0.02,
-    ) == pytest.approx(1.055)
+    assert forms.batch_slowdown(churn=0.5, restart_h=0.1, item_batch_h=0.02) == pytest.approx(1.055)
 
 
 def test_expensive_spot_never_pays_and_a_free_restart_always_does() -> None:

@@ -122,9 +122,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
         prices.load(path)
 
 
-def test_a_machine_has_the_date_of_its_oldest_part(
-    table: Table,
-) -> None:
+def test_a_machine_has_the_date_of_its_oldest_part(table: Table) -> None:
     def read_quote(
         table: Table, machine: str, capacity: Capacity = Capacity.SPOT
     ) -> tuple[str, bool] | None:
@@ -143,9 +141,7 @@ def test_a_machine_has_the_date_of_its_oldest_part(
     assert read_quote(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
 
 
-def test_a_machine_without_the_price_of_a_part_has_none(
-    table: Table,
-) -> None:
+def test_a_machine_without_the_price_of_a_part_has_none(table: Table) -> None:
     without = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))
     assert without.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", Capacity.SPOT) is None
     b200 = MACHINE_TYPES["a4-highgpu-8g"]

@@ -119,9 +119,7 @@ def print_list(*options: str) -> str:
     return result.stdout
 
 
-def test_extension_drills_are_listed_after_built_in_ones(
-    install: Callable[[str], None],
-) -> None:
+def test_extension_drills_are_listed_after_built_in_ones(install: Callable[[str], None]) -> None:
     assert list(drills().values()) == list(BUILT_IN)
     install("acme_drills:made")
     body = json.loads(print_list("--json"))

@@ -105,9 +105,7 @@ def test_lines_from_the_future_are_refused() -> None:
     assert dict(reading.problems) == {"lines from the future": 1}
 
 
-def test_runs_error_classes_and_refusals_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_runs_error_classes_and_refusals_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_module, "MOST_RUNS", 3)
     runs = [
         line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e") for n in range(9)

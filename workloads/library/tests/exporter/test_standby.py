@@ -107,9 +107,7 @@ def test_a_failover_counts_nothing_twice(pair: Pair, capsys: pytest.CaptureFixtu
     assert [written.count(f'"{event_type}"') for event_type in ("node_up", "node_down")] == [5, 5]
 
 
-def test_a_holder_without_api_server_serves_until_its_term_ends(
-    pair: Pair,
-) -> None:
+def test_a_holder_without_api_server_serves_until_its_term_ends(pair: Pair) -> None:
     first = pair.both[0]
     pair.lose("a")
     pair.run(1, first)

@@ -52,9 +52,7 @@ def test_sharded_gang_restores_a_lost_node_from_memory_bit_exact(make: Make) -> 
     assert gang.digest == undisturbed.digest
 
 
-def test_elastic_gang_survives_a_death_and_grows_back_bit_exact(
-    make: Make,
-) -> None:
+def test_elastic_gang_survives_a_death_and_grows_back_bit_exact(make: Make) -> None:
     undisturbed = make(Gang, "undisturbed", nodes=1)
     undisturbed.start(0)
     gang = make(Gang, "gang", nodes=2, backend="gloo", gate_step=25)

@@ -123,21 +123,12 @@ class FakeBroker:
         message.ack_id = f"{message.id}:{next(self._numbers)}"
         is_duplicated = self._random.random() < self.duplicate_share
         message.visible_at = now if is_duplicated else now + self.ack_deadline_s
-        body = types.PubsubMessage(
-            data=message.data,
-            message_id=message.id,
-        )
+        body = types.PubsubMessage(data=message.data, message_id=message.id)
         return types.ReceivedMessage(
-            ack_id=message.ack_id,
-            message=body,
-            delivery_attempt=message.attempts,
+            ack_id=message.ack_id, message=body, delivery_attempt=message.attempts
         )
 
-    def _find_leased(
-        self,
-        topic: str,
-        ack_ids: Iterable[str],
-    ) -> list[_Message]:
+    def _find_leased(self, topic: str, ack_ids: Iterable[str]) -> list[_Message]:
         """Finds messages whose newest delivery has one of these ids and an open lease."""
         now = self.clock()
         leased: list[_Message] = []

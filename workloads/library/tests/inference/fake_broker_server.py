@@ -69,8 +69,7 @@ def _make_handlers(broker: FakeBroker) -> list[grpc.GenericRpcHandler]:
 
 
 def _make_method(
-    handle: Callable[[Any, float], bytes | None],
-    request_type: Any,
+    handle: Callable[[Any, float], bytes | None], request_type: Any
 ) -> grpc.RpcMethodHandler:
     def behaviour(request: Any, context: Any) -> bytes:
         try:

@@ -89,11 +89,7 @@ class Harness:
     @cached_property
     def queue(self) -> Queue:
         """The queue in the database, unless a test assigns another one."""
-        return PostgresQueue(
-            self.pool,
-            self.job,
-            lease_s=self.settings.lease_s,
-        )
+        return PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
 
     def enqueue(self, documents: Sequence[Item]) -> None:
         enqueue(
@@ -104,11 +100,7 @@ class Harness:
         )
 
     def results(self, predictor: ProcessPredictor, name: str = "w") -> PostgresResults:
-        fingerprint = jobs.pin(
-            self.connection,
-            self.job,
-            predictor.configuration,
-        )
+        fingerprint = jobs.pin(self.connection, self.job, predictor.configuration)
         return PostgresResults(
             self.pool,
             job=self.job,
@@ -122,11 +114,7 @@ class Harness:
         shutdown: Shutdown | None = None,
         at: Callable[[Failpoint], None] = lambda _: None,
     ) -> Worker:
-        log = EventLog.open(
-            self.events,
-            job=self.job,
-            kind=KIND_BATCH,
-        )
+        log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
         parts = Parts(
             queue=self.queue,
             results=self.results(predictor, f"w{os.getpid()}-{next(_numbers)}"),
@@ -161,8 +149,7 @@ class Harness:
 
 @contextmanager
 def run_in_thread(
-    harness: Harness,
-    predictor: type[CountingPredictor] = CountingPredictor,
+    harness: Harness, predictor: type[CountingPredictor] = CountingPredictor
 ) -> Generator[threading.Thread]:
     """Runs a worker in a thread: yields after its first commit, then waits for a drained job."""
     codes: list[int] = []

@@ -49,21 +49,14 @@ def run_command(*arguments: object, uri: str = "", code: int = 0) -> Completed:
             text=True,
             timeout=120,
         )
-        completed = Completed(
-            process.returncode,
-            process.stdout,
-            process.stderr,
-        )
+        completed = Completed(process.returncode, process.stdout, process.stderr)
     else:
         completed = run_in_this_process(words, environment)
     assert completed.code == code, (arguments, completed)
     return completed
 
 
-def run_in_this_process(
-    arguments: list[str],
-    environment: dict[str, str],
-) -> Completed:
+def run_in_this_process(arguments: list[str], environment: dict[str, str]) -> Completed:
     out = io.StringIO()
     err = io.StringIO()
     with (
@@ -104,17 +97,11 @@ def enqueue(
     )
 
 
-def query_status(
-    uri: str,
-    job: str,
-) -> dict[str, Any]:
+def query_status(uri: str, job: str) -> dict[str, Any]:
     return json.loads(run_command("status", job, "--json", uri=uri).stdout)
 
 
-def query_scaling(
-    connection: psycopg.Connection,
-    job: str,
-) -> tuple[int, float, int]:
+def query_scaling(connection: psycopg.Connection, job: str) -> tuple[int, float, int]:
     """Queries the figures of the exporter, with its role, in a transaction that is rolled back."""
     connection.execute("SET ROLE holdfast_exporter")
     query = (

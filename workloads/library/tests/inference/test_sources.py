@@ -16,11 +16,7 @@ from holdfast.support.errors import InputError
 ROWS = [{"id": f"row-{n}", "text": f"text {n} \u2603"} for n in range(2500)]
 
 
-def load(
-    source: object,
-    *,
-    body: str = "text",
-) -> dict[str, bytes]:
+def load(source: object, *, body: str = "text") -> dict[str, bytes]:
     items = open_items("j", str(source), id_column="id", body_column=body)
     return {item.id: item.body for item in items}
 
@@ -43,10 +39,7 @@ def test_files_in_a_folder_are_sorted_and_links_are_skipped(tmp_path: Path) -> N
     secret = tmp_path / "secret"
     secret.write_text("canary")
     for n in range(200):
-        (folder / f"{n % 7}").mkdir(
-            parents=True,
-            exist_ok=True,
-        )
+        (folder / f"{n % 7}").mkdir(parents=True, exist_ok=True)
         (folder / f"{n % 7}" / f"{n:03d}").write_text(str(n))
     (folder / "link").symlink_to(secret)
     (folder / "linked").symlink_to(tmp_path)

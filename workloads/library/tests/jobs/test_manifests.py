@@ -80,9 +80,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_offered_machine_runs_jobs_that_pass_the_linter(
-    name: str,
-) -> None:
+def test_every_offered_machine_runs_jobs_that_pass_the_linter(name: str) -> None:
     """Tests jobs that fill a machine and jobs with one of its GPUs, alone and as a gang."""
     options = itertools.cycle(OPTIONS)
     for offer, (whole, nodes) in itertools.product(

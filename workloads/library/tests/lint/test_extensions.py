@@ -59,9 +59,7 @@ def run_lint(
     )
 
 
-def test_foreign_rule_finds_and_has_a_page(
-    tmp_path: Path,
-) -> None:
+def test_foreign_rule_finds_and_has_a_page(tmp_path: Path) -> None:
     lines = [line for line in RULES.splitlines(keepends=True) if "Namespace" not in line]
     rules = "".join(lines).format(id="ACME001")  # without examples
     process = run_lint(tmp_path, rules)

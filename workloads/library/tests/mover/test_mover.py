@@ -154,9 +154,7 @@ def test_a_jobset_with_the_marks_of_its_old_flavor_is_repaired(
 @pytest.mark.parametrize(
     "saved", ["", "{", "[]", "[1]", "{}", "[" * 5_000, '[{"nodeSelector":{}}]']
 )
-def test_a_jobset_without_annotation_or_marks_is_left_alone(
-    saved: str,
-) -> None:
+def test_a_jobset_without_annotation_or_marks_is_left_alone(saved: str) -> None:
     cluster = FakeCluster(PLAN, queue="on-demand", admitted=False, saved_templates=saved)
     if not saved.startswith("[{"):
         cluster.job_template = cluster.workload_template = MARKED

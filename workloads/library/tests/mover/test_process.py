@@ -95,9 +95,7 @@ def test_a_move_is_a_line_that_the_exporter_counts(capsys: pytest.CaptureFixture
     ]
 
 
-def test_a_failing_api_server_stops_moves_but_no_receipt(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_failing_api_server_stops_moves_but_no_receipt(caplog: pytest.LogCaptureFixture) -> None:
     class Away(FakeCluster):
         def read(self) -> Any:
             raise ApiError(503, "away")

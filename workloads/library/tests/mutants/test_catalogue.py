@@ -45,9 +45,7 @@ def test_a_place_that_is_gone_and_an_unknown_name_are_errors() -> None:
 
 
 @pytest.mark.process
-def test_fault_is_killed_comment_survives_and_broken_import_is_unjudged(
-    tmp_path: Path,
-) -> None:
+def test_fault_is_killed_comment_survives_and_broken_import_is_unjudged(tmp_path: Path) -> None:
     snapshot(tmp_path / UNBROKEN)
     before = (ROOT / VERDICT.file).read_text()
     comment = replace(VERDICT, name="comment", new=VERDICT.old + "        # nothing\n")

@@ -263,9 +263,7 @@ def test_a_job_file_is_the_whole_question(tmp_path: Path) -> None:
     assert "elastic 4..8, wait for Spot" in {option["how"] for option in elastic["options"]}
 
 
-def test_sharded_gang_loses_only_the_steps_since_a_copy(
-    tmp_path: Path,
-) -> None:
+def test_sharded_gang_loses_only_the_steps_since_a_copy(tmp_path: Path) -> None:
     at_once: dict[str, float] = {}
     for name, changes in (
         ("rigid", {}),

@@ -178,16 +178,8 @@ def test_measured_churn_does_not_depend_on_machine_age(hours_each: float, machin
 def test_what_monitoring_prints_is_what_placement_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    group = estimate.Group(
-        pool="spot-a100",
-        machine_type="a2-highgpu-8g",
-        zone="us-central1-a",
-    )
-    other = estimate.Group(
-        pool="spot-l4",
-        machine_type="g2-standard-8",
-        zone="us-central1-a",
-    )
+    group = estimate.Group(pool="spot-a100", machine_type="a2-highgpu-8g", zone="us-central1-a")
+    other = estimate.Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
     exposure = estimate.Exposure(events=12, hours=400)
     ages = [
         (0.0, 0.25, estimate.Exposure(events=6, hours=100)),

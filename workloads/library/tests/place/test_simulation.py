@@ -118,9 +118,7 @@ def test_side_by_side_equals_alone_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("policy", ALL, ids=lambda policy: policy.name)
-def test_money_matches_hours_and_nets_keep_feasible_deadlines(
-    policy: policies.Policy,
-) -> None:
+def test_money_matches_hours_and_nets_keep_feasible_deadlines(policy: policies.Policy) -> None:
     runs, path = mixed_runs(2_000, seed=11)
     if policy is policies.QUEUE:  # flex-start nodes end by plan and take nothing with them
         path = replace(path, planned=True)

@@ -144,9 +144,7 @@ def gke(platform: Platform) -> str:
     return f"gke_{platform.project}_{platform.region}_{platform.cluster}"
 
 
-def test_cluster_document_wins_and_another_platform_stops(
-    tmp_path: Path,
-) -> None:
+def test_cluster_document_wins_and_another_platform_stops(tmp_path: Path) -> None:
     with cluster(tmp_path, PROD) as kubeconfig:
         assert choose(Api(kubeconfig), None) == PROD
         assert choose(Api(kubeconfig), platforms.file("prod")) == PROD

@@ -100,10 +100,7 @@ class Model:
         if rank.ending == "finished":
             machine.retire()
         machine.advance(store, reason="notice" if rank.noticed else "")
-        next_rank = rank._replace(
-            phase=machine.phase,
-            stop_at=machine.stop_at,
-        )
+        next_rank = rank._replace(phase=machine.phase, stop_at=machine.stop_at)
         next_state = state.with_rank(index, next_rank, store.copy())
         if next_state != state:
             yield next_state

@@ -18,8 +18,7 @@ def get_annotations(node: str) -> dict[str, str]:
 
 
 def find_end(
-    env: dict[str, str],
-    annotations: deadline.Annotations = get_annotations,
+    env: dict[str, str], annotations: deadline.Annotations = get_annotations
 ) -> float | None:
     return deadline.find_planned_end(env, annotations=annotations, now=NOON - 3600)
 

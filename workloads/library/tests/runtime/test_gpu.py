@@ -75,10 +75,7 @@ def compile_library(
     return {"LD_LIBRARY_PATH": str(folder)}
 
 
-def run_check(
-    env: dict[str, str],
-    devices: Path,
-) -> tuple[int, str]:
+def run_check(env: dict[str, str], devices: Path) -> tuple[int, str]:
     env = os.environ | {"LD_LIBRARY_PATH": "", "HOLDFAST_GPUS": "2"} | env
     command = [sys.executable, "-c", CHECK, devices]
     check = subprocess.run(

@@ -71,8 +71,7 @@ def test_the_budget_counts_from_the_first_notice() -> None:
     ],
 )
 def test_a_second_sigterm_within_the_window_and_a_drain_do_not_count(
-    signals: list[tuple[signal.Signals, float]],
-    exits: bool,
+    signals: list[tuple[signal.Signals, float]], exits: bool
 ) -> None:
     codes: list[int] = []
     clock = Clock()

@@ -86,9 +86,7 @@ def test_only_findings_exit_1(body: str, code: int, line: str) -> None:
 
 
 @pytest.mark.parametrize("variable", [ENV_TRACEBACK, ENV_JOB])
-def test_a_bug_prints_its_traceback_in_a_pod_or_on_request(
-    variable: str,
-) -> None:
+def test_a_bug_prints_its_traceback_in_a_pod_or_on_request(variable: str) -> None:
     process = run_program("raise KeyError('step')", **{variable: "1"})
     assert process.returncode == 70
     assert "Traceback (most recent call last)" in process.stderr

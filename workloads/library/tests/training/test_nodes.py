@@ -106,9 +106,7 @@ def test_agent_without_the_runs_key_is_not_joined(
     )
 
 
-def test_noticed_agent_does_not_wait_for_a_lost_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_noticed_agent_does_not_wait_for_a_lost_node(monkeypatch: pytest.MonkeyPatch) -> None:
     notice = SimpleNamespace(requested=False)
     monkeypatch.setattr(launch.notices, "of_process", lambda: notice)
     monkeypatch.setattr(launch, "EXIT_BARRIER_S", 0.1)

@@ -42,11 +42,7 @@ Sizes = tuple[int, ...]
 """One number for each axis of a tensor."""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
     """A bounded stretch of a rank's stream of bytes, stored as one object."""
 
@@ -54,11 +50,7 @@ class Shard:
     crc32c: str
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TensorPart:
     """A box of one tensor, and the place of its bytes in the stream of its rank."""
 
@@ -75,11 +67,7 @@ class TensorPart:
     bytes: int
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """The shards and tensors of one rank."""
 
@@ -133,11 +121,7 @@ class Manifest:
         return slices
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ManifestDigest:
     """The length and digest of an encoded manifest."""
 
@@ -145,11 +129,7 @@ class ManifestDigest:
     sha256: str
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
     """The proof that a checkpoint exists, with the digests of its manifests."""
 

@@ -186,11 +186,7 @@ def _make_manifest(body: Body) -> Manifest:
 def _make_shard(body: Body) -> Shard:
     return Shard(
         bytes=_get_int(body, "bytes"),
-        crc32c=_get_match(
-            body,
-            "crc32c",
-            _CRC32C,
-        ),
+        crc32c=_get_match(body, "crc32c", _CRC32C),
     )
 
 
@@ -296,11 +292,7 @@ def _parse(data: bytes, kind: str) -> Body:
     """
     # json takes NaN, Infinity and 1e999, none of which is JSON or can be written back.
     try:
-        body = json.loads(
-            data,
-            parse_constant=_parse_float,
-            parse_float=_parse_float,
-        )
+        body = json.loads(data, parse_constant=_parse_float, parse_float=_parse_float)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"the {kind} is not JSON: {printable(str(error), 200)}") from error
     if not isinstance(body, dict):

@@ -33,13 +33,5 @@ def dtype_of(name: str) -> "torch.dtype | None":
     """Return the dtype of a name; None for a name that is no dtype of this PyTorch."""
     import torch
 
-    attribute = (
-        getattr(
-            torch,
-            name,
-            None,
-        )
-        if name.isidentifier()
-        else None
-    )
+    attribute = getattr(torch, name, None) if name.isidentifier() else None
     return attribute if isinstance(attribute, torch.dtype) else None

@@ -129,10 +129,4 @@ def _read_epoch(
     number: int,
 ) -> Any:
     name = object_names.epoch_object(run, number)
-    return json.loads(
-        read_object(
-            storage,
-            name,
-            limit=MAX_EPOCH_BYTES,
-        )
-    )
+    return json.loads(read_object(storage, name, limit=MAX_EPOCH_BYTES))

@@ -129,11 +129,7 @@ class Keeper:
         )
         self.port: int = self._listener.getsockname()[1]
         self._free_connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        threading.Thread(
-            target=self._accept,
-            name="keeper",
-            daemon=True,
-        ).start()
+        threading.Thread(target=self._accept, name="keeper", daemon=True).start()
 
     def end_uploaders(self) -> None:
         """Kills the registered uploaders and returns when they have ended.
@@ -270,11 +266,7 @@ class Keeper:
                 if slot.shard:
                     yield slot.shard
 
-    def _receive_manifest(
-        self,
-        connection: socket.socket,
-        head: Head,
-    ) -> tuple[Manifest, bytes]:
+    def _receive_manifest(self, connection: socket.socket, head: Head) -> tuple[Manifest, bytes]:
         payload = protocol.receive(connection, int(head["length"]))
         if hex_digest(payload) != head["sha256"]:
             raise Refused("the manifest does not match its digest")

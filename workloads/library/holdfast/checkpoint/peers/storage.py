@@ -244,11 +244,7 @@ class PeerStorage:
         home = rank // self._places.ranks_per_node
         return rank == self._rank and place == home and name.endswith(".bin")
 
-    def _map_local_shard(
-        self,
-        name: str,
-        offer: Offer,
-    ) -> memoryview | None:
+    def _map_local_shard(self, name: str, offer: Offer) -> memoryview | None:
         """Maps a shard of this rank's staging memory; None: the memory no longer holds it."""
         with self._mapping:
             if name in self._staged:

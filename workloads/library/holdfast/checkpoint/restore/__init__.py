@@ -41,11 +41,7 @@ Outcome = dict[str, Any]
 """The result of a call on one rank, as JSON."""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:
     """The checkpoint that was restored, and those that were skipped."""
 
@@ -169,10 +165,7 @@ def unverified_error(run: str, skipped: Skipped) -> InputError:
     )
 
 
-def _verify_any(
-    ranks: Ranks,
-    attempts: "list[_Attempt]",
-) -> "tuple[_Attempt, str]":
+def _verify_any(ranks: Ranks, attempts: "list[_Attempt]") -> "tuple[_Attempt, str]":
     """Return the first copy that all ranks have verified, and an empty reason.
 
     If none verifies, return the last copy and the reason against the first. Raises InputError on
@@ -281,11 +274,7 @@ class _Attempt:
         with torch.no_grad():
             self._loader.load()
 
-    def check(
-        self,
-        after: Captured,
-        fingerprints: dict[str, str],
-    ) -> list[str]:
+    def check(self, after: Captured, fingerprints: dict[str, str]) -> list[str]:
         """Check that the state holds the bits that were verified. Returns what it cannot check.
 
         `after` is the state as captured after the load, `fingerprints` come from before it. Raises
@@ -304,11 +293,7 @@ class _Attempt:
             check_same(key, live[key], tensor)
         return self._loader.check_own_formats(fingerprints, after)
 
-    def _read(
-        self,
-        tensors: Tensors,
-        stop_asked: Callable[[], bool],
-    ) -> None:
+    def _read(self, tensors: Tensors, stop_asked: Callable[[], bool]) -> None:
         copies = plan(self.opened, tensors, rank=self.ranks.rank)
         transfer = Transfer(
             self.storage,

@@ -16,11 +16,7 @@ Groups = list[dict[str, int]]
 """Numbers of parameters by name, for each group of an optimizer."""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Renumbering:
     """The parameters of a checkpoint's optimizer, matched with those of the live one."""
 
@@ -196,10 +192,7 @@ def check_kind(
             )
 
 
-def load_optimizer(
-    optimizer: torch.optim.Optimizer,
-    saved: dict[str, Any],
-) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Load a saved state without its names of parameters, and with the dtypes that it was saved in.
 
     PyTorch would keep the names, and add_param_group() would then refuse a group without names.

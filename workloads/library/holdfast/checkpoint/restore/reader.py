@@ -30,11 +30,7 @@ from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object
 from holdfast.support import object_names
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ShardSource:
     """A part of a tensor in the stream of a rank."""
 
@@ -86,13 +82,7 @@ def open_step(
         )
         commit = decode_commit(data, run=run, step=step)
         manifests = tuple(_read_manifests(storage, commit))
-        listing = storage.list(
-            object_names.attempt_prefix(
-                run,
-                step,
-                commit.attempt,
-            )
-        )
+        listing = storage.list(object_names.attempt_prefix(run, step, commit.attempt))
         stored = {stat.name: stat for stat in listing}
     # Also raised if retention has deleted the step since it was listed: the next candidate is
     # tried.
@@ -109,10 +99,7 @@ def open_step(
     return opened
 
 
-def _read_manifests(
-    storage: Storage,
-    commit: Commit,
-) -> Iterator[Manifest]:
+def _read_manifests(storage: Storage, commit: Commit) -> Iterator[Manifest]:
     for rank in range(commit.world_size):
         name = object_names.manifest_object(
             commit.run,
@@ -128,11 +115,7 @@ StreamPlace = tuple[int, int]
 """A rank, and an offset in its stream."""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Copy:
     """A transfer from a source into a tensor, of the box that both have."""
 
@@ -147,11 +130,7 @@ class Copy:
     def slices(self) -> tuple[slice, ...]:
         """The box within the source's box."""
         slices: list[slice] = []
-        for start, length in zip(
-            self.start,
-            self.extent,
-            strict=True,
-        ):
+        for start, length in zip(self.start, self.extent, strict=True):
             slices.append(slice(start, start + length))
         return tuple(slices)
 
@@ -323,11 +302,7 @@ class Transfer:
         name = manifest.shard_name(index)
         checksum = Crc32c()
         try:
-            for start in range(
-                0,
-                shard.bytes,
-                self._storage.read_bytes,
-            ):
+            for start in range(0, shard.bytes, self._storage.read_bytes):
                 # No work is at risk yet, and the grace period may be shorter than the restore.
                 if self._stop_asked():
                     raise Preempted(0)
@@ -388,11 +363,7 @@ class Transfer:
         # it.
         next_range = bisect_left(ranges, start, key=itemgetter(0))
         first = max(0, next_range - 1)
-        for range_start, into in itertools.islice(
-            ranges,
-            first,
-            None,
-        ):
+        for range_start, into in itertools.islice(ranges, first, None):
             if range_start >= end:
                 break
             low = max(start, range_start)

@@ -27,11 +27,7 @@ LISTED = 2000
 MOST_STALE = 1000
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
     """The restored checkpoint and the fence of a start."""
 
@@ -246,10 +242,7 @@ def _take_fence(
     return epoch, max(committed, default=0), stale if epoch else []
 
 
-def behind_fence(
-    storage: Storage,
-    run: str,
-) -> tuple[list[int], list[str]]:
+def behind_fence(storage: Storage, run: str) -> tuple[list[int], list[str]]:
     """Return the committed steps, and the attempts without a commit.
 
     Those attempts can get no commit once a fence is taken.

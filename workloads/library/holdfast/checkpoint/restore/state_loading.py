@@ -92,11 +92,7 @@ class StateLoader:
                 continue
             saved_state = decode(self._saved[name], lambda _: None)
             live_state = decode(live.skeleton[name], lambda _: None)
-            renumbering = match_parameters(
-                name,
-                saved_state,
-                live_state,
-            )
+            renumbering = match_parameters(name, saved_state, live_state)
             if renumbering:
                 matches[name] = renumbering
         return matches
@@ -128,11 +124,7 @@ class StateLoader:
                     tensors[key] = self.tensors[key]
         return tensors
 
-    def check_own_formats(
-        self,
-        fingerprints: Mapping[str, str],
-        after: Captured,
-    ) -> list[str]:
+    def check_own_formats(self, fingerprints: Mapping[str, str], after: Captured) -> list[str]:
         """Check the entries with a state format of their own. Returns what could not be checked.
 
         `fingerprints` are those of these entries before the load, `after` is the state after it.

@@ -65,11 +65,7 @@ def load_tensors(
         try:
             return candidate, read_whole(
                 storage,
-                open_step(
-                    storage,
-                    run,
-                    candidate,
-                ),
+                open_step(storage, run, candidate),
                 keys,
             )
         except Damaged as error:

@@ -76,12 +76,7 @@ class Staging:
             )
             self._toucher.start()
 
-    def stage(
-        self,
-        pieces: list[Piece],
-        *,
-        steady: Collection[str] = (),
-    ) -> int:
+    def stage(self, pieces: list[Piece], *, steady: Collection[str] = ()) -> int:
         """Starts the copy, and returns its length. It is complete when `wait` returns. The uploader
         must not be reading.
 
@@ -198,10 +193,7 @@ def upload_now(
     )
 
 
-def steady_keys(
-    state: Mapping[str, Any],
-    captured: Captured,
-) -> frozenset[str]:
+def steady_keys(state: Mapping[str, Any], captured: Captured) -> frozenset[str]:
     """Returns keys of tensors that only an optimizer's step changes: trained parameters, and the
     optimizer's own state.
     """

@@ -391,12 +391,7 @@ class CheckpointWriter:
         if self.fenced and self._ranks.world_size == 1:
             raise Superseded(self.last_step, self.fenced)
 
-    def check_durable(
-        self,
-        step: int,
-        *,
-        timeout_s: float | None = None,
-    ) -> None:
+    def check_durable(self, step: int, *, timeout_s: float | None = None) -> None:
         """Raises Superseded or NotDurable on every rank unless `step` is committed by now."""
         reason = self._failure
         is_missing = self._ranks.coordinator and self.durable_step < step

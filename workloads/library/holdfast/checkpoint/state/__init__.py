@@ -37,14 +37,7 @@ _MAPPINGS: dict[type, str] = {
     Counter: "$counter",
 }
 _MAPPING_TYPES = {mark: kind for kind, mark in _MAPPINGS.items()}
-_FACTORIES: dict[str, Any] = {
-    name: getattr(
-        builtins,
-        name,
-        None,
-    )
-    for name in FACTORIES
-}
+_FACTORIES: dict[str, Any] = {name: getattr(builtins, name, None) for name in FACTORIES}
 
 
 def encode_value(
@@ -76,11 +69,7 @@ def encode_value(
             return {
                 "$default": [
                     factory,
-                    _encode_pairs(
-                        value,
-                        key,
-                        put,
-                    ),
+                    _encode_pairs(value, key, put),
                 ]
             }
     if kind is torch.Size:
@@ -107,11 +96,7 @@ def _encode_pairs(
         # True equals 1 as a key, and JSON would give back either.
         is_key = type(name) in (str, int)
         if not is_key or "/" in str(name):
-            raise _key_error(
-                key,
-                name,
-                "str keys without '/', or int keys",
-            )
+            raise _key_error(key, name, "str keys without '/', or int keys")
         if isinstance(name, int) and str(name) in value:
             raise _key_error(
                 key, name, f"not both {name} and {str(name)!r}, whose tensors would have one name"
@@ -211,10 +196,7 @@ def decode(skeleton: Skeleton, tensor_of: TensorLookup) -> Any:
     return _SCALARS[mark](content)
 
 
-def _decode_pairs(
-    pairs: Iterable[tuple[Any, Skeleton]],
-    tensor_of: TensorLookup,
-) -> dict[Any, Any]:
+def _decode_pairs(pairs: Iterable[tuple[Any, Skeleton]], tensor_of: TensorLookup) -> dict[Any, Any]:
     return {name: decode(item, tensor_of) for name, item in pairs}
 
 
@@ -278,11 +260,7 @@ class PerRank:
     value: Any
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Captured:
     """A state as it is saved: the skeleton, and the tensors that it names."""
 

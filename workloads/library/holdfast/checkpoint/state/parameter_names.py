@@ -37,10 +37,7 @@ def _strip_wrappers(key: str) -> str:
     return key
 
 
-def add_names(
-    optimizer: torch.optim.Optimizer,
-    names: Names,
-) -> dict[str, Any]:
+def add_names(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any]:
     """Return the optimizer's state_dict() with the name of every parameter.
 
     Without names if a parameter has none, or shares its name with another.
@@ -52,11 +49,7 @@ def add_names(
         return saved
     named_groups: list[dict[str, Any]] = []
     all_names: list[str] = []
-    for saved_group, live_group in zip(
-        saved_groups,
-        live_groups,
-        strict=True,
-    ):
+    for saved_group, live_group in zip(saved_groups, live_groups, strict=True):
         parameters = live_group["params"]
         # An optimizer that numbers in its own way.
         if len(saved_group["params"]) != len(parameters):

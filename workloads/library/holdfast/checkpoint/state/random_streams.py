@@ -28,11 +28,7 @@ class Generators:
 
     def set(self, states: list[Packed]) -> None:
         """Set the streams to what `packed` returned."""
-        for generator, state in zip(
-            self._generators,
-            states,
-            strict=True,
-        ):
+        for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(_unpack(state))
 
 

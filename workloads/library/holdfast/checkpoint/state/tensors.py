@@ -75,11 +75,7 @@ def detach_storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
     is_dense = tensor.layout is torch.strided and not kind
     if not is_dense or tensor.device.type == "meta":
         got = f"layout {tensor.layout}, {kind}device {tensor.device}"
-        raise _memory_error(
-            key,
-            got,
-            "convert it to a dense tensor, or leave it out of the state",
-        )
+        raise _memory_error(key, got, "convert it to a dense tensor, or leave it out of the state")
     tensor = tensor.detach()
     local = to_local(tensor)
     # A copy would unwrap it, and the restored tensor would differ from the saved one.
@@ -183,11 +179,7 @@ def saved_dtype(part: TensorPart) -> torch.dtype:
 Interval = tuple[int, int, int]
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Box:
     """A part of a tensor that is stored on this rank."""
 
@@ -269,11 +261,7 @@ def _writes_replicas(sharded: "DTensor") -> bool:
     if coordinate is None:
         return False
     # Not by isinstance(Shard): strided shards are of another class.
-    for placement, index in zip(
-        sharded.placements,
-        coordinate,
-        strict=True,
-    ):
+    for placement, index in zip(sharded.placements, coordinate, strict=True):
         if placement.is_replicate() and index != 0:
             return False
     return True
@@ -291,11 +279,7 @@ def _list_intervals(
     if all(placement.is_replicate() or type(placement) is Shard for placement in placements):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        extents, offsets = compute_local_shape_and_global_offset(
-            shape,
-            mesh,
-            placements,
-        )
+        extents, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
         axes = zip(offsets, extents, strict=True)
         # One interval for each axis.
         return tuple(((0, offset, length),) for offset, length in axes)
@@ -374,11 +358,7 @@ def _check_local(
 ALIGN = 64
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
     """A box that this rank writes, and its description in the manifest."""
 

@@ -24,11 +24,7 @@ from holdfast.checkpoint.state.random_streams import Generators, Packed, pack_st
 from holdfast.support.errors import InputError
 
 
-def track(
-    source: Any,
-    *,
-    ahead: int = 0,
-) -> Any:
+def track(source: Any, *, ahead: int = 0) -> Any:
     """Wrap `source` so that its position is part of the checkpoint.
 
     Give the result to the state, and iterate over it or call it. A DataLoader, a sampler or another
@@ -235,11 +231,7 @@ class _BatchOrder:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._batch_sampler: Any = loader.batch_sampler
-        self._sampler: Any = getattr(
-            self._batch_sampler,
-            "sampler",
-            None,
-        )
+        self._sampler: Any = getattr(self._batch_sampler, "sampler", None)
         generators: dict[int, torch.Generator] = {}
         for owner in (loader, self._batch_sampler, self._sampler):
             generator = getattr(owner, "generator", None)
@@ -307,11 +299,7 @@ class _BatchOrder:
 class _Batch(list[int]):
     """Indexes, and the seed for random draws of their samples. Sent to workers."""
 
-    def __init__(
-        self,
-        indexes: Iterable[int] = (),
-        seed: str = "",
-    ) -> None:
+    def __init__(self, indexes: Iterable[int] = (), seed: str = "") -> None:
         super().__init__(indexes)
         self.seed = seed
 

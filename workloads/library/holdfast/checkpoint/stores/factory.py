@@ -31,11 +31,7 @@ GROUP = "holdfast.stores"
 _CALLABLE = "a callable (url, *, request_s) that returns a holdfast.checkpoint.stores.Storage"
 
 
-def open_storage(
-    url: str,
-    *,
-    request_s: float = REQUEST_S,
-) -> Storage:
+def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
     """Open the store of a URL of one of the forms in ALLOWED.
 
     `request_s` is the time that a bucket may stay silent. Raises InputError for another form, a
@@ -193,13 +189,7 @@ class Retrying:
         data: memoryview,
         crc32c: str,
     ) -> None:
-        self._keep_trying(
-            lambda: self._storage.put(
-                name,
-                data,
-                crc32c,
-            )
-        )
+        self._keep_trying(lambda: self._storage.put(name, data, crc32c))
 
     def read_into(
         self,
@@ -207,13 +197,7 @@ class Retrying:
         start: int,
         into: memoryview,
     ) -> None:
-        self._keep_trying(
-            lambda: self._storage.read_into(
-                name,
-                start,
-                into,
-            )
-        )
+        self._keep_trying(lambda: self._storage.read_into(name, start, into))
 
     def list(self, prefix: str) -> Iterator[Stat]:
         # Listed to the end within one try: a partial listing would look like a store with fewer

@@ -115,11 +115,7 @@ class GcsStorage:
                 timeout=self._timeout,
             )
         if response.status_code != requests.codes.ok:
-            raise _make_error(
-                response.status_code,
-                name,
-                response.text,
-            )
+            raise _make_error(response.status_code, name, response.text)
         body: dict[str, Any] = response.json()
         # The response describes the stored object; bytes that changed on the way are sent again
         # under the same name.
@@ -161,11 +157,7 @@ class GcsStorage:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
                 raise EOFError(f"{name} ends before byte {start}")
             if response.status_code not in (requests.codes.ok, requests.codes.partial_content):
-                raise _make_error(
-                    response.status_code,
-                    name,
-                    response.text,
-                )
+                raise _make_error(response.status_code, name, response.text)
             # Emulators and proxies that ignore ranges send the whole object: the bytes before the
             # range are read and dropped.
             if response.status_code == requests.codes.ok and start:

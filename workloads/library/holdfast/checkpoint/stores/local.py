@@ -153,11 +153,7 @@ class LocalStorage:
             raise _translate(error, name) from error
         if not S_ISREG(status.st_mode):
             raise NotFound(f"{name} is not a regular file")
-        return Stat(
-            name=name,
-            bytes=status.st_size,
-            modified=status.st_mtime,
-        )
+        return Stat(name=name, bytes=status.st_size, modified=status.st_mtime)
 
     def delete(self, name: str) -> None:
         path = self._root / check_name(name)

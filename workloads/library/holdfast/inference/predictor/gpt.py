@@ -128,11 +128,7 @@ class GptLoss:
         return sums[: len(windows)].tolist()
 
     def _run_network(self, inputs: torch.Tensor) -> torch.Tensor:
-        autocast = torch.autocast(
-            self._device.type,
-            torch.bfloat16,
-            enabled=self._bf16,
-        )
+        autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16)
         try:
             with torch.inference_mode(), autocast:
                 logits = self._network(inputs.to(self._device))
@@ -148,10 +144,7 @@ class _Window:
     text: bytes
 
 
-def _make_grid(
-    texts: Iterator[bytes],
-    width: int,
-) -> torch.Tensor:
+def _make_grid(texts: Iterator[bytes], width: int) -> torch.Tensor:
     """Makes rows of bytes, padded with zeros to the one shape that is ever computed.
 
     The network is causal and padding is at the end, so it does not change the text's losses.

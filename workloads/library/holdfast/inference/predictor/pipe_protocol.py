@@ -20,10 +20,7 @@ _LENGTH = struct.Struct(">I")
 MAX_HEADER_BYTES = 1024 * 1024 * 1024  # for the values of the largest micro-batch
 
 
-def encode(
-    header: Mapping[str, object],
-    bodies: Sequence[bytes] = (),
-) -> bytes:
+def encode(header: Mapping[str, object], bodies: Sequence[bytes] = ()) -> bytes:
     """Encodes a message. Raises ValueError or TypeError for a header that JSON cannot hold."""
     sizes = [len(body) for body in bodies]
     text = json.dumps(
@@ -173,10 +170,7 @@ def raise_error(reply: Mapping[str, Any]) -> None:
             return
 
 
-def parse_values(
-    reply: Any,
-    count: int,
-) -> tuple[list[Value], float]:
+def parse_values(reply: Any, count: int) -> tuple[list[Value], float]:
     """Returns the values of `count` items, and the seconds that predicting them took.
 
     Raises the reply's error, or ItemFault for a reply that is not valid.

@@ -89,10 +89,7 @@ class ProcessPredictor:
         self.configuration = normalize_configuration(reply.get("configuration"))
         self.inputs = inputs_of(reply.get("inputs"))
         # After a restart it must load the same commit, not the newest.
-        self._spec = replace(
-            self._spec,
-            pinned=self.configuration,
-        )
+        self._spec = replace(self._spec, pinned=self.configuration)
 
     def _start_process(self) -> Link:
         worker_end, child_end = socket.socketpair()

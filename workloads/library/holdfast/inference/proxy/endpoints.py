@@ -82,10 +82,7 @@ def discovery(
     return {"resources": [assignment]}
 
 
-def write(
-    path: Path,
-    response: Mapping[str, Any],
-) -> None:
+def write(path: Path, response: Mapping[str, Any]) -> None:
     """Replaces the file with a rename, the only change that Envoy watches for."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(response), encoding="utf-8")
@@ -127,11 +124,7 @@ class Follower(ListAndWatch):
         self._slices: dict[str, Mapping[str, Any]] = {}
         self._written: list[Endpoint] | None = None
 
-    def get(
-        self,
-        query: Mapping[str, str],
-        timeout_s: float,
-    ) -> HTTPResponse:
+    def get(self, query: Mapping[str, str], timeout_s: float) -> HTTPResponse:
         parameters = urlencode(self._selector | dict(query))
         return api_server.open_path(
             f"{self._path}?{parameters}",

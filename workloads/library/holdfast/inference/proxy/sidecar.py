@@ -113,19 +113,12 @@ class Sidecar:
                 server.shutdown()  # without it the loop of a closed socket never ends
 
 
-def _request(
-    method: str,
-    url: str,
-) -> tuple[int, str]:
+def _request(method: str, url: str) -> tuple[int, str]:
     """Returns the status and text of a response; status 0 if there is none."""
     parts = urlsplit(url)
     path = f"{parts.path}?{parts.query}" if parts.query else parts.path
     host = parts.hostname or ""
-    connection = http.client.HTTPConnection(
-        host,
-        parts.port,
-        timeout=PROBE_TIMEOUT_S,
-    )
+    connection = http.client.HTTPConnection(host, parts.port, timeout=PROBE_TIMEOUT_S)
     try:
         connection.request(method, path)
         response = connection.getresponse()

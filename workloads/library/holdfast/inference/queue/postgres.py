@@ -115,11 +115,7 @@ class PostgresQueue:
         if body is None:
             fault = "the message names an item that was never enqueued"
             return Lease(ack_id=ack_id, item=None, fault=fault)
-        item = Item(
-            job=self._job,
-            id=name,
-            body=body,
-        )
+        item = Item(job=self._job, id=name, body=body)
         return Lease(ack_id=ack_id, item=item)
 
 

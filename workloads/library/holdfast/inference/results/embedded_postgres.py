@@ -37,12 +37,7 @@ _STOP_S = 30.0
 class EmbeddedPostgres:
     """Runs PostgreSQL within a `with` block; clients connect with `uri`."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        settings: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, directory: Path, *, settings: Sequence[str] = ()) -> None:
         self.directory = directory.absolute()
         self._settings = tuple(settings)
         self._data = self.directory / "pgdata"
@@ -201,10 +196,7 @@ class EmbeddedPostgres:
         raise _make_start_error(self.directory, self.log_tail())
 
 
-def serve(
-    server: EmbeddedPostgres,
-    until: Callable[[float], bool],
-) -> None:
+def serve(server: EmbeddedPostgres, until: Callable[[float], bool]) -> None:
     """Runs until `until(seconds)` returns True. Raises Unjudged if the server ends by itself."""
     while not until(0.2):
         if server.wait(0.0):

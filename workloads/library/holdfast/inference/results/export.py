@@ -16,10 +16,7 @@ WHERE r.job = %s AND r.status = 'done' ORDER BY r.item COLLATE "C"
 """
 
 
-def rows(
-    connection: Connection,
-    job: str,
-) -> Iterator[tuple[str, Any]]:
+def rows(connection: Connection, job: str) -> Iterator[tuple[str, Any]]:
     """Iterates over results with a server-side cursor, in bounded memory."""
     with connection.transaction(), connection.cursor(name="export") as cursor:
         cursor.itersize = 5000
@@ -49,10 +46,7 @@ def export(connection: Connection, job: str, out: str) -> int:
     return count
 
 
-def _make_line(
-    item: str,
-    value: dict[str, Any],
-) -> dict[str, Any]:
+def _make_line(item: str, value: dict[str, Any]) -> dict[str, Any]:
     """Returns the id and the keys of the value; its key `item` is renamed with underscores."""
     renamed = "item"
     while renamed in value:

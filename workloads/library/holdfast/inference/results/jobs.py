@@ -110,10 +110,7 @@ def pin(
     return worker_fingerprint
 
 
-def pinned_configuration(
-    connection: Connection,
-    job: str,
-) -> dict[str, object]:
+def pinned_configuration(connection: Connection, job: str) -> dict[str, object]:
     """Returns the configuration of the job's first worker; empty if there was none."""
     row = connection.execute(
         "SELECT configuration FROM holdfast.job WHERE job = %s", (job,)
@@ -122,10 +119,7 @@ def pinned_configuration(
     return dict(row[0]) if row and row[0] else {}
 
 
-def _describe_difference(
-    job: Mapping[str, object],
-    worker: Mapping[str, object],
-) -> str:
+def _describe_difference(job: Mapping[str, object], worker: Mapping[str, object]) -> str:
     differences: list[str] = []
     for key in sorted({*job, *worker}):
         job_value = job.get(key)

@@ -160,11 +160,7 @@ class PostgresResults:
         """Claims the items that are neither done nor dead; returns the claims by item."""
         claims: dict[str, Claim] = {}
         for item, fence, failures in self._execute(_CLAIM, items=list(items)):
-            claims[item] = Claim(
-                item=item,
-                fence=fence,
-                failures=failures,
-            )
+            claims[item] = Claim(item=item, fence=fence, failures=failures)
         return claims
 
     def store(self, values: Mapping[Claim, str]) -> tuple[set[str], set[str]]:

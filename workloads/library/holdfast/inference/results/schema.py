@@ -143,10 +143,7 @@ def act_as(connection: Connection, role: str) -> None:
     connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
 
 
-def grant(
-    connection: Connection,
-    roles: dict[str, str],
-) -> list[str]:
+def grant(connection: Connection, roles: dict[str, str]) -> list[str]:
     """Makes each login a member of its role and of no other of ROLES; describes the changes.
 
     It uses one transaction, so that no login is without a role in between. Raises InputError for an

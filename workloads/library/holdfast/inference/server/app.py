@@ -206,11 +206,7 @@ class App:
             return make_json(content, headers={"x-model-commit": commit})
 
     async def _parse(self, body: bytes) -> tensors.InferRequest:
-        parse = partial(
-            tensors.parse,
-            body,
-            self._settings.batch_items,
-        )
+        parse = partial(tensors.parse, body, self._settings.batch_items)
         if len(body) > _OFF_LOOP_BYTES:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._parsing, parse)

@@ -51,11 +51,7 @@ class Batcher(Generic[T]):
         running_s = max(0.0, self.free_at_s - now)
         return running_s + full_batches * self.timing.seconds(self.batch_items)
 
-    def refusal(
-        self,
-        ticket: Ticket,
-        now: float,
-    ) -> tuple[str, float] | None:
+    def refusal(self, ticket: Ticket, now: float) -> tuple[str, float] | None:
         """Returns why a request cannot be answered in time, and when to retry; None if it can."""
         wait_s = self.wait_s(now)
         if self.waiting >= self.queue_requests:

@@ -20,11 +20,7 @@ SETTINGS = {
 }
 """The settings of `serve run --set`, which ServerSettings describes."""
 
-app = typer.Typer(
-    help="Answer requests online.",
-    epilog=EXIT_CODES_HELP,
-    no_args_is_help=True,
-)
+app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
 
 
 @app.command(
@@ -106,19 +102,11 @@ def sidecar(
     ] = "",
     port: Annotated[
         int,
-        typer.Option(
-            help="Port of the readiness probe.",
-            max=65_535,
-            min=0,
-        ),
+        typer.Option(help="Port of the readiness probe.", max=65_535, min=0),
     ] = SIDECAR_PORT,
     hook_port: Annotated[
         int,
-        typer.Option(
-            help="Port of the preStop hook.",
-            max=65_535,
-            min=0,
-        ),
+        typer.Option(help="Port of the preStop hook.", max=65_535, min=0),
     ] = HOOK_PORT,
 ) -> None:
     """Add readiness and a preStop hook to a server that stops at once on SIGTERM.
@@ -160,9 +148,7 @@ def endpoints(
     health_port: Annotated[
         int,
         typer.Option(
-            min=0,
-            max=65_535,
-            help="Port of the pods' readiness check; 0: the port for requests.",
+            min=0, max=65_535, help="Port of the pods' readiness check; 0: the port for requests."
         ),
     ] = 0,
 ) -> None:

@@ -48,26 +48,10 @@ class Metrics:
             labelnames=("reason",),
         )
         self.predictor_deaths = self._make(Counter, serving.PREDICTOR_DEATHS)
-        self.queue_seconds = self._make(
-            Histogram,
-            serving.QUEUE_SECONDS,
-            buckets=_SECONDS,
-        )
-        self.predict_seconds = self._make(
-            Histogram,
-            serving.PREDICT_SECONDS,
-            buckets=_SECONDS,
-        )
-        self.request_seconds = self._make(
-            Histogram,
-            serving.REQUEST_SECONDS,
-            buckets=_SECONDS,
-        )
-        self.batch_items = self._make(
-            Histogram,
-            serving.BATCH_ITEMS,
-            buckets=_ITEMS,
-        )
+        self.queue_seconds = self._make(Histogram, serving.QUEUE_SECONDS, buckets=_SECONDS)
+        self.predict_seconds = self._make(Histogram, serving.PREDICT_SECONDS, buckets=_SECONDS)
+        self.request_seconds = self._make(Histogram, serving.REQUEST_SECONDS, buckets=_SECONDS)
+        self.batch_items = self._make(Histogram, serving.BATCH_ITEMS, buckets=_ITEMS)
 
     def count_responses(self) -> dict[str, int]:
         """Returns the number of responses by HTTP code.

@@ -68,16 +68,9 @@ class _Process:
     def __init__(self, spec: PredictorSpec, settings: ServerSettings, shutdown: Shutdown) -> None:
         self._settings = settings
         self._shutdown = shutdown
-        self._drain = Drain(
-            budget=settings.budget,
-            longest_request_s=settings.request_s,
-        )
+        self._drain = Drain(budget=settings.budget, longest_request_s=settings.request_s)
         self._metrics = Metrics()
-        self._model = ModelQueue(
-            spec,
-            settings,
-            self._metrics,
-        )
+        self._model = ModelQueue(spec, settings, self._metrics)
         self._code = EXIT_PREEMPTED
         app = App(
             settings,

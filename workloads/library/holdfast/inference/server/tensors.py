@@ -196,10 +196,7 @@ def _are_all(datatype: str, values: Sequence[object]) -> bool:
     return all(map(_CHECKS[datatype], values))
 
 
-def _flatten(
-    data: list[object],
-    sizes: Sequence[int],
-) -> list[object]:
+def _flatten(data: list[object], sizes: Sequence[int]) -> list[object]:
     """Returns the values in row-major order.
 
     The protocol allows data that is flat, or nested as its shape. Any other data is returned as it
@@ -218,10 +215,7 @@ def _flatten(
     return values
 
 
-def _make_bodies(
-    inputs: Sequence[_Input],
-    count: int,
-) -> list[bytes]:
+def _make_bodies(inputs: Sequence[_Input], count: int) -> list[bytes]:
     first = inputs[0]
     is_texts = len(inputs) == 1 and first.datatype == "BYTES" and len(first.shape) == 1
     bodies: list[bytes] = []

@@ -36,15 +36,8 @@ class Worker:
         self._shutdown = parts.shutdown
         self._settings = settings
         self._telemetry = telemetry
-        self._sizer = BatchSizer(
-            max_items=settings.micro_batch,
-            longest_s=settings.longest_batch_s,
-        )
-        self._triage = Triage(
-            predictor,
-            parts.shutdown,
-            settings,
-        )
+        self._sizer = BatchSizer(max_items=settings.micro_batch, longest_s=settings.longest_batch_s)
+        self._triage = Triage(predictor, parts.shutdown, settings)
         self._predictor = predictor
         predictor.on_overdue = self._handle_overdue
         self._retry = telemetry.retry(give_up=self._window_is_over)
@@ -54,16 +47,8 @@ class Worker:
             heartbeat=parts.results.heartbeat,
             on_error=telemetry.retrying,
         )
-        self._feeder = Feeder(
-            parts,
-            self._keeper,
-            self._sizer,
-        )
-        self._writer = Writer(
-            parts,
-            self._keeper,
-            self._retry,
-        )
+        self._feeder = Feeder(parts, self._keeper, self._sizer)
+        self._writer = Writer(parts, self._keeper, self._retry)
         self._ahead: list[ClaimedItem] = []
         """The micro-batch that was sent to the predictor while it computes another one."""
         self._drained = threading.Event()
@@ -73,11 +58,7 @@ class Worker:
         # By default the interpreter lets feeder and writer delay the predictor by 5 ms at a time.
         sys.setswitchinterval(0.0005)
         self._retry(self._results.heartbeat)
-        threading.Thread(
-            target=self._abandon_when_late,
-            name="abandon",
-            daemon=True,
-        ).start()
+        threading.Thread(target=self._abandon_when_late, name="abandon", daemon=True).start()
         for thread in (self._keeper, self._feeder, self._writer):
             thread.start()
         code = EXIT_COMPLETE

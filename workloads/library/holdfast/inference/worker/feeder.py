@@ -150,11 +150,7 @@ class Feeder(threading.Thread):
         if malformed:
             self._retry(lambda: self._results.reject(malformed))
             for lease in malformed:
-                self._telemetry.emit(
-                    "dead_lettered",
-                    item=lease.digest,
-                    reason=lease.fault,
-                )
+                self._telemetry.emit("dead_lettered", item=lease.digest, reason=lease.fault)
             finished += malformed
         if finished:
             self._retry(lambda: self._queue.ack(finished))

@@ -22,9 +22,7 @@ class Failpoint(StrEnum):
 
 class WorkerTelemetry:
     def __init__(
-        self,
-        events: EventLog,
-        failpoint: Callable[[Failpoint], None] = lambda _: None,
+        self, events: EventLog, failpoint: Callable[[Failpoint], None] = lambda _: None
     ) -> None:
         self.failpoint = failpoint
         self.emit = events.emit

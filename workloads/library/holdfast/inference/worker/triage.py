@@ -126,11 +126,7 @@ class Triage:
         outcome.untried = self._waiting
         self._waiting = []
 
-    def _predict(
-        self,
-        batch: Sequence[ClaimedItem],
-        outcome: Outcome,
-    ) -> list[Value]:
+    def _predict(self, batch: Sequence[ClaimedItem], outcome: Outcome) -> list[Value]:
         bodies = [work.item.body for work in batch]
         if self._learns_timeout:
             self._predictor.timeout_s = self._find_timeout(batch)

@@ -49,11 +49,7 @@ _SCALE_UPS = (
         Reason.POOL_LIMIT,
         "wait for another job to end, or raise the pool's maximum in infra/environments",
     ),
-    _ScaleUp(
-        r"triggered scale-up: ",
-        Reason.SCALE_UP,
-        "wait: a GPU node takes minutes to come up",
-    ),
+    _ScaleUp(r"triggered scale-up: ", Reason.SCALE_UP, "wait: a GPU node takes minutes to come up"),
 )
 
 

@@ -177,9 +177,7 @@ def _dataset(job: OwnJob) -> client.V1Volume:
     options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
     attributes = {"bucketName": name, "mountOptions": options}
     source = client.V1CSIVolumeSource(
-        driver=FUSE_DRIVER,
-        read_only=True,
-        volume_attributes=attributes,
+        driver=FUSE_DRIVER, read_only=True, volume_attributes=attributes
     )
     return client.V1Volume(name=data.CLAIM, csi=source)
 
@@ -187,9 +185,7 @@ def _dataset(job: OwnJob) -> client.V1Volume:
 def _secrets(job: OwnJob) -> client.V1Volume:
     attributes = {"secretProviderClass": job.name}
     source = client.V1CSIVolumeSource(
-        driver=SECRETS_DRIVER,
-        read_only=True,
-        volume_attributes=attributes,
+        driver=SECRETS_DRIVER, read_only=True, volume_attributes=attributes
     )
     return client.V1Volume(name="secrets", csi=source)
 

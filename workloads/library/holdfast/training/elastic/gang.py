@@ -302,9 +302,7 @@ class ElasticGang:
         # Measured before the all-reduce, in which a fast member waits for the slow ones: all would
         # look equally slow.
         flags[first_time_flag + self._index] = self._timer.end_step(
-            self._my_shard_count,
-            step=member.step,
-            epoch=member.epoch.number,
+            self._my_shard_count, step=member.step, epoch=member.epoch.number
         )
         try:
             with member.watch_collectives():

@@ -143,11 +143,7 @@ class GangMember:
             self._saves.try_last(self.step, self._remaining_s())
         if self.me.index in leaving:
             logs.info("stop", f"leaving at step {self.step}")
-            self._emit_as_lead(
-                "stop",
-                step=self.step,
-                reason=self._shutdown.reason,
-            )
+            self._emit_as_lead("stop", step=self.step, reason=self._shutdown.reason)
             raise Preempted(self.step)
         start = time.monotonic()
         self._leave()
@@ -226,8 +222,7 @@ class GangMember:
                     raise
                 if self._node.agree(lambda: self._regroup.has_newer_epoch(self.epoch)):
                     raise CutOff(
-                        end.step,
-                        "the gang continued on the other side of a network partition",
+                        end.step, "the gang continued on the other side of a network partition"
                     ) from end
                 # The lead of a former epoch, frozen or slow, took the fence late. It can commit
                 # nothing from now on.
@@ -246,11 +241,7 @@ class GangMember:
         detector: FailureDetector | None = None,
     ) -> Epoch:
         def find() -> Epoch:
-            return self._regroup.find_next(
-                epoch,
-                without=without,
-                detector=detector,
-            )
+            return self._regroup.find_next(epoch, without=without, detector=detector)
 
         try:
             return self._agree_on_epoch(find)

@@ -32,11 +32,7 @@ HEADROOM = 12
 STEP_DOWN = 4
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Slot:
     """A parameter and its part of the flat buffer."""
 

@@ -55,20 +55,12 @@ def train_elastic(config: ElasticConfig) -> int:
     local_rank = config.places.index % config.places.ranks_per_node
     device = choose_device(config.device, local_rank=local_rank)
     corpus = Corpus.read(config.data)
-    samples = Samples(
-        text=corpus.text,
-        context=config.model.context,
-        seed=config.seed,
-    )
+    samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     # Seeds the initial parameters of the first lead; gang.shards() seeds the draws of each step.
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
-    events = EventLog.open(
-        config.events,
-        job=config.run,
-        kind=KIND_TRAINING,
-    )
+    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     meter = Meter(events, every=config.report_every)
     settings = {name: getattr(config, name) for name in GANG_SETTINGS}
     gang = ElasticGang(
@@ -106,11 +98,7 @@ def train_elastic(config: ElasticConfig) -> int:
                     meter.step(step + 1, loss.detach())
             meter.flush()
     except CheckpointExit as end:
-        events.emit(
-            "exit",
-            code=end.CODE,
-            step=end.step,
-        )
+        events.emit("exit", code=end.CODE, step=end.step)
         return end.CODE
     events.emit(
         "exit",

@@ -41,11 +41,7 @@ def gather_steps(step: int, group: dist.ProcessGroup | None) -> list[int]:
     return [int(steps) for steps in gathered]
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Description:
     """A tensor as the sender describes it. Its JSON is a list of the fields in this order."""
 
@@ -142,11 +138,7 @@ def _receive(
         ) from error
     tensors = dict[str, Tensor]()
     for description in descriptions:
-        part = torch.empty(
-            description.shape,
-            dtype=description.dtype,
-            device=device,
-        )
+        part = torch.empty(description.shape, dtype=description.dtype, device=device)
         tensors[description.key] = part
     _broadcast([_view_bytes(part) for part in tensors.values()], source, group)
     for description in descriptions:
@@ -251,11 +243,7 @@ def _broadcast(
     """
     for chunk in _split_into_chunks(flats):
         joined = torch.cat(chunk)
-        dist.broadcast(
-            joined,
-            group=group,
-            group_src=source,
-        )
+        dist.broadcast(joined, group=group, group_src=source)
         lengths = [len(flat) for flat in chunk]
         for part, flat in zip(joined.split(lengths), chunk, strict=True):
             flat.copy_(part)

@@ -25,11 +25,7 @@ def main(url: str, epochs: int) -> None:
     inputs = torch.randn(160, 32)
     targets = inputs.sum(1, keepdim=True)
     dataset = TensorDataset(inputs, targets)
-    data = DataLoader(
-        dataset,
-        batch_size=8,
-        shuffle=True,
-    )
+    data = DataLoader(dataset, batch_size=8, shuffle=True)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, epochs * len(data))
     model, optimizer, loader, schedule = accelerator.prepare(net, adam, data, decay)
     run = os.environ.get("HOLDFAST_RUN", "accelerate-loop")

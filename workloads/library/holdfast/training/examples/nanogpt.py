@@ -25,13 +25,7 @@ def main(url: str, steps: int) -> None:
     torch.manual_seed(1337)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     data = Corpus.read(None).text.long()  # Python's own sources
-    model = ByteGPT(
-        ModelConfig(
-            context=CONTEXT,
-            width=64,
-            layers=2,
-        )
-    ).to(device)
+    model = ByteGPT(ModelConfig(context=CONTEXT, width=64, layers=2)).to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=1e-3,

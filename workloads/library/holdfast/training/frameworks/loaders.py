@@ -133,11 +133,7 @@ class EpochOrder:
         yield from order
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Replay:
     stream_at_draw: torch.Tensor
     skipped_samples: int

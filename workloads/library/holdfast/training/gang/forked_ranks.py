@@ -81,11 +81,7 @@ class ForkedRanks:
         self._has_report = False
         """True once the fork server has reported since the last request."""
         self._exit_codes: SimpleQueue[int | None] = SimpleQueue()
-        threading.Thread(
-            target=self._listen,
-            name="forked-ranks",
-            daemon=True,
-        ).start()
+        threading.Thread(target=self._listen, name="forked-ranks", daemon=True).start()
 
     def start(
         self, environments: Sequence[Mapping[str, str]], exit_codes: SimpleQueue[int | None]
@@ -288,11 +284,7 @@ def _run_python(arguments: list[str]) -> int:
             module = arguments[1]
             sys.argv = arguments[1:]
             sys.path[0] = str(Path.cwd())
-            runpy.run_module(
-                module,
-                run_name="__main__",
-                alter_sys=True,
-            )
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         else:
             sys.argv = arguments
             sys.path[0] = str(Path(program).parent)

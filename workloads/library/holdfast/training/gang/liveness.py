@@ -53,11 +53,7 @@ class Watch:
         self.detector: FailureDetector | None = None
         """Detector of the last collectives, if they lasted long enough to need one."""
         self._closed = threading.Event()
-        threading.Thread(
-            target=self._work,
-            name="gang-watch",
-            daemon=True,
-        ).start()
+        threading.Thread(target=self._work, name="gang-watch", daemon=True).start()
 
     def over(self, epoch: Epoch) -> Self:
         """Watches the collectives of this epoch until the `with` block ends.

@@ -30,11 +30,7 @@ LOOPBACK = "127.0.0.1"
 Address = tuple[str, int]
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
     nodes: tuple[Address, ...]
     """Address of every process, node by node."""

@@ -21,11 +21,7 @@ KEPT_EPOCHS = 20
 MAX_EPOCH_BYTES = 1 << 20
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
     index: int
     """Number of the member in the Job; a replacement has the same."""
@@ -33,11 +29,7 @@ class Member:
     """Random identity of the process."""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
     number: int
     members: tuple[Member, ...]

@@ -35,11 +35,7 @@ MAX_ANSWER_BYTES = 1 << 20
 """Enough for the epoch of the largest gang."""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
     """Result of asking several members for their status."""
 

@@ -197,11 +197,7 @@ class Group:
             with contextlib.suppress(RuntimeError, ValueError):
                 dist.destroy_process_group(group)
 
-        thread = threading.Thread(
-            target=destroy,
-            name="destroy-process-group",
-            daemon=True,
-        )
+        thread = threading.Thread(target=destroy, name="destroy-process-group", daemon=True)
         thread.start()
         thread.join(DESTROY_S)
 
@@ -251,29 +247,17 @@ def broadcast_json(
         dtype=torch.int64,
         device=device,
     )
-    dist.broadcast(
-        length_tensor,
-        group=group,
-        group_src=source,
-    )
+    dist.broadcast(length_tensor, group=group, group_src=source)
     length = int(length_tensor)
     # That much memory is allocated next, and a broken collective may return any number.
     if not 0 < length <= MAX_JSON_BYTES:
         raise GroupLost(
             f"another process announces {length} bytes, and at most {MAX_JSON_BYTES} are read"
         )
-    buffer = torch.empty(
-        length,
-        dtype=torch.uint8,
-        device=device,
-    )
+    buffer = torch.empty(length, dtype=torch.uint8, device=device)
     if data:
         buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    dist.broadcast(
-        buffer,
-        group=group,
-        group_src=source,
-    )
+    dist.broadcast(buffer, group=group, group_src=source)
     try:
         return json.loads(bytes(buffer.cpu().tolist()))
     except (ValueError, RecursionError) as error:

@@ -56,11 +56,7 @@ MAX_DOMAIN = 200
 """Longest failure domain, in characters: each rank gets those of all nodes."""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ShardedNode:
     """Settings of a sharded gang and the number of this node."""
 

@@ -79,11 +79,7 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     corpus = Corpus.read(config.data)
     phases.lap("corpus")
     defer_compiler()
-    events = EventLog.open(
-        config.events,
-        job=config.run,
-        kind=KIND_TRAINING,
-    )
+    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     status = SharedStatus(config.ranks)
     threading.Thread(
         target=_forward_notice,

@@ -141,11 +141,7 @@ def destroy_process_group(patience_s: float) -> None:
             torch.cuda.synchronize()
         dist.destroy_process_group()
 
-    thread = threading.Thread(
-        target=destroy,
-        name="destroy-process-group",
-        daemon=True,
-    )
+    thread = threading.Thread(target=destroy, name="destroy-process-group", daemon=True)
     thread.start()
     thread.join(patience_s)
 

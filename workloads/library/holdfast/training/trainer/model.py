@@ -12,11 +12,7 @@ from torch.nn import functional as F
 BYTES = 256
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    slots=True,
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     context: int = 64
     """Number of bytes that a prediction may look back on."""

@@ -79,11 +79,7 @@ def run_rank(
         )
     if status.register(local_rank):
         shutdown.request("notice before the start")
-    events = EventLog.open(
-        config.events,
-        job=config.run,
-        kind=KIND_TRAINING,
-    )
+    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     meter = Meter(
         events,
         every=config.report_every,

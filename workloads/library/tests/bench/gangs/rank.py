@@ -76,11 +76,7 @@ class Turns:
             self._every = self._copies._due_at - step
         if step % self._settings["turns"] == 0:
             which = "with" if self._writer._copies else "without"
-            self._pause(
-                which=which,
-                copies=self._copied,
-                every=self._every,
-            )
+            self._pause(which=which, copies=self._copied, every=self._every)
             self._ckpt.save(step)
             self._pause(which="save")
             self._copied = 0

@@ -57,11 +57,7 @@ def fsdp2_on_the_second_axis(world: int) -> State:
 def hsdp(world: int) -> State:
     model = fully_shard(
         layers(_UNEVEN),
-        mesh=mesh(
-            world,
-            "replicate",
-            "shard",
-        ),
+        mesh=mesh(world, "replicate", "shard"),
     )
     return adamw(model)
 
@@ -72,11 +68,7 @@ def expert_parallel(world: int) -> State:
     expert_mesh = mesh(world, "ep")
     experts = nn.Parameter(
         distribute_tensor(
-            torch.randn(
-                8,
-                4,
-                3,
-            ),
+            torch.randn(8, 4, 3),
             expert_mesh,
             [Shard(0)],
         )
@@ -90,11 +82,7 @@ def step_by_made_up_gradients(state: State, number: int) -> None:
     torch.manual_seed(number)
     for parameter in state["model"].parameters():
         whole = torch.randn(parameter.shape)
-        parameter.grad = distribute_tensor(
-            whole,
-            parameter.device_mesh,
-            parameter.placements,
-        )
+        parameter.grad = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
     state["optimizer"].step()
 
 

@@ -42,11 +42,7 @@ def train(entries: Entries, number: int) -> None:
     optimizer.step(loss)
 
 
-def network(
-    dtype: torch.dtype = torch.float32,
-    *,
-    sparse: bool = False,
-) -> nn.Module:
+def network(dtype: torch.dtype = torch.float32, *, sparse: bool = False) -> nn.Module:
     torch.manual_seed(3)
     if sparse:
         return nn.Embedding(5, 4, sparse=True)
@@ -73,11 +69,7 @@ def optimizers() -> dict[str, Object]:
         ),
         "AdamW, fused": optimizer(torch.optim.AdamW, fused=True),
         "AdamW of bfloat16 parameters": optimizer(torch.optim.AdamW, torch.bfloat16),
-        "SGD, momentum and Nesterov": optimizer(
-            torch.optim.SGD,
-            momentum=0.9,
-            nesterov=True,
-        ),
+        "SGD, momentum and Nesterov": optimizer(torch.optim.SGD, momentum=0.9, nesterov=True),
         "RMSprop, centered with momentum": optimizer(
             torch.optim.RMSprop, centered=True, momentum=0.9
         ),
@@ -113,11 +105,7 @@ def schedulers() -> dict[str, Object]:
             1e-2,
             step_size_up=2,
         ),
-        "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(
-            o,
-            1e-2,
-            total_steps=9,
-        ),
+        "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=9),
         "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1),
         "SequentialLR": lambda o: lr_scheduler.SequentialLR(
             o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]

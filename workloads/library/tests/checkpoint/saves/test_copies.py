@@ -74,9 +74,7 @@ def test_copies_take_less_than_two_percent_step_time() -> None:
     )
 
 
-def test_copies_take_at_most_two_percent_cpu_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_copies_take_at_most_two_percent_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     copies = make_copies()
     assert copies.agree(alone(), 5, 0.5)

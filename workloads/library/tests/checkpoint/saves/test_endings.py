@@ -45,9 +45,7 @@ def trainer(url: Path, tensor: torch.Tensor, **options: Any) -> Checkpointer:
     )
 
 
-def test_a_newer_trainer_fences_the_older_one(
-    tmp_path: Path,
-) -> None:
+def test_a_newer_trainer_fences_the_older_one(tmp_path: Path) -> None:
     """Both run in this process: a frozen trainer and the one that replaced it."""
     older = torch.zeros(4)
     newer = torch.zeros(4)

@@ -92,9 +92,7 @@ def test_the_newest_are_kept_and_every_nth(storage: Stored) -> None:
     assert storage.steps() == {40, 80, 90}
 
 
-def test_attempts_without_a_commit_replace_no_checkpoint_and_expire(
-    storage: Stored,
-) -> None:
+def test_attempts_without_a_commit_replace_no_checkpoint_and_expire(storage: Stored) -> None:
     storage.attempt(10)
     storage.attempt(10, "b", committed=False)
     for step in range(20, 100, 10):
@@ -124,9 +122,7 @@ def test_a_commit_that_cannot_be_read_is_no_reason_to_delete(
     assert len(list(storage.list(RUN))) == 6
 
 
-def test_damaged_checkpoints_replace_no_sound_one_and_expire(
-    storage: Stored,
-) -> None:
+def test_damaged_checkpoints_replace_no_sound_one_and_expire(storage: Stored) -> None:
     for step, letter in ((10, "a"), (20, "b"), (30, "c")):
         storage.attempt(step, letter)
     policy = Policy(keep=1, damaged=frozenset({"b" * 12, "c" * 12}))

@@ -198,9 +198,7 @@ class MetricServer:
         rest = str(first + self.page_series) if len(keys) > first + self.page_series else ""
         errors = [status_pb2.Status(code=13, message=self.incomplete)] if self.incomplete else []
         return monitoring_v3.ListTimeSeriesResponse(
-            time_series=page,
-            next_page_token=rest,
-            execution_errors=errors,
+            time_series=page, next_page_token=rest, execution_errors=errors
         )
 
     def _series(self, key: Any, begin: float, end: float) -> monitoring_v3.TimeSeries:

@@ -21,11 +21,7 @@ from workloads.library.tests.exporter.test_cloud import Clock
 
 HOUR = 3_600.0
 MIDNIGHT = 20_000 * 86_400.0
-L4 = Group(
-    pool="spot-l4",
-    machine_type="g2-standard-8",
-    zone="us-central1-a",
-)
+L4 = Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
 
 
 class Cloud:
@@ -35,11 +31,7 @@ class Cloud:
         self.clock = Clock(MIDNIGHT)
         self.server = MetricServer(self.clock)
         self.client = self.server.start()
-        self.reader = CloudReader(
-            client=self.client,
-            project="acme-ai",
-            patience_s=30.0,
-        )
+        self.reader = CloudReader(client=self.client, project="acme-ai", patience_s=30.0)
         self.writers: dict[str, CloudWriter] = {}
 
     def write(
@@ -75,9 +67,7 @@ def cloud() -> Generator[Cloud]:
     cloud.server.stop()
 
 
-def test_losses_and_node_hours_survive_counter_restarts(
-    cloud: Cloud,
-) -> None:
+def test_losses_and_node_hours_survive_counter_restarts(cloud: Cloud) -> None:
     for hours, node_hours, losses in ((1, 5, 1), (2, 10, 2), (3, 1, 0), (40, 7, 1)):
         cloud.write(hours, node_hours, losses)
     [(group, exposure)] = cloud.measure(41).groups.items()
@@ -107,9 +97,7 @@ def test_groups_and_ages_stay_apart_over_all_pages(cloud: Cloud) -> None:
     assert (low, round(oldest.hours), round(oldest.events)) == (12.0, 3, 1)
 
 
-def test_an_empty_period_or_a_missing_series_is_unjudged(
-    cloud: Cloud,
-) -> None:
+def test_an_empty_period_or_a_missing_series_is_unjudged(cloud: Cloud) -> None:
     with pytest.raises(
         Unjudged, match="spot_node_seconds_total: the exporter has never written it"
     ):

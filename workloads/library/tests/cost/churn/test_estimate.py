@@ -13,11 +13,7 @@ from workloads.library.tests.sample import EPOCH, Line, line
 
 HOUR = 3600
 NOW_US = round((EPOCH + 100 * HOUR) * 1e6)
-L4 = Group(
-    pool="spot-l4",
-    machine_type="g2-standard-8",
-    zone="us-central1-a",
-)
+L4 = Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
 
 
 def node(event: str, hours: float, name: str, **fields: object) -> Line:

@@ -115,16 +115,8 @@ BORDERS = {
         enter=lambda data: decode_commit(data, run=RUN, step=STEP),
         refusals=REFUSALS,
     ),
-    "manifests": Border(
-        make=_make_manifest,
-        enter=_enter_manifest,
-        refusals=REFUSALS,
-    ),
-    "checkpoints": Border(
-        make=_make_manifest,
-        enter=_enter_checkpoint,
-        refusals=REFUSALS,
-    ),
+    "manifests": Border(make=_make_manifest, enter=_enter_manifest, refusals=REFUSALS),
+    "checkpoints": Border(make=_make_manifest, enter=_enter_checkpoint, refusals=REFUSALS),
     "lists of checkpoints": Border(make=_make_manifest, enter=_enter_listing),
     "epochs": Border(
         make=hostile_inputs({"pid": 7, "host": "a-host"}),

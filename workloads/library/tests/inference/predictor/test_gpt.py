@@ -80,11 +80,7 @@ def test_a_body_without_a_following_byte_has_no_score(model: Model) -> None:
 def test_a_checkpoint_with_another_shape_is_rejected(
     model: Model, config: dict[str, float]
 ) -> None:
-    other = Model(
-        identity=model.identity,
-        config=config,
-        tensors=model.tensors,
-    )
+    other = Model(identity=model.identity, config=config, tensors=model.tensors)
     with pytest.raises(InputError, match="does not fit"):
         GptLoss(other).load()
 

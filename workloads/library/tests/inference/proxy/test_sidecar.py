@@ -134,11 +134,7 @@ def test_with_the_sidecar_no_request_reaches_a_server_that_refuses(
 
 
 def test_a_server_that_does_not_answer_is_not_ready() -> None:
-    sidecar = Sidecar(
-        health_url="http://127.0.0.1:9/health",
-        hold_s=0.0,
-        most_s=0.0,
-    )
+    sidecar = Sidecar(health_url="http://127.0.0.1:9/health", hold_s=0.0, most_s=0.0)
     assert not sidecar.ready()
     with sidecar.listening("127.0.0.1", 0):
         threads = {thread.name: thread for thread in threading.enumerate()}

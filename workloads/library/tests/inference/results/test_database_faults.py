@@ -131,8 +131,7 @@ def test_transient_refusals_are_retried(job: str, tmp_path: Path) -> None:
 
 
 def test_four_workers_with_colliding_transactions_lose_and_repeat_nothing(
-    job: str,
-    tmp_path: Path,
+    job: str, tmp_path: Path
 ) -> None:
     """Transactions are serialisable, so the database itself refuses many of them.
 

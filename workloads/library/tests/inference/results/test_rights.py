@@ -85,8 +85,7 @@ def test_a_missing_schema_is_an_error(server: EmbeddedPostgres) -> None:
 
 
 def test_the_rendered_job_migrates_once_and_workers_get_the_least_rights(
-    server: EmbeddedPostgres,
-    tmp_path: Path,
+    server: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     documents = tmp_path / "documents"
     documents.mkdir()
@@ -142,9 +141,7 @@ def test_the_rendered_job_revokes_rights_that_have_moved(server: EmbeddedPostgre
     assert run_rendered_job(server).stderr == "nothing to do\n"
 
 
-def test_an_unknown_login_gets_no_rights_and_no_other_login_does(
-    server: EmbeddedPostgres,
-) -> None:
+def test_an_unknown_login_gets_no_rights_and_no_other_login_does(server: EmbeddedPostgres) -> None:
     assert run_rendered_job(server).code == 0
     arguments = [
         "database",

@@ -63,11 +63,7 @@ class Client:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        connection = http.client.HTTPConnection(
-            "127.0.0.1",
-            self.port,
-            timeout=PATIENCE_S,
-        )
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with closing(connection):
             connection.request(
                 method,
@@ -206,10 +202,7 @@ def serve(
 
 
 @contextmanager
-def envoy(
-    config: Path,
-    admin_port: int,
-) -> Generator[Callable[[], int]]:
+def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
     """Runs Envoy; yields a function that counts healthy servers, or -1 if Envoy does not answer."""
     stats = f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$"
 

@@ -14,9 +14,7 @@ TRY_MS = "3000"
 
 
 @pytest.mark.process
-def test_a_server_is_not_ready_while_its_model_hangs_or_restarts(
-    tmp_path: Path,
-) -> None:
+def test_a_server_is_not_ready_while_its_model_hangs_or_restarts(tmp_path: Path) -> None:
     step = tmp_path / "step"
     step.write_text("1")
     stepped = serve(

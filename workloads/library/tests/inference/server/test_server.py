@@ -57,9 +57,7 @@ def test_a_model_that_cannot_be_loaded_sets_the_exit_code(
         assert server.wait() == code
 
 
-def test_a_notice_drops_no_started_and_no_new_request(
-    tmp_path: Path,
-) -> None:
+def test_a_notice_drops_no_started_and_no_new_request(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with serve(tmp_path) as server, ThreadPoolExecutor(1) as pool:
         computing = block_model(pool, server, gate)

@@ -84,9 +84,7 @@ def list_commits(storage: LocalStorage) -> list[int]:
     return sorted(entry.step for entry in survey(storage, "run").values() if entry.commit)
 
 
-def test_lead_without_the_fence_takes_it_at_a_later_save(
-    tmp_path: Path,
-) -> None:
+def test_lead_without_the_fence_takes_it_at_a_later_save(tmp_path: Path) -> None:
     storage = Flaky.open(str(tmp_path))
     storage.refusals = 3
     saves = saves_in(storage, tmp_path)

@@ -66,11 +66,7 @@ def test_state_that_a_lost_node_would_lose_is_rejected(
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     shard(model)
     nodes = tuple(("127.0.0.1", port) for port in free_ports(4))
-    places = Places(
-        nodes=nodes,
-        index=index,
-        ranks_per_node=ranks_per_node,
-    )
+    places = Places(nodes=nodes, index=index, ranks_per_node=ranks_per_node)
     with pytest.raises(InputError, match="sharded over processes") as refused:
         ElasticGang(
             str(tmp_path),

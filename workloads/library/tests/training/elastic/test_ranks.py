@@ -85,9 +85,7 @@ sys.exit(1)
 """
 
 
-def test_forked_rank_preloads_its_client_and_the_compiler_after_a_failure(
-    tmp_path: Path,
-) -> None:
+def test_forked_rank_preloads_its_client_and_the_compiler_after_a_failure(tmp_path: Path) -> None:
     """All nodes wait for the first start of a replacement's ranks: the compiler is half of what
     they would import. To import the client takes longer than to restore from a neighbour's memory.
     """

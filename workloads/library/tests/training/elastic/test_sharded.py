@@ -131,9 +131,7 @@ def test_node_with_another_size_is_rejected_and_the_others_wait(make: Make) -> N
     ends_after_a_restore(two, 1)
 
 
-def test_copies_are_in_another_zone_so_that_one_zone_may_be_lost(
-    make: Make,
-) -> None:
+def test_copies_are_in_another_zone_so_that_one_zone_may_be_lost(make: Make) -> None:
     four = at_the_gate(make(nodes=4, domains=["a/rack-1", "b/rack-1", "b/rack-2", "a/rack-2"]))
     for place in (1, 2):
         four.lose(place)

@@ -32,9 +32,7 @@ SAMPLE = {
 }
 
 
-def test_gang_under_repeated_kills_keeps_its_bits(
-    tmp_path: Path,
-) -> None:
+def test_gang_under_repeated_kills_keeps_its_bits(tmp_path: Path) -> None:
     results = Records(tmp_path / "results")
     blows = (Blow(kind=kind, place=(1 + number) % 4) for number, kind in enumerate(SAMPLE))
     Lane(

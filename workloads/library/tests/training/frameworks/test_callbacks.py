@@ -111,9 +111,7 @@ def test_lightning_without_ddp_resumes_with_the_same_samples_and_stream(
     assert whole == resumed
 
 
-def test_notice_during_an_endless_compile_is_obeyed_within_the_window(
-    make: Make,
-) -> None:
+def test_notice_during_an_endless_compile_is_obeyed_within_the_window(make: Make) -> None:
     gang = make("hf", steps=10)
     assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.logs()
 
