@@ -63,6 +63,7 @@ def add_trouble(month: Month) -> None:
             "HoldfastOnDemandPendingTooLong",
             EXAMPLE["on_demand_pending_s"],
             {},
+            "nvidia-h100-80gb",
         ),
         partial(
             _add_waiting_pod,
@@ -71,6 +72,7 @@ def add_trouble(month: Month) -> None:
             "HoldfastSpotPendingTooLong",
             EXAMPLE["spot_pending_s"],
             {LABEL_SPOT: "true"},
+            "nvidia-h200-141gb",
         ),
         partial(
             _add_waiting_pod,
@@ -79,11 +81,12 @@ def add_trouble(month: Month) -> None:
             "HoldfastFlexStartWaitTooLong",
             EXAMPLE["flex_pending_s"],
             {LABEL_FLEX_START: "true"},
+            "nvidia-b200",
         ),
         partial(
             _add_held_job,
             "a job waits for quota",
-            "quota",
+            "reserved",
             QUEUE_MIN + 30,
             "Pending",
             "HoldfastQueueWaitTooLong",
@@ -92,7 +95,7 @@ def add_trouble(month: Month) -> None:
         partial(
             _add_held_job,
             "a queue admits nothing",
-            "misnamed",
+            "queued",
             50,
             "Inadmissible",
             "HoldfastQueueAdmitsNothing",
@@ -344,9 +347,11 @@ def _add_waiting_pod(
     alert: str,
     limit_s: int,
     selector: dict[str, str],
+    accelerator: str,
     month: Month,
     start_min: int,
 ) -> None:
+    """Adds a pod that stays pending; no other job of the month asks for its accelerator."""
     since = month.platform.time(start_min)
     meta = {
         "uid": f"trouble-{name}",
@@ -365,15 +370,15 @@ def _add_waiting_pod(
             "phase": "Pending",
             "conditions": [waits],
         },
-        "spec": {"nodeSelector": selector | {LABEL_ACCELERATOR: f"trouble-{name}"}},
+        "spec": {"nodeSelector": selector | {LABEL_ACCELERATOR: accelerator}},
     }
     month.script(start_min, show(month.cluster.pod, pod, minutes))
-    month.incident(name, alert, f"accelerator=trouble-{name}", start_min, limit_s // 60 + 5)
+    month.incident(name, alert, f"accelerator={accelerator}", start_min, limit_s // 60 + 5)
 
 
 def _add_held_job(
     kind: str,
-    name: str,
+    queue: str,
     minutes: int,
     reason: str,
     alert: str,
@@ -382,12 +387,12 @@ def _add_held_job(
     start_min: int,
 ) -> None:
     meta = {
-        "uid": f"trouble-{name}",
-        "name": name,
+        "uid": f"trouble-{queue}",
+        "name": f"held-{queue}",
         "creationTimestamp": month.platform.time(start_min),
     }
     spec = {
-        "queueName": f"trouble-{name}",
+        "queueName": queue,
         "podSets": [],
         "active": True,
     }
@@ -404,7 +409,7 @@ def _add_held_job(
         "status": {"conditions": conditions},
     }
     month.script(start_min, show(month.cluster.queues.workload, workload, minutes))
-    month.incident(kind, alert, f"queue=trouble-{name}", start_min, promise_min)
+    month.incident(kind, alert, f"queue={queue}", start_min, promise_min)
 
 
 def _add_lost_booking(month: Month, start_min: int) -> None:
