@@ -202,4 +202,4 @@ def test_vocabularies_need_the_standard_library_only() -> None:
     for path in sorted(files):
         ours = ("holdfast.vocabulary", "holdfast.support", "infra.contract")
         others = {name for name in imports(path) if not name.startswith(ours)}
-    assert {name.split(".")[0] for name in others} <= sys.stdlib_module_names, path
+        assert {name.split(".")[0] for name in others} <= sys.stdlib_module_names, path
