@@ -1,4 +1,4 @@
-"""A release has its notes and files, is refused if tag, version and notes differ, and is uploaded."""
+"""A release has notes and files, is refused if tag, version and notes differ, and is uploaded."""
 
 import importlib
 import json

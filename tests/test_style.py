@@ -12,7 +12,10 @@ BOUNDS = {
     }
     for half in ("product", "tests")
 }
-PLAIN = '"""Reads jobs."""\n\n\ndef read_job(name: str) -> str:\n    """Returns the job."""\n    return name\n'
+PLAIN = (
+    '"""Reads jobs."""\n\n\ndef read_job(name: str) -> str:\n'
+    '    """Returns the job."""\n    return name\n'
+)
 OFFENCES = {
     "fragment": '"""Of jobs."""\n',
     "note": '"""Reads jobs."""\nlimit = 3\n"""At most."""\n',

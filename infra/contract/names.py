@@ -38,7 +38,7 @@ def check_name(name: str, *, limit: int, kind: str) -> str:
 
 
 def account_id(stem: str, role: str) -> str:
-    """Return the id of a role's Google account. A digest replaces a team's name that is too long."""
+    """Return the id of a role's Google account. A digest replaces a team name that is too long."""
     name = f"{stem}-{role}"
     if role.startswith(team_role("")) and len(name) > MAX_ACCOUNT_ID:
         name = f"{stem}-t{sha256(role.encode()).hexdigest()[:DIGEST_LENGTH]}"

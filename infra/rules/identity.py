@@ -161,7 +161,8 @@ def _folders_in_condition(environment: Environment, grant: PlannedResource) -> s
     has any other form.
     """
     bucket = re.escape(environment.bucket("checkpoints"))
-    term = rf'resource\.name\.startsWith\("projects/_/buckets/{bucket}/objects/([^"/]+|teams/[^"/]+)/"\)'
+    objects = rf"projects/_/buckets/{bucket}/objects"
+    term = rf'resource\.name\.startsWith\("{objects}/([^"/]+|teams/[^"/]+)/"\)'
     condition = str(grant.get("condition.expression"))
     if re.fullmatch(rf"{term}( \|\| {term})*", condition):
         return set(re.findall(term, condition))

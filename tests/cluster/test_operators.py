@@ -22,7 +22,10 @@ from tests.tools.build import TOOLS
 from workloads.operators import cli, install, overlay, vendor
 from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS, Operator, upstream
 
-STOCK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration"
+STOCK = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    "/kueue-mutating-webhook-configuration"
+)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +141,7 @@ def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path
 
 
 def before_every_pod(api: Api) -> bool:
-    """Whether a webhook of Kueue stands, fail-closed, before pods of namespaces that are not ours."""
+    """Return whether a fail-closed webhook of Kueue judges pods of other namespaces than ours."""
     return "pods" in {
         name
         for w in api.get(STOCK)["webhooks"]

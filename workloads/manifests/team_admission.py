@@ -34,7 +34,10 @@ RESERVED_PRIORITIES = (
     "system-cluster-critical",
     "system-node-critical",
 )
-_EXEMPT = "authorizer.group('').resource('resourcequotas').namespace(request.namespace).check('update').allowed()"
+_EXEMPT = (
+    "authorizer.group('').resource('resourcequotas').namespace(request.namespace)"
+    ".check('update').allowed()"
+)
 _BY_A_PERSON = f"!request.userInfo.username.startsWith('system:') && !{_EXEMPT}"
 _NOT_DELETED = "!has(object.metadata.deletionTimestamp)"
 _QUEUE = f".metadata.?labels[?'{LABEL_QUEUE}'].orValue('')"

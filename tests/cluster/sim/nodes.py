@@ -1,4 +1,4 @@
-"""Simulated nodes of the pools of an environment: the labels, taints and GPUs that GKE gives them."""
+"""Simulated nodes of an environment's pools, with the labels, taints and GPUs that GKE gives."""
 
 from typing import Any
 

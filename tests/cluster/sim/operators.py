@@ -125,7 +125,8 @@ def _certificates(operator: Operator, plane: Host) -> Path:
 
 def _start(operator: Operator, plane: Host, api: Api, config: Object) -> None:
     """Under the token of its own service account, so that its shipped roles are what is tested."""
-    account = f"/api/v1/namespaces/{operator.namespace}/serviceaccounts/{operator.name}-controller-manager/token"
+    accounts = f"/api/v1/namespaces/{operator.namespace}/serviceaccounts"
+    account = f"{accounts}/{operator.name}-controller-manager/token"
     token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]
     kubeconfig = plane.write_kubeconfig(operator.name, {"token": token})
     command = [

@@ -94,12 +94,15 @@ _STUCK = f"""{_NOW}
 phase: Pending
 startTime: {{{{ $now | Quote }}}}
 {_CONTAINERS % {"ready": "false", "state": _STUCK_CONTAINER}}"""
+_POD_NAME = '(or .metadata.uid "") .metadata.name .metadata.namespace'
+_POD_IP = f"{{{{ PodIPWith .spec.nodeName false {_POD_NAME} | Quote }}}}"
+_READY = "".join(_condition(kind, "True") for kind in ("Initialized", "Ready", "ContainersReady"))
 _START = f"""{_NOW}
 phase: Running
 startTime: {{{{ $now | Quote }}}}
-podIP: {{{{ PodIPWith .spec.nodeName false (or .metadata.uid "") .metadata.name .metadata.namespace | Quote }}}}
+podIP: {_POD_IP}
 conditions:
-{_condition("Initialized", "True")}{_condition("Ready", "True")}{_condition("ContainersReady", "True")}
+{_READY}
 {_CONTAINERS % {"ready": "true", "state": _RUNNING}}"""
 
 

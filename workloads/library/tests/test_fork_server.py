@@ -16,7 +16,9 @@ pytestmark = pytest.mark.process
 SCRIPT = """
 import atexit, json, os, sys, time
 atexit.register(print, "at the end")
-print(os.getsid(0) == os.getpid(), os.environ.get("MINE"), sys.argv[1], __name__, "json.tool" in sys.modules, flush=True)
+own_session = os.getsid(0) == os.getpid()
+preloaded = "json.tool" in sys.modules
+print(own_session, os.environ.get("MINE"), sys.argv[1], __name__, preloaded, flush=True)
 exec(sys.argv[1])
 """
 

@@ -125,8 +125,8 @@ def explain(
         )
     return (
         f"{lead}; no other variable of the loop differs: look for what the step reads elsewhere,"
-        " and on three ranks and more make DDP by holdfast.training.trainer.replicas.replicate(model), or"
-        " with find_unused_parameters=True"
+        " and on three ranks and more make DDP by"
+        " holdfast.training.trainer.replicas.replicate(model), or with find_unused_parameters=True"
     )
 
 

@@ -139,8 +139,8 @@ def parse(lines: Sequence[bytes], *, job: str = "", now_s: float | None = None) 
         t_us = round(record["t"] * 1e6)
         before = newest.get(process, 0)
         if t_us < before:
-            # The true time is unknown. A clock that does not advance makes the stretch idle instead of
-            # counting it twice.
+            # The true time is unknown. A clock that does not advance makes the stretch idle instead
+            # of counting it twice.
             reading.problems[BACKWARDS] += 1
             t_us = before
         newest[process] = t_us

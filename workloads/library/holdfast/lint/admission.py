@@ -3,10 +3,11 @@
 The API server then says the same to people who never run the linter. One policy has no rule: only
 pods of a gang's own Job may have the label by which network policies recognize the gang.
 
-Each condition is CEL over `j`, a Job with its spec in `j.job`, and true where the rule finds nothing. An update
-is judged by what it changes only: what a rule found before it was there, it does not find again,
-and nothing stops an object that is being deleted. So a namespace can begin to refuse while older
-objects are still in it. A policy reads node selectors only, so it finds a subset of what the linter finds
+Each condition is CEL over `j`, a Job with its spec in `j.job`, and true where the rule finds
+nothing. An update is judged by what it changes only: a policy does not find again what was there
+before the update, and nothing stops an object that is being deleted. So a namespace can begin to
+refuse while older objects are still in it. A policy reads node selectors only, so it finds a subset
+of what the linter finds
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/).
 """
 

@@ -201,7 +201,7 @@ def _prediction_route(proxy: Proxy) -> dict[str, Any]:
 
 
 def _text_route(proxy: Proxy) -> dict[str, Any]:
-    """Only silence ends a text: a total timeout would cut long ones in the middle, with status 200."""
+    """Ends a text only after silence: a total timeout would cut long ones, with status 200."""
     route = _route(proxy, "/v1/")
     route["route"]["timeout"] = _seconds(0)
     route["route"]["idle_timeout"] = _seconds(proxy.stream_idle_s)

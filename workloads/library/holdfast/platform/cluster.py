@@ -113,7 +113,7 @@ def _stop(platform: Platform, got: str) -> Stopped:
         got=got,
         allowed=str(platform),
         fix=(
-            f"gcloud container clusters get-credentials {platform.cluster} --region={platform.region}"
-            f" --project={platform.project}"
+            f"gcloud container clusters get-credentials {platform.cluster}"
+            f" --region={platform.region} --project={platform.project}"
         ),
     )

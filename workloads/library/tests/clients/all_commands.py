@@ -1,8 +1,9 @@
 """Runs every command that asks a cluster against every kubeconfig of a folder, in one process: the
 imports take longer than all the answers.
 
-Usage: python -m workloads.library.tests.clients.all_commands FOLDER. Prints a JSON object: kubeconfig
--> command -> exit code and standard error. KUBECONFIG names the file that is replaced each time.
+Usage: python -m workloads.library.tests.clients.all_commands FOLDER. Prints a JSON object:
+kubeconfig -> command -> exit code and standard error. KUBECONFIG names the file that is replaced
+each time.
 """
 
 import io

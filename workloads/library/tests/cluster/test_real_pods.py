@@ -103,7 +103,7 @@ def no_dns(kind: KindManager) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def evidence(kind: KindManager, world: World) -> Iterator[None]:
-    """What the cluster knows of the test's pods goes with the error: they are gone when it is read."""
+    """Adds what the cluster knows of the test's pods to an error; they are deleted afterwards."""
     questions = (
         ["describe", "pods"],
         ["get", "events"],

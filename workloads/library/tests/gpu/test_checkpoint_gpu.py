@@ -113,7 +113,7 @@ def test_a_save_under_lock_overlaps_with_the_next_step(tmp_path: Path) -> None:
 
 
 def test_under_lock_a_state_is_saved_as_it_was(tmp_path: Path) -> None:
-    """A forward pass changes buffers while parameters are copied; the optimizer's step comes after."""
+    """A forward pass changes buffers while parameters are copied; the optimizer steps after it."""
     model = Large(1024)
     with Checkpointer(
         str(tmp_path),

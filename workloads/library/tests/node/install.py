@@ -1,4 +1,4 @@
-"""`python -m workloads.library.tests.node.install`: the Debian packages of the node tier, as root."""
+"""`python -m workloads.library.tests.node.install` installs the node tier's packages, as root."""
 
 import os
 import shutil

@@ -119,7 +119,7 @@ def test_items_are_stored_once_through_a_shutdown_and_a_drain(
     rendered: Rendered,
     folder: Path,
 ) -> None:
-    """Beside a real database: the load Job fills the queue, workers that are taken away empty it."""
+    """With a real database, the load Job fills the queue and workers that are evicted empty it."""
     rendered.apply(lab.api, "PriorityClass")
     lab.pull(rendered.registry.host, rendered.images("batch", "exporter"))
     source = folder / "data"

@@ -17,7 +17,10 @@ from workloads.library.tests.node.lab.machine import PLACES, SYSCTLS
 from workloads.library.tests.processes import family
 
 ROOT = Path(__file__).parents[4]
-VICTIM = "workloads/library/tests/node/test_preemption.py::test_the_extended_window_lets_a_long_save_finish"
+VICTIM = (
+    "workloads/library/tests/node/test_preemption.py"
+    "::test_the_extended_window_lets_a_long_save_finish"
+)
 
 pytestmark = pytest.mark.timeout(300)
 

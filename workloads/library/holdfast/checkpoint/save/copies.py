@@ -146,7 +146,7 @@ class Copies:
 
     @property
     def copied_step(self) -> int:
-        """Newest step of which this rank's shard is known to be in the memory of two nodes, or -1."""
+        """Newest step whose shard of this rank is known to be in the memory of two nodes, or -1."""
         newest = self._newest
         if newest and newest.state == "copied":
             return newest.version[0]

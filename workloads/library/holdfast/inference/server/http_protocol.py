@@ -1,8 +1,8 @@
 """The HTTP protocol of a connection: uvicorn's, with timeouts, and limits on headers and number.
 
 uvicorn closes a connection with incomplete headers as an idle one, and waits without end for slow
-senders and for the first request. Here a request counts from its first byte, so that no drain cuts it, and a response is
-written as a whole.
+senders and for the first request. Here a request counts from its first byte, so that no drain cuts
+it, and a response is written as a whole.
 """
 
 import asyncio

@@ -174,7 +174,7 @@ class Builder:
         return digest
 
     def _newest(self, role: str, digests: dict[str, str]) -> dict[str, str]:
-        """Without the older images of this role, whose layers go: those of a trainer are gigabytes."""
+        """Drops the older images of this role: the layers of a trainer are gigabytes."""
         old = [key for key in digests if key.startswith(f"{role}-")][:-KEPT]
         kept = {key: digest for key, digest in digests.items() if key not in old}
         blobs = {digest: self.registry.blob(digest) for digest in digests.values()}
