@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from holdfast.cost import money
+from holdfast.manifests.render_context import RenderContext
+from infra.describe import platform
 from infra.environments.schema import Environment, Team
-from infra.specs import Resource
+from infra.specs import Resource, outputs
 from monitoring.alerting import dashboard, runbook
 from monitoring.alerting.alert import BURN, ERROR_BUDGET, Alert, AlertSource, Values
 from monitoring.alerting.alerts import alerts
@@ -32,6 +34,17 @@ def make_limits(environment: Environment) -> Values:
         "dead_letters": environment.topic("dead"),
         "goodput_min": environment.alerts.goodput_min or computed,
         "serving_base": environment.serving.base_needed if environment.serving else 0,
+    }
+
+
+def make_words(environment: Environment) -> dict[str, str]:
+    """Return shell variable of the runbook -> value of the environment."""
+    return {
+        "ENV": environment.name,
+        "PROJECT": environment.project,
+        "CLUSTER": environment.cluster_name,
+        "REGION": environment.region,
+        "CHECKPOINTS": RenderContext(platform(environment)).checkpoints,
     }
 
 
@@ -110,12 +123,14 @@ def policy(
     """Return the arguments of an alert's policy; its documentation is the section of the
     runbook.
     """
-    text = runbook.documentation(alert, base_url)
+    text = runbook.documentation(
+        alert, base_url, make_words(environment), outputs.credentials(environment)
+    )
     documentation: dict[str, object] = {
-        # The shell's variables look like Terraform's.
+        # Cloud Monitoring's variables look like Terraform's.
         "content": text.content.replace("${", "$${"),
         "mime_type": "text/markdown",
-        "subject": text.subject,
+        "subject": text.subject.replace("${", "$${"),
     }
     if text.url:
         documentation["links"] = [{"display_name": "Runbook", "url": text.url}]

@@ -23,10 +23,8 @@ def outputs(environment: Environment) -> dict[str, dict[str, str]]:
     }
 
 
-def _cluster(environment: Environment) -> dict[str, str]:
-    name = environment.cluster_name
-    region = environment.region
-    project = environment.project
+def credentials(environment: Environment) -> str:
+    """Return the command that makes kubectl talk to the environment's cluster."""
     # IAM protects the DNS endpoint if it is open; otherwise the cluster is reached from the VPC.
     endpoint = "--dns-endpoint" if environment.cluster.dns_endpoint_public else "--internal-ip"
     command = (
@@ -34,13 +32,19 @@ def _cluster(environment: Environment) -> dict[str, str]:
         "container",
         "clusters",
         "get-credentials",
-        name,
-        f"--region={region}",
-        f"--project={project}",
+        environment.cluster_name,
+        f"--region={environment.region}",
+        f"--project={environment.project}",
+        endpoint,
     )
+    return shlex.join(command)
+
+
+def _cluster(environment: Environment) -> dict[str, str]:
+    place = f"{environment.region}/{environment.cluster_name}?project={environment.project}"
     return {
-        "credentials": shlex.join((*command, endpoint)),
-        "cluster page": f"{CONSOLE}/kubernetes/clusters/details/{region}/{name}?project={project}",
+        "credentials": credentials(environment),
+        "cluster page": f"{CONSOLE}/kubernetes/clusters/details/{place}",
     }
 
 

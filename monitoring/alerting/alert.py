@@ -63,6 +63,8 @@ class Alert:
     hold_s: int = 0
     """The time for which the query must be true; a multiple of 30."""
     source: AlertSource = AlertSource.PROMQL
+    subject: str = ""
+    """Label of the series that the subject of a notification names, for example `job`."""
     runbook: str = ""
     """Markdown of an alert from your own module; empty: the section of runbook.md."""
 

@@ -1,11 +1,15 @@
 """runbook.md as data: the text of a notification, and the table of all alerts.
 
-Cloud Monitoring's limits on documentation are checked here, so that a section that is too long
-fails in a test and not in an apply.
+A notification is a section with its shell variables filled in: those of the environment by their
+values, those of the incident by Cloud Monitoring's variables, which it replaces when it sends
+(https://cloud.google.com/monitoring/alerts/doc-variables). Cloud Monitoring's limits on
+documentation are checked here, so that a section that is too long fails in a test and not in an
+apply.
 """
 
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +35,16 @@ BEGIN = (
     " tests/monitoring/alerting/test_runbook.py -->"
 )
 END = "<!-- end of alerts -->"
+LABELS = {
+    "POOL": "node_pool_name",
+    "JOB": "job",
+    "ACCELERATOR": "accelerator",
+    "NAMESPACE": "namespace",
+    "HOSTNAME": "Hostname",
+    "NAMESPACE_NAME": "namespace_name",
+    "POD_NAME": "pod_name",
+}
+"""Shell variable of the runbook -> label of the series that fired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +68,25 @@ def sections(text: str | None = None) -> dict[str, str]:
     return bodies
 
 
-def documentation(alert: Alert, base_url: str) -> Documentation:
-    """Return the text of an alert's notifications. Raises InputError if it is too long."""
-    body = alert.runbook or sections()[alert.slug]
+def documentation(
+    alert: Alert,
+    base_url: str,
+    values: Mapping[str, str],
+    reach: str,
+) -> Documentation:
+    """Return the text of an alert's notifications.
+
+    values: shell variable -> value of the environment; it has at least `ENV`.
+    reach: the command that makes kubectl talk to the environment's cluster.
+    Raises InputError if the text is too long.
+    """
+    body = fill_in(alert.runbook or sections()[alert.slug], values)
     summary = alert.why[0].upper() + alert.why[1:]
-    text = f"{summary}.\n\n{body}"
+    text = f"{summary}.\n\n**Reach the cluster.**\n```bash\n{reach}\n```\n{body}"
     url = f"{base_url}#{alert.slug}" if base_url and not alert.runbook else ""
-    subject = f"[{alert.severity.value}] {alert.name}"
+    subject = f"[{alert.severity.value}] {values['ENV']}: {alert.name}"
+    if alert.subject:
+        subject = f"{subject} {_label_variable(alert.subject)}"
     fits = len(text) <= MAX_CHARACTERS and len(text.encode()) <= MAX_BYTES
     if not (fits and len(subject) <= MAX_SUBJECT and len(url) <= MAX_URL):
         raise InputError(
@@ -70,6 +96,20 @@ def documentation(alert: Alert, base_url: str) -> Documentation:
             fix="shorten the section in monitoring/alerting/runbook.md",
         )
     return Documentation(subject, text, url)
+
+
+def fill_in(body: str, values: Mapping[str, str]) -> str:
+    """Return a section with its shell variables replaced; other text stays as it is."""
+    replacements = dict(values)
+    for variable, label in LABELS.items():
+        replacements[variable] = _label_variable(label)
+    # Longer names first: NAMESPACE is the beginning of NAMESPACE_NAME.
+    names = "|".join(sorted(replacements, key=len, reverse=True))
+    return re.sub(rf"\$({names})\b", lambda match: replacements[match[1]], body)
+
+
+def _label_variable(label: str) -> str:
+    return f"${{metric.label.{label}}}"
 
 
 def commands(body: str) -> list[str]:

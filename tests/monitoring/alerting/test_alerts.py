@@ -231,7 +231,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_added_alerts_come_last_and_have_their_own_runbook(outside: str) -> None:
     every = alerts(EXAMPLE, [outside])
     assert every[:-1] == alerts(EXAMPLE)
-    text = runbook.documentation(every[-1], "https://git.example.org/runbook.md")
+    text = runbook.documentation(
+        every[-1], "https://git.example.org/runbook.md", {"ENV": "example"}, "gcloud"
+    )
     assert "Users wait" in text.content and text.url == "", (
         "the platform's runbook has no section for it"
     )

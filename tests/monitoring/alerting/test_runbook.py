@@ -19,15 +19,26 @@ from holdfast.support.object_names import commit_object
 from holdfast.vocabulary.job_identity import LABEL_HOLDFAST_JOB
 from infra import environments
 from infra.describe import platform
+from infra.specs import outputs
+from monitoring import stack
 from monitoring.alerting import runbook
-from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
+from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.rule_cases import CASES
 from tests.support import program, ran
 from tests.workloads.manifests import rendered
 
 ALERTS = alerts(EXAMPLE)
-TOOLS = {"kubectl", "gcloud", "python", "holdfast"}
+TOOLS = {"kubectl", "gcloud", "python", "holdfast", "make"}
+URL = "https://git.example.org/team/holdfast/blob/main/monitoring/alerting/runbook.md"
+REACH = "gcloud container clusters get-credentials holdfast-example"
+WORDS = {
+    "ENV": "example",
+    "PROJECT": "acme-ai-platform",
+    "CLUSTER": "holdfast-example",
+    "REGION": "us-central1",
+    "CHECKPOINTS": "gs://acme-ai-platform-holdfast-example-checkpoints/default",
+}
 
 
 def test_sections_and_alerts_are_the_same_set() -> None:
@@ -36,10 +47,11 @@ def test_sections_and_alerts_are_the_same_set() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda a: a.slug)
 def test_a_section_has_all_its_parts_in_order_and_fits(alert: Alert) -> None:
-    text = runbook.documentation(
-        alert, "https://git.example.org/team/holdfast/blob/main/monitoring/alerting/runbook.md"
-    )
-    assert re.findall(r"^\*\*(.+?)\.?\*\*", text.content, flags=re.MULTILINE) == list(runbook.PARTS)
+    text = runbook.documentation(alert, URL, WORDS, REACH)
+    assert re.findall(r"^\*\*(.+?)\.?\*\*", text.content, flags=re.MULTILINE) == [
+        "Reach the cluster",
+        *runbook.PARTS,
+    ]
     assert text.url.endswith(f"/runbook.md#{alert.slug}")
     assert text.content.count("](") <= 3
     if alert.source is AlertSource.PROMQL:
@@ -86,24 +98,48 @@ def test_a_fork_links_to_itself_and_never_shows_a_secret(remote: str, url: str) 
     )
 
 
-# Shell variable -> label of the notification, where they differ; the environment's own need no
-# label.
-LABEL_OF = {"POOL": "node_pool_name", "HOSTNAME": "Hostname"}
-OF_ENVIRONMENT = {"ENV", "PROJECT", "CLUSTER", "REGION", "CHECKPOINTS"}
+def carried_labels(alert: Alert) -> set[str]:
+    labels: set[str] = set()
+    for history in CASES.get(alert.name, ()):
+        for fired in history.fires:
+            labels.update(name for name, _ in fired)
+    return labels
 
 
-@pytest.mark.parametrize(
-    "alert", [a for a in ALERTS if a.source is AlertSource.PROMQL], ids=lambda a: a.slug
-)
-def test_commands_use_only_what_the_notification_carries(alert: Alert) -> None:
+@pytest.mark.parametrize("name", environments.names())
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda a: a.slug)
+def test_notification_uses_only_what_cloud_monitoring_replaces(alert: Alert, name: str) -> None:
     """An empty variable makes a command that returns nothing, or everything."""
-    carried = set()
-    for history in CASES[alert.name]:
-        for labels in history.fires:
-            carried.update(name for name, _ in labels)
-    for command in runbook.commands(runbook.sections()[alert.slug]):
-        used = set(re.findall(r"\$\{?([A-Z_]+)", command)) - OF_ENVIRONMENT
-        assert {LABEL_OF.get(name, name.lower()) for name in used} <= carried, command
+    environment = environments.load(name)
+    words = stack.make_words(environment)
+    text = runbook.documentation(alert, URL, words, outputs.credentials(environment))
+    assert text.subject.startswith(f"[{alert.severity.value}] {name}: {alert.name}")
+    lines = runbook.commands(text.content)
+    assert lines[0].startswith("gcloud container clusters get-credentials")
+    assert environment.cluster_name in lines[0]
+    for line in (*lines, text.subject):
+        variables = re.findall(r"\$\{[^}]*\}?", line)
+        labels = {variable.removeprefix("${metric.label.").rstrip("}") for variable in variables}
+        assert labels <= carried_labels(alert), line
+        assert not re.search(r"\$[A-Z_]", line), f"a variable that nobody sets: {line}"
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda a: a.slug)
+def test_what_a_mitigation_asks_for_is_a_command(alert: Alert) -> None:
+    mitigation = runbook.sections()[alert.slug].partition("**Mitigation.**")[2]
+    mitigation = mitigation.partition("**Safe to ignore when**")[0]
+    if alert.severity is Severity.PAGE:
+        assert runbook.commands(mitigation), "a page without an action"
+    actions = {
+        r"\b[Ss]top the (job|workers)": "holdfast stop",
+        r"\bcordon\b": "kubectl cordon",
+        r"\b[Dd]elete (the|its|a|the job's) pods?\b": "kubectl delete pod",
+        r"\bundo it\. ": "kubectl rollout undo",
+    }
+    for words, command in actions.items():
+        if re.search(words, mitigation, flags=re.IGNORECASE):
+            assert re.search(rf"{command}|xargs kubectl delete", mitigation), command
+    assert not re.search(r"\bsuspend", mitigation, flags=re.IGNORECASE), "say: holdfast stop"
 
 
 ENVIRONMENT = environments.load("example")
