@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from holdfast.cost import money
-from holdfast.manifests.render_context import RenderContext
-from infra.describe import platform
 from infra.environments.schema import Environment, Team
 from infra.specs import Resource, outputs
 from monitoring.alerting import dashboard, runbook
@@ -39,12 +37,13 @@ def make_limits(environment: Environment) -> Values:
 
 def make_words(environment: Environment) -> dict[str, str]:
     """Return shell variable of the runbook -> value of the environment."""
+    checkpoints = f"gs://{environment.bucket('checkpoints')}/{environment.storage.default_run}"
     return {
         "ENV": environment.name,
         "PROJECT": environment.project,
         "CLUSTER": environment.cluster_name,
         "REGION": environment.region,
-        "CHECKPOINTS": RenderContext(platform(environment)).checkpoints,
+        "CHECKPOINTS": checkpoints.rstrip("/"),
     }
 
 

@@ -98,7 +98,7 @@ def test_a_fork_links_to_itself_and_never_shows_a_secret(remote: str, url: str) 
     )
 
 
-def carried_labels(alert: Alert) -> set[str]:
+def list_labels(alert: Alert) -> set[str]:
     labels: set[str] = set()
     for history in CASES.get(alert.name, ()):
         for fired in history.fires:
@@ -120,7 +120,7 @@ def test_notification_uses_only_what_cloud_monitoring_replaces(alert: Alert, nam
     for line in (*lines, text.subject):
         variables = re.findall(r"\$\{[^}]*\}?", line)
         labels = {variable.removeprefix("${metric.label.").rstrip("}") for variable in variables}
-        assert labels <= carried_labels(alert), line
+        assert labels <= list_labels(alert), line
         assert not re.search(r"\$[A-Z_]", line), f"a variable that nobody sets: {line}"
 
 
