@@ -76,7 +76,7 @@ def find(base: str, place: str, field: str) -> list[tuple[str, str]]:
         (JOB, "CONTAINER", "resources: {limit: {cpu: 1}}", "resources.limit", "limits?"),
         (JOBSET, "JOBSET", "failurePolicies: {}", "spec.failurePolicies", "failurePolicy?"),
         (JOBSET, "JOBSET", "maxRestarts: 3", "spec.maxRestarts", "spec.failurePolicy.maxRestarts"),
-        (JOBSET, "JOB", "paralelism: 2", "template.spec.paralelism", "parallelism?"),
+        (JOBSET, "JOB", "parallelisms: 2", "template.spec.parallelisms", "parallelism?"),
         (JOBSET, "POD", "priorityClass: a", "priorityClass", "priorityClassName?"),
         (WORKER_SET, "POD", "toleration: []", "toleration", "tolerations?"),
     ],
