@@ -42,6 +42,7 @@ MODULES = (
     "queue",
     "classes",
     "identity",
+    "fields",
     "linter",
 )
 GROUP = "holdfast.lint_rules"
@@ -89,6 +90,7 @@ ON_PATCHES = frozenset(
         "HF302",
         "HF415",
         "HF416",
+        "HF501",
     }
 )
 Check = Callable[[Any, Context], Iterable[Hit]]

@@ -1,0 +1,103 @@
+"""The field names of the kinds of Kubernetes, JobSet and Kueue.
+
+`api_fields.json` is written by `python -m workloads.library.tests.lint.write_api_fields` from the
+`kubernetes` package and the operators' CRDs, which the linter itself does not need. Kinds maps
+apiVersion/kind to a type, and types maps a type to its fields. A field's value is `` for a plain
+value, `T` for a type, `[T` for a list of it and `{T` for a map to it.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path as FilePath
+from typing import Any
+
+from holdfast.lint.document import Path
+
+FILE = FilePath(__file__).with_name("api_fields.json")
+POD_TEMPLATE = "V1PodTemplateSpec"
+JOB_SPEC = "V1JobSpec"
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownField:
+    """A field that the API server does not know at this place."""
+
+    path: Path
+    name: str
+    known_names: tuple[str, ...]
+    """Fields that are allowed beside it."""
+    home: str
+    """Where the object may have a field of this name, as a dotted path; empty if nowhere near."""
+
+
+@cache
+def _load() -> dict[str, Any]:
+    return json.loads(FILE.read_text())
+
+
+def find_type(api_version: str, kind: str) -> str:
+    """Returns the type of a kind; empty for kinds and versions that are not in the table."""
+    return _load()["kinds"].get(f"{api_version}/{kind}", "")
+
+
+def find_unknown_fields(value: Any, type_name: str, path: Path = ()) -> Iterator[UnknownField]:
+    """Yields the fields below a value that its type does not have.
+
+    Values of the wrong type are left out, and so are directives of patches, which begin with `$`.
+    """
+    yield from _walk(value, type_name, path, ())
+
+
+def _walk(
+    value: Any, type_name: str, path: Path, ancestors: tuple[tuple[str, str], ...]
+) -> Iterator[UnknownField]:
+    fields = _load()["types"].get(type_name)
+    if fields is None or not isinstance(value, dict):
+        return
+    here = (*ancestors, (_dotted(path), type_name))
+    for name, item in value.items():
+        if not isinstance(name, str) or name.startswith("$"):
+            continue
+        if name not in fields:
+            yield UnknownField((*path, name), name, tuple(fields), _find_home(name, here))
+            continue
+        yield from _walk_field(item, fields[name], (*path, name), here)
+
+
+def _walk_field(
+    item: Any, shape: str, path: Path, ancestors: tuple[tuple[str, str], ...]
+) -> Iterator[UnknownField]:
+    if shape.startswith("[") and isinstance(item, list):
+        for index, entry in enumerate(item):
+            yield from _walk(entry, shape[1:], (*path, index), ancestors)
+    elif shape.startswith("{") and isinstance(item, dict):
+        for key, entry in item.items():
+            yield from _walk(entry, shape[1:], (*path, key), ancestors)
+    elif shape:
+        yield from _walk(item, shape, path, ancestors)
+
+
+def _find_home(name: str, ancestors: tuple[tuple[str, str], ...]) -> str:
+    """Returns the nearest place that has the field: a parent, or up to two levels below one."""
+    for place, type_name in reversed(ancestors):
+        level = [(place, type_name)]
+        for _ in range(3):
+            for home, home_type in level:
+                if name in _load()["types"].get(home_type, ()):
+                    return f"{home}.{name}".lstrip(".")
+            level = [child for home, home_type in level for child in _children(home, home_type)]
+    return ""
+
+
+def _children(place: str, type_name: str) -> Iterator[tuple[str, str]]:
+    """Yields the fields that have fields of their own; not maps, whose keys nobody can guess."""
+    for field, shape in _load()["types"].get(type_name, {}).items():
+        if shape and not shape.startswith("{"):
+            suffix = "[]" if shape.startswith("[") else ""
+            yield f"{place}.{field}{suffix}", shape.lstrip("[")
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(str(step) for step in path)
