@@ -37,6 +37,14 @@ class Archive:
         return f"{self.file_count} files, {kibibytes} KiB packed, sha256:{self.digest}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upload:
+    """An archive that must be in a bucket before its job starts."""
+
+    url: str
+    data: bytes
+
+
 def pack(root: Path, include: Sequence[str] = ()) -> Archive:
     """Pack the files of a folder. Raises InputError as `folder.list_files` does.
 
