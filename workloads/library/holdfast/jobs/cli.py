@@ -330,9 +330,6 @@ def new_job(
     deadline_hours: Annotated[
         float | None, typer.Option(help="Deadline in hours after submission.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")
-    ] = None,
     source: Annotated[
         Path | None,
         typer.Option(help="Folder with your code, packed as it is: the image need not have it."),
@@ -341,7 +338,10 @@ def new_job(
         list[str] | None,
         typer.Option(
             "--set",
-            help="FIELD=VALUE of the job file: restarts=5, env.NAME=VALUE, secrets.NAME=SECRET.",
+            help=(
+                "FIELD=VALUE of the job file: data=gs://BUCKET/FOLDER, env.NAME=VALUE,"
+                " secrets.NAME=SECRET, sweep.NAME=1,2,3."
+            ),
         ),
     ] = None,
     platform: PlatformFile = None,
@@ -363,7 +363,6 @@ def new_job(
         "capacity": capacity,
         "hours": hours,
         "deadline_hours": deadline_hours,
-        "data": data,
         "source": os.path.relpath(source, file.parent) if source else None,
     }
     values = {

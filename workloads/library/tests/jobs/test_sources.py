@@ -101,7 +101,7 @@ def test_a_folder_runs_without_a_new_image(code: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "pod/source/results.bin").exists()
 
 
-def test_an_edit_makes_another_job_of_the_same_run(code: Path) -> None:
+def test_an_edit_makes_another_job_that_resumes_the_run(code: Path) -> None:
     first = prepare(code)
     (code / "train.py").write_text(TRAIN + "# an edit\n")
     second = prepare(code)
@@ -144,7 +144,7 @@ cp "$4" "$COPY"
 """
 
 
-def test_a_large_folder_goes_through_the_bucket_of_the_run(
+def test_a_large_folder_goes_through_the_bucket(
     code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (code / "table.dat").write_bytes(os.urandom(archive.MAX_CONFIG_MAP_BYTES + 1))
@@ -178,7 +178,7 @@ def test_a_large_folder_goes_through_the_bucket_of_the_run(
         source_upload.upload(plan.uploads, lambda line: None)
 
 
-def test_points_of_listed_runs_read_the_folder_of_the_first_one(code: Path) -> None:
+def test_points_read_the_folder_that_a_listed_run_may_use(code: Path) -> None:
     (code / "table.dat").write_bytes(os.urandom(archive.MAX_CONFIG_MAP_BYTES + 1))
     prepared = prepare(code, sweep={"A": [1, 2]}, capacity="spot")
     assert prepared.upload is not None and "/my-run-0/source/" in prepared.upload.url

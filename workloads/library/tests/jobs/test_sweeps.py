@@ -12,7 +12,9 @@ import pytest
 
 from holdfast.jobs.file import sweep_points
 from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.submit import prepared_job
 from holdfast.support.errors import InputError
+from tests.platforms import load, with_images
 from workloads.library.tests.jobs.test_job_file import own
 from workloads.library.tests.jobs.test_manifests import get_pod_spec, render
 
@@ -55,7 +57,7 @@ def start_point(bodies: list[dict[str, Any]], point: int, folder: Path) -> list[
     return json.loads(shown.stdout.splitlines()[-1])
 
 
-def test_each_pod_of_the_rendered_job_starts_its_own_point(tmp_path: Path) -> None:
+def test_each_rendered_pod_starts_its_own_point(tmp_path: Path) -> None:
     bodies = render(search())
     shown = [start_point(bodies, point, tmp_path) for point in range(6)]
     assert shown[0] == [["--lr=0.001", "1", "/tmp"], "0.001", "1", "my-run-0"]
@@ -89,7 +91,7 @@ def test_values_reach_the_process_as_they_are(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_table_of_points_is_immutable_and_named_by_its_content() -> None:
+def test_table_is_immutable_and_named_by_its_content() -> None:
     first, second, other = (
         next(body for body in render(job) if body["kind"] == "ConfigMap")
         for job in (search(), search(restarts=9), search(sweep={"LR": [1], "SEED": [1]}))
@@ -127,6 +129,27 @@ def test_impossible_sweeps_are_refused_with_what_is_allowed(sweep: Any, got: str
         search(sweep=sweep)
     assert error.value.what == "sweep" and got in error.value.got
     assert "1 to 1,000 points" in error.value.allowed and error.value.fix
+
+
+def test_points_need_prefixes_where_runs_are_listed() -> None:
+    name = "train-sweep"  # listed with two indices
+    listed = next(run for run in load("prod").runs if run.name == name)
+    count = len(listed.prefixes)
+    job = search(
+        name=name,
+        environment="prod",
+        image="trainer",
+        sweep={"SEED": list(range(count)), "LR": [1]},
+    )
+    platform = with_images("prod", "trainer")
+    assert prepared_job.prepare(job, platform).bodies
+    for other in (
+        search(name=name, environment="prod", sweep={"SEED": list(range(count + 1)), "LR": [1]}),
+        search(environment="prod"),
+    ):
+        with pytest.raises(InputError, match="no prefix") as error:
+            prepared_job.prepare(other, platform)
+        assert f"indices={len(other.points)}" in error.value.fix
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,12 @@ class OwnJob:
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
         if self.predictor and not self.data:
-            yield "a batch needs items", "no data", "data: gs://BUCKET/FOLDER", "add --data"
+            yield (
+                "a batch needs items",
+                "no data",
+                "data: gs://BUCKET/FOLDER",
+                "add --set data=gs://BUCKET/FOLDER",
+            )
         if self.predictor and self.on_notice != OnNotice.HANDLES:
             yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
         if self.predict_seconds and not self.predictor:

@@ -6,6 +6,7 @@ import hashlib
 from kubernetes import client
 
 from holdfast.manifests.render_context import Body, manifest, meta
+from holdfast.vocabulary.kubernetes import LABEL_NAME
 
 DIGEST_LENGTH = 16
 
@@ -16,7 +17,7 @@ def immutable(prefix: str, namespace: str, key: str, data: bytes) -> Body:
     Jobs of the same content share it, so it is labelled by its prefix and by no job.
     """
     digest = hashlib.sha256(data).hexdigest()[:DIGEST_LENGTH]
-    metadata = meta(f"{prefix}-{digest}", namespace, labels={"app.kubernetes.io/name": prefix})
+    metadata = meta(f"{prefix}-{digest}", namespace, labels={LABEL_NAME: prefix})
     encoded = base64.b64encode(data).decode()
     return manifest("v1", "ConfigMap", metadata, immutable=True, binaryData={key: encoded})
 

@@ -4,14 +4,16 @@ A small archive is a ConfigMap. A larger one is an object in the bucket of the c
 the folder of the run, where the job's account may read.
 """
 
+# Why it is so: infra/decisions/0126.
+
 from dataclasses import replace
-from pathlib import Path
 
 from kubernetes import client
 
 from holdfast.jobs.file.formats import SOURCE, parse_bucket
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.render import config_maps
+from holdfast.jobs.render.programs import make_program
 from holdfast.jobs.source import unpack
 from holdfast.jobs.source.archive import Archive, Upload
 from holdfast.manifests import data
@@ -24,7 +26,7 @@ from holdfast.vocabulary.kubernetes import ANNOTATION_SOURCE, FUSE_DRIVER
 
 FOLDER = "/run/holdfast-source"
 FILE = "source.tar.gz"
-UNPACK = Path(unpack.__file__).read_text(encoding="utf-8")
+UNPACK = make_program(unpack)
 
 
 def find_upload(job: OwnJob, platform: Platform, archive: Archive) -> Upload | None:

@@ -1,11 +1,11 @@
 """Gives each pod of a sweep its parameters, and a run of its own."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from holdfast.jobs.file import sweep_points
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.render import config_maps, sweep_point
+from holdfast.jobs.render.programs import make_program
 from holdfast.manifests.pods import PodSettings, annotation
 from holdfast.manifests.render_context import Body
 from holdfast.vocabulary.environment import ENV_POINT, ENV_RUN
@@ -13,7 +13,7 @@ from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX
 
 FOLDER = "/run/holdfast-sweep"
 FILE = "points.json"
-LAUNCH = Path(sweep_point.__file__).read_text(encoding="utf-8")
+LAUNCH = make_program(sweep_point)
 
 
 def add_sweep(job: OwnJob, work: PodSettings) -> tuple[PodSettings, list[Body]]:

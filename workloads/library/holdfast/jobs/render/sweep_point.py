@@ -25,7 +25,3 @@ def main(table: str, *command: str) -> None:
         os.execvp(words[0], words)
     except OSError as error:
         sys.exit(f"holdfast: {words[0]} cannot be started: {error.strerror}")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

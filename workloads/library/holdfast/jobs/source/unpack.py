@@ -21,7 +21,3 @@ def main(archive: str, digest: str, folder: str) -> None:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(folder)
     print(f"holdfast: unpacked the source sha256:{digest} to {folder}")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -28,6 +28,7 @@ from holdfast.support.errors import InputError, Stopped
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
+from holdfast.vocabulary.job_identity import run_name
 
 LOSSES = {
     OnNotice.DRAIN: (
@@ -66,6 +67,7 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
             fix="choose the cluster of its environment, or change `environment` in its file",
         )
     _require_home(job, platform)
+    _require_prefixes(job, platform)
     context = RenderContext(platform)
     placed = placement.place(job, platform, prices.load())
     pinned = replace(job, image=external_checks.resolve(job.image, context))
@@ -120,6 +122,30 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
             allowed=home,
             fix=f"set namespace={home}, or add the run to `runs` of the Team",
         )
+
+
+def _require_prefixes(job: OwnJob, platform: Platform) -> None:
+    """Raise InputError if points of a sweep have no prefix in which they may save."""
+    is_listed = platform.is_listed(job.name)
+    has_team_folder = platform.role_in(job.home, SHARED_ACCOUNT) != SHARED_ACCOUNT
+    if not job.sweep or not platform.runs or (has_team_folder and not is_listed):
+        return
+    prefixes: set[str] = set()
+    for run in platform.runs:
+        if run.name == job.name:
+            prefixes.update(run.prefixes)
+    count = len(job.points)
+    if {f"{run_name(job.name, point)}/" for point in range(count)} <= prefixes:
+        return
+    raise InputError(
+        "points of the sweep have no prefix in the checkpoint bucket",
+        got=f"{job.name} with {count} points",
+        allowed=f"{job.name}-0/ to {job.name}-{count - 1}/ in {platform.name}",
+        fix=(
+            f'the platform team lists Run(name="{job.name}", indices={count}) in storage.runs of'
+            f" {platform.name}, then make deploy and make apply; or submit it in a team's namespace"
+        ),
+    )
 
 
 def new_job(job: OwnJob, platform: Platform, file: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.jobs.render.programs import make_program
 from holdfast.jobs.source import archive, folder, unpack
 from holdfast.support.errors import InputError
 
@@ -57,7 +58,7 @@ def test_a_pod_unpacks_it_and_refuses_another_archive(tmp_path: Path) -> None:
     stored = tmp_path / "source.tar.gz"
     stored.write_bytes(packed.data)
     target = tmp_path / "source"
-    script = Path(unpack.__file__).read_text()
+    script = make_program(unpack)
     command = [sys.executable, "-I", "-c", script, str(stored), packed.digest, str(target)]
     for _ in range(2):  # a container may start a second time
         subprocess.run(command, check=True, capture_output=True)
@@ -84,7 +85,7 @@ def test_a_secret_is_packed_only_if_it_is_named(name: str, tmp_path: Path) -> No
     assert archive.pack(root).file_count == 5  # with .gitignore instead
 
 
-def test_a_private_key_in_a_file_of_any_name_is_refused(tmp_path: Path) -> None:
+def test_private_keys_are_refused_whatever_the_file_is_called(tmp_path: Path) -> None:
     root = make_folder(tmp_path)
     (root / "config.json").write_text(f'{{"private_key": "{PEM}"}}')
     with pytest.raises(InputError, match="private key") as error:
@@ -130,7 +131,7 @@ def test_links_and_special_files_are_refused(tmp_path: Path) -> None:
             archive.pack(root)
 
 
-def test_a_folder_of_two_gigabytes_is_refused_without_reading_it(tmp_path: Path) -> None:
+def test_two_gigabytes_are_refused_without_reading_them(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "code")
     with (root / "weights.bin").open("wb") as file:
         file.truncate(2 << 30)  # sparse: takes no disk, and would take long to read

@@ -96,13 +96,13 @@ def test_random_patterns_ignore_what_git_ignores(seed: int, tmp_path: Path) -> N
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     fill(tmp_path, NAMES)
     for place in ("", "a", "data", "sub"):
-        chosen = draw.sample(PATTERNS, draw.randint(0, 8))
-        (tmp_path / place / ".gitignore").write_text("\n".join(chosen) + "\n")
+        lines = draw.sample(PATTERNS, draw.randint(0, 8))
+        (tmp_path / place / ".gitignore").write_text("\n".join(lines) + "\n")
     files = [file.name for file in folder.list_files(tmp_path)]
     assert sorted(files) == list_by_git(tmp_path)
 
 
-def test_patterns_of_the_repository_hold_in_its_folders(tmp_path: Path) -> None:
+def test_folders_obey_the_patterns_above_them(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / ".gitignore").write_text("*.log\n/train/out\n/out2\n")
     names = ("x.py", "x.log", "out/y", "out2/z", "inner/x.log")
